@@ -1,0 +1,124 @@
+"""The contract between the pool and whatever launches sandboxes. Nothing here does I/O.
+
+A backend has four verbs, in pairs: `start`/`stop` for itself, `launch`/`remove` for a sandbox. It
+launches from a `SandboxSpec` and gives back a `Sandbox`: where its gateway listens, where its
+workspace lies on the host, and a future that tells of its end. The pool and the sessions know no
+more than that, so that all backends look alike from above.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ..kernels.gateway import Endpoint
+
+
+class Isolation(enum.StrEnum):
+    """What stands between user code and the host, weakest first."""
+
+    PROCESS = "process"
+    """A plain process: no boundary at all. For trying things out on loopback only."""
+
+    BUBBLEWRAP = "bubblewrap"
+    """A jail of Linux namespaces with seccomp."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What one sandbox may use. Sizes in bytes, `cpus` in cores."""
+
+    cpus: float = 1.0
+    memory: int = 2 * 1024**3
+    processes: int = 100
+    tmp_size: int = 100 * 1024**2
+    open_files: int = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class SandboxSpec:
+    """All that a launch may depend on. What belongs to one session alone is delivered after the lease."""
+
+    template: str = "default"
+    limits: Limits = field(default_factory=Limits)
+    imports: tuple[str, ...] = ()
+    """Modules that the kernel has loaded when the sandbox counts as warm."""
+    shared_data: Path | None = None
+    """A host directory, seen read-only at /data/shared."""
+
+
+class EndCause(enum.StrEnum):
+    OUT_OF_MEMORY = "out_of_memory"
+    KERNEL_DIED = "kernel_died"
+    SANDBOX_LOST = "sandbox_lost"
+
+
+@dataclass(frozen=True, slots=True)
+class SandboxEnd:
+    """How a sandbox ended by itself: the cause, and one line for a person."""
+
+    cause: EndCause
+    detail: str
+
+
+class LaunchError(Exception):
+    """A sandbox could not be launched; the message says what to look at."""
+
+
+class BackendUnavailable(Exception):
+    """This backend cannot work on this machine; the message says what is missing."""
+
+
+class Sandbox(ABC):
+    """One launched sandbox.
+
+    Attributes:
+        id: unique for the life of the broker, safe in a path.
+        endpoint: where the broker reaches the gateway.
+        workspace: the host directory that is `/data` inside. The broker only renames its top-level
+            entries, and removes it; it never opens a path below it, since user code may have
+            planted links there.
+        ended: resolved, never cancelled, when the sandbox is gone, for whatever reason.
+    """
+
+    id: str
+    endpoint: Endpoint
+    workspace: Path
+    ended: asyncio.Future[SandboxEnd]
+
+
+class Backend(ABC):
+    """Launches and removes sandboxes of one kind."""
+
+    isolation: Isolation
+
+    @abstractmethod
+    async def start(self) -> None:
+        """Prepare, and reap what an earlier broker left behind.
+
+        Raises:
+            BackendUnavailable: with what is missing and how to get it.
+        """
+
+    @abstractmethod
+    async def launch(self, sandbox_id: str, spec: SandboxSpec) -> Sandbox:
+        """Start a sandbox; its gateway need not answer yet. If cancelled, nothing is left behind.
+
+        Raises:
+            LaunchError: nothing was left behind.
+        """
+
+    @abstractmethod
+    async def remove(self, sandbox: Sandbox) -> None:
+        """End it and remove every trace of it. Never raises; calling it twice does no harm."""
+
+    @abstractmethod
+    async def stop(self) -> None:
+        """Remove whatever is left and let go of what `start` took."""
+
+    @abstractmethod
+    def describe(self) -> dict[str, object]:
+        """For `/health`: how isolation and each limit are enforced here, in JSON values."""

@@ -1,0 +1,4 @@
+"""What lives inside a sandbox: the gateway, the kernel, and the helper loaded into it.
+
+Nothing here imports anything of the broker's. Of this package the broker imports `contract` alone.
+"""

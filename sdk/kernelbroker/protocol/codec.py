@@ -1,0 +1,92 @@
+"""Messages to JSON and back.
+
+msgspec does the work. It refuses lone surrogates, which Python text may hold and JSON escapes can
+carry (RFC 8259, section 8.2), and which a cell may well print; such messages take the slower path
+through the standard library, written in ASCII escapes, so that what was printed is what arrives.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any, TypeVar
+
+import msgspec
+
+from .errors import ProtocolError
+from .events import Event
+from .messages import Operation, Reply
+
+T = TypeVar("T")
+
+_encoder = msgspec.json.Encoder()
+_operation_decoder: msgspec.json.Decoder[Operation] = msgspec.json.Decoder(Operation)
+_incoming_decoder: msgspec.json.Decoder[Event | Reply] = msgspec.json.Decoder(Event | Reply)
+
+
+class _Head(msgspec.Struct):
+    type: str
+
+
+_INCOMING_TYPES = frozenset(
+    cls.__struct_config__.tag for cls in (*Event.__args__, *Reply.__args__)  # type: ignore[attr-defined]
+)
+
+
+def encode(message: Any) -> bytes:
+    """JSON in UTF-8; never fails for text that Python can hold."""
+    try:
+        return _encoder.encode(message)
+    except UnicodeEncodeError:
+        return json.dumps(msgspec.to_builtins(message), separators=(",", ":")).encode("ascii")
+
+
+def decode_as(data: bytes | str, type_: type[T]) -> T:
+    """JSON as a value of `type_`.
+
+    Raises:
+        ProtocolError: not JSON, or not of that shape; the message says where.
+    """
+    return _decode(data, type_, msgspec.json.Decoder(type_))
+
+
+def decode_operation(data: bytes | str) -> Operation:
+    """What a client sent on the WebSocket.
+
+    Raises:
+        ProtocolError: not an operation, or one with a field that is not known.
+    """
+    return _decode(data, Operation, _operation_decoder)
+
+
+def decode_incoming(data: bytes | str) -> Event | Reply | None:
+    """What a broker sent: an event or a reply; None where its type is not known (a newer broker's).
+
+    Raises:
+        ProtocolError: not JSON, or not of the shape that its type asks for.
+    """
+    try:
+        return _decode(data, Event | Reply, _incoming_decoder)
+    except ProtocolError:
+        try:
+            head = msgspec.json.decode(data, type=_Head)
+        except (msgspec.MsgspecError, UnicodeError):
+            pass
+        else:
+            if head.type not in _INCOMING_TYPES:
+                return None
+        raise
+
+
+def _decode(data: bytes | str, type_: Any, decoder: msgspec.json.Decoder[T]) -> T:
+    try:
+        return decoder.decode(data)
+    except msgspec.ValidationError as exc:
+        raise ProtocolError(str(exc)) from exc
+    except (msgspec.DecodeError, UnicodeError, RecursionError) as exc:
+        try:
+            value: T = msgspec.convert(json.loads(data), type_)
+        except msgspec.ValidationError as again:
+            raise ProtocolError(str(again)) from exc
+        except (ValueError, RecursionError):
+            raise ProtocolError(f"not JSON: {exc}") from exc
+        return value

@@ -1,0 +1,179 @@
+"""Requests and replies: what a client asks of a session, and what it is answered besides events.
+
+The same structs serve REST bodies and WebSocket operations. The broker refuses a field it does not
+know (`forbid_unknown_fields`), so that a misspelt option is told; a client ignores one.
+
+On the WebSocket the first message is `open`; the answer is `opened`. After it `execute`, `interrupt`,
+`restart`, `stdin`, `resume` and `close` may come at any time. An operation is answered by its events
+(`execute`, `resume`), by `done` (the others), or by `error`; `op_id` is echoed, so that answers find
+their questions.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, TypeAlias
+
+import msgspec
+
+Identifier: TypeAlias = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_.-]{1,64}$")]
+"""An id that a client may choose: safe in a path, a header and a log line."""
+
+OpId: TypeAlias = Annotated[str, msgspec.Meta(max_length=64)]
+
+
+class SessionOptions(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """How a session is opened.
+
+    Attributes:
+        session_id: reuse this session, or open one under this id if there is none.
+        template: the sandbox recipe.
+        env: environment variables for the kernel.
+        cwd: working directory inside the sandbox; relative to `/data`.
+        metadata: the client's own notes, returned with the session.
+        idle_timeout: seconds without an execution after which the session closes.
+        max_lifetime: seconds after which it closes whatever happens.
+    """
+
+    session_id: Identifier | None = None
+    template: str = "default"
+    env: dict[str, str] = {}
+    cwd: str | None = None
+    metadata: dict[str, Any] = {}
+    idle_timeout: Annotated[float, msgspec.Meta(gt=0)] | None = None
+    max_lifetime: Annotated[float, msgspec.Meta(gt=0)] | None = None
+
+
+class ExecutionRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """One cell to run.
+
+    Attributes:
+        execution_id: the client's own id, unique in the session; made by the broker if absent.
+        timeout: seconds from the kernel taking the cell to its interruption.
+        cwd, env: for this execution only; restored after it.
+        result_var: a variable to report: a table as `dataframe`, anything else as `return_value`.
+        preview_rows: rows of the table to send.
+        on_error: `rollback` removes names that a failed cell created; `keep` leaves them.
+        on_disconnect: whether the cell runs on or is interrupted when its client goes away.
+    """
+
+    code: str
+    execution_id: Identifier | None = None
+    language: Literal["python", "javascript", "shell"] = "python"
+    timeout: Annotated[float, msgspec.Meta(gt=0)] | None = None
+    cwd: str | None = None
+    env: dict[str, str] = {}
+    result_var: Annotated[str, msgspec.Meta(max_length=256)] | None = None
+    preview_rows: Annotated[int, msgspec.Meta(ge=0)] = 10
+    on_error: Literal["rollback", "keep"] = "rollback"
+    on_disconnect: Literal["continue", "interrupt"] = "continue"
+
+
+SessionState: TypeAlias = Literal["idle", "busy", "closed"]
+
+
+class SessionInfo(msgspec.Struct, kw_only=True):
+    """A session as its owner sees it. Times are ISO 8601 in UTC; durations are seconds."""
+
+    session_id: str
+    state: SessionState
+    template: str
+    isolation: str
+    created_at: str
+    last_active_at: str
+    idle_timeout: float
+    max_lifetime: float
+    executions: int
+    queued: int
+    restarts: int
+    metadata: dict[str, Any] = {}
+
+
+class ErrorBody(msgspec.Struct, kw_only=True, omit_defaults=True):
+    code: str
+    message: str
+    request_id: str | None = None
+    retry_after: float | None = None
+
+
+# Operations, from the client.
+
+
+class Open(SessionOptions, tag_field="op", tag="open"):
+    pass
+
+
+class Execute(ExecutionRequest, tag_field="op", tag="execute"):
+    op_id: OpId | None = None
+
+
+class Interrupt(
+    msgspec.Struct, tag_field="op", tag="interrupt", kw_only=True, forbid_unknown_fields=True
+):
+    """Raise KeyboardInterrupt in the running cell; waiting executions stay in line."""
+
+    op_id: OpId | None = None
+
+
+class Restart(
+    msgspec.Struct, tag_field="op", tag="restart", kw_only=True, forbid_unknown_fields=True
+):
+    """A fresh kernel; the files stay."""
+
+    op_id: OpId | None = None
+
+
+class Stdin(msgspec.Struct, tag_field="op", tag="stdin", kw_only=True, forbid_unknown_fields=True):
+    """The answer to an `input` event."""
+
+    execution_id: Identifier
+    value: str
+    op_id: OpId | None = None
+
+
+class Resume(
+    msgspec.Struct, tag_field="op", tag="resume", kw_only=True, forbid_unknown_fields=True
+):
+    """All events of an execution after `after`, then those to come."""
+
+    execution_id: Identifier
+    after: Annotated[int, msgspec.Meta(ge=0)] = 0
+    op_id: OpId | None = None
+
+
+class Close(msgspec.Struct, tag_field="op", tag="close", kw_only=True, forbid_unknown_fields=True):
+    """End the session."""
+
+    op_id: OpId | None = None
+
+
+Operation: TypeAlias = Open | Execute | Interrupt | Restart | Stdin | Resume | Close
+
+
+# Answers, from the broker, besides events.
+
+
+class Opened(msgspec.Struct, tag_field="type", tag="opened", kw_only=True):
+    session: SessionInfo
+
+
+class Done(msgspec.Struct, tag_field="type", tag="done", kw_only=True):
+    op: str
+    op_id: str | None = None
+
+
+class ErrorReply(msgspec.Struct, tag_field="type", tag="error", kw_only=True):
+    """The operation was refused; with `execution_id`, that execution will have no events."""
+
+    error: ErrorBody
+    op: str | None = None
+    op_id: str | None = None
+    execution_id: str | None = None
+
+
+class Closed(msgspec.Struct, tag_field="type", tag="closed", kw_only=True):
+    """The session has ended; nothing more comes."""
+
+    reason: str
+
+
+Reply: TypeAlias = Opened | Done | ErrorReply | Closed
