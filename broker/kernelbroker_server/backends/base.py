@@ -14,7 +14,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ..kernels.gateway import Endpoint
+from ..kernels.endpoint import Endpoint
 
 
 class Isolation(enum.StrEnum):
