@@ -1,0 +1,174 @@
+"""The Jupyter Kernel Gateway of one sandbox, with its one kernel.
+
+It is the stock gateway but for four things: it can listen on a socket that it was handed (or on a
+unix socket), it starts our kernel class, it passes on output without the stock rate limits (which
+drop output silently), and it ends when its kernel ends. A kernel is never restarted in place: the
+broker replaces the whole sandbox, so that nothing of a dead kernel's (children, files in /tmp,
+memory) outlives it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import socket
+import sys
+import tempfile
+from importlib.metadata import EntryPoint
+from pathlib import Path
+from typing import Any
+
+from jupyter_client.kernelspec import KernelSpec, KernelSpecManager
+from jupyter_client.provisioning.factory import KernelProvisionerFactory
+from jupyter_client.provisioning.local_provisioner import LocalProvisioner
+from jupyter_server.services.kernels.connection.channels import ZMQChannelsWebsocketConnection
+from kernel_gateway.gatewayapp import KernelGatewayApp
+from tornado.httpserver import HTTPServer
+from tornado.netutil import bind_sockets, bind_unix_socket
+
+from .contract import DROPPED_MIME, EXIT_GATEWAY_FAILED, MAX_MESSAGE_BYTES
+
+DRAIN_QUIET_S = 0.05
+"""How long a dead kernel's last messages may take from its sockets to ours (they are local)."""
+DRAIN_LIMIT_S = 0.5
+"""How long the broker may take to read them."""
+
+
+class KernelSpecs(KernelSpecManager):  # type: ignore[misc]
+    """Knows one kernel, ours, under whatever name is asked for."""
+
+    imports: tuple[str, ...] = ()
+
+    def get_kernel_spec(self, _kernel_name: str) -> KernelSpec:
+        argv = [sys.executable, "-m", "kernelbroker_kernel.kernel", "-f", "{connection_file}"]
+        argv += [f"--import={name}" for name in self.imports]
+        return KernelSpec(argv=argv, display_name="Python 3", language="python")
+
+
+class Provisioner(LocalProvisioner):  # type: ignore[misc]
+    """Starts the kernel, and ends the gateway as soon as the kernel has ended.
+
+    The stock restarter polls every 3 s, and a request to a dead kernel never gets a reply; a pidfd
+    tells within a millisecond.
+    """
+
+    async def launch_kernel(self, cmd: list[str], **kwargs: Any) -> Any:
+        info = await super().launch_kernel(cmd, **kwargs)
+        pidfd = os.pidfd_open(self.process.pid)
+        loop = asyncio.get_running_loop()
+
+        def on_exit() -> None:
+            loop.remove_reader(pidfd)
+            os.close(pidfd)
+            status = self.process.wait()
+            self.exiting = loop.create_task(exit_after_drain(status))
+
+        loop.add_reader(pidfd, on_exit)
+        return info
+
+
+async def exit_after_drain(status: int) -> None:
+    """Pass on what the kernel had sent before it died, then exit with its status, as a shell would."""
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + DRAIN_LIMIT_S
+    await asyncio.sleep(DRAIN_QUIET_S)
+    while Connection.any_writing() and loop.time() < deadline:
+        await asyncio.sleep(0.01)
+    # Everything else here belongs to a kernel that is gone; an orderly shutdown would only wait for it.
+    os._exit(128 - status if status < 0 else status)
+
+
+class Connection(ZMQChannelsWebsocketConnection):  # type: ignore[misc]
+    """The kernel's channels as one WebSocket, without rate limits, and with a bound on one message."""
+
+    @classmethod
+    def any_writing(cls) -> bool:
+        """Whether some peer has not yet taken all that was written to it."""
+        handlers = [connection.websocket_handler for connection in cls._open_sockets]
+        return any(h.ws_connection and h.ws_connection.stream.writing() for h in handlers)
+
+    def connect(self) -> Any:
+        # Over TCP, Nagle's algorithm and delayed acknowledgements would cost 40 ms a cell.
+        self.websocket_handler.set_nodelay(True)
+        return super().connect()
+
+    def _limit_rate(self, _channel: Any, _msg: Any, _parts: Any) -> bool:
+        return False
+
+    def _on_zmq_reply(self, stream: Any, parts: Any) -> None:
+        if isinstance(parts, list) and (size := sum(len(part) for part in parts)) > MAX_MESSAGE_BYTES:
+            parts = self._dropped(parts, size)
+        super()._on_zmq_reply(stream, parts)
+
+    def _dropped(self, parts: list[Any], size: int) -> list[bytes]:
+        """A small message in the place of one too large, for the same cell."""
+        header = json.loads(bytes(parts[0]))
+        is_output = header.get("msg_type") in {"display_data", "execute_result", "update_display_data"}
+        header["msg_type"] = "display_data" if is_output else header.get("msg_type")
+        content: dict[str, Any] = {"data": {DROPPED_MIME: {"bytes": size}}, "metadata": {}}
+        if not is_output:  # a reply: it must still end its cell
+            content = {"status": "ok", "execution_count": None, "payload": [], "user_expressions": {}}
+        return [json.dumps(header).encode(), bytes(parts[1]), b"{}", json.dumps(content).encode()]
+
+
+class Gateway(KernelGatewayApp):  # type: ignore[misc]
+    """The gateway application, listening on sockets that `main` made."""
+
+    sockets: list[socket.socket]
+
+    def init_http_server(self) -> None:
+        self.http_server = HTTPServer(self.web_app)
+        self.http_server.add_sockets(self.sockets)
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Serve until the kernel ends. Returns only where the gateway itself failed."""
+    parser = argparse.ArgumentParser(prog="kernelbroker_kernel")
+    listen = parser.add_mutually_exclusive_group(required=True)
+    listen.add_argument("--fd", type=int, help="a listening socket that was inherited")
+    listen.add_argument("--socket", type=Path, help="a unix socket to make and listen on")
+    listen.add_argument("--tcp", metavar="HOST:PORT", help="with its token in KG_AUTH_TOKEN")
+    parser.add_argument(
+        "--import", dest="imports", action="append", default=[], help="a module to have loaded"
+    )
+    options = parser.parse_args(argv)
+
+    # The kernel's own sockets lie where only this sandbox sees them; ipc is faster than TCP, too.
+    os.environ["JUPYTER_RUNTIME_DIR"] = tempfile.mkdtemp(prefix="kernel-")
+    KernelSpecs.imports = tuple(options.imports)
+    gateway = Gateway.instance(
+        kernel_spec_manager_class=KernelSpecs,
+        kernel_websocket_connection_class=Connection,
+        max_kernels=1,
+        log_level="ERROR",
+    )
+    gateway.sockets = _listen(options)
+    gateway.config.KernelManager.transport = "ipc"
+    gateway.config.KernelManager.autorestart = False
+    _register_provisioner()
+    gateway.initialize([])
+    gateway.start()
+    return EXIT_GATEWAY_FAILED
+
+
+def _listen(options: argparse.Namespace) -> list[socket.socket]:
+    if options.fd is not None:
+        inherited = socket.socket(fileno=options.fd)
+        inherited.setblocking(False)
+        inherited.set_inheritable(False)  # the kernel has no business with it
+        return [inherited]
+    if options.socket is not None:
+        return [bind_unix_socket(str(options.socket), mode=0o600)]
+    host, _, port = options.tcp.rpartition(":")
+    return bind_sockets(int(port), host)
+
+
+def _register_provisioner() -> None:
+    """Make the provisioner known without an installed entry point: the package is only on the path."""
+    factory = KernelProvisionerFactory.instance()
+    factory.default_provisioner_name = "kernelbroker"
+    factory.provisioners["kernelbroker"] = EntryPoint(
+        "kernelbroker", f"{__name__}:Provisioner", KernelProvisionerFactory.GROUP_NAME
+    )
