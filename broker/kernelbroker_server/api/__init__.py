@@ -1,0 +1,1 @@
+"""HTTP and WebSocket handlers: the only place that knows status codes."""

@@ -1,1 +1,1 @@
-"""One kernel: the framing of its messages, an execution as a state machine, and the way to reach it."""
+"""One kernel: its messages' framing, an execution as a state machine, and the way to reach it."""

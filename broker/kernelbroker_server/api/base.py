@@ -1,0 +1,181 @@
+"""What all handlers share: the token, the request's id, JSON bodies, and errors as JSON."""
+
+from __future__ import annotations
+
+import hmac
+import http
+import logging
+import re
+import secrets
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from kernelbroker.protocol.codec import decode_as, encode
+from kernelbroker.protocol.errors import (
+    BadRequest,
+    Conflict,
+    InternalError,
+    NotFound,
+    ProtocolError,
+    RequestError,
+    SessionGone,
+    TooLarge,
+    TooManyRequests,
+    Unauthorized,
+    Unavailable,
+)
+from kernelbroker.protocol.messages import ErrorBody
+from tornado.web import HTTPError, RequestHandler, stream_request_body
+from tornado.websocket import WebSocketHandler
+
+from ..backends.base import Backend
+from ..pool.runner import Pool
+from ..sessions.registry import Registry
+
+logger = logging.getLogger(__name__)
+
+MAX_BODY_BYTES = 2 * 1024**2
+"""Of a JSON body or a WebSocket message; holds the longest code, fully escaped."""
+
+_STATUS: dict[type[RequestError], int] = {
+    BadRequest: 400,
+    Unauthorized: 401,
+    NotFound: 404,
+    Conflict: 409,
+    SessionGone: 410,
+    TooLarge: 413,
+    TooManyRequests: 429,
+    InternalError: 500,
+    Unavailable: 503,
+}
+_REQUEST_ID = re.compile(r"[A-Za-z0-9_.:-]{1,64}")
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    """What handlers work with."""
+
+    registry: Registry
+    pool: Pool
+    backend: Backend
+    token: str
+    version: str
+    websockets: set[WebSocketHandler] = field(default_factory=set)
+
+
+class Authenticated(RequestHandler):
+    """A request with an id of its own, whose token is checked before anything else."""
+
+    service: Service
+    request_id: str
+
+    def initialize(self, service: Service) -> None:
+        self.service = service
+
+    def prepare(self) -> None:
+        given = self.request.headers.get("X-Request-ID", "")
+        self.request_id = given if _REQUEST_ID.fullmatch(given) else secrets.token_hex(8)
+        self.set_header("X-Request-ID", self.request_id)
+        self.authenticate()
+
+    def authenticate(self) -> None:
+        scheme, _, token = self.request.headers.get("Authorization", "").partition(" ")
+        matches = hmac.compare_digest(token.strip().encode(), self.service.token.encode())
+        if scheme.lower() != "bearer" or not matches:
+            raise Unauthorized("send the broker's token as 'Authorization: Bearer TOKEN'")
+
+    def set_default_headers(self) -> None:
+        self.clear_header("Server")
+        self.set_header("X-Content-Type-Options", "nosniff")
+
+    def write_error(self, status_code: int, **kwargs: Any) -> None:
+        error = kwargs.get("exc_info", (None, None, None))[1]
+        body = error_body(error, self.request_id)
+        self.set_status(status_of(error, status_code))
+        self.set_header("Content-Type", "application/json")
+        if body.retry_after is not None:
+            self.set_header("Retry-After", str(max(1, round(body.retry_after))))
+        if isinstance(error, Unauthorized):
+            self.set_header("WWW-Authenticate", "Bearer")
+        self.finish(encode({"error": body}))
+
+    def log_exception(self, typ: Any, value: Any, tb: Any) -> None:
+        if isinstance(value, RequestError | ProtocolError | HTTPError):
+            logger.info("%s %s: %s", self.request_id, self.request.path, type(value).__name__)
+        else:
+            logger.error(
+                "%s %s failed", self.request_id, self.request.path, exc_info=(typ, value, tb)
+            )
+
+    def reply(self, value: object, status: int = 200) -> None:
+        """Finish with a value as JSON."""
+        self.set_status(status)
+        self.set_header("Content-Type", "application/json")
+        self.finish(encode(value))
+
+
+@stream_request_body
+class ApiHandler(Authenticated):
+    """A REST call. Its body is bounded while it is read."""
+
+    def prepare(self) -> None:
+        self._body = bytearray()
+        super().prepare()
+        if int(self.request.headers.get("Content-Length") or 0) > MAX_BODY_BYTES:
+            raise TooLarge(f"a body has at most {MAX_BODY_BYTES:,} bytes")
+
+    def data_received(self, chunk: bytes) -> None:
+        if len(self._body) <= MAX_BODY_BYTES:
+            self._body += chunk
+
+    def body(self) -> bytes:
+        """Raises TooLarge."""
+        if len(self._body) > MAX_BODY_BYTES:
+            raise TooLarge(f"a body has at most {MAX_BODY_BYTES:,} bytes")
+        return bytes(self._body)
+
+    def body_as(self, type_: type[T]) -> T:
+        """The JSON body; an empty one is an empty object. Raises BadRequest, TooLarge."""
+        try:
+            return decode_as(self.body() or b"{}", type_)
+        except ProtocolError as exc:
+            raise BadRequest(f"the body does not fit: {exc}") from exc
+
+
+class UnknownPath(Authenticated):
+    """Whatever no other handler answers."""
+
+    def prepare(self) -> None:
+        super().prepare()
+        raise NotFound(f"there is nothing at {self.request.path}")
+
+
+def status_of(error: BaseException | None, default: int) -> int:
+    for type_, status in _STATUS.items():
+        if isinstance(error, type_):
+            return status
+    return 400 if isinstance(error, ProtocolError) else default
+
+
+def error_body(error: BaseException | None, request_id: str) -> ErrorBody:
+    """An error as the protocol writes it; what was not foreseen says no more than its request's id."""
+    match error:
+        case RequestError():
+            return ErrorBody(
+                code=error.code,
+                message=error.message,
+                request_id=request_id,
+                retry_after=error.retry_after,
+            )
+        case ProtocolError():
+            return ErrorBody(code=BadRequest.code, message=str(error), request_id=request_id)
+        case HTTPError(status_code=status) if status < 500:
+            reason = http.HTTPStatus(status).phrase
+            return ErrorBody(code=BadRequest.code, message=reason, request_id=request_id)
+    return ErrorBody(
+        code=InternalError.code,
+        message="a fault of the broker's own; its log has more under this request_id",
+        request_id=request_id,
+    )

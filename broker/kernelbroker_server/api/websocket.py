@@ -1,0 +1,200 @@
+"""/api/v1/ws: one connection, one session; operations in, events out.
+
+Every connection of a session sees all executions submitted since it opened; earlier ones it can
+`resume`. A connection reads the journals with cursors of its own and waits for its socket, so a slow
+reader holds up nobody; one that does not answer pings, or falls too far behind, is cut off.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Coroutine
+from typing import Any
+
+from kernelbroker.protocol.codec import decode_operation, encode
+from kernelbroker.protocol.errors import (
+    BadRequest,
+    Conflict,
+    KernelBrokerError,
+    ProtocolError,
+    RequestError,
+    TooManyRequests,
+)
+from kernelbroker.protocol.messages import (
+    Close,
+    Closed,
+    Done,
+    ErrorReply,
+    Execute,
+    ExecutionRequest,
+    Interrupt,
+    Open,
+    Opened,
+    Operation,
+    Reply,
+    Restart,
+    Resume,
+    SessionOptions,
+    Stdin,
+)
+from tornado.iostream import StreamClosedError
+from tornado.websocket import WebSocketClosedError, WebSocketHandler
+
+from ..kernels.client import ChannelClosed
+from ..sessions.execution import Execution, ExecutionState
+from ..sessions.session import Session
+from .base import Authenticated, error_body
+from .sessions import info
+
+logger = logging.getLogger(__name__)
+
+_MAX_TASKS = 32
+"""Operations of one connection that may be under way at once."""
+
+
+class SessionSocket(Authenticated, WebSocketHandler):
+    """One client's connection."""
+
+    def open(self, *_args: str, **_kwargs: str) -> None:
+        self.set_nodelay(True)
+        self._session: Session | None = None
+        self._submitted: list[Execution] = []
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.service.websockets.add(self)
+
+    def on_close(self) -> None:
+        self.service.websockets.discard(self)
+        for task in self._tasks:
+            task.cancel()
+        for execution in self._submitted:
+            if execution.request.on_disconnect == "interrupt":
+                execution.interrupt()
+
+    async def on_message(self, message: str | bytes) -> None:
+        # Awaited before the next frame is read; what takes long is spawned, so that an interrupt
+        # can be read while a cell runs.
+        try:
+            operation = decode_operation(message)
+        except ProtocolError as exc:
+            await self._send(ErrorReply(error=error_body(exc, self.request_id)))
+            return
+        try:
+            if self._session is None:
+                await self._open_session(operation)
+            else:
+                await self._perform(self._session, operation)
+        except (KernelBrokerError, ChannelClosed) as exc:
+            await self._refuse(operation, exc)
+
+    # Operations.
+
+    async def _open_session(self, operation: Operation) -> None:
+        if not isinstance(operation, Open):
+            raise BadRequest("the first message must be an 'open' operation")
+        fields = SessionOptions.__struct_fields__
+        options = SessionOptions(**{name: getattr(operation, name) for name in fields})
+        opening = asyncio.current_task()
+        assert opening is not None
+        self._tasks.add(opening)  # a client that goes away meanwhile takes its session with it
+        try:
+            session, is_new = await self.service.registry.open(options)
+        finally:
+            self._tasks.discard(opening)
+        if self.ws_connection is None and is_new:
+            self.service.registry.close_soon(session, "its client went away while it was opened")
+            return
+        self._session = session
+        watching = asyncio.Event()
+        self._spawn(self._pump(session, watching))
+        await watching.wait()
+        await self._send(Opened(session=info(session, self.service.backend.isolation)))
+
+    async def _perform(self, session: Session, operation: Operation) -> None:
+        match operation:
+            case Execute():
+                fields = ExecutionRequest.__struct_fields__
+                request = ExecutionRequest(**{name: getattr(operation, name) for name in fields})
+                execution = session.submit(request, allow_stdin=True)
+                self._submitted = [e for e in self._submitted if e.state is not ExecutionState.DONE]
+                self._submitted.append(execution)
+            case Interrupt():
+                session.interrupt()
+                await self._done(operation)
+            case Stdin():
+                await session.execution(operation.execution_id).answer(operation.value)
+                await self._done(operation)
+            case Resume():
+                execution = session.execution(operation.execution_id)
+                self._spawn(self._follow(execution, operation.after))
+            case Restart():
+                self._spawn(self._finish(operation, session.restart()))
+            case Close():
+                self._spawn(self._finish(operation, session.close("its client closed it")))
+            case Open():
+                raise Conflict("this connection has its session; use another connection")
+
+    async def _finish(self, operation: Operation, work: Coroutine[Any, Any, None]) -> None:
+        try:
+            await work
+        except RequestError as exc:
+            await self._refuse(operation, exc)
+        else:
+            await self._done(operation)
+
+    async def _done(self, operation: Operation) -> None:
+        await self._send(Done(op=_name(operation), op_id=getattr(operation, "op_id", None)))
+
+    async def _refuse(self, operation: Operation, exc: Exception) -> None:
+        if isinstance(exc, ChannelClosed):
+            exc = Conflict("the execution has ended; nobody waits for input")
+        reply = ErrorReply(
+            error=error_body(exc, self.request_id),
+            op=_name(operation),
+            op_id=getattr(operation, "op_id", None),
+            execution_id=getattr(operation, "execution_id", None),
+        )
+        await self._send(reply)
+
+    # Events.
+
+    async def _pump(self, session: Session, watching: asyncio.Event) -> None:
+        """Send the events of every execution from now on, then how the session ended."""
+        with session.watch() as executions:
+            watching.set()
+            while (execution := await executions.get()) is not None:
+                await self._follow(execution, 0)
+        if session.closed_reason is None:
+            self.close(1008, "too far behind; reconnect and resume")
+            return
+        await self._send(Closed(reason=session.closed_reason))
+        self.close(1000, "the session is closed")
+
+    async def _follow(self, execution: Execution, after: int) -> None:
+        async for entry in execution.journal.follow(after):
+            await self.write_message(entry.json.decode())
+
+    async def _send(self, reply: Reply) -> None:
+        with contextlib.suppress(WebSocketClosedError, StreamClosedError):  # `on_close` sees to it
+            await self.write_message(encode(reply).decode())
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        if len(self._tasks) >= _MAX_TASKS:
+            work.close()
+            raise TooManyRequests("too many operations are under way on this connection")
+        task = asyncio.create_task(self._guarded(work))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _guarded(self, work: Coroutine[Any, Any, None]) -> None:
+        try:
+            with contextlib.suppress(WebSocketClosedError, StreamClosedError):
+                await work
+        except Exception:
+            logger.exception("%s a WebSocket task failed", self.request_id)
+            self.close(1011, "a fault of the broker's own")
+
+
+def _name(operation: Operation) -> str:
+    return str(type(operation).__struct_config__.tag)

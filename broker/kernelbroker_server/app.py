@@ -1,0 +1,201 @@
+"""The broker as a whole: built from its settings, started, and stopped in order.
+
+Stopping: no new connections, no new leases, sessions closed and told so, then pool and backend.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import os
+import secrets
+import stat
+import tempfile
+from importlib.metadata import version
+from pathlib import Path
+
+from kernelbroker.protocol.runtime import runtime_file
+from tornado.httpserver import HTTPServer
+from tornado.netutil import bind_sockets
+
+from .api.base import Service
+from .api.routes import make_application
+from .backends.base import Isolation, Limits, SandboxSpec
+from .backends.local import LocalBackend
+from .config import ConfigError, Settings
+from .kernels.execution import OutputLimits
+from .pool.runner import Pool
+from .pool.state import PoolLimits
+from .sessions.gate import Gate
+from .sessions.registry import Registry
+from .sessions.session import SessionLimits
+
+logger = logging.getLogger(__name__)
+
+_MAX_CHUNKED_BODY = 64 * 1024**2
+"""Where Tornado itself hangs up; handlers refuse far smaller bodies with an answer."""
+
+
+class Broker:
+    """A running service. `start` and `stop` frame its life.
+
+    Attributes, after `start`:
+        url: where clients reach it.
+        token: what they must show.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.token = (
+            settings.token.get_secret_value() if settings.token else secrets.token_urlsafe(24)
+        )
+        self.url = ""
+        if not self.token:
+            raise ConfigError("token is empty; leave it out to have one made")
+        self.backend = _backend(settings)
+        self.pool = _pool(settings, self.backend)
+        gate = Gate(settings.limits.concurrent, settings.limits.queued)
+        self.registry = Registry({"default": self.pool}, _session_limits(settings), gate)
+        self._service = Service(
+            registry=self.registry,
+            pool=self.pool,
+            backend=self.backend,
+            token=self.token,
+            version=version("kernelbroker"),
+        )
+        self._server: HTTPServer | None = None
+        self._runtime_file: Path | None = None
+
+    async def start(self) -> None:
+        """Listen, and begin to fill the pool.
+
+        Raises:
+            ConfigError, BackendUnavailable: with what to change.
+            OSError: the address cannot be listened on.
+        """
+        settings = self.settings
+        await self.backend.start()
+        try:
+            if self.backend.isolation is Isolation.PROCESS and not (
+                settings.on_loopback or settings.unsafe_expose_without_isolation
+            ):
+                raise ConfigError(
+                    f"user code would run without isolation, so host must not be {settings.host}. "
+                    "Install bubblewrap (apt-get install bubblewrap), listen on 127.0.0.1, or accept "
+                    "the danger by unsafe_expose_without_isolation = true"
+                )
+            sockets = bind_sockets(settings.port, settings.host)
+        except BaseException:
+            await self.backend.stop()
+            raise
+        port = sockets[0].getsockname()[1]
+        host = f"[{settings.host}]" if ":" in settings.host else settings.host
+        self.url = f"http://{host}:{port}"
+        self._server = HTTPServer(make_application(self._service), max_body_size=_MAX_CHUNKED_BODY)
+        self._server.add_sockets(sockets)
+        self.registry.start()
+        self.pool.start()
+        self._runtime_file = _write_runtime_file(self.url, self.token)
+
+    async def stop(self) -> None:
+        """End everything, within the shutdown timeout; calling it twice does no harm."""
+        timeout = self.settings.shutdown_timeout
+        if self._runtime_file is not None:
+            _remove_runtime_file(self._runtime_file)
+            self._runtime_file = None
+        if self._server is not None:
+            self._server.stop()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout):
+                await self.registry.stop("the broker is shutting down")
+        for websocket in list(self._service.websockets):  # HTTPServer does not close them
+            websocket.close(1001, "the broker is shutting down")
+        await self.pool.stop(timeout)
+        await self.backend.stop()
+        if self._server is not None:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(1):
+                    await self._server.close_all_connections()
+
+
+def _backend(settings: Settings) -> LocalBackend:
+    local = settings.local
+    if local.kernel_python is None:
+        raise ConfigError(
+            "local.kernel_python is not set. Make the kernels' environment (python3 -m venv DIR && "
+            "DIR/bin/pip install -r kernel_image/requirements.txt) and name DIR/bin/python; "
+            "`make run` does both"
+        )
+    return LocalBackend(
+        kernel_python=local.kernel_python,
+        data_dir=local.data_dir or _own_directory(Path("/var/tmp"), "data_dir"),
+        run_dir=local.run_dir or _own_directory(Path(tempfile.gettempdir()), "run_dir"),
+        require_isolation=local.require_isolation,
+    )
+
+
+def _own_directory(parent: Path, key: str) -> Path:
+    """A directory of this user's alone below one that all may write to."""
+    path = parent / f"kernelbroker-{os.getuid()}"
+    with contextlib.suppress(FileExistsError):
+        path.mkdir(mode=0o700)
+    status = path.lstat()
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid():
+        raise ConfigError(f"{path} is not a directory of this user's; set local.{key}")
+    path.chmod(0o700)
+    return path
+
+
+def _pool(settings: Settings, backend: LocalBackend) -> Pool:
+    sandbox, pool = settings.sandbox, settings.pool
+    spec = SandboxSpec(
+        limits=Limits(
+            cpus=sandbox.cpus,
+            memory=sandbox.memory,
+            processes=sandbox.processes,
+            tmp_size=sandbox.tmp_size,
+            open_files=sandbox.open_files,
+        ),
+        imports=sandbox.imports,
+        shared_data=sandbox.shared_data,
+    )
+    limits = PoolLimits(pool.min_size, pool.max_size, pool.max_waiters, pool.max_launches)
+    return Pool(backend, spec, limits, launch_timeout=pool.launch_timeout)
+
+
+def _session_limits(settings: Settings) -> SessionLimits:
+    sessions, limits = settings.sessions, settings.limits
+    return SessionLimits(
+        idle_timeout=sessions.idle_timeout,
+        max_lifetime=sessions.max_lifetime,
+        default_timeout=sessions.default_timeout,
+        max_timeout=sessions.max_timeout,
+        interrupt_grace=sessions.interrupt_grace,
+        acquire_timeout=settings.pool.acquire_timeout,
+        max_code_chars=limits.code_chars,
+        max_preview_rows=limits.preview_rows,
+        output=OutputLimits(limits.output, limits.event, limits.variables),
+    )
+
+
+def _write_runtime_file(url: str, token: str) -> Path | None:
+    """Let this user's clients find the broker; the newest one wins."""
+    path = runtime_file(os.environ, os.getuid())
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(dir=path.parent)  # mode 0600
+        with os.fdopen(handle, "w") as file:
+            json.dump({"url": url, "token": token, "pid": os.getpid()}, file)
+        Path(name).replace(path)
+    except OSError as exc:
+        logger.warning("clients must be told the URL and the token: %s: %s", path, exc.strerror)
+        return None
+    return path
+
+
+def _remove_runtime_file(path: Path) -> None:
+    with contextlib.suppress(OSError, ValueError, KeyError):
+        if json.loads(path.read_text())["pid"] == os.getpid():
+            path.unlink()

@@ -1,0 +1,121 @@
+"""A child process on the event loop: its exit, told by a pidfd, and the last of what it wrote.
+
+Not `asyncio.subprocess`: that would keep a thread for each process in Python 3.11, and its streams
+stop reading at a limit, which would let a process that writes a lot wait forever.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import subprocess
+from collections.abc import Mapping, Sequence
+
+_TAIL_BYTES = 8 * 1024
+_READ_BYTES = 64 * 1024
+_READ_PAUSE_S = 0.1
+"""After each full read: hostile code may write without end, and then waits rather than we work."""
+
+
+class Child:
+    """A started process.
+
+    It must be started from the main thread: its parent-death signal is bound to the thread.
+
+    Attributes:
+        exited: its exit status as a shell gives it, 128 + the signal's number if a signal ended it.
+    """
+
+    def __init__(
+        self,
+        argv: Sequence[str],
+        *,
+        env: Mapping[str, str],
+        cwd: str = "/",
+        stdin: int = subprocess.DEVNULL,
+        pass_fds: Sequence[int] = (),
+    ) -> None:
+        """Raises OSError."""
+        self._loop = asyncio.get_running_loop()
+        self.exited: asyncio.Future[int] = self._loop.create_future()
+        self._tail = b""
+        self._pause: asyncio.TimerHandle | None = None
+        self._output, output = os.pipe()
+        try:
+            os.set_blocking(self._output, False)
+            # A session of its own: Ctrl-C at the broker's terminal must not reach it.
+            self._process = subprocess.Popen(
+                argv,
+                env=env,
+                cwd=cwd,
+                stdin=stdin,
+                stdout=output,
+                stderr=output,
+                pass_fds=pass_fds,
+                start_new_session=True,
+                umask=0o022,
+            )
+        except BaseException:
+            os.close(self._output)
+            raise
+        finally:
+            os.close(output)
+        self.pid = self._process.pid
+        self._pidfd = os.pidfd_open(self.pid)
+        self._loop.add_reader(self._pidfd, self._on_exit)
+        self._loop.add_reader(self._output, self._on_output)
+
+    def kill(self) -> None:
+        self._process.kill()
+
+    def output_tail(self) -> str:
+        """The last few KiB of its output, for messages to whoever runs the broker."""
+        return self._tail.decode(errors="replace").strip()
+
+    def _on_exit(self) -> None:
+        self._loop.remove_reader(self._pidfd)
+        os.close(self._pidfd)
+        code = self._process.wait()  # does not block: it has ended
+        if self._pause is not None:
+            self._pause.cancel()
+        self._loop.remove_reader(self._output)
+        self._read()
+        os.close(self._output)
+        self.exited.set_result(128 - code if code < 0 else code)
+
+    def _on_output(self) -> None:
+        size = self._read()
+        if size == 0:
+            self._loop.remove_reader(self._output)
+        elif size == _READ_BYTES:
+            self._loop.remove_reader(self._output)
+            self._pause = self._loop.call_later(
+                _READ_PAUSE_S, self._loop.add_reader, self._output, self._on_output
+            )
+
+    def _read(self) -> int | None:
+        with contextlib.suppress(BlockingIOError):
+            data = os.read(self._output, _READ_BYTES)
+            self._tail = (self._tail + data)[-_TAIL_BYTES:]
+            return len(data)
+        return None
+
+
+def signal_name(status: int) -> str | None:
+    """The signal's name if a shell-style exit status tells of one."""
+    with contextlib.suppress(ValueError):
+        return signal.Signals(status - 128).name
+    return None
+
+
+async def readable(fd: int) -> None:
+    """Wait until there is something to read, or for a pidfd: until its process has ended."""
+    loop = asyncio.get_running_loop()
+    event = asyncio.Event()
+    loop.add_reader(fd, event.set)
+    try:
+        await event.wait()
+    finally:
+        loop.remove_reader(fd)

@@ -1,0 +1,121 @@
+"""What the local backend knows of its machine: the kernels' Python, programs, the layout of /usr.
+
+Found out once at start; a value from then on. Also here, since every way of starting a gateway
+needs them: its command and its environment variables.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from kernelbroker_kernel.contract import GATEWAY_MODULE
+
+from .base import BackendUnavailable, SandboxSpec
+
+GATEWAY_COMMAND = ("-m", GATEWAY_MODULE)
+"""What Python is given to run; tests run something smaller."""
+
+_SYSTEM = ("/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
+_WHICH_PYTHON = "import json, sys; print(json.dumps([sys.prefix, sys.base_prefix]))"
+_WHICH_TIMEOUT_S = 20.0
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """
+    Attributes:
+        python: the interpreter of the kernels, by the path it was configured with.
+        environment: the virtual environment it belongs to, or None for a Python of its own.
+        bases: where the Python itself lies, as far as that is outside /usr.
+        package: the directory of `kernelbroker_kernel`.
+        system: /bin and its like: the path, and the target where it is a symbolic link.
+        bwrap, setpriv: the programs, or None where they are missing.
+        root: whether the broker has the right to give each sandbox a host uid of its own.
+    """
+
+    python: Path
+    environment: Path | None
+    bases: tuple[Path, ...]
+    package: Path
+    system: tuple[tuple[str, str | None], ...]
+    bwrap: str | None
+    setpriv: str | None
+    root: bool
+
+    @classmethod
+    def discover(cls, kernel_python: Path, bwrap: str) -> Host:
+        """Look around; blocks while Python starts. Raises BackendUnavailable."""
+        python = kernel_python.absolute()
+        try:
+            answer = subprocess.run(
+                [python, "-I", "-c", _WHICH_PYTHON],
+                capture_output=True,
+                check=True,
+                timeout=_WHICH_TIMEOUT_S,
+            ).stdout
+        except (OSError, subprocess.SubprocessError) as error:
+            raise BackendUnavailable(
+                f"The kernels' Python, {python}, does not run: {error}. Make an environment and "
+                "install kernel_image/requirements.txt into it, or set kernel_python."
+            ) from error
+        prefix, base = map(Path, json.loads(answer))
+        spec = importlib.util.find_spec(GATEWAY_MODULE)  # does not import it
+        if spec is None or not spec.submodule_search_locations:
+            raise BackendUnavailable(f"The package {GATEWAY_MODULE} is not installed")
+        return cls(
+            python=python,
+            environment=prefix if prefix != base else None,
+            # Links into it may name the prefix by either path.
+            bases=tuple(
+                path for path in dict.fromkeys((base, base.resolve())) if _outside_usr(path)
+            ),
+            package=Path(next(iter(spec.submodule_search_locations))).resolve(),
+            system=tuple(
+                (str(path), str(path.readlink()) if path.is_symlink() else None)
+                for path in map(Path, _SYSTEM)
+                if path.exists()
+            ),
+            bwrap=shutil.which(bwrap),
+            setpriv=shutil.which("setpriv"),
+            root=os.geteuid() == 0,
+        )
+
+
+def gateway_argv(python: Path, command: Sequence[str], fd: int, spec: SandboxSpec) -> list[str]:
+    imports = [arg for module in spec.imports for arg in ("--import", module)]
+    return [str(python), *command, "--fd", str(fd), *imports]
+
+
+def environment(
+    spec: SandboxSpec, *, python: Path, library: Path, home: Path, tmp: Path, workspace: Path
+) -> dict[str, str]:
+    """Every environment variable of a sandbox; nothing comes from the broker's own."""
+    threads = str(max(1, int(spec.limits.cpus)))
+    return {
+        "PATH": f"{python.parent}:/usr/local/bin:/usr/bin:/bin",
+        "HOME": str(home),
+        "USER": "sandbox",
+        "LOGNAME": "sandbox",
+        "SHELL": "/bin/sh",
+        "LANG": "C.UTF-8",
+        "TMPDIR": str(tmp),
+        "PYTHONPATH": str(library),
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "MPLCONFIGDIR": str(home / ".matplotlib"),
+        # More threads than cores only take turns, and each costs one of the few processes allowed.
+        "OMP_NUM_THREADS": threads,
+        "OPENBLAS_NUM_THREADS": threads,
+        "MKL_NUM_THREADS": threads,
+        "KERNELBROKER_WORKSPACE": str(workspace),
+    }
+
+
+def _outside_usr(path: Path) -> bool:
+    return not path.is_relative_to("/usr")

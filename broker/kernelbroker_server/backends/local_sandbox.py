@@ -1,0 +1,211 @@
+"""One sandbox of the `local` backend: what belongs to it, from its directory to its last process.
+
+The broker makes the listening socket itself, in a directory that no jail sees, and hands it to the
+gateway by inheritance: user code can neither remove nor replace it, and to connect is never too
+early.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import resource
+import socket
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from kernelbroker_kernel.contract import EXIT_GATEWAY_FAILED
+
+from ..kernels.endpoint import UnixEndpoint
+from . import bubblewrap, process
+from .base import EndCause, Isolation, LaunchError, Limits, Sandbox, SandboxEnd, SandboxSpec
+from .cgroups import Cgroups
+from .child import signal_name
+from .directories import Directories, remove_tree
+from .host import Host
+
+log = logging.getLogger(__name__)
+
+MAX_FILE_BYTES = 4 * 1024**3
+_BACKLOG = 64
+_SUN_PATH_BYTES = 108
+_KILL_TIMEOUT_S = 10.0
+_DETAIL_CHARS = 300
+_KILLED = 137
+
+
+@dataclass(frozen=True, slots=True)
+class Ground:
+    """What all sandboxes of one broker stand on."""
+
+    host: Host
+    directories: Directories
+    cgroups: Cgroups
+    isolation: Isolation
+
+
+class LocalSandbox(Sandbox):
+    """`open` it once, then `close` it until that says that everything is gone."""
+
+    endpoint: UnixEndpoint
+
+    def __init__(
+        self, sandbox_id: str, spec: SandboxSpec, ground: Ground, host_uid: int | None
+    ) -> None:
+        self.id = sandbox_id
+        self.spec = spec
+        self.host_uid = host_uid
+        self.endpoint = UnixEndpoint(ground.directories.run / f"{sandbox_id}.sock")
+        self.ended = asyncio.get_running_loop().create_future()
+        self._ground = ground
+        self._directory = ground.directories.sandboxes / sandbox_id
+        self.workspace = self._directory / "workspace"
+        self._cgroup = ground.cgroups.of(sandbox_id)
+        self._running: bubblewrap.Jail | process.Process | None = None
+        self._over_memory = False
+        self.exit_status: int | None = None
+        """The gateway's, once it has ended; None if its jail was never set up."""
+
+    @property
+    def leader(self) -> int | None:
+        """The pid whose family is all that runs in the sandbox, while something may."""
+        return None if self._running is None or self.ended.done() else self._running.leader
+
+    async def open(self, command: Sequence[str]) -> None:
+        """Start it. Not to be cancelled; it is short. Whatever it raises, `close` is called next.
+
+        Raises:
+            LaunchError
+        """
+        ground = self._ground
+        try:
+            self._make_directories()
+            with _listen(self.endpoint.path) as listener:
+                self._cgroup.create(self.spec.limits)
+                if ground.isolation is Isolation.BUBBLEWRAP:
+                    self._running = await bubblewrap.start(
+                        ground.host,
+                        self.spec,
+                        command=command,
+                        etc=ground.directories.run / "etc",
+                        workspace=self.workspace,
+                        listener=listener.fileno(),
+                        host_uid=self.host_uid,
+                        place=self._place,
+                    )
+                else:
+                    self._running = await process.start(
+                        ground.host,
+                        self.spec,
+                        command=command,
+                        library=ground.directories.run / "lib",
+                        directory=self._directory,
+                        listener=listener.fileno(),
+                        place=self._place,
+                    )
+        except (OSError, TimeoutError) as error:
+            raise LaunchError(f"The sandbox could not be started: {error}") from error
+        self._running.child.exited.add_done_callback(self._on_exit)
+
+    async def close(self) -> bool:
+        """End it and remove all that belongs to it; tells whether everything is gone."""
+        if self._running is not None:
+            self._running.kill()
+            try:
+                await asyncio.wait_for(self._running.gone(), _KILL_TIMEOUT_S)
+            except TimeoutError:
+                log.error("Sandbox %s does not die; its remains are kept for now", self.id)
+                return False
+            self._running.close()
+            self._running = None
+        elif not self.ended.done():
+            self.ended.set_result(SandboxEnd(EndCause.SANDBOX_LOST, "it was never started"))
+        self.endpoint.path.unlink(missing_ok=True)
+        await self._cgroup.remove()
+        return await remove_tree(self._directory)
+
+    def kill_over_memory(self) -> None:
+        """The watchdog's verdict."""
+        if self._running is not None:
+            self._over_memory = True
+            self._running.kill()
+
+    def output_tail(self) -> str:
+        return "" if self._running is None else self._running.child.output_tail()
+
+    def _make_directories(self) -> None:
+        self._directory.mkdir(mode=0o700)
+        self.workspace.mkdir(mode=0o700)
+        if self.spec.shared_data is not None:
+            (self.workspace / "shared").mkdir()
+        if self._ground.isolation is Isolation.PROCESS:
+            (self._directory / "home").mkdir(mode=0o700)
+        if self.host_uid is not None:
+            os.chown(self.workspace, self.host_uid, self.host_uid)
+
+    def _place(self, pid: int) -> None:
+        """Put the sandbox's first process under its limits, which all others inherit."""
+        self._cgroup.add(pid)
+        for kind, value in rlimits(self.spec.limits, self._ground.isolation).items():
+            _, hard = resource.prlimit(pid, kind)
+            if hard != resource.RLIM_INFINITY:
+                value = min(value, hard)
+            resource.prlimit(pid, kind, (value, value))
+
+    def _on_exit(self, _exited: object) -> None:
+        running = self._running
+        assert running is not None
+        out_of_memory = self._over_memory
+        with contextlib.suppress(OSError):
+            out_of_memory = out_of_memory or self._cgroup.oom_kills() > 0
+        self.exit_status = running.exit_status()
+        output = running.child.output_tail()
+        self.ended.set_result(end_of(self.exit_status, self.spec.limits, out_of_memory, output))
+
+
+def rlimits(limits: Limits, isolation: Isolation) -> dict[int, int]:
+    """Values by `resource.RLIMIT_*`; not of address space, of which numpy reserves far too much."""
+    values = {
+        resource.RLIMIT_CORE: 0,
+        resource.RLIMIT_FSIZE: MAX_FILE_BYTES,
+        resource.RLIMIT_NOFILE: limits.open_files,
+    }
+    if isolation is Isolation.BUBBLEWRAP:  # elsewhere it would count all that its user runs
+        values[resource.RLIMIT_NPROC] = limits.processes
+    return values
+
+
+def end_of(status: int | None, limits: Limits, out_of_memory: bool, output: str) -> SandboxEnd:
+    """How a sandbox ended, from its gateway's exit status (None: it never ran) and the rest.
+
+    A process that was killed for its memory counts only if the kernel's end was a SIGKILL, too: a
+    cell's child process may have been the one, long ago.
+    """
+    last_line = output.rpartition("\n")[2][:_DETAIL_CHARS]
+    if out_of_memory and status in (None, _KILLED):
+        size = f"{limits.memory / 1024**3:.1f} GiB"
+        return SandboxEnd(EndCause.OUT_OF_MEMORY, f"the sandbox exceeded its limit of {size}")
+    if status is None:
+        return SandboxEnd(EndCause.SANDBOX_LOST, f"the jail could not be set up: {last_line}")
+    if status == EXIT_GATEWAY_FAILED:
+        return SandboxEnd(EndCause.SANDBOX_LOST, f"the gateway failed: {last_line}")
+    how = (
+        f"was killed by {name}" if (name := signal_name(status)) else f"exited with status {status}"
+    )
+    return SandboxEnd(EndCause.KERNEL_DIED, f"the kernel {how}")
+
+
+def _listen(path: Path) -> socket.socket:
+    if len(os.fsencode(path)) >= _SUN_PATH_BYTES:
+        raise LaunchError(f"The socket's path {path} is too long for Linux: set a shorter run_dir")
+    listener = socket.socket(socket.AF_UNIX)
+    try:
+        listener.bind(str(path))
+        listener.listen(_BACKLOG)
+    except BaseException:
+        listener.close()
+        raise
+    return listener

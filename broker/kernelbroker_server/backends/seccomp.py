@@ -1,0 +1,179 @@
+"""The system calls that a jail refuses, as a seccomp filter in classic BPF. Pure: data and bytes.
+
+A list of what is denied, after the default profile of Docker: what loads code into the kernel,
+looks into other processes, makes new namespaces, mounts, sets clocks, or has mostly served
+exploits. A denied call fails with EPERM, as it would for a lack of privilege; `clone3`, whose flags
+lie in memory where no filter can see them, with ENOSYS, upon which the C library falls back to
+`clone`. Calls of a foreign architecture, whose numbers mean something else, end the process.
+
+The format is that of seccomp(2) and of bpf(4): `struct sock_filter` over `struct seccomp_data`.
+"""
+
+from __future__ import annotations
+
+import errno
+import platform
+import struct
+from typing import NamedTuple
+
+# name: (number on x86_64, number on aarch64); None where there is no such call.
+_DENIED: dict[str, tuple[int, int | None]] = {
+    # File systems and the tree they are mounted in
+    "mount": (165, 40),
+    "umount2": (166, 39),
+    "pivot_root": (155, 41),
+    "chroot": (161, 51),
+    "open_tree": (428, 428),
+    "move_mount": (429, 429),
+    "fsopen": (430, 430),
+    "fsconfig": (431, 431),
+    "fsmount": (432, 432),
+    "fspick": (433, 433),
+    "mount_setattr": (442, 442),
+    "open_by_handle_at": (304, 265),
+    "swapon": (167, 224),
+    "swapoff": (168, 225),
+    "quotactl": (179, 60),
+    "quotactl_fd": (443, 443),
+    "fanotify_init": (300, 262),
+    # Namespaces
+    "setns": (308, 268),
+    "unshare": (272, 97),
+    # The kernel itself
+    "reboot": (169, 142),
+    "kexec_load": (246, 104),
+    "kexec_file_load": (320, 294),
+    "init_module": (175, 105),
+    "finit_module": (313, 273),
+    "delete_module": (176, 106),
+    "create_module": (174, None),
+    "get_kernel_syms": (177, None),
+    "query_module": (178, None),
+    "syslog": (103, 116),
+    "acct": (163, 89),
+    "bpf": (321, 280),
+    "perf_event_open": (298, 241),
+    "userfaultfd": (323, 282),
+    "io_uring_setup": (425, 425),
+    "io_uring_enter": (426, 426),
+    "io_uring_register": (427, 427),
+    # Other processes
+    "ptrace": (101, 117),
+    "process_vm_readv": (310, 270),
+    "process_vm_writev": (311, 271),
+    "process_madvise": (440, 440),
+    "pidfd_getfd": (438, 438),
+    "kcmp": (312, 272),
+    # Keyrings, which no namespace separates
+    "add_key": (248, 217),
+    "request_key": (249, 218),
+    "keyctl": (250, 219),
+    # Clocks and names
+    "settimeofday": (164, 170),
+    "clock_settime": (227, 112),
+    "clock_adjtime": (305, 266),
+    "adjtimex": (159, 171),
+    "sethostname": (170, 161),
+    "setdomainname": (171, 162),
+    # Hardware, and what is obsolete
+    "iopl": (172, None),
+    "ioperm": (173, None),
+    "modify_ldt": (154, None),
+    "vhangup": (153, 58),
+    "nfsservctl": (180, 42),
+    "lookup_dcookie": (212, 18),
+    "uselib": (134, None),
+    "ustat": (136, None),
+    "sysfs": (139, None),
+    "_sysctl": (156, None),
+    "vserver": (236, None),
+}
+_NOT_IMPLEMENTED: dict[str, tuple[int, int | None]] = {"clone3": (435, 435)}
+
+_EQUAL, _NOT_EQUAL, _NO_BITS = "equal", "not equal", "no bits"
+
+# Every CLONE_NEW* flag but CLONE_NEWTIME, whose bit belongs to the exit signal in `clone`.
+_CLONE_NEW = 0x7E020000
+_TIOCSTI, _TIOCLINUX = 0x5412, 0x541C
+_AF_UNIX, _AF_INET, _AF_INET6, _AF_NETLINK, _NETLINK_ROUTE = 1, 2, 10, 16, 0
+
+# A call is allowed if all tests (argument, comparison, value) of one of its lines hold. Only the
+# low 32 bits are looked at, since the kernel takes no more of these arguments.
+_CONDITIONAL: dict[tuple[int, int | None], list[list[tuple[int, str, int]]]] = {
+    (56, 220): [[(0, _NO_BITS, _CLONE_NEW)]],  # clone
+    (16, 29): [[(1, _NOT_EQUAL, _TIOCSTI), (1, _NOT_EQUAL, _TIOCLINUX)]],  # ioctl: forged input
+    (41, 198): [  # socket
+        [(0, _EQUAL, _AF_UNIX)],
+        [(0, _EQUAL, _AF_INET)],
+        [(0, _EQUAL, _AF_INET6)],
+        # getaddrinfo() and getifaddrs() ask it about the interfaces
+        [(0, _EQUAL, _AF_NETLINK), (2, _EQUAL, _NETLINK_ROUTE)],
+    ],
+    (53, 199): [[(0, _EQUAL, _AF_UNIX)]],  # socketpair
+    # personality: Linux, 32-bit Linux, either with the old uname, and the query
+    (135, 92): [[(0, _EQUAL, value)] for value in (0, 8, 0x20000, 0x20008, 0xFFFFFFFF)],
+}
+
+
+class _Architecture(NamedTuple):
+    column: int
+    audit: int
+    """AUDIT_ARCH_* of linux/audit.h"""
+
+
+_ARCHITECTURES = {
+    "x86_64": _Architecture(0, 0xC000003E),
+    "aarch64": _Architecture(1, 0xC00000B7),
+}
+
+_LOAD, _JUMP_EQUAL, _JUMP_GREATER_EQUAL, _JUMP_BITS, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
+_NUMBER_AT, _ARCHITECTURE_AT = 0, 4
+_ALLOW, _KILL_PROCESS, _ERRNO = 0x7FFF0000, 0x80000000, 0x00050000
+_X32_BIT = 0x40000000
+
+
+def filter_for(machine: str = platform.machine()) -> bytes | None:
+    """The filter for `bwrap --seccomp`, or None for an architecture that is not in the table."""
+    architecture = _ARCHITECTURES.get(machine)
+    return None if architecture is None else _assemble(architecture)
+
+
+def _assemble(architecture: _Architecture) -> bytes:
+    refuse = _instruction(_RETURN, _ERRNO | errno.EPERM)
+    program = [
+        _instruction(_LOAD, _ARCHITECTURE_AT),
+        _instruction(_JUMP_EQUAL, architecture.audit, then=1),
+        _instruction(_RETURN, _KILL_PROCESS),
+        _instruction(_LOAD, _NUMBER_AT),
+        # The x32 calls of x86_64 carry this bit; no call of any architecture has a number above.
+        _instruction(_JUMP_GREATER_EQUAL, _X32_BIT, otherwise=1),
+        refuse,
+    ]
+    for calls, number in ((_DENIED, errno.EPERM), (_NOT_IMPLEMENTED, errno.ENOSYS)):
+        for numbers in calls.values():
+            if (call := numbers[architecture.column]) is not None:
+                program.append(_instruction(_JUMP_EQUAL, call, otherwise=1))
+                program.append(_instruction(_RETURN, _ERRNO | number))
+    for numbers, lines in _CONDITIONAL.items():
+        if (call := numbers[architecture.column]) is not None:
+            block = [instruction for line in lines for instruction in _allow_if_all(line)]
+            program.append(_instruction(_JUMP_EQUAL, call, otherwise=len(block) + 1))
+            program += [*block, refuse]
+    program.append(_instruction(_RETURN, _ALLOW))
+    return b"".join(program)
+
+
+def _allow_if_all(line: list[tuple[int, str, int]]) -> list[bytes]:
+    """Return _ALLOW if every test holds, and go on behind this line otherwise."""
+    block: list[bytes] = []
+    for position, (argument, comparison, value) in enumerate(line):
+        past_the_line = 2 * (len(line) - position - 1) + 1
+        code = _JUMP_BITS if comparison == _NO_BITS else _JUMP_EQUAL
+        then, otherwise = (0, past_the_line) if comparison == _EQUAL else (past_the_line, 0)
+        block.append(_instruction(_LOAD, 16 + 8 * argument))  # low half: both are little-endian
+        block.append(_instruction(code, value, then=then, otherwise=otherwise))
+    return [*block, _instruction(_RETURN, _ALLOW)]
+
+
+def _instruction(code: int, value: int, *, then: int = 0, otherwise: int = 0) -> bytes:
+    return struct.pack("<HBBI", code, then, otherwise, value)

@@ -1,0 +1,185 @@
+"""One execution of a session: its request, its journal, and its run on a leased sandbox.
+
+Whatever happens (an error, a timeout, an interrupt, a death, the session's end), the journal gets
+exactly one result, and the run ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+import time
+from collections.abc import Coroutine
+from dataclasses import dataclass
+from typing import Any
+
+from kernelbroker.protocol.events import Cause, ErrorDetail, Event, Result, Started
+from kernelbroker.protocol.messages import ExecutionRequest
+
+from ..backends.base import EndCause
+from ..kernels.client import ChannelClosed
+from ..kernels.execution import CellExecution, OutputLimits, Phase
+from ..kernels.framing import Incoming, Outgoing
+from ..pool.runner import WarmSandbox, first_of
+from .journal import Journal
+
+_END_NAMES = {
+    EndCause.OUT_OF_MEMORY: "OutOfMemory",
+    EndCause.KERNEL_DIED: "KernelDied",
+    EndCause.SANDBOX_LOST: "SandboxLost",
+}
+
+
+class ExecutionState(enum.StrEnum):
+    QUEUED = "queued"
+    RUNNING = "running"
+    DONE = "done"
+
+
+@dataclass(frozen=True, slots=True)
+class Abort:
+    """Why an execution is ended from outside, without waiting for its kernel."""
+
+    cause: Cause
+    name: str
+    message: str
+
+
+class Execution:
+    """A cell from accepted to its result."""
+
+    def __init__(
+        self,
+        execution_id: str,
+        request: ExecutionRequest,
+        timeout: float,
+        limits: OutputLimits,
+        *,
+        allow_stdin: bool = False,
+    ) -> None:
+        self.id = execution_id
+        self.request = request
+        self.timeout = timeout
+        self.journal = Journal(execution_id)
+        self.accepted_at = time.time()
+        self._accepted = time.monotonic()
+        self._cell = CellExecution(request, limits, allow_stdin=allow_stdin)
+        self._running_on: WarmSandbox | None = None
+        self._state_lost = False
+        self._abort: asyncio.Future[Abort] = asyncio.get_running_loop().create_future()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    @property
+    def state(self) -> ExecutionState:
+        if self.journal.result is not None:
+            return ExecutionState.DONE
+        return ExecutionState.RUNNING if self._running_on is not None else ExecutionState.QUEUED
+
+    def reject(self, name: str, message: str) -> None:
+        """End it before it ran; does nothing to one that has ended."""
+        if self.state is ExecutionState.QUEUED:
+            detail = ErrorDetail(name=name, value=message, cause="rejected")
+            self.journal.append(
+                Result(success=False, error=f"{name}: {message}", error_detail=detail)
+            )
+
+    def abort(self, abort: Abort) -> None:
+        """End it now, running or not. A running one takes its sandbox with it."""
+        if not self._abort.done():
+            self._abort.set_result(abort)
+
+    def interrupt(self, cause: Cause = "interrupted", message: str = "interrupted") -> None:
+        """Raise KeyboardInterrupt in the cell, if it runs."""
+        warm = self._running_on
+        if warm is not None and self.state is ExecutionState.RUNNING:
+            self._cell.interrupted(cause, message)
+            self._spawn(warm.client.interrupt())
+
+    async def answer(self, value: str) -> None:
+        """Answer `input()`.
+
+        Raises:
+            ChannelClosed: the kernel has ended.
+        """
+        if self._running_on is not None:
+            await self._running_on.client.send(Outgoing("stdin", "input_reply", {"value": value}))
+
+    async def run(self, warm: WarmSandbox, *, grace: float, state_lost: bool) -> bool:
+        """Run on this sandbox until the result is in the journal.
+
+        Args:
+            grace: seconds that a timed-out cell has to react to its interrupt.
+            state_lost: the session's kernel was replaced since its last execution; the result says so.
+
+        Returns:
+            Whether the sandbox can be used on; if not, the session's state is lost.
+        """
+        self._running_on = warm
+        self._state_lost = state_lost
+        finished: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def on_message(message: Incoming) -> None:
+            for event in self._cell.receive(message):
+                self._append(event)
+            if self._cell.phase is Phase.ENDED and not finished.done():
+                finished.set_result(None)
+
+        warm.client.on_message = on_message
+        try:
+            for message in self._cell.outgoing:
+                await warm.client.send(message)
+            return await self._wait(warm, finished, grace)
+        except ChannelClosed:
+            await self._died(warm)
+            return False
+        except BaseException:
+            self._end("sandbox_lost", "SandboxLost", "the broker gave up this execution")
+            raise
+        finally:
+            warm.client.on_message = None
+            for task in self._tasks:
+                task.cancel()
+
+    async def _wait(self, warm: WarmSandbox, finished: asyncio.Future[None], grace: float) -> bool:
+        """See the cell through: first its own time, then, once interrupted, the grace period."""
+        too_long = f"the cell ran longer than {self.timeout:g} s"
+        ends = (finished, warm.client.closed, self._abort)
+        if not await first_of(*ends, timeout=self.timeout):
+            self.interrupt("timeout", f"{too_long} and was interrupted; the state is kept")
+            await first_of(*ends, timeout=grace)
+        if finished.done():
+            return True
+        if warm.client.closed.done():
+            await self._died(warm)
+        elif self._abort.done():
+            abort = self._abort.result()
+            self._end(abort.cause, abort.name, abort.message)
+        else:
+            self._end(
+                "timeout",
+                "TimeoutError",
+                f"{too_long} and did not react to an interrupt within {grace:g} s; "
+                "the kernel was replaced, its variables are lost, its files are kept",
+            )
+        return False
+
+    async def _died(self, warm: WarmSandbox) -> None:
+        end = await warm.end()
+        cause: Cause = end.cause.value
+        self._end(cause, _END_NAMES[end.cause], end.detail)
+
+    def _end(self, cause: Cause, name: str, message: str) -> None:
+        for event in self._cell.end(cause, name, message, restarted=True):
+            self._append(event)
+
+    def _append(self, event: Event) -> None:
+        if isinstance(event, Started):
+            event.queued_s = round(time.monotonic() - self._accepted, 6)
+        elif isinstance(event, Result):
+            event.kernel_restarted |= self._state_lost
+        self.journal.append(event)
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)

@@ -1,0 +1,170 @@
+"""All sessions: opened once for each id, closed when their time is over, remembered for a while."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections import OrderedDict
+from collections.abc import AsyncIterator
+
+from kernelbroker.protocol.errors import BadRequest, Conflict, NotFound, SessionGone, Unavailable
+from kernelbroker.protocol.messages import SessionOptions
+
+from ..pool.runner import Pool
+from .gate import Gate
+from .session import Session, SessionLimits
+
+_REMEMBERED_S = 3600.0
+"""How long a closed session answers why it is gone."""
+_REMEMBERED_MAX = 10_000
+_SWEEP_S = 0.25
+"""How late a session may be closed."""
+
+
+class Registry:
+    """Opens, finds and closes sessions."""
+
+    def __init__(self, pools: dict[str, Pool], limits: SessionLimits, gate: Gate) -> None:
+        self.gate = gate
+        self.limits = limits
+        self._pools = pools
+        self._sessions: dict[str, Session] = {}
+        self._opening: dict[str, asyncio.Task[Session]] = {}
+        self._waiting: dict[str, int] = {}
+        self._gone: OrderedDict[str, tuple[float, str]] = OrderedDict()
+        self._closing: set[asyncio.Task[None]] = set()
+        self._sweeper: asyncio.Task[None] | None = None
+        self._stopping = False
+
+    def start(self) -> None:
+        self._sweeper = asyncio.create_task(self._sweep(), name="session sweeper")
+
+    async def stop(self, reason: str) -> None:
+        """Refuse new sessions and close all."""
+        self._stopping = True
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+        for opening in self._opening.values():
+            opening.cancel()
+        sessions = list(self._sessions.values())
+        await asyncio.gather(*(session.close(reason) for session in sessions))
+        if self._closing:
+            await asyncio.wait(self._closing)
+
+    async def open(self, options: SessionOptions) -> tuple[Session, bool]:
+        """The session of that id, or a new one; and whether it is new.
+
+        If the caller is cancelled, a session that nobody else waits for is closed again.
+
+        Raises:
+            BadRequest, Conflict, SessionGone, TooManyRequests, Unavailable.
+        """
+        if self._stopping:
+            raise Unavailable("the broker is shutting down", retry_after=10)
+        if options.template not in self._pools:
+            known = ", ".join(sorted(self._pools))
+            raise BadRequest(f"no template {options.template!r}; there are: {known}")
+        session_id = options.session_id or self.gate.new_id()
+        session = self._sessions.get(session_id)
+        if session is not None:
+            return self._same(session, options), False
+        if session_id in self._gone:
+            self.get(session_id)
+        opening = self._opening.get(session_id)
+        if opening is None:
+            opening = asyncio.create_task(self._open(session_id, options))
+            self._opening[session_id] = opening
+            opening.add_done_callback(lambda _: self._opening.pop(session_id, None))
+        self._waiting[session_id] = self._waiting.get(session_id, 0) + 1
+        try:
+            session = await asyncio.shield(opening)
+        except asyncio.CancelledError:
+            if opening.cancelled():
+                raise Unavailable("the broker is shutting down", retry_after=10) from None
+            if self._waiting[session_id] == 1:
+                self._abandon(opening)
+            raise
+        finally:
+            self._waiting[session_id] -= 1
+            if not self._waiting[session_id]:
+                del self._waiting[session_id]
+        return self._same(session, options), True
+
+    def get(self, session_id: str) -> Session:
+        """Raises SessionGone where it was closed within the last hour, NotFound where it is unknown."""
+        session = self._sessions.get(session_id)
+        if session is not None:
+            return session
+        self._forget()
+        if session_id in self._gone:
+            raise SessionGone(
+                f"session {session_id} is closed: {self._gone[session_id][1]}; open a new one"
+            )
+        raise NotFound(f"there is no session {session_id}")
+
+    def list(self) -> list[Session]:
+        return list(self._sessions.values())
+
+    @contextlib.asynccontextmanager
+    async def ephemeral(self, options: SessionOptions) -> AsyncIterator[Session]:
+        """A session that lives as long as the block."""
+        session, _ = await self.open(options)
+        try:
+            yield session
+        finally:
+            self.close_soon(session, "its one execution is over")
+
+    def close_soon(self, session: Session, reason: str) -> None:
+        """Close it in the background; whoever asks may go."""
+        task = asyncio.create_task(session.close(reason))
+        self._closing.add(task)
+        task.add_done_callback(self._closing.discard)
+
+    async def _open(self, session_id: str, options: SessionOptions) -> Session:
+        pool = self._pools[options.template]
+        session = Session(session_id, options, self.limits, pool, self.gate, self._closed)
+        await session.open()
+        self._sessions[session_id] = session
+        return session
+
+    def _abandon(self, opening: asyncio.Task[Session]) -> None:
+        """Nobody waits for it any more."""
+        opening.cancel()
+
+        def close(task: asyncio.Task[Session]) -> None:
+            if not task.cancelled() and task.exception() is None:
+                self.close_soon(task.result(), "its client went away while it was opened")
+
+        opening.add_done_callback(close)
+
+    @staticmethod
+    def _same(session: Session, options: SessionOptions) -> Session:
+        if session.options.template != options.template:
+            raise Conflict(
+                f"session {session.id} has the template {session.options.template!r}; "
+                "choose another session_id"
+            )
+        return session
+
+    def _closed(self, session: Session, reason: str) -> None:
+        if self._sessions.pop(session.id, None) is not None:
+            self._gone[session.id] = (time.time(), reason)
+            self._forget()
+
+    def _forget(self) -> None:
+        horizon = time.time() - _REMEMBERED_S
+        while self._gone:
+            oldest = next(iter(self._gone))
+            if self._gone[oldest][0] > horizon and len(self._gone) <= _REMEMBERED_MAX:
+                break
+            del self._gone[oldest]
+
+    async def _sweep(self) -> None:
+        while True:
+            now = time.time()
+            for session in list(self._sessions.values()):
+                at, reason = session.expires_at
+                if at <= now:
+                    self.close_soon(session, reason)
+            await asyncio.sleep(_SWEEP_S)

@@ -1,0 +1,372 @@
+"""A session: one lease, one workspace, and executions that run one after the other.
+
+One task, the worker, owns the lease and runs what is queued; everybody else only queues, looks, and
+signals. A kernel that died or would not stop is replaced by a fresh sandbox, with the files moved.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import enum
+import logging
+import time
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+from kernelbroker.protocol.errors import (
+    BadRequest,
+    Conflict,
+    NotFound,
+    RequestError,
+    SessionGone,
+    TooManyRequests,
+    Unavailable,
+)
+from kernelbroker.protocol.messages import ExecutionRequest, SessionOptions
+from kernelbroker_kernel.contract import CONFIGURE_CODE
+
+from ..kernels.client import ChannelClosed
+from ..kernels.execution import OutputLimits
+from ..pool.runner import AcquireTimeout, Pool, PoolClosed, WarmSandbox, run_silently
+from ..pool.state import PoolFull
+from .execution import Abort, Execution, ExecutionState
+from .gate import Gate
+from .workspace import HeldFiles
+
+logger = logging.getLogger(__name__)
+
+_HISTORY = 100
+"""Executions that a session remembers."""
+_HISTORY_BYTES = 32 * 1024**2
+"""What their journals may hold together, besides the latest."""
+_WATCHER_LAG = 200
+"""Executions that a watcher may be behind before it is cut off."""
+
+
+@dataclass(frozen=True, slots=True)
+class SessionLimits:
+    """Durations in seconds."""
+
+    idle_timeout: float = 1800.0
+    max_lifetime: float = 7200.0
+    default_timeout: float = 30.0
+    max_timeout: float = 300.0
+    interrupt_grace: float = 2.0
+    acquire_timeout: float = 30.0
+    max_code_chars: int = 100_000
+    max_preview_rows: int = 500
+    output: OutputLimits = field(default_factory=OutputLimits)
+
+
+class SessionState(enum.StrEnum):
+    IDLE = "idle"
+    BUSY = "busy"
+    CLOSED = "closed"
+
+
+class Session:
+    """Made by the registry, by `open`; `on_closed` is called once, with the reason."""
+
+    def __init__(
+        self,
+        session_id: str,
+        options: SessionOptions,
+        limits: SessionLimits,
+        pool: Pool,
+        gate: Gate,
+        on_closed: Callable[[Session, str], None],
+    ) -> None:
+        self.id = session_id
+        self.options = options
+        self.limits = limits
+        self.idle_timeout = min(options.idle_timeout or limits.idle_timeout, limits.max_lifetime)
+        self.max_lifetime = min(options.max_lifetime or limits.max_lifetime, limits.max_lifetime)
+        self.created_at = time.time()
+        self.active_at = self.created_at
+        self.restarts = 0
+        self.closed_reason: str | None = None
+        self.executions: OrderedDict[str, Execution] = OrderedDict()
+        self._pool = pool
+        self._gate = gate
+        self._on_closed = on_closed
+        self._queue: deque[Execution] = deque()
+        self._running: Execution | None = None
+        self._wake = asyncio.Event()
+        self._restarting: asyncio.Future[None] | None = None
+        self._warm: WarmSandbox | None = None
+        self._state_lost = False
+        self._held = HeldFiles()
+        self._worker: asyncio.Task[None] | None = None
+        self._watchers: set[asyncio.Queue[Execution | None]] = set()
+
+    # Open and close.
+
+    async def open(self) -> None:
+        """Acquire a sandbox and deliver what belongs to this session alone.
+
+        Raises:
+            TooManyRequests, Unavailable: there is no sandbox to be had.
+            BadRequest: the kernel refused `env` or `cwd`.
+        """
+        self._warm = await self._acquire(urgent=False)
+        self._worker = asyncio.create_task(self._work(), name=f"session {self.id}")
+
+    async def close(self, reason: str) -> None:
+        """End the session: running and waiting executions get their results, the sandbox goes."""
+        worker = self._worker
+        if self.closed_reason is None:
+            self.closed_reason = reason
+            self._on_closed(self, reason)
+            self._wake.set()
+            if self._running is not None:
+                self._running.abort(Abort("interrupted", "SessionClosed", reason))
+            if worker and (self._running is None or self._running.state is ExecutionState.QUEUED):
+                worker.cancel()  # it may wait for a sandbox or a turn; nothing runs that could be lost
+        if worker is not None:
+            await asyncio.wait([worker])
+
+    @property
+    def state(self) -> SessionState:
+        if self.closed_reason is not None:
+            return SessionState.CLOSED
+        busy = self._running is not None or self._queue
+        return SessionState.BUSY if busy else SessionState.IDLE
+
+    @property
+    def queued(self) -> int:
+        return len(self._queue)
+
+    @property
+    def expires_at(self) -> tuple[float, str]:
+        """The time, in seconds since the epoch, at which it is to be closed as things stand; and why."""
+        end = self.created_at + self.max_lifetime
+        idle_end = self.active_at + self.idle_timeout
+        if self.state is SessionState.IDLE and idle_end < end:
+            return idle_end, f"it was idle for {self.idle_timeout:g} s"
+        return end, f"it reached its lifetime of {self.max_lifetime:g} s"
+
+    # Executions.
+
+    def submit(self, request: ExecutionRequest, *, allow_stdin: bool = False) -> Execution:
+        """Queue a cell. The same request under the same id is the same execution, not a second one.
+
+        Raises:
+            BadRequest, TooManyRequests, Conflict, SessionGone.
+        """
+        self._expect_open()
+        if request.execution_id is not None:
+            earlier = self.executions.get(request.execution_id)
+            if earlier is not None:
+                if earlier.request != request:
+                    raise Conflict(
+                        f"execution {request.execution_id} is another one; choose a new execution_id"
+                    )
+                return earlier
+        execution = Execution(
+            request.execution_id or self._gate.new_id(),
+            request,
+            self._check(request),
+            self.limits.output,
+            allow_stdin=allow_stdin,
+        )
+        self._gate.enter()
+        self.executions[execution.id] = execution
+        self._queue.append(execution)
+        self._forget_old()
+        self.active_at = time.time()
+        self._wake.set()
+        for watcher in self._watchers:
+            if watcher.qsize() < _WATCHER_LAG:
+                watcher.put_nowait(execution)
+            elif watcher.qsize() == _WATCHER_LAG:
+                watcher.put_nowait(None)
+        return execution
+
+    def execution(self, execution_id: str) -> Execution:
+        """Raises NotFound where it is not known, or not remembered any more."""
+        try:
+            return self.executions[execution_id]
+        except KeyError:
+            raise NotFound(f"session {self.id} has no execution {execution_id}") from None
+
+    def interrupt(self) -> None:
+        """Raise KeyboardInterrupt in the running cell; does nothing where none runs."""
+        self._expect_open()
+        if self._running is not None:
+            self._running.interrupt()
+
+    async def restart(self) -> None:
+        """Replace the kernel: state lost, files kept. A running cell ends; waiting ones stay in line.
+
+        Raises:
+            SessionGone, Unavailable.
+        """
+        self._expect_open()
+        if self._restarting is None:
+            self._restarting = asyncio.get_running_loop().create_future()
+            if self._running is not None:
+                self._running.abort(Abort("interrupted", "Restarted", "the kernel was restarted"))
+            self._wake.set()
+        await asyncio.shield(self._restarting)
+
+    @contextlib.contextmanager
+    def watch(self) -> Iterator[asyncio.Queue[Execution | None]]:
+        """A queue of the executions submitted from now on; None says that the watcher fell behind."""
+        queue: asyncio.Queue[Execution | None] = asyncio.Queue()
+        self._watchers.add(queue)
+        try:
+            yield queue
+        finally:
+            self._watchers.discard(queue)
+
+    def _check(self, request: ExecutionRequest) -> float:
+        """The execution's timeout, in seconds, once the request is found to be within the limits."""
+        limits = self.limits
+        if len(request.code) > limits.max_code_chars:
+            raise BadRequest(
+                f"the code has {len(request.code):,} characters; {limits.max_code_chars:,} is the limit. "
+                "Write large data to a file in the workspace instead"
+            )
+        if request.language != "python":
+            raise BadRequest(f"language {request.language!r} is not offered here; use 'python'")
+        if request.preview_rows > limits.max_preview_rows:
+            raise BadRequest(f"preview_rows is at most {limits.max_preview_rows}")
+        if request.timeout is not None and request.timeout > limits.max_timeout:
+            raise BadRequest(f"timeout is at most {limits.max_timeout:g} s")
+        return request.timeout or limits.default_timeout
+
+    def _expect_open(self) -> None:
+        if self.closed_reason is not None:
+            raise SessionGone(f"session {self.id} is closed: {self.closed_reason}")
+
+    def _forget_old(self) -> None:
+        """Keep the history within its bounds, oldest first; never one that has not ended."""
+        held = sum(execution.journal.size for execution in self.executions.values())
+        for execution in list(self.executions.values())[:-1]:
+            if len(self.executions) <= _HISTORY and held <= _HISTORY_BYTES:
+                break
+            if execution.state is ExecutionState.DONE:
+                held -= execution.journal.size
+                del self.executions[execution.id]
+
+    # The worker: the only one that touches the lease.
+
+    async def _work(self) -> None:
+        try:
+            while self.closed_reason is None:
+                if self._restarting is not None:
+                    await self._restart(self._restarting)
+                elif self._queue:
+                    await self._run_next()
+                else:
+                    self._wake.clear()
+                    await self._wake.wait()
+        except Exception:
+            logger.exception("session %s failed", self.id)
+            self.closed_reason = self.closed_reason or "a fault of the broker's own"
+            self._on_closed(self, self.closed_reason)
+        finally:
+            self._end()
+            await self._held.discard()
+
+    async def _run_next(self) -> None:
+        execution = self._running = self._queue.popleft()
+        try:
+            async with self._gate.turn():
+                warm = await self._living()
+                state_lost, self._state_lost = self._state_lost, False
+                usable = await execution.run(
+                    warm, grace=self.limits.interrupt_grace, state_lost=state_lost
+                )
+        except RequestError as exc:  # no sandbox to be had; the next execution tries again
+            execution.reject(type(exc).__name__, exc.message)
+            return
+        except BaseException as exc:
+            execution.reject("SandboxLost", str(exc) or type(exc).__name__)
+            raise
+        finally:
+            self._running = None
+            self.active_at = time.time()
+        if not usable and self.closed_reason is None:
+            with contextlib.suppress(RequestError):
+                await self._replace()
+            self._state_lost = False  # that execution's own result said so
+
+    async def _restart(self, restarting: asyncio.Future[None]) -> None:
+        try:
+            await self._replace()
+        except RequestError as exc:
+            restarting.set_exception(exc)
+        else:
+            restarting.set_result(None)
+        finally:
+            self._restarting = None
+            self._state_lost = False  # it was asked for
+            self.active_at = time.time()
+
+    async def _living(self) -> WarmSandbox:
+        """The session's sandbox, or a fresh one in the place of one that died while nothing ran."""
+        if self._warm is None or not self._warm.alive:
+            await self._replace()
+            assert self._warm is not None
+        return self._warm
+
+    async def _replace(self) -> None:
+        """A fresh sandbox, with the files of the old one.
+
+        The old one is given back first: it may be the one whose place the new one takes. If there
+        is none to be had, the files wait for the next try.
+        """
+        self._state_lost = True
+        if self._warm is not None:
+            old, self._warm = self._warm, None
+            self.restarts += 1
+            self._held.take(old.sandbox.workspace)
+            self._pool.release(old)
+        warm = await self._acquire(urgent=True)
+        self._held.give(warm.sandbox.workspace)
+        self._warm = warm
+
+    async def _acquire(self, *, urgent: bool) -> WarmSandbox:
+        limits = self.limits
+        try:
+            warm = await self._pool.acquire(timeout=limits.acquire_timeout, urgent=urgent)
+        except PoolFull:
+            raise TooManyRequests(
+                "too many sessions are waiting for a sandbox; try again later", retry_after=5
+            ) from None
+        except AcquireTimeout as exc:
+            raise Unavailable(
+                f"no sandbox became free within {limits.acquire_timeout:g} s ({exc}); "
+                "close sessions that are done, or raise pool.max_size",
+                retry_after=5,
+            ) from None
+        except PoolClosed:
+            raise Unavailable("the broker is shutting down", retry_after=10) from None
+        try:
+            if self.options.env or self.options.cwd is not None:
+                asked = {"configure": {"env": self.options.env, "cwd": self.options.cwd}}
+                await run_silently(warm, CONFIGURE_CODE, asked, on_error=BadRequest)
+        except ChannelClosed as exc:
+            self._pool.release(warm)
+            raise Unavailable(f"the sandbox ended at once: {exc}", retry_after=1) from exc
+        except BaseException:
+            self._pool.release(warm)
+            raise
+        return warm
+
+    def _end(self) -> None:
+        reason = self.closed_reason or "the broker is shutting down"
+        for execution in self._queue:
+            execution.reject("SessionClosed", reason)
+            self._gate.leave()
+        self._queue.clear()
+        if self._restarting is not None and not self._restarting.done():
+            self._restarting.set_exception(SessionGone(f"session {self.id} is closed: {reason}"))
+        if self._warm is not None:
+            self._pool.release(self._warm)
+            self._warm = None
+        for watcher in self._watchers:
+            watcher.put_nowait(None)
