@@ -25,7 +25,7 @@ from .api.routes import make_application
 from .backends.base import Isolation, Limits, SandboxSpec
 from .backends.local import LocalBackend
 from .config import ConfigError, Settings
-from .kernels.execution import OutputLimits
+from .kernels.outputs import OutputLimits
 from .pool.runner import Pool
 from .pool.state import PoolLimits
 from .sessions.gate import Gate

@@ -85,6 +85,10 @@ class KernelApp(IPKernelApp):  # type: ignore[misc]
             importlib.import_module(name)
         fonts.install()
         super().init_code()
+        try:
+            raise LookupError
+        except LookupError:  # a first traceback loads much; it shall not be the user's
+            self.shell.InteractiveTB.structured_traceback(*sys.exc_info())
 
 
 def main(argv: list[str]) -> None:

@@ -52,7 +52,7 @@ class Jail:
 
     async def gone(self) -> None:
         """Wait until none of its processes is left."""
-        await self.child.exited
+        await self.child.wait()
         await readable(self._leader_fd)
 
     def close(self) -> None:
@@ -112,12 +112,12 @@ async def start(
         theirs.close()
         try:
             leader = await asyncio.wait_for(_leader(status, child), _REPORT_TIMEOUT_S)
+            os.set_blocking(status, False)
+            running = Jail(child, leader, os.dup(status))
         except BaseException:
             child.kill()
-            await child.exited
+            await child.wait()
             raise
-        os.set_blocking(status, False)
-        running = Jail(child, leader, os.dup(status))
         try:
             place(leader)
             if host_uid is not None:
@@ -137,7 +137,7 @@ async def _leader(status: int, child: Child) -> int:
     while (found := _CHILD_PID.search(report)) is None:
         await readable(status)
         if not (data := os.read(status, _STATUS_BYTES)):
-            await child.exited
+            await child.wait()
             raise LaunchError(f"bubblewrap failed: {child.output_tail()}")
         report += data
     return int(found[1])

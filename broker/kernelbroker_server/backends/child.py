@@ -42,8 +42,10 @@ class Child:
         self.exited: asyncio.Future[int] = self._loop.create_future()
         self._tail = b""
         self._pause: asyncio.TimerHandle | None = None
-        self._output, output = os.pipe()
-        try:
+        with contextlib.ExitStack() as on_failure, contextlib.ExitStack() as always:
+            self._output, output = os.pipe()
+            on_failure.callback(os.close, self._output)
+            always.callback(os.close, output)
             os.set_blocking(self._output, False)
             # A session of its own: Ctrl-C at the broker's terminal must not reach it.
             self._process = subprocess.Popen(
@@ -57,18 +59,20 @@ class Child:
                 start_new_session=True,
                 umask=0o022,
             )
-        except BaseException:
-            os.close(self._output)
-            raise
-        finally:
-            os.close(output)
-        self.pid = self._process.pid
-        self._pidfd = os.pidfd_open(self.pid)
+            on_failure.callback(self._process.wait)
+            on_failure.callback(self._process.kill)
+            self.pid = self._process.pid
+            self._pidfd = os.pidfd_open(self.pid)
+            on_failure.pop_all()
         self._loop.add_reader(self._pidfd, self._on_exit)
         self._loop.add_reader(self._output, self._on_output)
 
     def kill(self) -> None:
         self._process.kill()
+
+    async def wait(self) -> int:
+        """Wait for its exit; to cancel this leaves `exited` as it is."""
+        return await asyncio.shield(self.exited)
 
     def output_tail(self) -> str:
         """The last few KiB of its output, for messages to whoever runs the broker."""

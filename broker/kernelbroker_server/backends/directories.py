@@ -93,7 +93,7 @@ async def remove_tree(path: Path) -> bool:
         await asyncio.wait([child.exited], timeout=_REMOVE_TIMEOUT_S)
         if not child.exited.done():
             child.kill()
-            await child.exited
+            await child.wait()
         output = child.output_tail()
     if _exists(path):
         log.warning("Could not remove %s: %s", path, output)

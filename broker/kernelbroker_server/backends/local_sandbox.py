@@ -106,8 +106,8 @@ class LocalSandbox(Sandbox):
                         listener=listener.fileno(),
                         place=self._place,
                     )
-        except (OSError, TimeoutError) as error:
-            raise LaunchError(f"The sandbox could not be started: {error}") from error
+        except OSError as error:  # TimeoutError is one
+            raise LaunchError(f"The sandbox could not be started: {error!r}") from error
         self._running.child.exited.add_done_callback(self._on_exit)
 
     async def close(self) -> bool:

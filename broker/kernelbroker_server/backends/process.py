@@ -53,7 +53,7 @@ class Process:
                 return
 
     async def gone(self) -> None:
-        await self.child.exited
+        await self.child.wait()
 
     def close(self) -> None:
         pass

@@ -8,11 +8,7 @@ a message that is not of the shape its type asks for is dropped, and all that is
 
 from __future__ import annotations
 
-import base64
-import binascii
 import enum
-import re
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, TypeVar
 
@@ -26,31 +22,24 @@ from kernelbroker.protocol.events import (
     ErrorDetail,
     Event,
     FileChange,
-    Image,
     Input,
     Result,
     Started,
     Stderr,
-    Stdout,
     Truncated,
     Variable,
 )
 from kernelbroker.protocol.messages import ExecutionRequest
 from kernelbroker_kernel import contract
 
+from .failures import ErrorContent, failure, one_line, traceback_text
 from .framing import Incoming, Outgoing
+from .outputs import DisplayContent, OutputLimits, Outputs, StreamContent
 
-_EVENT_OVERHEAD = 100
-"""Bytes that an event costs besides its content, so that a million tiny outputs are bounded too."""
 _REPORT_BYTES = 1024 * 1024
-_ERROR_LINE_CHARS = 1000
-_ERROR_VALUE_CHARS = 10_000
-_TRACEBACK_LINES = 200
-_TRACEBACK_CHARS = 100_000
-
-_ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|[@-Z\\-_])")
-_IMAGE_MIMES = ("image/png", "image/jpeg", "image/gif", "image/webp", "image/svg+xml")
-
+"""What the helper is asked to keep a report to."""
+_HELPER_BYTES = 2 * _REPORT_BYTES
+"""What is accepted from it: user code can send such messages as well."""
 
 _T = TypeVar("_T")
 
@@ -59,26 +48,6 @@ class Phase(enum.Enum):
     SENT = "sent"
     STARTED = "started"
     ENDED = "ended"
-
-
-@dataclass(frozen=True, slots=True)
-class OutputLimits:
-    """Sizes in bytes."""
-
-    max_output_size: int = 10 * 1024**2
-    max_event_size: int = 1024**2
-    max_variables: int = 100
-
-
-class _Stream(msgspec.Struct):
-    name: str
-    text: str
-
-
-class _Display(msgspec.Struct):
-    data: dict[str, Any]
-    metadata: dict[str, Any] = {}
-    transient: dict[str, Any] = {}
 
 
 class _Clear(msgspec.Struct):
@@ -98,13 +67,7 @@ class _InputRequest(msgspec.Struct):
     password: bool = False
 
 
-class _Error(msgspec.Struct):
-    ename: str = ""
-    evalue: str = ""
-    traceback: list[str] = []
-
-
-class _Reply(_Error):
+class _Reply(ErrorContent):
     status: str = "error"
     execution_count: int | None = None
     payload: list[dict[str, Any]] = []
@@ -137,7 +100,7 @@ class CellExecution:
     ) -> None:
         self.phase = Phase.SENT
         self._limits = limits
-        self._budget = limits.max_output_size
+        self._outputs = Outputs(limits)
         self._cell = _cell(request, limits, allow_stdin)
         self._report_cell = _report_cell(request) if request.result_var else None
         self.outgoing = [self._cell, *([self._report_cell] if self._report_cell else [])]
@@ -145,13 +108,12 @@ class CellExecution:
             (message.msg_id, signal) for message in self.outgoing for signal in ("reply", "idle")
         }
         self._interruption: tuple[Cause, str] | None = None
-        self._error: _Error | None = None
+        self._error: ErrorContent | None = None
         self._reply: _Reply | None = None
         self._execution_count: int | None = None
         self._times: list[str] = ["", ""]
         self._summary = _Summary()
         self._report = _Report()
-        self._truncated = Truncated()
 
     @property
     def cell_ended(self) -> bool:
@@ -201,7 +163,7 @@ class CellExecution:
         mine = message.parent_id == self._cell.msg_id
         if message.channel == "iopub" and kind == "stream":
             # Of any parent: what a thread of an earlier cell prints now is seen now, not lost.
-            return self._stream(message.content_as(_Stream))
+            return self._outputs.stream(message.content_as(StreamContent))
         if self._report_cell and message.parent_id == self._report_cell.msg_id:
             self._receive_report(message)
             return []
@@ -218,10 +180,10 @@ class CellExecution:
                 self._execution_count = message.content_as(_ExecuteInput).execution_count
                 return [Started(execution_count=self._execution_count)]
             case "iopub", "display_data" | "execute_result" | "update_display_data":
-                return self._display(message)
+                return self._display(message, kind)
             case "iopub", "error":
-                self._error = message.content_as(_Error)
-                return self._text(Stderr, _traceback_text(self._error))
+                self._error = message.content_as(ErrorContent)
+                return self._outputs.text(Stderr, traceback_text(self._error))
             case "iopub", "clear_output":
                 return [Clear(wait=message.content_as(_Clear).wait)]
             case "stdin", "input_request":
@@ -238,10 +200,10 @@ class CellExecution:
                 if message.content_as(_Status).execution_state == "idle":
                     self._awaited.discard((self._report_cell.msg_id, "idle"))
             case "iopub", "display_data":
-                data = message.content_as(_Display).data
-                if contract.REPORT_MIME in data:
+                data = message.content_as(DisplayContent).data
+                if contract.REPORT_MIME in data and len(message.content) <= _HELPER_BYTES:
                     self._report = _convert(data[contract.REPORT_MIME], _Report)
-                elif contract.DROPPED_MIME in data:
+                else:
                     self._report = _Report(truncated="the report was too large to send")
             case "shell", "execute_reply":
                 self._awaited.discard((self._report_cell.msg_id, "reply"))
@@ -256,60 +218,17 @@ class CellExecution:
             event  # what `name?` shows
             for data in pages
             if isinstance(data, dict)
-            for event in self._rich(Display(data=data), len(message.content))
+            for event in self._outputs.rich(Display(data=data), len(message.content))
         ]
 
-    # Outputs.
-
-    def _stream(self, stream: _Stream) -> list[Event]:
-        return self._text(Stderr if stream.name == "stderr" else Stdout, stream.text)
-
-    def _text(self, kind: type[Stdout] | type[Stderr], text: str) -> list[Event]:
-        """Text as events of bounded size, as far as the budget goes."""
-        events: list[Event] = []
-        step = max(1, self._limits.max_event_size // 4)  # a character has at most 4 bytes
-        for start in range(0, len(text), step):
-            piece = text[start : start + step]
-            size = _size(piece)
-            room = max(0, self._budget - _EVENT_OVERHEAD)
-            kept = piece if size <= room else _cut(piece, room)
-            self._truncated.output_bytes += size - (size if kept is piece else _size(kept))
-            if kept:
-                self._budget -= _size(kept) + _EVENT_OVERHEAD
-                events.append(kind(content=kept))
-            if kept is not piece:
-                self._budget = 0
-        return events
-
-    def _display(self, message: Incoming) -> list[Event]:
-        content = message.content_as(_Display)
-        data = content.data
-        if contract.SUMMARY_MIME in data:
-            self._summary = _convert(data[contract.SUMMARY_MIME], _Summary)
+    def _display(self, message: Incoming, kind: str) -> list[Event]:
+        content = message.content_as(DisplayContent)
+        if contract.SUMMARY_MIME in content.data:
+            if len(message.content) <= _HELPER_BYTES:
+                self._summary = _convert(content.data[contract.SUMMARY_MIME], _Summary)
             return []
-        if contract.DROPPED_MIME in data:
-            self._truncated.rich_outputs += 1
-            return []
-        if message.header.msg_type != "update_display_data" and (image := _image(content)):
-            return self._rich(image, len(image.content))
-        display_id = content.transient.get("display_id")
-        return self._rich(
-            Display(
-                data=data,
-                metadata=content.metadata,
-                display_id=display_id if isinstance(display_id, str) else None,
-                update=message.header.msg_type == "update_display_data",
-            ),
-            len(message.content),
-        )
-
-    def _rich(self, event: Event, size: int) -> list[Event]:
-        """A rich output whole, or not at all: half a picture is of no use."""
-        if size + _EVENT_OVERHEAD > self._budget:
-            self._truncated.rich_outputs += 1
-            return []
-        self._budget -= size + _EVENT_OVERHEAD
-        return [event]
+        update = kind == "update_display_data"
+        return self._outputs.display(content, len(message.content), update=update)
 
     # The end.
 
@@ -317,39 +236,24 @@ class CellExecution:
         self.phase = Phase.ENDED
         reply = self._reply or _Reply()
         success = reply.status == "ok"
-        detail = None if success else self._failure(self._error or reply, reply.status)
-        if self._summary.variables_dropped:
-            self._truncated.variables = self._summary.variables_dropped
-        self._truncated.files = self._summary.files_truncated
-        self._truncated.report = self._report.truncated
+        detail = (
+            None if success else failure(self._error or reply, reply.status, self._interruption)
+        )
+        truncated = self._outputs.truncated
+        truncated.variables = self._summary.variables_dropped
+        truncated.files = self._summary.files_truncated
+        truncated.report = self._report.truncated
         return Result(
             success=success,
             execution_count=self._execution_count,
             execution_time=self._execution_time(),
-            error=_one_line(detail) if detail else None,
+            error=one_line(detail) if detail else None,
             error_detail=detail,
             dataframe=self._report.dataframe,
             return_value=self._report.return_value,
             variables=self._summary.variables[: self._limits.max_variables],
             files=self._summary.files,
             truncated=self._cut(),
-        )
-
-    def _failure(self, error: _Error, status: str) -> ErrorDetail:
-        traceback = _plain_traceback(error)
-        if self._interruption is not None:
-            cause, message = self._interruption
-            name = "TimeoutError" if cause == "timeout" else error.ename or "KeyboardInterrupt"
-            return ErrorDetail(name=name, value=message, cause=cause, traceback=traceback)
-        if status == "aborted":
-            return ErrorDetail(
-                name="Aborted", value="the kernel skipped the cell", cause="rejected"
-            )
-        return ErrorDetail(
-            name=error.ename[:_ERROR_LINE_CHARS] or "Error",
-            value=error.evalue[:_ERROR_VALUE_CHARS],
-            cause="exception",
-            traceback=traceback,
         )
 
     def _execution_time(self) -> float | None:
@@ -363,7 +267,8 @@ class CellExecution:
             return None
 
     def _cut(self) -> Truncated | None:
-        return self._truncated if self._truncated != Truncated() else None
+        truncated = self._outputs.truncated
+        return truncated if truncated != Truncated() else None
 
 
 def _cell(request: ExecutionRequest, limits: OutputLimits, allow_stdin: bool) -> Outgoing:
@@ -407,61 +312,3 @@ def _convert(value: Any, type_: type[_T]) -> _T:
         return msgspec.convert(value, type_)
     except msgspec.ValidationError:
         return type_()
-
-
-def _image(content: _Display) -> Image | None:
-    """The picture of a bundle, unless it carries something richer (Plotly, Vega) that has one beside."""
-    data = content.data
-    if any(mime.startswith("application/") for mime in data):
-        return None
-    for mime in _IMAGE_MIMES:
-        picture = data.get(mime)
-        if isinstance(picture, str):
-            width, height = _dimensions(mime, picture, content.metadata.get(mime))
-            return Image(
-                mime=mime,
-                content=picture if mime == "image/svg+xml" else "".join(picture.split()),
-                width=width,
-                height=height,
-            )
-    return None
-
-
-def _dimensions(mime: str, picture: str, metadata: Any) -> tuple[int | None, int | None]:
-    if mime == "image/png":
-        try:  # signature (8), chunk length (4), "IHDR" (4), width (4), height (4)
-            header = base64.b64decode(picture[:32])
-        except (binascii.Error, ValueError):
-            return None, None
-        if header[12:16] == b"IHDR":
-            return int.from_bytes(header[16:20]), int.from_bytes(header[20:24])
-    if isinstance(metadata, dict):
-        width, height = metadata.get("width"), metadata.get("height")
-        if isinstance(width, int) and isinstance(height, int):
-            return width, height
-    return None, None
-
-
-def _plain_traceback(error: _Error) -> list[str]:
-    lines = "\n".join(error.traceback)[:_TRACEBACK_CHARS].split("\n")
-    return [_ANSI.sub("", line) for line in lines[-_TRACEBACK_LINES:]] if error.traceback else []
-
-
-def _traceback_text(error: _Error) -> str:
-    text = _ANSI.sub("", "\n".join(error.traceback)) or f"{error.ename}: {error.evalue}"
-    return text if text.endswith("\n") else text + "\n"
-
-
-def _one_line(detail: ErrorDetail) -> str:
-    value = detail.value.strip()
-    first = value.splitlines()[0] if value else ""
-    return (f"{detail.name}: {first}" if first else detail.name)[:_ERROR_LINE_CHARS]
-
-
-def _size(text: str) -> int:
-    return len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
-
-
-def _cut(text: str, size: int) -> str:
-    """The beginning of a text that fits into `size` bytes of UTF-8."""
-    return text.encode("utf-8", "surrogatepass")[:size].decode("utf-8", "ignore")

@@ -18,8 +18,9 @@ from kernelbroker.protocol.messages import ExecutionRequest
 
 from ..backends.base import EndCause
 from ..kernels.client import ChannelClosed
-from ..kernels.execution import CellExecution, OutputLimits, Phase
+from ..kernels.execution import CellExecution, Phase
 from ..kernels.framing import Incoming, Outgoing
+from ..kernels.outputs import OutputLimits
 from ..pool.runner import WarmSandbox, first_of
 from .journal import Journal
 

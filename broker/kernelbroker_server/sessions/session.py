@@ -21,19 +21,14 @@ from kernelbroker.protocol.errors import (
     NotFound,
     RequestError,
     SessionGone,
-    TooManyRequests,
-    Unavailable,
 )
 from kernelbroker.protocol.messages import ExecutionRequest, SessionOptions
-from kernelbroker_kernel.contract import CONFIGURE_CODE
 
-from ..kernels.client import ChannelClosed
-from ..kernels.execution import OutputLimits
-from ..pool.runner import AcquireTimeout, Pool, PoolClosed, WarmSandbox, run_silently
-from ..pool.state import PoolFull
+from ..kernels.outputs import OutputLimits
+from ..pool.runner import Pool
 from .execution import Abort, Execution, ExecutionState
 from .gate import Gate
-from .workspace import HeldFiles
+from .lease import Lease
 
 logger = logging.getLogger(__name__)
 
@@ -85,19 +80,15 @@ class Session:
         self.max_lifetime = min(options.max_lifetime or limits.max_lifetime, limits.max_lifetime)
         self.created_at = time.time()
         self.active_at = self.created_at
-        self.restarts = 0
         self.closed_reason: str | None = None
         self.executions: OrderedDict[str, Execution] = OrderedDict()
-        self._pool = pool
         self._gate = gate
         self._on_closed = on_closed
         self._queue: deque[Execution] = deque()
         self._running: Execution | None = None
         self._wake = asyncio.Event()
         self._restarting: asyncio.Future[None] | None = None
-        self._warm: WarmSandbox | None = None
-        self._state_lost = False
-        self._held = HeldFiles()
+        self._lease = Lease(pool, options, limits.acquire_timeout)
         self._worker: asyncio.Task[None] | None = None
         self._watchers: set[asyncio.Queue[Execution | None]] = set()
 
@@ -110,7 +101,7 @@ class Session:
             TooManyRequests, Unavailable: there is no sandbox to be had.
             BadRequest: the kernel refused `env` or `cwd`.
         """
-        self._warm = await self._acquire(urgent=False)
+        await self._lease.acquire()
         self._worker = asyncio.create_task(self._work(), name=f"session {self.id}")
 
     async def close(self, reason: str) -> None:
@@ -133,6 +124,11 @@ class Session:
             return SessionState.CLOSED
         busy = self._running is not None or self._queue
         return SessionState.BUSY if busy else SessionState.IDLE
+
+    @property
+    def restarts(self) -> int:
+        """How often its kernel was replaced."""
+        return self._lease.replaced
 
     @property
     def queued(self) -> int:
@@ -251,7 +247,7 @@ class Session:
                 held -= execution.journal.size
                 del self.executions[execution.id]
 
-    # The worker: the only one that touches the lease.
+    # The worker: the only one that uses the lease.
 
     async def _work(self) -> None:
         try:
@@ -269,14 +265,15 @@ class Session:
             self._on_closed(self, self.closed_reason)
         finally:
             self._end()
-            await self._held.discard()
+            await self._lease.release()
 
     async def _run_next(self) -> None:
+        lease = self._lease
         execution = self._running = self._queue.popleft()
         try:
             async with self._gate.turn():
-                warm = await self._living()
-                state_lost, self._state_lost = self._state_lost, False
+                warm = await lease.living()
+                state_lost, lease.state_lost = lease.state_lost, False
                 usable = await execution.run(
                     warm, grace=self.limits.interrupt_grace, state_lost=state_lost
                 )
@@ -291,71 +288,20 @@ class Session:
             self.active_at = time.time()
         if not usable and self.closed_reason is None:
             with contextlib.suppress(RequestError):
-                await self._replace()
-            self._state_lost = False  # that execution's own result said so
+                await lease.replace()
+            lease.state_lost = False  # that execution's own result said so
 
     async def _restart(self, restarting: asyncio.Future[None]) -> None:
         try:
-            await self._replace()
+            await self._lease.replace()
         except RequestError as exc:
             restarting.set_exception(exc)
         else:
             restarting.set_result(None)
         finally:
             self._restarting = None
-            self._state_lost = False  # it was asked for
+            self._lease.state_lost = False  # it was asked for
             self.active_at = time.time()
-
-    async def _living(self) -> WarmSandbox:
-        """The session's sandbox, or a fresh one in the place of one that died while nothing ran."""
-        if self._warm is None or not self._warm.alive:
-            await self._replace()
-            assert self._warm is not None
-        return self._warm
-
-    async def _replace(self) -> None:
-        """A fresh sandbox, with the files of the old one.
-
-        The old one is given back first: it may be the one whose place the new one takes. If there
-        is none to be had, the files wait for the next try.
-        """
-        self._state_lost = True
-        if self._warm is not None:
-            old, self._warm = self._warm, None
-            self.restarts += 1
-            self._held.take(old.sandbox.workspace)
-            self._pool.release(old)
-        warm = await self._acquire(urgent=True)
-        self._held.give(warm.sandbox.workspace)
-        self._warm = warm
-
-    async def _acquire(self, *, urgent: bool) -> WarmSandbox:
-        limits = self.limits
-        try:
-            warm = await self._pool.acquire(timeout=limits.acquire_timeout, urgent=urgent)
-        except PoolFull:
-            raise TooManyRequests(
-                "too many sessions are waiting for a sandbox; try again later", retry_after=5
-            ) from None
-        except AcquireTimeout as exc:
-            raise Unavailable(
-                f"no sandbox became free within {limits.acquire_timeout:g} s ({exc}); "
-                "close sessions that are done, or raise pool.max_size",
-                retry_after=5,
-            ) from None
-        except PoolClosed:
-            raise Unavailable("the broker is shutting down", retry_after=10) from None
-        try:
-            if self.options.env or self.options.cwd is not None:
-                asked = {"configure": {"env": self.options.env, "cwd": self.options.cwd}}
-                await run_silently(warm, CONFIGURE_CODE, asked, on_error=BadRequest)
-        except ChannelClosed as exc:
-            self._pool.release(warm)
-            raise Unavailable(f"the sandbox ended at once: {exc}", retry_after=1) from exc
-        except BaseException:
-            self._pool.release(warm)
-            raise
-        return warm
 
     def _end(self) -> None:
         reason = self.closed_reason or "the broker is shutting down"
@@ -365,8 +311,5 @@ class Session:
         self._queue.clear()
         if self._restarting is not None and not self._restarting.done():
             self._restarting.set_exception(SessionGone(f"session {self.id} is closed: {reason}"))
-        if self._warm is not None:
-            self._pool.release(self._warm)
-            self._warm = None
         for watcher in self._watchers:
             watcher.put_nowait(None)

@@ -1,0 +1,60 @@
+"""Why a cell failed, from what its kernel says of it; in plain text, and bounded. No I/O."""
+
+from __future__ import annotations
+
+import re
+
+import msgspec
+from kernelbroker.protocol.events import Cause, ErrorDetail
+
+_ERROR_LINE_CHARS = 1000
+_ERROR_VALUE_CHARS = 10_000
+_TRACEBACK_LINES = 200
+_TRACEBACK_CHARS = 100_000
+
+_ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|[@-Z\\-_])")
+
+
+class ErrorContent(msgspec.Struct):
+    """What an `error` message and a failed reply have in common."""
+
+    ename: str = ""
+    evalue: str = ""
+    traceback: list[str] = []
+
+
+def failure(
+    error: ErrorContent, status: str, interruption: tuple[Cause, str] | None
+) -> ErrorDetail:
+    """Why a cell failed whose reply had this status; `interruption` says why it was interrupted."""
+    traceback = _plain_traceback(error)
+    if interruption is not None:
+        cause, message = interruption
+        name = "TimeoutError" if cause == "timeout" else error.ename or "KeyboardInterrupt"
+        return ErrorDetail(name=name, value=message, cause=cause, traceback=traceback)
+    if status == "aborted":
+        return ErrorDetail(name="Aborted", value="the kernel skipped the cell", cause="rejected")
+    return ErrorDetail(
+        name=error.ename[:_ERROR_LINE_CHARS] or "Error",
+        value=error.evalue[:_ERROR_VALUE_CHARS],
+        cause="exception",
+        traceback=traceback,
+    )
+
+
+def traceback_text(error: ErrorContent) -> str:
+    """The traceback as it is shown on standard error."""
+    text = _ANSI.sub("", "\n".join(error.traceback)) or f"{error.ename}: {error.evalue}"
+    return text if text.endswith("\n") else text + "\n"
+
+
+def one_line(detail: ErrorDetail) -> str:
+    """`Name: message`, cut to one line of bounded length."""
+    value = detail.value.strip()
+    first = value.splitlines()[0] if value else ""
+    return (f"{detail.name}: {first}" if first else detail.name)[:_ERROR_LINE_CHARS]
+
+
+def _plain_traceback(error: ErrorContent) -> list[str]:
+    lines = "\n".join(error.traceback)[:_TRACEBACK_CHARS].split("\n")
+    return [_ANSI.sub("", line) for line in lines[-_TRACEBACK_LINES:]] if error.traceback else []
