@@ -16,6 +16,7 @@ import os
 import socket
 import sys
 import tempfile
+import traceback
 from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any
@@ -98,18 +99,30 @@ class Connection(ZMQChannelsWebsocketConnection):  # type: ignore[misc]
         return False
 
     def _on_zmq_reply(self, stream: Any, parts: Any) -> None:
-        if isinstance(parts, list) and (size := sum(len(part) for part in parts)) > MAX_MESSAGE_BYTES:
+        if (
+            isinstance(parts, list)
+            and (size := sum(len(part) for part in parts)) > MAX_MESSAGE_BYTES
+        ):
             parts = self._dropped(parts, size)
         super()._on_zmq_reply(stream, parts)
 
     def _dropped(self, parts: list[Any], size: int) -> list[bytes]:
         """A small message in the place of one too large, for the same cell."""
         header = json.loads(bytes(parts[0]))
-        is_output = header.get("msg_type") in {"display_data", "execute_result", "update_display_data"}
+        is_output = header.get("msg_type") in {
+            "display_data",
+            "execute_result",
+            "update_display_data",
+        }
         header["msg_type"] = "display_data" if is_output else header.get("msg_type")
         content: dict[str, Any] = {"data": {DROPPED_MIME: {"bytes": size}}, "metadata": {}}
         if not is_output:  # a reply: it must still end its cell
-            content = {"status": "ok", "execution_count": None, "payload": [], "user_expressions": {}}
+            content = {
+                "status": "ok",
+                "execution_count": None,
+                "payload": [],
+                "user_expressions": {},
+            }
         return [json.dumps(header).encode(), bytes(parts[1]), b"{}", json.dumps(content).encode()]
 
 
@@ -123,8 +136,16 @@ class Gateway(KernelGatewayApp):  # type: ignore[misc]
         self.http_server.add_sockets(self.sockets)
 
 
-def main(argv: list[str] | None = None) -> int:
+def main() -> int:
     """Serve until the kernel ends. Returns only where the gateway itself failed."""
+    try:
+        _serve(_options())
+    except BaseException:  # also SystemExit: any other status would be taken for the kernel's
+        traceback.print_exc()
+    return EXIT_GATEWAY_FAILED
+
+
+def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="kernelbroker_kernel")
     listen = parser.add_mutually_exclusive_group(required=True)
     listen.add_argument("--fd", type=int, help="a listening socket that was inherited")
@@ -133,8 +154,10 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument(
         "--import", dest="imports", action="append", default=[], help="a module to have loaded"
     )
-    options = parser.parse_args(argv)
+    return parser.parse_args()
 
+
+def _serve(options: argparse.Namespace) -> None:
     # The kernel's own sockets lie where only this sandbox sees them; ipc is faster than TCP, too.
     os.environ["JUPYTER_RUNTIME_DIR"] = tempfile.mkdtemp(prefix="kernel-")
     KernelSpecs.imports = tuple(options.imports)
@@ -150,7 +173,6 @@ def main(argv: list[str] | None = None) -> int:
     _register_provisioner()
     gateway.initialize([])
     gateway.start()
-    return EXIT_GATEWAY_FAILED
 
 
 def _listen(options: argparse.Namespace) -> list[socket.socket]:

@@ -32,7 +32,10 @@ def pack_json(value: Any) -> bytes:
     """
     try:
         text = json.dumps(value, default=json_default, allow_nan=False)
-    except (TypeError, ValueError):  # values of libraries, NaN: the stock packer cleans them as well
+    except (
+        TypeError,
+        ValueError,
+    ):  # values of libraries, NaN: the stock packer cleans them as well
         text = json.dumps(json_clean(value), default=json_default, allow_nan=False)
     return text.encode("ascii")
 

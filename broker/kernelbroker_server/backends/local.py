@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
-import itertools
 import logging
 import os
 import signal
@@ -39,8 +38,9 @@ class LocalBackend(Backend):
         data_dir: where workspaces are kept, in a directory for each broker.
         run_dir: where sockets lie; short, since a socket's path has at most 107 bytes.
         require_isolation: refuse to start where jails do not work, rather than do without.
-        uid_base: if the broker is root, the first of the host uids that sandboxes get, one each. No
-            account and no other broker on the machine may have them.
+        sandbox_uid: if the broker is root, who code in a jail is on the host. No account on the
+            machine may have it. All jails share it, since a session's files move from one to the
+            next; with namespaces of their own they cannot reach each other.
         command: what the kernels' Python runs, before `--fd N`.
         bwrap: bubblewrap's name or path.
         cgroup_root: where control groups are mounted.
@@ -55,7 +55,7 @@ class LocalBackend(Backend):
         data_dir: Path,
         run_dir: Path,
         require_isolation: bool = False,
-        uid_base: int = 200_000,
+        sandbox_uid: int = 200_000,
         command: Sequence[str] = GATEWAY_COMMAND,
         bwrap: str = "bwrap",
         cgroup_root: Path = ROOT,
@@ -64,7 +64,7 @@ class LocalBackend(Backend):
         self._data_dir = data_dir
         self._run_dir = run_dir
         self._require_isolation = require_isolation
-        self._uid_base = uid_base
+        self._sandbox_uid = sandbox_uid
         self._command = command
         self._bwrap = bwrap
         self._cgroup_root = cgroup_root
@@ -124,7 +124,7 @@ class LocalBackend(Backend):
             "backend": "local",
             "isolation": self.isolation.value,
             "seccomp": "on" if jailed and seccomp.filter_for() else "none",
-            "host_user": "one for each sandbox" if own_user else "the broker's",
+            "host_user": "one of its own" if own_user else "the broker's",
             "limits": {
                 "cpus": enforced_by("cpu") or "none",
                 "memory": enforced_by("memory") or "watchdog",
@@ -143,7 +143,7 @@ class LocalBackend(Backend):
         if sandbox_id in self._sandboxes:
             raise LaunchError(f"There is a sandbox {sandbox_id} already")
         own_user = ground.host.root and ground.isolation is Isolation.BUBBLEWRAP
-        host_uid = self._free_uid() if own_user else None
+        host_uid = self._sandbox_uid if own_user else None
         sandbox = LocalSandbox(sandbox_id, spec, ground, host_uid)
         self._sandboxes[sandbox_id] = sandbox
         opening = self._opening[sandbox_id] = asyncio.create_task(sandbox.open(command))
@@ -164,12 +164,8 @@ class LocalBackend(Backend):
         except Exception:
             log.exception("Sandbox %s could not be removed", sandbox.id)
         del self._removals[sandbox.id]
-        if gone:  # else its host uid stays taken, and `stop` tries again
+        if gone:  # else `stop` tries again
             del self._sandboxes[sandbox.id]
-
-    def _free_uid(self) -> int:
-        taken = {sandbox.host_uid for sandbox in self._sandboxes.values()}
-        return next(uid for uid in itertools.count(self._uid_base) if uid not in taken)
 
     async def _reap(self, directories: Directories) -> None:
         for dead in directories.of_the_dead():

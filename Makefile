@@ -1,0 +1,61 @@
+# `make` lists the targets. Two environments: .venv for the broker, .venv-kernel for what user code
+# finds in a sandbox. Both are made once, and again when the files they depend on change.
+
+PYTHON ?= python3
+BROKER := .venv
+KERNEL := .venv-kernel
+export KERNELBROKER_LOCAL__KERNEL_PYTHON ?= $(CURDIR)/$(KERNEL)/bin/python
+
+.DEFAULT_GOAL := help
+.PHONY: help setup run demo test check bench lock clean
+
+help: ## List the targets
+	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 16
+
+setup: $(BROKER)/.server $(KERNEL)/.made ## Make both environments
+
+run: setup ## Serve on 127.0.0.1 and print how to try it
+	@$(BROKER)/bin/kernelbroker-server
+
+demo: setup ## Analyse a real data file in one session (starts a broker if none runs)
+	@$(BROKER)/bin/python docs/demo.py
+
+test: $(BROKER)/.dev $(KERNEL)/.made ## All tests, with real kernels in real jails
+	@$(BROKER)/bin/python -m pytest
+
+check: $(BROKER)/.dev $(KERNEL)/.made ## Style, types, layers, packaging
+	$(BROKER)/bin/ruff check .
+	$(BROKER)/bin/ruff format --check .
+	$(BROKER)/bin/mypy sdk/kernelbroker broker/kernelbroker_server kernel_image/kernelbroker_kernel
+	$(BROKER)/bin/lint-imports
+	$(BROKER)/bin/python .ci/check_wheel.py
+
+bench: $(BROKER)/.dev $(KERNEL)/.made ## The figures that the README quotes
+	@for file in roundtrip lease stream; do $(BROKER)/bin/python benchmarks/$$file.py || exit 1; done
+
+lock: $(BROKER)/.dev ## Pin kernel_image/requirements.txt anew from requirements.in
+	$(BROKER)/bin/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
+	  kernel_image/requirements.in -o kernel_image/requirements.txt
+
+clean: ## Remove both environments and what tools left behind
+	rm -rf $(BROKER) $(KERNEL) build dist .*_cache .hypothesis *.egg-info
+
+$(BROKER)/bin/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+	  || { echo "Python 3.11 or later is needed; name one with: make PYTHON=python3.12"; exit 1; }
+	@echo "Making the broker's environment in $(BROKER)"
+	@$(PYTHON) -m venv $(BROKER)
+
+$(BROKER)/.server: setup.cfg pyproject.toml | $(BROKER)/bin/python
+	$(BROKER)/bin/python -m pip install --disable-pip-version-check -e '.[server]'
+	@touch $@
+
+$(BROKER)/.dev: setup.cfg pyproject.toml | $(BROKER)/bin/python
+	$(BROKER)/bin/python -m pip install --disable-pip-version-check -e '.[dev]'
+	@touch $@ $(BROKER)/.server
+
+$(KERNEL)/.made: kernel_image/requirements.txt
+	@echo "Making the kernels' environment in $(KERNEL) (some 400 MB; a minute or two)"
+	@$(PYTHON) -m venv $(KERNEL)
+	$(KERNEL)/bin/python -m pip install --disable-pip-version-check --require-hashes -r $<
+	@touch $@

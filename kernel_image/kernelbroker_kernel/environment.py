@@ -1,0 +1,111 @@
+"""The working directory and the environment variables: of a session, and of one execution.
+
+Values come from the request and may be anything that JSON can say. Nothing here knows of IPython.
+"""
+
+from __future__ import annotations
+
+from os import chdir, environ
+from os.path import normpath
+from pathlib import Path
+from typing import Any
+
+from .contract import WORKSPACE
+
+
+def configure(settings: Any) -> None:
+    """Set what belongs to the session: ``{"env": {name: text}, "cwd": path | null}``.
+
+    A directory of the workspace is made if it is absent.
+
+    Raises:
+        ValueError: the settings or an environment variable are not what they must be.
+        OSError: the working directory cannot be made or entered.
+    """
+    if not isinstance(settings, dict):
+        raise ValueError("'configure' must be an object")
+    env, cwd = settings.get("env"), settings.get("cwd")
+    if env is not None and not isinstance(env, dict):
+        raise ValueError("'env' must be an object of names and texts")
+    if cwd is not None and not isinstance(cwd, str):
+        raise ValueError("'cwd' must be a path or null")
+    for name, value in (env or {}).items():
+        _set_variable(name, value)
+    if cwd is not None:
+        path = _workspace_path(cwd)
+        if path.startswith(f"{WORKSPACE}/"):
+            Path(path).mkdir(parents=True, exist_ok=True)
+        _enter(path)
+
+
+class Override:
+    """The working directory and variables of one execution, and those to come back to.
+
+    `undo` puts back what `apply` replaced, and nothing else: what the cell itself changed stays, as
+    it does in a notebook.
+    """
+
+    def __init__(self, cwd: Any, env: Any) -> None:
+        """Of `cwd` and `env` takes what fits, and ignores the rest."""
+        self._cwd = cwd if isinstance(cwd, str) else None
+        self._env = env if isinstance(env, dict) else {}
+        self._former_cwd: str | None = None
+        self._former_env: dict[str, str | None] = {}
+
+    def apply(self) -> None:
+        """Raises ValueError or OSError with what is wrong; `undo` is due then, too."""
+        for name, value in self._env.items():
+            if isinstance(name, str) and isinstance(value, str):
+                former = environ.get(name)
+                _set_variable(name, value)
+                self._former_env[name] = former
+        if self._cwd is not None:
+            former_cwd = _current_directory()
+            _enter(_workspace_path(self._cwd))
+            self._former_cwd = former_cwd
+
+    def undo(self) -> None:
+        for name, value in self._former_env.items():
+            if value is None:
+                environ.pop(name, None)
+            else:
+                environ[name] = value
+        if self._former_cwd is not None:
+            try:
+                chdir(self._former_cwd)
+            except OSError:  # the cell removed it
+                chdir("/")
+        self._former_env, self._former_cwd = {}, None
+
+
+def _set_variable(name: Any, value: Any) -> None:
+    if not isinstance(name, str) or not isinstance(value, str):
+        raise ValueError(f"environment variable {name!r}: name and value must be text")
+    if not name or "=" in name or "\0" in name or "\0" in value:
+        raise ValueError(f"environment variable {name!r}: no empty name, no '=' in it, no NUL")
+    try:
+        environ[name] = value
+    except UnicodeError as error:
+        raise ValueError(f"environment variable {name!r}: not valid Unicode") from error
+
+
+def _workspace_path(cwd: str) -> str:
+    if "\0" in cwd:
+        raise ValueError(f"working directory {cwd!r}: no NUL")
+    return normpath(Path(WORKSPACE) / cwd)
+
+
+def _enter(path: str) -> None:
+    try:
+        chdir(path)
+    except OSError as error:
+        raise type(error)(f"working directory {path!r}: {error.strerror}") from error
+    except UnicodeError as error:
+        raise ValueError(f"working directory {path!r}: not valid Unicode") from error
+
+
+def _current_directory() -> str:
+    try:
+        return str(Path.cwd())
+    except OSError:  # it was removed
+        return WORKSPACE

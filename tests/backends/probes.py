@@ -1,0 +1,135 @@
+"""Real sandboxes with something small in the gateway's place: it runs the Python that a test sends."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kernelbroker_server.backends import procfs
+from kernelbroker_server.backends.base import Sandbox
+from kernelbroker_server.backends.local import LocalBackend
+
+KERNEL_PYTHON = Path(__file__).parents[2] / ".venv-kernel/bin/python"
+DEADLINE_S = 20.0
+
+PROBE = (
+    "-c",
+    """
+import ctypes, errno, json, os, socket, subprocess, sys, traceback
+
+libc = ctypes.CDLL(None, use_errno=True)
+
+def attempt(call, *args, **kwargs):
+    "The name of the error with which a call fails, or what it returned."
+    try:
+        value = call(*args, **kwargs)
+    except OSError as error:
+        return errno.errorcode.get(error.errno, str(error))
+    return "done" if value is None else f"done: {value!r}"
+
+def syscall(number, *args):
+    args = [ctypes.c_long(arg) if isinstance(arg, int) else arg for arg in args]
+    if libc.syscall(ctypes.c_long(number), *args) == -1:
+        raise OSError(ctypes.get_errno(), "")
+
+def shell(line):
+    done = subprocess.run(line, shell=True, capture_output=True, text=True)
+    return done.stdout + done.stderr
+
+listener = socket.socket(fileno=int(sys.argv[sys.argv.index("--fd") + 1]))
+os.set_inheritable(listener.fileno(), False)
+while True:
+    connection, _ = listener.accept()
+    names = dict(globals())
+    try:
+        exec(connection.makefile().read(), names)
+        answer = {"result": names.get("result")}
+    except Exception:
+        answer = {"error": traceback.format_exc()}
+    connection.sendall(json.dumps(answer).encode())
+    connection.close()
+""",
+)
+
+
+async def ask(sandbox: Sandbox, source: str, **values: Any) -> Any:
+    """Run Python inside, with these values as names; returns what it leaves in `result`."""
+    reader, writer = await asyncio.open_unix_connection(str(sandbox.endpoint.path))
+    try:
+        names = "".join(f"{name} = {value!r}\n" for name, value in values.items())
+        writer.write((names + source).encode())
+        writer.write_eof()
+        async with asyncio.timeout(DEADLINE_S):
+            answer = json.loads(await reader.read())
+    finally:
+        writer.close()
+        await writer.wait_closed()
+    if "error" in answer:
+        raise AssertionError(answer["error"])
+    return answer["result"]
+
+
+async def tell(sandbox: Sandbox, source: str) -> None:
+    """Run Python inside that does not live to answer."""
+    _, writer = await asyncio.open_unix_connection(str(sandbox.endpoint.path))
+    writer.write(source.encode())
+    writer.write_eof()
+    writer.close()
+    await writer.wait_closed()
+
+
+@asynccontextmanager
+async def running_backend(**options: Any) -> AsyncIterator[LocalBackend]:
+    """A started backend in directories of its own; when it stops, nothing may be left of it."""
+    with tempfile.TemporaryDirectory(prefix="kb-") as directory:  # short: sockets lie in it
+        settings: dict[str, Any] = {
+            "kernel_python": KERNEL_PYTHON,
+            "data_dir": Path(directory, "data"),
+            "run_dir": Path(directory, "run"),
+            "require_isolation": True,
+            "command": PROBE,
+        } | options
+        data, run = settings["data_dir"], settings["run_dir"]
+        backend = LocalBackend(**settings)
+        await backend.start()
+        groups = cgroups_of(data)
+        try:
+            yield backend
+        finally:
+            await backend.stop()
+            left = [*data.iterdir(), *run.iterdir(), *filter(Path.exists, groups)]
+            assert left == []
+            assert procfs.started_in(data) == []
+
+
+def cgroups_of(data: Path) -> list[Path]:
+    """The control groups of the brokers that have their workspaces here."""
+    names = [path.name for path in data.iterdir() if not path.name.startswith(".")]
+    root = Path("/sys/fs/cgroup")
+    return [path for name in names for path in root.glob(f"**/kernelbroker-{name}")]
+
+
+def jail_problem() -> str | None:
+    if shutil.which("bwrap") is None:
+        return "bubblewrap is missing: apt-get install bubblewrap"
+    argv = ["bwrap", "--unshare-all", "--ro-bind", "/", "/", "true"]
+    done = subprocess.run(argv, capture_output=True, text=True)
+    return None if done.returncode == 0 else f"bubblewrap does not work here: {done.stderr}"
+
+
+NO_JAIL = jail_problem()
+NO_KERNEL = (
+    None if os.path.lexists(KERNEL_PYTHON) else f"{KERNEL_PYTHON} is missing: make environment"
+)
+needs_jail = pytest.mark.skipif(NO_JAIL is not None, reason=str(NO_JAIL))
+needs_kernel_environment = pytest.mark.skipif(NO_KERNEL is not None, reason=str(NO_KERNEL))
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root gives sandboxes their own uid")

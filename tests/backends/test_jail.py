@@ -1,0 +1,133 @@
+"""The jail as a command: pure values."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+from kernelbroker_server.backends.base import Limits, SandboxSpec
+from kernelbroker_server.backends.host import Host
+from kernelbroker_server.backends.jail import Descriptors, jail_argv, python_inside
+
+HOST = Host(
+    python=Path("/srv/app/venv/bin/python"),
+    environment=Path("/srv/app/venv"),
+    bases=(Path("/root/.pyenv/versions/3.11.7"),),
+    package=Path("/srv/app/kernelbroker_kernel"),
+    system=(("/bin", "usr/bin"), ("/lib64", None)),
+    bwrap="/usr/bin/bwrap",
+    setpriv="/usr/bin/setpriv",
+    root=True,
+)
+SPEC = SandboxSpec(limits=Limits(cpus=2.5, tmp_size=4096), shared_data=Path("/srv/shared"))
+
+
+def argv(host: Host = HOST, spec: SandboxSpec = SPEC) -> list[str]:
+    return jail_argv(
+        host,
+        spec,
+        etc=Path("/run/kb/etc"),
+        workspace=Path("/var/kb/one/workspace"),
+        gateway=["python", "-m", "gateway"],
+        descriptors=Descriptors(status=5, gate=6, info=7, seccomp=8),
+    )
+
+
+def index(args: list[str], *run: str) -> int:
+    """Where these stand one after the other."""
+    return next(i for i in range(len(args)) if tuple(args[i : i + len(run)]) == run)
+
+
+def has(args: list[str], *run: str) -> bool:
+    return any(tuple(args[i : i + len(run)]) == run for i in range(len(args)))
+
+
+def test_boundaries() -> None:
+    """Every namespace is unshared, nothing of the host's environment or capabilities goes in."""
+    args = argv()
+    for flag in ("--unshare-all", "--unshare-user", "--die-with-parent", "--new-session"):
+        assert flag in args
+    assert has(args, "--cap-drop", "ALL")
+    assert has(args, "--seccomp", "8")
+    assert "--clearenv" in args
+    assert "--share-net" not in args
+    assert not {"--dev-bind", "--bind-try", "--dev-bind-try"} & set(args)
+
+
+def test_only_the_workspace_is_writable() -> None:
+    """One single bind is writable, and root and /dev are read-only once all is in place."""
+    args = argv()
+    assert args.count("--bind") == 1
+    assert has(args, "--bind", "/var/kb/one/workspace", "/data")
+    assert has(args, "--symlink", "/data", "/workspace")
+    assert has(args, "--ro-bind", "/srv/shared", "/data/shared")
+    assert index(args, "--remount-ro", "/") > index(args, "--bind")
+    assert index(args, "--remount-ro", "/dev") > index(args, "--tmpfs", "/dev/shm")
+
+
+def test_memory_backed_directories_are_bounded() -> None:
+    """Each tmpfs has the size of the limit."""
+    args = argv()
+    for path in ("/tmp", "/home/sandbox", "/dev/shm"):
+        assert has(args, "--size", "4096", "--tmpfs", path)
+
+
+def test_as_root_the_last_step_gives_up_root() -> None:
+    """Root's jail waits for its uid map, and becomes an ordinary user right before the gateway."""
+    args = argv()
+    assert has(args, "--userns-block-fd", "6", "--info-fd", "7")
+    command = args[args.index("--") + 1 :]
+    assert command[0] == "/usr/bin/setpriv"
+    assert command[-3:] == ["python", "-m", "gateway"]
+    assert {"--bounding-set=-all", "--inh-caps=-all", "--clear-groups"} <= set(command)
+
+
+def test_as_an_ordinary_user_no_capability_is_kept() -> None:
+    """An ordinary user's jail keeps no capability and forbids further user namespaces."""
+    args = argv(dataclasses.replace(HOST, root=False))
+    assert "--cap-add" not in args
+    assert "--disable-userns" in args
+    assert has(args, "--block-fd", "6")
+    assert args[args.index("--") + 1] == "sh"
+
+
+def test_python_is_where_its_environment_expects_it() -> None:
+    """The environment has a path of its own, the Python beneath it keeps that of the host."""
+    args = argv()
+    base = "/root/.pyenv/versions/3.11.7"
+    assert has(args, "--ro-bind", base, base)
+    assert index(args, "--perms", "0755", "--dir", "/root") < index(args, "--ro-bind", base)
+    assert has(args, "--ro-bind", "/srv/app/venv", "/opt/kernelbroker/env")
+    assert has(args, "--symlink", "/opt/kernelbroker/env", "/srv/app/venv")
+    assert python_inside(HOST) == Path("/opt/kernelbroker/env/bin/python")
+
+
+def test_an_environment_inside_its_python_needs_no_link() -> None:
+    """Where the host's path of the environment is visible anyway, nothing is put there."""
+    inside = HOST.bases[0] / "envs/kernels"
+    args = argv(dataclasses.replace(HOST, environment=inside))
+    assert not has(args, "--symlink", "/opt/kernelbroker/env")
+
+
+def test_a_system_python_needs_nothing_of_its_own() -> None:
+    """The Python of /usr, without an environment, is run by its own path."""
+    system = dataclasses.replace(HOST, python=Path("/usr/bin/python3"), environment=None, bases=())
+    assert python_inside(system) == Path("/usr/bin/python3")
+    assert "/opt/kernelbroker/env" not in argv(system)
+
+
+def test_environment_variables() -> None:
+    """The variables are few and explicit; threads follow the cores, at least one."""
+    args = argv()
+    assert has(args, "--setenv", "OMP_NUM_THREADS", "2")
+    assert has(args, "--setenv", "PYTHONPATH", "/opt/kernelbroker/lib")
+    assert has(args, "--setenv", "KERNELBROKER_WORKSPACE", "/data")
+    small = argv(spec=SandboxSpec(limits=Limits(cpus=0.25)))
+    assert has(small, "--setenv", "OMP_NUM_THREADS", "1")
+
+
+def test_system_directories_are_as_the_host_has_them() -> None:
+    """A link of the host is a link inside, a directory of its own is bound."""
+    args = argv()
+    assert has(args, "--symlink", "usr/bin", "/bin")
+    assert has(args, "--ro-bind", "/lib64", "/lib64")

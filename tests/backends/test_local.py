@@ -1,0 +1,646 @@
+"""Real jails and processes, from launch to the last trace of them."""
+
+# ruff: noqa: ASYNC110, ASYNC220, ASYNC240 - a test may block its own loop
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kernelbroker_server.backends import procfs
+from kernelbroker_server.backends.base import (
+    BackendUnavailable,
+    EndCause,
+    Isolation,
+    LaunchError,
+    Limits,
+    SandboxEnd,
+    SandboxSpec,
+)
+from kernelbroker_server.backends.host import GATEWAY_COMMAND
+from kernelbroker_server.backends.local import LocalBackend
+from kernelbroker_server.backends.local_sandbox import LocalSandbox, end_of
+
+from .probes import (
+    DEADLINE_S,
+    KERNEL_PYTHON,
+    PROBE,
+    ask,
+    cgroups_of,
+    needs_jail,
+    needs_kernel_environment,
+    needs_root,
+    running_backend,
+    tell,
+)
+
+pytestmark = [pytest.mark.sandbox, needs_jail, needs_kernel_environment]
+
+MIB = 1024**2
+
+
+async def end(sandbox: LocalSandbox) -> SandboxEnd:
+    async with asyncio.timeout(DEADLINE_S):
+        return await asyncio.shield(sandbox.ended)
+
+
+async def until(condition: Callable[[], Any]) -> None:
+    """For what gives no event: the state of processes that are not ours."""
+    async with asyncio.timeout(DEADLINE_S):
+        while not condition():
+            await asyncio.sleep(0.01)
+
+
+def open_descriptors() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+# Launch and remove
+
+
+async def test_launch_and_remove(backend: LocalBackend) -> None:
+    """A launched sandbox answers, shares its workspace with the host, and leaves nothing."""
+    sandbox = await backend.launch("one", SandboxSpec())
+    source = "open('/workspace/a', 'w').write('inside'); result = os.getcwd()"
+    assert await ask(sandbox, source) == "/data"
+    assert (sandbox.workspace / "a").read_text() == "inside"
+    leader = sandbox.leader
+    assert leader is not None
+
+    await backend.remove(sandbox)
+    assert not sandbox.workspace.exists()
+    assert not sandbox.endpoint.path.exists()
+    assert not Path(f"/proc/{leader}").exists()
+    assert sandbox.ended.done()
+    await backend.remove(sandbox)
+
+
+async def test_a_connection_never_comes_too_early(backend: LocalBackend) -> None:
+    """The socket takes connections as soon as launch has returned."""
+    sandbox = await backend.launch("one", SandboxSpec())
+    _, writer = await asyncio.open_unix_connection(str(sandbox.endpoint.path))
+    writer.close()
+    await writer.wait_closed()
+
+
+async def test_concurrent_launches(backend: LocalBackend) -> None:
+    """Sandboxes launched at once are each whole, and are removed at once."""
+    launches = (backend.launch(f"s{number}", SandboxSpec()) for number in range(8))
+    sandboxes = await asyncio.gather(*launches)
+    source = "open('mine', 'w').write(name); result = os.listdir('/data')"
+    answers = await asyncio.gather(*(ask(s, source, name=s.id) for s in sandboxes))
+    assert answers == [["mine"]] * 8
+    assert [(s.workspace / "mine").read_text() for s in sandboxes] == [s.id for s in sandboxes]
+    await asyncio.gather(*(backend.remove(sandbox) for sandbox in sandboxes))
+
+
+@needs_root
+async def test_host_user(backend: LocalBackend) -> None:
+    """As root, code in every jail is one unprivileged user on the host, so that files can move on."""
+    one, two = [await backend.launch(name, SandboxSpec()) for name in ("one", "two")]
+    await ask(one, "open('/data/mine', 'w')")
+    (one.workspace / "mine").rename(two.workspace / "mine")
+    assert await ask(two, "open('/data/mine', 'a').close(); result = os.listdir('/data')") == [
+        "mine"
+    ]
+    assert (two.workspace / "mine").stat().st_uid == 200_000
+
+
+async def test_shared_data(backend: LocalBackend, tmp_path: Path) -> None:
+    """A shared directory is seen at /data/shared, and cannot be changed there."""
+    tmp_path.chmod(0o755)  # sandboxes are users of their own
+    (tmp_path / "table").write_text("1,2")
+    (tmp_path / "table").chmod(0o666)
+    sandbox = await backend.launch("one", SandboxSpec(shared_data=tmp_path))
+    source = """
+result = [open('/data/shared/table').read(), attempt(open, '/data/shared/table', 'a'),
+          attempt(os.rename, '/data/shared', '/data/other')]"""
+    assert await ask(sandbox, source) == ["1,2", "EROFS", "EBUSY"]
+
+
+async def test_imports_are_handed_on(backend: LocalBackend) -> None:
+    """The gateway is told which modules to load."""
+    sandbox = await backend.launch("one", SandboxSpec(imports=("numpy", "pandas")))
+    arguments = await ask(sandbox, "result = sys.argv[1:]")
+    assert arguments[2:] == ["--import", "numpy", "--import", "pandas"]
+
+
+async def test_a_name_is_taken_once(backend: LocalBackend) -> None:
+    """A second sandbox of the same name is refused, and the first one lives on."""
+    sandbox = await backend.launch("one", SandboxSpec())
+    with pytest.raises(LaunchError, match="already"):
+        await backend.launch("one", SandboxSpec())
+    assert await ask(sandbox, "result = 1") == 1
+
+
+async def test_a_hostile_workspace_is_removed(backend: LocalBackend, tmp_path: Path) -> None:
+    """Depth, missing permissions and many files do not keep a workspace; links are not followed."""
+    victim = tmp_path / "victim"
+    victim.write_text("stays")
+    sandbox = await backend.launch("one", SandboxSpec())
+    source = """
+os.symlink(victim, "/data/file")
+os.symlink(os.path.dirname(victim), "/data/directory")
+for number in range(3000):
+    open(f"/data/{number}", "w").close()
+os.mkdir("/data/closed")
+open("/data/closed/file", "w").close()
+os.chmod("/data/closed", 0)
+os.chdir("/data")
+for _ in range(3000):
+    os.mkdir("deeper")
+    os.chdir("deeper")
+os.chdir("/data")
+os.chmod("/data", 0)"""
+    await ask(sandbox, source, victim=str(victim))
+    await backend.remove(sandbox)
+    assert not sandbox.workspace.exists()
+    assert victim.read_text() == "stays"
+
+
+async def test_output_without_end_does_no_harm(backend: LocalBackend) -> None:
+    """A gateway that writes and writes costs the broker little, and its output's end is known."""
+    sandbox = await backend.launch("one", SandboxSpec())
+    await tell(sandbox, "os.write(2, b'x' * 10_000_000); os.write(2, b'the end')")
+    begun = time.process_time()
+    await asyncio.sleep(0.5)
+    assert time.process_time() - begun < 0.25
+    assert len(sandbox.output_tail()) == 8192
+    await backend.remove(sandbox)
+
+
+async def test_too_long_a_socket_path(tmp_path: Path) -> None:
+    """A directory too deep for a socket's path is told as such."""
+    with pytest.raises(BackendUnavailable, match="shorter run_dir"):
+        async with running_backend(run_dir=tmp_path / ("long" * 25)):
+            pass
+
+
+# Ends
+
+ENDS = [
+    ("os._exit(3)", EndCause.KERNEL_DIED, "the kernel exited with status 3"),
+    ("os.kill(os.getpid(), 9)", EndCause.KERNEL_DIED, "the kernel was killed by SIGKILL"),
+    ("os.abort()", EndCause.KERNEL_DIED, "the kernel was killed by SIGABRT"),
+    ("os._exit(128 + 11)", EndCause.KERNEL_DIED, "the kernel was killed by SIGSEGV"),
+    ("os.write(2, b'no\\nluck'); os._exit(125)", EndCause.SANDBOX_LOST, "the gateway failed: luck"),
+]
+
+
+@pytest.mark.parametrize(("source", "cause", "detail"), ENDS, ids=[case[0] for case in ENDS])
+async def test_end(backend: LocalBackend, source: str, cause: EndCause, detail: str) -> None:
+    """The cause of an end is told from the gateway's exit status."""
+    sandbox = await backend.launch("one", SandboxSpec())
+    await tell(sandbox, source)
+    assert await end(sandbox) == SandboxEnd(cause, detail)
+
+
+async def test_an_end_is_known_at_once(backend: LocalBackend) -> None:
+    """A few milliseconds after the death of a gateway its sandbox has ended."""
+    sandbox = await backend.launch("one", SandboxSpec())
+    pid = await ask(sandbox, "result = os.getpid()")
+    assert sandbox.leader is not None
+    gateway = min(procfs.family(procfs.processes(), sandbox.leader) - {sandbox.leader})
+    assert pid == 2
+    os.kill(gateway, signal.SIGKILL)
+    begun = time.perf_counter()
+    assert (await end(sandbox)).cause is EndCause.KERNEL_DIED
+    assert time.perf_counter() - begun < 0.1
+
+
+async def test_children_die_with_the_gateway(backend: LocalBackend) -> None:
+    """What the gateway started does not outlive it, even in a session of its own."""
+    sandbox = await backend.launch("one", SandboxSpec())
+    await ask(sandbox, "subprocess.Popen(['sleep', '1000'], start_new_session=True)")
+    assert sandbox.leader is not None
+    family = procfs.family(procfs.processes(), sandbox.leader)
+    assert len(family) == 3
+    await tell(sandbox, "os._exit(0)")
+    await end(sandbox)
+    await until(lambda: not family & procfs.processes().keys())
+
+
+def test_an_old_out_of_memory_is_no_cause() -> None:
+    """A child process killed for memory long ago does not explain another death."""
+    limits = Limits(memory=2 * 1024**3)
+    assert end_of(1, limits, True, "").cause is EndCause.KERNEL_DIED
+    killed = end_of(137, limits, True, "")
+    assert killed == SandboxEnd(EndCause.OUT_OF_MEMORY, "the sandbox exceeded its limit of 2.0 GiB")
+    assert end_of(None, limits, False, "a\nb") == SandboxEnd(
+        EndCause.SANDBOX_LOST, "the jail could not be set up: b"
+    )
+
+
+HOG = "held = [bytearray(1 << 20) for _ in range(1024)]; result = len(held)"
+
+
+async def test_out_of_memory(backend: LocalBackend) -> None:
+    """A gateway beyond its memory ends as out of memory, not as any death."""
+    if backend.describe()["limits"]["memory"] == "watchdog":  # type: ignore[index]
+        pytest.skip("control groups are not writable here; the watchdog has a test of its own")
+    sandbox = await backend.launch("one", SandboxSpec(limits=Limits(memory=100 * MIB)))
+    await tell(sandbox, HOG)
+    assert (await end(sandbox)).cause is EndCause.OUT_OF_MEMORY
+
+
+async def test_a_child_out_of_memory(backend: LocalBackend) -> None:
+    """A child process beyond the memory dies alone, and the gateway lives on."""
+    if backend.describe()["limits"]["memory"] == "watchdog":  # type: ignore[index]
+        pytest.skip("control groups are not writable here: the watchdog ends the whole sandbox")
+    sandbox = await backend.launch("one", SandboxSpec(limits=Limits(memory=100 * MIB)))
+    source = "result = subprocess.run([sys.executable, '-c', hog]).returncode"
+    assert await ask(sandbox, source, hog=HOG) == -signal.SIGKILL
+    assert await ask(sandbox, "result = 1") == 1
+
+
+async def test_out_of_memory_by_watchdog(tmp_path: Path) -> None:
+    """Without control groups the watchdog ends a sandbox beyond its memory, children included."""
+    async with running_backend(cgroup_root=tmp_path) as backend:
+        assert backend.describe()["limits"] == {
+            "cpus": "none",
+            "memory": "watchdog",
+            "processes": "rlimit",
+            "tmp_size": "tmpfs",
+            "open_files": "rlimit",
+        }
+        modest = await backend.launch("modest", SandboxSpec(limits=Limits(memory=100 * MIB)))
+        greedy = await backend.launch("greedy", SandboxSpec(limits=Limits(memory=100 * MIB)))
+        hog = "held = bytearray(60 << 20); open('/data/up', 'w'); import time; time.sleep(1000)"
+        await ask(
+            greedy, "[subprocess.Popen([sys.executable, '-c', h]) for h in (hog, hog)]", hog=hog
+        )
+        assert (await end(greedy)).cause is EndCause.OUT_OF_MEMORY
+        assert await ask(modest, "result = 1") == 1
+
+
+async def test_cpus(backend: LocalBackend) -> None:
+    """Two busy processes of a sandbox together get no more than its part of a core."""
+    if backend.describe()["limits"]["cpus"] == "none":  # type: ignore[index]
+        pytest.skip("control groups are not writable here, and nothing else limits the CPU")
+    sandbox = await backend.launch("one", SandboxSpec(limits=Limits(cpus=0.5)))
+    source = """
+import time
+end = time.monotonic() + 1
+if (pid := os.fork()) == 0:
+    while time.monotonic() < end: pass
+    os._exit(0)
+while time.monotonic() < end: pass
+os.waitpid(pid, 0)
+result = sum(os.times()[:4])"""
+    assert await ask(sandbox, source) < 0.8
+
+
+# The real gateway
+
+
+async def test_the_real_gateway() -> None:
+    """The gateway answers on the socket it was handed; its kernel's death ends the sandbox."""
+    async with running_backend(command=GATEWAY_COMMAND) as backend:
+        sandbox = await backend.launch("one", SandboxSpec())
+        reader, writer = await asyncio.open_unix_connection(str(sandbox.endpoint.path))
+        writer.write(b"POST /api/kernels HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n")
+        writer.write(b"Connection: close\r\n\r\n{}")
+        async with asyncio.timeout(DEADLINE_S):
+            answer = await reader.read()
+        writer.close()
+        await writer.wait_closed()
+        assert answer.startswith(b"HTTP/1.1 201")
+        assert sandbox.leader is not None
+        kernel = max(procfs.family(procfs.processes(), sandbox.leader))
+        os.kill(kernel, signal.SIGKILL)
+        assert (await end(sandbox)).detail == "the kernel was killed by SIGKILL"
+
+
+# Cancellation
+
+
+async def cancelled_at(coroutine: Any, step: int) -> bool:
+    """Run a coroutine, cancel it when it waits for the `step`th time; tells whether it got there."""
+    task = asyncio.current_task()
+    assert task is not None
+
+    class Steps:
+        """Stands between the coroutine and the loop, and counts."""
+
+        def __await__(self) -> Any:
+            waits = 0
+            sent = coroutine.send(None)
+            while True:
+                waits += 1
+                if waits == step:
+                    task.cancel()
+                try:
+                    value = yield sent
+                except BaseException as error:
+                    sent = coroutine.throw(error)
+                else:
+                    sent = coroutine.send(value)
+
+    try:
+        await Steps()
+    except StopIteration:
+        return False
+    except RuntimeError as error:  # a StopIteration inside a generator
+        if isinstance(error.__cause__, StopIteration):
+            return False
+        raise
+    except asyncio.CancelledError:
+        task.uncancel()
+        return True
+    return False
+
+
+@pytest.mark.parametrize("verb", ["launch", "remove"])
+async def test_cancelled_at_every_await(verb: str) -> None:
+    """A launch cancelled anywhere leaves nothing; a removal cancelled anywhere ends all the same."""
+    for step in range(1, 20):
+        async with running_backend() as backend:
+            (data,) = backend._data_dir.iterdir()
+            descriptors = open_descriptors()
+            if verb == "launch":
+                cancelled = await cancelled_at(backend.launch("one", SandboxSpec()), step)
+            else:
+                sandbox = await backend.launch("one", SandboxSpec())
+                cancelled = await cancelled_at(backend.remove(sandbox), step)
+            if cancelled:
+                await until(lambda data=data: not list((data / "sandboxes").iterdir()))
+                await until(lambda: not backend._sandboxes)
+                assert procfs.started_in(data) == []
+                assert open_descriptors() == descriptors
+                groups = [path for group in cgroups_of(data.parent) for path in group.iterdir()]
+                assert not [path for path in groups if path.is_dir()]
+            else:
+                assert step > 1
+                return
+    raise AssertionError("it never came to its end")
+
+
+async def test_nothing_leaks(backend: LocalBackend) -> None:
+    """Descriptors and processes are as many after ten sandboxes as before."""
+
+    def state() -> tuple[int, int]:
+        children = [p for p in procfs.processes().values() if p.parent == os.getpid()]
+        return open_descriptors(), len(children)
+
+    before = state()
+    for number in range(10):
+        sandbox = await backend.launch(f"s{number}", SandboxSpec())
+        if number % 2:
+            await tell(sandbox, "os._exit(1)")
+            await end(sandbox)
+        await backend.remove(sandbox)
+    assert state() == before
+
+
+# Start and stop
+
+
+async def test_stop_removes_what_is_left(backend: LocalBackend) -> None:
+    """Stopping ends the sandboxes that nobody removed, and no launch works afterwards."""
+    sandbox = await backend.launch("one", SandboxSpec())
+    await backend.stop()
+    assert sandbox.ended.done()
+    with pytest.raises(LaunchError, match="not running"):
+        await backend.launch("two", SandboxSpec())
+
+
+async def test_describe(backend: LocalBackend) -> None:
+    """What is enforced, and how, is told in JSON values."""
+    description = backend.describe()
+    assert json.loads(json.dumps(description)) == description
+    assert description["isolation"] == "bubblewrap"
+
+
+BROKER = """
+import asyncio, sys
+from pathlib import Path
+from kernelbroker_server.backends.base import SandboxSpec
+from kernelbroker_server.backends.local import LocalBackend
+
+async def main():
+    python, command, data, run, bwrap = sys.argv[1:]
+    backend = LocalBackend(kernel_python=Path(python), data_dir=Path(data), run_dir=Path(run),
+                           command=("-c", command), bwrap=bwrap)
+    await backend.start()
+    sandbox = await backend.launch("one", SandboxSpec())
+    print(sandbox.leader, flush=True)
+    await asyncio.Event().wait()
+
+asyncio.run(main())
+"""
+
+
+async def other_broker(data: Path, run: Path, bwrap: str = "bwrap") -> tuple[Any, int]:
+    arguments = [str(KERNEL_PYTHON), PROBE[1], str(data), str(run), bwrap]
+    broker = await asyncio.create_subprocess_exec(
+        sys.executable,
+        *("-c", BROKER, *arguments),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL if bwrap != "bwrap" else None,
+    )
+    async with asyncio.timeout(DEADLINE_S):
+        return broker, int(await broker.stdout.readline())
+
+
+@pytest.mark.parametrize("bwrap", ["bwrap", "no-such-bwrap"])
+async def test_everything_dies_with_the_broker_and_is_reaped(bwrap: str) -> None:
+    """A killed broker's sandboxes die, and the next broker removes their traces, not a live one's."""
+    with tempfile.TemporaryDirectory(prefix="kb-") as directory:
+        data, run = Path(directory, "data"), Path(directory, "run")
+        dead, leader = await other_broker(data, run, bwrap)
+        dead.kill()
+        await dead.wait()
+        await until(lambda: leader not in procfs.processes())
+        (remains,) = data.iterdir()
+        groups = cgroups_of(data)
+        assert (remains / "sandboxes/one/workspace").is_dir()
+
+        alive, _ = await other_broker(data, run, bwrap)
+        try:
+            assert not remains.exists()
+            assert not [group for group in groups if group.exists()]
+            (lives,) = data.iterdir()
+            backend = LocalBackend(
+                kernel_python=KERNEL_PYTHON, data_dir=data, run_dir=run, command=PROBE
+            )
+            await backend.start()
+            assert (lives / "sandboxes/one/workspace").is_dir()
+            await backend.stop()
+        finally:
+            alive.kill()
+            await alive.wait()
+        last = LocalBackend(kernel_python=KERNEL_PYTHON, data_dir=data, run_dir=run, command=PROBE)
+        await last.start()
+        await last.stop()
+        assert list(data.iterdir()) == list(run.iterdir()) == []
+
+
+async def test_a_jail_at_its_gate_is_reaped() -> None:
+    """A jail whose broker died before it opened the gate is ended by the next broker."""
+    with tempfile.TemporaryDirectory(prefix="kb-") as directory:
+        data, run = Path(directory, "data"), Path(directory, "run")
+        dead, _ = await other_broker(data, run)
+        dead.kill()
+        await dead.wait()
+        (remains,) = data.iterdir()
+        workspace = remains / "sandboxes/one/workspace"
+        gate, status = os.pipe(), os.pipe()
+        argv = ["bwrap", "--unshare-all", "--ro-bind", "/", "/", "--bind", str(workspace), "/mnt"]
+        argv += ["--json-status-fd", str(status[1]), "--block-fd", str(gate[0]), "true"]
+        jail = subprocess.Popen(argv, pass_fds=[gate[0], status[1]])
+        report = os.fdopen(status[0])
+        leader = json.loads(report.readline())["child-pid"]
+        jail.kill()
+        jail.wait()
+        assert leader in procfs.processes()
+        async with running_backend(data_dir=data, run_dir=run):
+            await until(lambda: leader not in procfs.processes())
+        report.close()
+        for descriptor in (*gate, status[1]):
+            os.close(descriptor)
+
+
+async def test_no_jail_where_one_is_required() -> None:
+    """A backend that must isolate does not start without bubblewrap, and says what to install."""
+    with pytest.raises(BackendUnavailable, match="apt-get install bubblewrap"):
+        async with running_backend(bwrap="no-such-bwrap"):
+            pass
+
+
+async def test_a_jail_that_does_not_work(tmp_path: Path) -> None:
+    """Bubblewrap that is there but fails counts as none, and its own words are passed on."""
+    broken = tmp_path / "bwrap"
+    broken.write_text("#!/bin/sh\necho no permissions >&2; exit 1\n")
+    broken.chmod(0o755)
+    with pytest.raises(BackendUnavailable, match="no permissions"):
+        async with running_backend(bwrap=str(broken)):
+            pass
+
+
+async def test_no_python() -> None:
+    """A Python that does not run is told by its path."""
+    with pytest.raises(BackendUnavailable, match="/no/such/python"):
+        async with running_backend(kernel_python=Path("/no/such/python")):
+            pass
+
+
+# Without isolation
+
+
+async def test_plain_process(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without a jail the gateway runs as a clean process, and the log warns of it loudly."""
+    monkeypatch.setenv("SECRET", "of the broker")
+    options = {"bwrap": "no-such-bwrap", "require_isolation": False}
+    async with running_backend(**options) as backend:
+        assert "NO ISOLATION" in caplog.text
+        assert backend.isolation is Isolation.PROCESS
+        assert backend.describe()["seccomp"] == "none"
+        sandbox = await backend.launch("one", SandboxSpec(limits=Limits(open_files=200)))
+        source = """
+import importlib.util, resource, kernelbroker_kernel
+result = [os.getcwd(), os.environ["KERNELBROKER_WORKSPACE"], os.environ.get("SECRET"),
+          resource.getrlimit(resource.RLIMIT_NOFILE)[0],
+          importlib.util.find_spec("kernelbroker_server")]"""
+        workspace = str(sandbox.workspace)
+        assert await ask(sandbox, source) == [workspace, workspace, None, 200, None]
+
+
+async def test_plain_process_is_removed_whole() -> None:
+    """Removing a plain process ends its descendants, those in sessions of their own included."""
+    options = {"bwrap": "no-such-bwrap", "require_isolation": False}
+    async with running_backend(**options) as backend:
+        sandbox = await backend.launch("one", SandboxSpec())
+        source = """
+shell("setsid sleep 1000 >/dev/null 2>&1 & sleep 1001 >/dev/null 2>&1 &")"""
+        await ask(sandbox, source)
+        started = set(procfs.started_in(sandbox.workspace.parent))
+        assert len(started) == 3
+        await backend.remove(sandbox)
+        await until(lambda: not started & procfs.processes().keys())
+
+
+async def test_plain_process_out_of_memory(tmp_path: Path) -> None:
+    """The watchdog watches plain processes, too."""
+    options = {"bwrap": "no-such-bwrap", "require_isolation": False, "cgroup_root": tmp_path}
+    async with running_backend(**options) as backend:
+        sandbox = await backend.launch("one", SandboxSpec(limits=Limits(memory=100 * MIB)))
+        await tell(sandbox, "held = bytearray(200 << 20); import time; time.sleep(1000)")
+        assert (await end(sandbox)).cause is EndCause.OUT_OF_MEMORY
+
+
+# As an ordinary user
+
+
+@needs_root
+async def test_ordinary_user() -> None:
+    """A broker that is not root has jails as well, without capabilities and under uid 1000."""
+    script = """
+import asyncio, json, sys, tempfile
+from pathlib import Path
+from kernelbroker_server.backends.base import Limits, SandboxSpec
+from kernelbroker_server.backends.local import LocalBackend
+from tests.backends.probes import PROBE, ask
+
+async def main():
+    with tempfile.TemporaryDirectory(prefix="kb-") as directory:
+        backend = LocalBackend(kernel_python=Path("/usr/bin/python3"), require_isolation=True,
+                               data_dir=Path(directory, "data"), run_dir=Path(directory, "run"),
+                               command=PROBE)
+        await backend.start()
+        sandbox = await backend.launch("one", SandboxSpec(limits=Limits(processes=20)))
+        status = await ask(sandbox, "result = open('/proc/self/status').read()")
+        forks = '''
+children = []
+try:
+    while len(children) < 100:
+        if (pid := os.fork()) == 0:
+            os.read(os.pipe()[0], 1)
+        children.append(pid)
+except OSError as error:
+    result = [len(children), errno.errorcode[error.errno]]
+for pid in children:
+    os.kill(pid, 9)
+'''
+        forked = await ask(sandbox, forks)
+        paths = ["/x", "/etc/x", "/dev/x", "/usr/x"]
+        writes = await ask(sandbox, "result = [attempt(open, p, 'w') for p in paths]", paths=paths)
+        await backend.stop()
+        print(json.dumps([status, forked, writes, backend.isolation]))
+
+asyncio.run(main())
+"""
+    root = Path(__file__).parents[2]
+    paths = [root, root / "broker", root / "kernel_image", root / "sdk"]
+    site = next(p for p in sys.path if p.endswith("site-packages"))  # for the probes' pytest
+    done = await asyncio.create_subprocess_exec(
+        "/usr/bin/python3",
+        *("-c", script),
+        env={"PYTHONPATH": ":".join(map(str, [*paths, site])), "PATH": "/usr/bin:/bin"},
+        cwd="/tmp",
+        user=65534,
+        group=65534,
+        extra_groups=[],
+        stdout=subprocess.PIPE,
+    )
+    output, _ = await done.communicate()
+    status, forked, writes, isolation = json.loads(output)
+    assert "Uid:\t1000\t1000\t1000\t1000" in status
+    assert [line.split()[1] for line in status.splitlines() if line[:3] == "Cap"] == ["0" * 16] * 5
+    assert "NoNewPrivs:\t1" in status
+    assert "Seccomp:\t2" in status
+    assert forked[1] == "EAGAIN"
+    assert forked[0] < 20
+    assert writes == ["EROFS", "EROFS", "EROFS", "EROFS"]
+    assert isolation == "bubblewrap"

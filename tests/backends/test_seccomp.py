@@ -1,0 +1,175 @@
+"""The filter's bytes, run by a small interpreter of classic BPF, and the filter in a real jail."""
+
+from __future__ import annotations
+
+import errno
+import platform
+import struct
+
+import pytest
+from kernelbroker_server.backends import seccomp
+from kernelbroker_server.backends.base import SandboxSpec
+from kernelbroker_server.backends.local import LocalBackend
+
+from .probes import ask, needs_jail, needs_kernel_environment
+
+X86_64, AARCH64, I386 = 0xC000003E, 0xC00000B7, 0x40000003
+ALLOW, KILL = 0x7FFF0000, 0x80000000
+EPERM, ENOSYS = 0x50000 | errno.EPERM, 0x50000 | errno.ENOSYS
+
+
+def verdict(program: bytes, audit: int, number: int, *arguments: int) -> int:
+    """What the kernel would do, by the rules of bpf(4) for the instructions that we use."""
+    data = struct.pack("<iIQ6Q", number, audit, 0, *(*arguments, *[0] * (6 - len(arguments))))
+    instructions = list(struct.iter_unpack("<HBBI", program))
+    accumulator = position = 0
+    while True:
+        code, then, otherwise, value = instructions[position]
+        position += 1
+        if code == 0x06:
+            return value
+        if code == 0x20:
+            (accumulator,) = struct.unpack_from("<I", data, value)
+        else:
+            holds = {
+                0x15: accumulator == value,
+                0x35: accumulator >= value,
+                0x45: bool(accumulator & value),
+            }[code]
+            position += then if holds else otherwise
+
+
+CALLS = [  # name, number on x86_64, number on aarch64, arguments, verdict
+    ("read", 0, 63, (), ALLOW),
+    ("openat", 257, 56, (), ALLOW),
+    ("execve", 59, 221, (), ALLOW),
+    ("futex", 202, 98, (), ALLOW),
+    ("memfd_create", 319, 279, (), ALLOW),
+    ("mount", 165, 40, (), EPERM),
+    ("ptrace", 101, 117, (), EPERM),
+    ("bpf", 321, 280, (), EPERM),
+    ("keyctl", 250, 219, (), EPERM),
+    ("unshare", 272, 97, (), EPERM),
+    ("io_uring_setup", 425, 425, (), EPERM),
+    ("clone3", 435, 435, (), ENOSYS),
+    ("clone: a thread", 56, 220, (0x3D0F00,), ALLOW),
+    ("clone: a fork", 56, 220, (0x1200011,), ALLOW),
+    ("clone: NEWUSER", 56, 220, (0x10000011,), EPERM),
+    ("clone: NEWNS", 56, 220, (0x20000,), EPERM),
+    ("clone: NEWNET", 56, 220, (0x40000011,), EPERM),
+    ("clone: NEWCGROUP", 56, 220, (0x02000011,), EPERM),
+    ("ioctl: TCGETS", 16, 29, (0, 0x5401), ALLOW),
+    ("ioctl: TIOCSTI", 16, 29, (0, 0x5412), EPERM),
+    ("ioctl: TIOCSTI in disguise", 16, 29, (0, 0x1_0000_5412), EPERM),
+    ("ioctl: TIOCLINUX", 16, 29, (0, 0x541C), EPERM),
+    ("socket: unix", 41, 198, (1, 1, 0), ALLOW),
+    ("socket: inet", 41, 198, (2, 1, 6), ALLOW),
+    ("socket: inet6", 41, 198, (10, 2, 0), ALLOW),
+    ("socket: netlink route", 41, 198, (16, 3, 0), ALLOW),
+    ("socket: netlink netfilter", 41, 198, (16, 3, 12), EPERM),
+    ("socket: packet", 41, 198, (17, 3, 0), EPERM),
+    ("socket: alg", 41, 198, (38, 5, 0), EPERM),
+    ("socket: vsock", 41, 198, (40, 1, 0), EPERM),
+    ("socketpair: unix", 53, 199, (1, 1, 0), ALLOW),
+    ("socketpair: tipc", 53, 199, (30, 1, 0), EPERM),
+    ("personality: query", 135, 92, (0xFFFFFFFF,), ALLOW),
+    ("personality: no randomization", 135, 92, (0x40000,), EPERM),
+]
+
+
+@pytest.mark.parametrize(
+    ("x86_64", "aarch64", "arguments", "expected"),
+    [call[1:] for call in CALLS],
+    ids=[call[0] for call in CALLS],
+)
+def test_verdict(x86_64: int, aarch64: int, arguments: tuple[int, ...], expected: int) -> None:
+    """A call gets the same verdict on both architectures, by its name and arguments."""
+    intel, arm = seccomp.filter_for("x86_64"), seccomp.filter_for("aarch64")
+    assert intel is not None
+    assert arm is not None
+    assert verdict(intel, X86_64, x86_64, *arguments) == expected
+    assert verdict(arm, AARCH64, aarch64, *arguments) == expected
+
+
+def test_foreign_architecture() -> None:
+    """A 32-bit call ends the process, and one of x32 is refused, whatever its number means there."""
+    program = seccomp.filter_for("x86_64")
+    assert program is not None
+    assert verdict(program, I386, 0) == KILL
+    assert verdict(program, AARCH64, 63) == KILL
+    assert verdict(program, X86_64, 0x40000000) == EPERM
+    assert verdict(program, X86_64, 0x40000000 | 165) == EPERM
+
+
+def test_unknown_architecture() -> None:
+    """There is no filter for an architecture whose numbers are not known."""
+    assert seccomp.filter_for("riscv64") is None
+
+
+@pytest.mark.parametrize("machine", ["x86_64", "aarch64"])
+def test_size(machine: str) -> None:
+    """The kernel would take the filter: at most 4096 instructions, and jumps that stay inside."""
+    program = seccomp.filter_for(machine)
+    assert program is not None
+    instructions = list(struct.iter_unpack("<HBBI", program))
+    assert len(instructions) < 4096
+    for position, (code, then, otherwise, _) in enumerate(instructions):
+        if code in (0x15, 0x35, 0x45):
+            assert position + 1 + max(then, otherwise) < len(instructions)
+
+
+@pytest.mark.sandbox
+@needs_jail
+@needs_kernel_environment
+async def test_every_denied_call_fails_in_a_jail(backend: LocalBackend) -> None:
+    """Each call of the list fails with EPERM (clone3: ENOSYS) in a jail, without harm to the probe."""
+    sandbox = await backend.launch("one", SandboxSpec())
+    column = ["x86_64", "aarch64"].index(platform.machine())
+    numbers = {name: pair[column] for name, pair in seccomp._DENIED.items() if pair[column]}
+    numbers["clone3"] = 435
+    source = "result = {name: attempt(syscall, n, -1, -1, -1, -1, -1) for name, n in calls.items()}"
+    verdicts = await ask(sandbox, source, calls=numbers)
+    assert verdicts.pop("clone3") == "ENOSYS"
+    assert set(verdicts.values()) == {"EPERM"}
+
+
+WORKS = {
+    "threads": """
+from concurrent.futures import ThreadPoolExecutor
+result = sum(ThreadPoolExecutor(4).map(int, "1234"))""",
+    "multiprocessing": """
+import multiprocessing
+queue = multiprocessing.get_context("fork").Queue()
+process = multiprocessing.get_context("fork").Process(target=queue.put, args=(10,))
+process.start()
+result = queue.get(timeout=10)
+process.join()""",
+    "subprocess": "result = int(subprocess.check_output(['sh', '-c', 'echo 10']))",
+    "numpy": "import numpy; result = int(numpy.ones((50, 50)).dot(numpy.ones((50, 50)))[0][0]) - 40",
+    "pandas": "import pandas; result = int(pandas.DataFrame({'a': [4, 6]}).a.sum())",
+    "matplotlib": """
+import matplotlib
+matplotlib.use("agg")
+import matplotlib.pyplot as plt
+plt.plot([1, 2])
+plt.savefig("/data/a.png")
+result = 10 if os.path.getsize("/data/a.png") else 0""",
+    "psutil": "import psutil; result = 10 if psutil.net_if_addrs() and psutil.pids() else 0",
+    "name lookup": "result = 10 if socket.getaddrinfo('localhost', 80) else 0",
+    "a terminal": "import pty; result = 10 if os.isatty(pty.openpty()[1]) else 0",
+    "loopback": """
+server = socket.create_server(("127.0.0.1", 0))
+socket.create_connection(server.getsockname()).sendall(b"ten")
+result = len(server.accept()[0].recv(10)) + 7""",
+    "scripts of the environment": "result = 10 if 'pip' in shell('pip --version') else 0",
+}
+
+
+@pytest.mark.sandbox
+@needs_jail
+@needs_kernel_environment
+@pytest.mark.parametrize("source", WORKS.values(), ids=WORKS.keys())
+async def test_what_must_work(backend: LocalBackend, source: str) -> None:
+    """What notebooks do every day works in a jail."""
+    sandbox = await backend.launch("one", SandboxSpec())
+    assert await ask(sandbox, source) == 10
