@@ -26,7 +26,8 @@ test: $(BROKER)/.dev $(KERNEL)/.made ## All tests, with real kernels in real jai
 check: $(BROKER)/.dev $(KERNEL)/.made ## Style, types, layers, packaging
 	$(BROKER)/bin/ruff check .
 	$(BROKER)/bin/ruff format --check .
-	$(BROKER)/bin/mypy sdk/kernelbroker broker/kernelbroker_server kernel_image/kernelbroker_kernel
+	$(BROKER)/bin/mypy sdk/kernelbroker broker/kernelbroker_server
+	$(BROKER)/bin/mypy --python-executable $(KERNEL)/bin/python kernel_image/kernelbroker_kernel
 	$(BROKER)/bin/lint-imports
 	$(BROKER)/bin/python .ci/check_wheel.py
 

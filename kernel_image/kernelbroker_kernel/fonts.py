@@ -6,6 +6,7 @@ matplotlib falls back glyph by glyph, but only among the fonts that a style name
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 from pathlib import Path
 from typing import Any
@@ -36,7 +37,7 @@ def install() -> None:
     """Make the fallback known to matplotlib; does nothing where matplotlib is not installed."""
     if importlib.util.find_spec("matplotlib") is None:
         return
-    from matplotlib import font_manager
+    font_manager: Any = importlib.import_module("matplotlib.font_manager")
 
     manager = font_manager.fontManager
     manager.addfont(FALLBACK)

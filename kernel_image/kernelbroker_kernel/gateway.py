@@ -37,7 +37,7 @@ DRAIN_LIMIT_S = 0.5
 """How long the broker may take to read them."""
 
 
-class KernelSpecs(KernelSpecManager):  # type: ignore[misc]
+class KernelSpecs(KernelSpecManager):
     """Knows one kernel, ours, under whatever name is asked for."""
 
     imports: tuple[str, ...] = ()
@@ -48,7 +48,7 @@ class KernelSpecs(KernelSpecManager):  # type: ignore[misc]
         return KernelSpec(argv=argv, display_name="Python 3", language="python")
 
 
-class Provisioner(LocalProvisioner):  # type: ignore[misc]
+class Provisioner(LocalProvisioner):
     """Starts the kernel, and ends the gateway as soon as the kernel has ended.
 
     The stock restarter polls every 3 s, and a request to a dead kernel never gets a reply; a pidfd
@@ -57,13 +57,15 @@ class Provisioner(LocalProvisioner):  # type: ignore[misc]
 
     async def launch_kernel(self, cmd: list[str], **kwargs: Any) -> Any:
         info = await super().launch_kernel(cmd, **kwargs)
-        pidfd = os.pidfd_open(self.process.pid)
+        process = self.process
+        assert process is not None, "the kernel was launched just now"
+        pidfd = os.pidfd_open(process.pid)
         loop = asyncio.get_running_loop()
 
         def on_exit() -> None:
             loop.remove_reader(pidfd)
             os.close(pidfd)
-            status = self.process.wait()
+            status = process.wait()
             self.exiting = loop.create_task(exit_after_drain(status))
 
         loop.add_reader(pidfd, on_exit)
@@ -75,20 +77,22 @@ async def exit_after_drain(status: int) -> None:
     loop = asyncio.get_running_loop()
     deadline = loop.time() + DRAIN_LIMIT_S
     await asyncio.sleep(DRAIN_QUIET_S)
-    while Connection.any_writing() and loop.time() < deadline:
+    while Connection.any_writing() and loop.time() < deadline:  # noqa: ASYNC110  streams do not tell
         await asyncio.sleep(0.01)
     # Everything else here belongs to a kernel that is gone; an orderly shutdown would only wait for it.
     os._exit(128 - status if status < 0 else status)
 
 
-class Connection(ZMQChannelsWebsocketConnection):  # type: ignore[misc]
+class Connection(ZMQChannelsWebsocketConnection):
     """The kernel's channels as one WebSocket, without rate limits, and with a bound on one message."""
 
     @classmethod
     def any_writing(cls) -> bool:
         """Whether some peer has not yet taken all that was written to it."""
-        handlers = [connection.websocket_handler for connection in cls._open_sockets]
-        return any(h.ws_connection and h.ws_connection.stream.writing() for h in handlers)
+        websockets = [
+            connection.websocket_handler.ws_connection for connection in cls._open_sockets
+        ]
+        return any(ws and ws.stream and ws.stream.writing() for ws in websockets)
 
     def connect(self) -> Any:
         # Over TCP, Nagle's algorithm and delayed acknowledgements would cost 40 ms a cell.
@@ -126,7 +130,7 @@ class Connection(ZMQChannelsWebsocketConnection):  # type: ignore[misc]
         return [json.dumps(header).encode(), bytes(parts[1]), b"{}", json.dumps(content).encode()]
 
 
-class Gateway(KernelGatewayApp):  # type: ignore[misc]
+class Gateway(KernelGatewayApp):
     """The gateway application, listening on sockets that `main` made."""
 
     sockets: list[socket.socket]

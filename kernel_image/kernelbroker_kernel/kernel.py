@@ -40,7 +40,7 @@ def pack_json(value: Any) -> bytes:
     return text.encode("ascii")
 
 
-class Stream(OutStream):  # type: ignore[misc]
+class Stream(OutStream):
     """Standard output and error of the cells."""
 
     flush_interval = 0.005
@@ -52,7 +52,7 @@ class Stream(OutStream):  # type: ignore[misc]
                 yield parent, text[start : start + STREAM_CHUNK_CHARS]
 
 
-class DisplayHook(ZMQShellDisplayHook):  # type: ignore[misc]
+class DisplayHook(ZMQShellDisplayHook):
     """Shows the value of a cell's last expression."""
 
     def compute_format_data(self, result: Any) -> Any:
@@ -67,15 +67,15 @@ class DisplayHook(ZMQShellDisplayHook):  # type: ignore[misc]
         return data, metadata
 
 
-class Shell(ZMQInteractiveShell):  # type: ignore[misc]
+class Shell(ZMQInteractiveShell):
     displayhook_class = Type(DisplayHook)
 
 
-class Kernel(IPythonKernel):  # type: ignore[misc]
+class Kernel(IPythonKernel):
     shell_class = Type(Shell)
 
 
-class KernelApp(IPKernelApp):  # type: ignore[misc]
+class KernelApp(IPKernelApp):
     """Starts the kernel, and has the modules of the template loaded before it takes a cell."""
 
     kernel_class = Type(Kernel, klass=IPythonKernel)
@@ -91,7 +91,8 @@ class KernelApp(IPKernelApp):  # type: ignore[misc]
         try:
             raise LookupError
         except LookupError:  # a first traceback loads much; it shall not be the user's
-            self.shell.InteractiveTB.structured_traceback(*sys.exc_info())
+            shell: Any = self.shell
+            shell.InteractiveTB.structured_traceback(*sys.exc_info())
 
 
 def main(argv: list[str]) -> None:
