@@ -116,7 +116,7 @@ class SessionSocket(Authenticated, WebSocketHandler):
             case Execute():
                 fields = ExecutionRequest.__struct_fields__
                 request = ExecutionRequest(**{name: getattr(operation, name) for name in fields})
-                execution = session.submit(request, allow_stdin=True)
+                execution = session.submit(request, allow_stdin=operation.allow_stdin)
                 self._submitted = [e for e in self._submitted if e.state is not ExecutionState.DONE]
                 self._submitted.append(execution)
             case Interrupt():

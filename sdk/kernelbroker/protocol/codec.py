@@ -27,9 +27,7 @@ class _Head(msgspec.Struct):
     type: str
 
 
-_INCOMING_TYPES = frozenset(
-    cls.__struct_config__.tag for cls in (*Event.__args__, *Reply.__args__)  # type: ignore[attr-defined]
-)
+_INCOMING_TYPES = frozenset(cls.__struct_config__.tag for cls in (*Event.__args__, *Reply.__args__))
 
 
 def encode(message: Any) -> bytes:

@@ -103,6 +103,9 @@ class Open(SessionOptions, tag_field="op", tag="open"):
 
 
 class Execute(ExecutionRequest, tag_field="op", tag="execute"):
+    """Run a cell. With `allow_stdin` the client answers `input` events; else `input()` is an error."""
+
+    allow_stdin: bool = False
     op_id: OpId | None = None
 
 
