@@ -33,7 +33,9 @@ def main(argv: list[str] | None = None) -> int:
             level=settings.log_level.upper(),
             format="%(asctime)s %(levelname)-7s %(name)s: %(message)s",
         )
-        logging.getLogger("websockets").setLevel(logging.WARNING)  # at DEBUG it logs all that passes
+        logging.getLogger("websockets").setLevel(
+            logging.WARNING
+        )  # at DEBUG it logs all that passes
         return asyncio.run(_serve(settings))
     except (ConfigError, BackendUnavailable, OSError, ValueError) as exc:
         print(f"kernelbroker-server: {exc}", file=sys.stderr)

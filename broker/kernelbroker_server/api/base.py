@@ -8,6 +8,7 @@ import logging
 import re
 import secrets
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import Any, TypeVar
 
 from kernelbroker.protocol.codec import decode_as, encode
@@ -94,6 +95,7 @@ class Authenticated(RequestHandler):
         error = kwargs.get("exc_info", (None, None, None))[1]
         body = error_body(error, self.request_id)
         self.set_status(status_of(error, status_code))
+        self.set_header("X-Request-ID", self.request_id)  # what `prepare` set was cleared
         self.set_header("Content-Type", "application/json")
         if body.retry_after is not None:
             self.set_header("Retry-After", str(max(1, round(body.retry_after))))
@@ -179,3 +181,8 @@ def error_body(error: BaseException | None, request_id: str) -> ErrorBody:
         message="a fault of the broker's own; its log has more under this request_id",
         request_id=request_id,
     )
+
+
+def iso_time(timestamp: float) -> str:
+    """Seconds since the epoch as ISO 8601, in UTC."""
+    return datetime.fromtimestamp(timestamp, UTC).isoformat(timespec="milliseconds")

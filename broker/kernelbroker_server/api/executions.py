@@ -15,7 +15,7 @@ from tornado.iostream import StreamClosedError
 from ..sessions.execution import Execution
 from ..sessions.session import Session
 from . import forms
-from .base import ApiHandler
+from .base import ApiHandler, Service, iso_time
 
 
 class ExecBody(ExecutionRequest):
@@ -43,9 +43,9 @@ class CollectedOutput(msgspec.Struct, kw_only=True):
 class StreamingHandler(ApiHandler):
     """Answers with an execution's events, in the form that the client accepts."""
 
-    def prepare(self) -> None:
-        super().prepare()
-        self._task = asyncio.current_task()
+    def initialize(self, service: Service) -> None:
+        super().initialize(service)
+        self._task: asyncio.Task[object] | None = None
         self._gone = False
 
     def on_connection_close(self) -> None:
@@ -154,7 +154,7 @@ def summary(execution: Execution) -> dict[str, object]:
     return {
         "execution_id": execution.id,
         "state": execution.state,
-        "accepted_at": execution.accepted_at,
+        "accepted_at": iso_time(execution.accepted_at),
         "success": result.success if result else None,
         "error": result.error if result else None,
         "execution_time": result.execution_time if result else None,

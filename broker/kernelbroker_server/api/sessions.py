@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from typing import Annotated, Any
 
 import msgspec
@@ -10,7 +9,7 @@ from kernelbroker.protocol.errors import BadRequest
 from kernelbroker.protocol.messages import SessionInfo, SessionOptions
 
 from ..sessions.session import Session
-from .base import ApiHandler
+from .base import ApiHandler, iso_time
 
 
 class SessionChange(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -80,8 +79,8 @@ def info(session: Session, isolation: str) -> SessionInfo:
         state=session.state.value,
         template=session.options.template,
         isolation=isolation,
-        created_at=_iso(session.created_at),
-        last_active_at=_iso(session.active_at),
+        created_at=iso_time(session.created_at),
+        last_active_at=iso_time(session.active_at),
         idle_timeout=session.idle_timeout,
         max_lifetime=session.max_lifetime,
         executions=len(session.executions),
@@ -89,7 +88,3 @@ def info(session: Session, isolation: str) -> SessionInfo:
         restarts=session.restarts,
         metadata=session.options.metadata,
     )
-
-
-def _iso(timestamp: float) -> str:
-    return datetime.fromtimestamp(timestamp, UTC).isoformat(timespec="milliseconds")
