@@ -1,1 +1,65 @@
-"""The kernelbroker SDK."""
+"""The kernelbroker SDK: run code in warm, isolated Jupyter kernels, and stream what it produces.
+
+    async with kernelbroker.connect() as broker:
+        result = await broker.run("print(1 + 1)")
+
+`kernelbroker.sync` has the same without `await`, `SandboxClient` the least of it, and
+`kernelbroker.events` the types that streams yield.
+"""
+
+from importlib.metadata import version
+
+from . import sync
+from .aio import Broker, Session, connect
+from .protocol import events
+from .protocol.errors import (
+    BadRequest,
+    Conflict,
+    ConnectionFailed,
+    ConnectionLost,
+    ExecutionFailed,
+    InternalError,
+    KernelBrokerError,
+    NotFound,
+    ProtocolError,
+    RequestError,
+    SessionGone,
+    TooLarge,
+    TooManyRequests,
+    Unauthorized,
+    Unavailable,
+)
+from .results import Display, ExecutionResult, Image
+from .simple import SandboxClient, StreamChunk
+from .tables import DataFrameInfo
+
+__version__ = version("kernelbroker")
+
+__all__ = [
+    "BadRequest",
+    "Broker",
+    "Conflict",
+    "ConnectionFailed",
+    "ConnectionLost",
+    "DataFrameInfo",
+    "Display",
+    "ExecutionFailed",
+    "ExecutionResult",
+    "Image",
+    "InternalError",
+    "KernelBrokerError",
+    "NotFound",
+    "ProtocolError",
+    "RequestError",
+    "SandboxClient",
+    "Session",
+    "SessionGone",
+    "StreamChunk",
+    "TooLarge",
+    "TooManyRequests",
+    "Unauthorized",
+    "Unavailable",
+    "connect",
+    "events",
+    "sync",
+]

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-DEFAULT_URL = "http://127.0.0.1:8888"
+DEFAULT_URL = "http://127.0.0.1:8720"
 """Where a broker listens, and a client looks, when nothing else was said."""
 
 

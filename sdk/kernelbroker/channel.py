@@ -1,0 +1,386 @@
+"""The WebSocket of one session: what is asked, what comes back, and a lost connection taken up again.
+
+One task reads and hands each event to the inbox of its execution; whoever runs a cell takes the events
+out of there. Three rules:
+
+- *Nothing is run twice.* The client names its executions. After a lost connection it opens the session
+  anew under its id and asks for everything after the last event it saw; only the answer that the broker
+  never got the execution lets it be sent once more. A session that is another one under the same id
+  (a broker that forgot) is refused.
+- *Nothing grows without end.* While an inbox is full and nobody waits for anything on this connection,
+  the socket is not read, and the broker feels it. As long as somebody does wait, for another execution
+  or an answer, reading goes on, or a consumer that waits for the one before it takes from the other
+  would wait for ever; what a full inbox then gets is bounded by the broker's limit on output.
+- *Nobody reconnects for nothing.* A lost connection is replaced when somebody waits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from contextlib import suppress
+from typing import TypeAlias
+
+from websockets.asyncio.client import ClientConnection
+from websockets.exceptions import ConnectionClosed
+
+from .dial import checked, dial, hang_up
+from .discovery import Address
+from .inbox import Inbox
+from .protocol.codec import decode_incoming, encode
+from .protocol.errors import (
+    ConnectionFailed,
+    ConnectionLost,
+    KernelBrokerError,
+    NotFound,
+    SessionGone,
+    Unavailable,
+)
+from .protocol.events import Event, Result, Started
+from .protocol.messages import (
+    Close,
+    Closed,
+    Done,
+    ErrorReply,
+    Execute,
+    Interrupt,
+    Open,
+    Opened,
+    Operation,
+    Reply,
+    Restart,
+    Resume,
+    SessionInfo,
+    Stdin,
+)
+from .rest import from_wire
+
+Control: TypeAlias = Interrupt | Restart | Stdin | Close
+
+RETRY_DELAYS = (0.0, 0.1, 0.3, 1.0, 2.0, 4.0)
+"""Seconds before each try to connect again, jittered."""
+FRUITLESS_CONNECTIONS = 3
+"""So many connections in a row that ended before anything was heard are enough."""
+
+_log = logging.getLogger("kernelbroker")
+
+
+class Channel:
+    """The connection of one session, from `open` to `close`; for one event loop.
+
+    `keep` leaves the session running when the channel closes.
+    """
+
+    def __init__(self, address: Address, request: Open, *, keep: bool, timeout: float) -> None:
+        self._address = address
+        self._request = request
+        self._farewell = None if keep else Close()
+        self._timeout = timeout
+        self._info: SessionInfo | None = None
+        self._websocket: ClientConnection | None = None
+        self._reader: asyncio.Task[None] | None = None
+        self._failure: KernelBrokerError | None = None
+        self._inboxes: dict[str, Inbox] = {}
+        self._replies: dict[str, asyncio.Future[None]] = {}
+        self._unwanted: set[str] = set()
+        self._op_count = 0
+        # `_ready` is set while there is a connection, or will never be one again.
+        self._ready = asyncio.Event()
+        self._asking = 0
+        self._wake = asyncio.Event()
+
+    @property
+    def info(self) -> SessionInfo:
+        assert self._info is not None, "only an open channel has a session"
+        return self._info
+
+    @property
+    def is_connected(self) -> bool:
+        return self._websocket is not None and self._failure is None
+
+    @property
+    def has_ended(self) -> bool:
+        return self._failure is not None
+
+    async def open(self) -> None:
+        """Connect and open the session.
+
+        Raises:
+            ConnectionFailed: no broker there, or no answer in time.
+            RequestError: the broker refused.
+        """
+        self._websocket, self._info = await self._dial(self._farewell)
+        self._ready.set()
+        self._reader = asyncio.create_task(self._run(self._websocket), name="kernelbroker-reader")
+
+    async def close(self) -> None:
+        """Close the session unless it is to be kept, and the connection in any case."""
+        websocket, self._websocket = self._websocket, None
+        farewell = self._farewell if self._failure is None else None
+        self._end(SessionGone("this client closed the session"))
+        try:
+            if self._reader is not None:
+                self._reader.cancel()
+                await asyncio.wait([self._reader])
+        finally:
+            if websocket is not None:
+                await hang_up(websocket, farewell)
+
+    async def ready(self) -> ClientConnection:
+        """The connection, made anew where it was lost.
+
+        Raises:
+            SessionGone: the session has ended.
+            ConnectionLost: the broker cannot be reached any more.
+        """
+        while not self._ready.is_set():
+            self._asking += 1
+            self._wake.set()
+            try:
+                await self._ready.wait()
+            finally:
+                self._asking -= 1
+        if self._failure is not None:
+            raise self._failure
+        assert self._websocket is not None
+        return self._websocket
+
+    # Executions.
+
+    async def execute(self, request: Execute, execution_id: str) -> Inbox:
+        """Send a cell; its events come with `receive`, and the caller's next duty is `leave`.
+
+        Raises:
+            BadRequest: the broker would refuse the request.
+        """
+        data = checked(request)
+        websocket = await self.ready()
+        inbox = self._inboxes[execution_id] = Inbox(request, execution_id)
+        self._asking += 1
+        self._wake.set()
+        try:
+            await websocket.send(data, text=True)
+        except ConnectionClosed:
+            pass  # Nobody knows whether it arrived; the reader asks when it has connected again.
+        except BaseException:
+            await self.leave(inbox)
+            raise
+        finally:
+            self._asking -= 1
+        return inbox
+
+    async def receive(self, inbox: Inbox) -> Event:
+        """The next event of an execution."""
+        while not inbox.events:
+            if inbox.failure is not None:
+                raise inbox.failure
+            if inbox.to_send_again:
+                inbox.to_send_again = False
+                await self._say(inbox.request)
+            waiter = inbox.waiter = asyncio.get_running_loop().create_future()
+            self._wake.set()
+            try:
+                await waiter
+            finally:
+                inbox.waiter = None
+        was_full = inbox.full
+        event = inbox.take()
+        if was_full:
+            self._wake.set()
+        return event
+
+    async def leave(self, inbox: Inbox) -> None:
+        """Forget an execution. If it has not ended and asks for it, it is interrupted."""
+        unfinished = self._inboxes.pop(inbox.execution_id, None) is not None
+        inbox.events.clear()
+        inbox.size = 0
+        self._wake.set()
+        if unfinished and inbox.request.on_disconnect == "interrupt" and inbox.failure is None:
+            if inbox.started:
+                await self._say(Interrupt())
+            else:
+                # An interrupt now would hit the execution before it.
+                self._unwanted.add(inbox.execution_id)
+
+    # Everything else.
+
+    async def operate(self, operation: Control) -> None:
+        """Send an operation and wait until it is done.
+
+        Raises:
+            ConnectionLost: no answer came; whether it was carried out is not known.
+            RequestError: the broker refused.
+        """
+        self._op_count += 1
+        operation.op_id = op_id = str(self._op_count)
+        websocket = await self.ready()
+        reply = self._replies[op_id] = asyncio.get_running_loop().create_future()
+        self._wake.set()
+        try:
+            async with asyncio.timeout(self._timeout):
+                await websocket.send(encode(operation), text=True)
+                await reply
+        except ConnectionClosed as exc:
+            raise self._unanswered() from exc
+        except TimeoutError as exc:
+            raise ConnectionLost(f"the broker did not answer in {self._timeout:g} s") from exc
+        finally:
+            del self._replies[op_id]
+            if reply.done() and not reply.cancelled():
+                reply.exception()  # Retrieved, for the case that `send` failed first.
+
+    async def _say(self, operation: Operation) -> None:
+        """Send what nobody waits for, if there is a connection."""
+        if self._websocket is not None:
+            with suppress(ConnectionClosed):  # The reader notices.
+                await self._websocket.send(encode(operation), text=True)
+
+    # The connection.
+
+    async def _dial(self, farewell: Close | None) -> tuple[ClientConnection, SessionInfo]:
+        return await dial(self._address, self._request, self._timeout, farewell)
+
+    async def _run(self, websocket: ClientConnection) -> None:
+        """Read until the session ends, on one connection after the other."""
+        fruitless = 0
+        try:
+            while True:
+                fruitless = 0 if await self._read(websocket) else fruitless + 1
+                self._ready.clear()
+                self._websocket = None
+                self._unwanted.clear()
+                for reply in self._replies.values():
+                    if not reply.done():
+                        reply.set_exception(self._unanswered())
+                if fruitless >= FRUITLESS_CONNECTIONS:
+                    raise ConnectionLost(f"{self._address.url} ends each connection at once")
+                await self._until_awaited()
+                websocket = await self._dial_again()
+        except KernelBrokerError as exc:
+            self._end(exc)
+        except Exception as exc:
+            _log.exception("the reader of a session failed")
+            self._end(ConnectionLost(f"a fault of this client: {exc!r}"))
+        finally:
+            if self._websocket is not None:
+                lost, self._websocket = self._websocket, None
+                await hang_up(lost, None)
+
+    async def _read(self, websocket: ClientConnection) -> bool:
+        """Hand out what comes until the connection ends; False if nothing came at all."""
+        heard = False
+        while True:
+            try:
+                data = await websocket.recv(decode=False)
+            except ConnectionClosed:
+                return heard
+            heard = True
+            message = decode_incoming(data)
+            if isinstance(message, Reply):
+                self._take_reply(message)
+            elif message is not None:
+                await self._take_event(message, len(data))
+
+    async def _take_event(self, event: Event, size: int) -> None:
+        inbox = self._inboxes.get(event.execution_id)
+        if inbox is not None:
+            inbox.put(event, size)
+            if inbox.seen == event.seq and isinstance(event, Result):
+                del self._inboxes[event.execution_id]
+            while inbox.full and not self._is_awaited():
+                self._wake.clear()
+                await self._wake.wait()
+        elif event.execution_id in self._unwanted and isinstance(event, Started | Result):
+            self._unwanted.discard(event.execution_id)
+            if isinstance(event, Started):
+                await self._say(Interrupt())
+
+    def _take_reply(self, message: Reply) -> None:
+        match message:
+            case Done(op_id=op_id):
+                reply = self._replies.get(op_id or "")
+                if reply is not None and not reply.done():
+                    reply.set_result(None)
+            case ErrorReply(error=error, op_id=op_id, execution_id=execution_id):
+                failure = from_wire(self._address, error)
+                reply = self._replies.get(op_id or "")
+                inbox = self._inboxes.get(execution_id or "")
+                if reply is not None and not reply.done():
+                    reply.set_exception(failure)
+                elif inbox is not None:
+                    self._refuse(inbox, failure)
+                elif execution_id in self._unwanted:
+                    self._unwanted.discard(execution_id)
+                elif op_id is None and execution_id is None:
+                    # It could be the answer to anything; nobody may wait for ever.
+                    self._fail_all(failure)
+            case Closed(reason=reason):
+                raise SessionGone(f"the session has ended: {reason}")
+            case Opened():
+                pass
+
+    def _refuse(self, inbox: Inbox, failure: KernelBrokerError) -> None:
+        never_arrived = inbox.resuming and inbox.seen == 0 and isinstance(failure, NotFound)
+        if never_arrived and not inbox.was_sent_again:
+            inbox.resuming = False
+            inbox.was_sent_again = inbox.to_send_again = True
+            inbox.wake()
+        else:
+            del self._inboxes[inbox.execution_id]
+            inbox.fail(failure)
+
+    def _is_awaited(self) -> bool:
+        """Whether anybody waits for something that this connection has to bring."""
+        return bool(
+            self._replies
+            or self._asking
+            or any(inbox.waiter is not None for inbox in self._inboxes.values())
+        )
+
+    async def _until_awaited(self) -> None:
+        while not self._is_awaited():
+            self._wake.clear()
+            await self._wake.wait()
+
+    async def _dial_again(self) -> ClientConnection:
+        """Connect to the same session, and ask for what was missed."""
+        problem: KernelBrokerError | None = None
+        for delay in RETRY_DELAYS:
+            await asyncio.sleep(delay * random.uniform(0.5, 1.0))
+            try:
+                websocket, info = await self._dial(None)
+            except (ConnectionFailed, Unavailable) as exc:
+                problem = exc
+                continue
+            if info.created_at != self.info.created_at:
+                await hang_up(websocket, Close())
+                raise SessionGone("the broker no longer knows the session, and its state is lost")
+            self._websocket, self._info = websocket, info
+            for inbox in list(self._inboxes.values()):
+                inbox.resuming = True
+                await self._say(Resume(execution_id=inbox.execution_id, after=inbox.seen))
+            self._ready.set()
+            return websocket
+        raise ConnectionLost(f"the connection was lost and could not be replaced: {problem}")
+
+    def _unanswered(self) -> ConnectionLost:
+        return ConnectionLost(
+            "the connection was lost before the broker answered; "
+            "whether it did what was asked is not known"
+        )
+
+    def _fail_all(self, failure: KernelBrokerError) -> None:
+        for reply in self._replies.values():
+            if not reply.done():
+                reply.set_exception(failure)
+        for inbox in self._inboxes.values():
+            inbox.fail(failure)
+        self._inboxes.clear()
+
+    def _end(self, failure: KernelBrokerError) -> None:
+        """Nothing more comes."""
+        if self._failure is None:
+            self._failure = failure
+            self._ready.set()
+            self._fail_all(failure)

@@ -1,0 +1,209 @@
+"""The command line: run a cell from the shell, and see whether a broker is there.
+
+    kernelbroker exec 'print(1 + 1)'
+    kernelbroker exec -f script.py --session work
+    kernelbroker exec --result-var df < script.py
+    kernelbroker health
+
+Exit status: 0 done, 1 the cell failed, 2 the broker could not be used, 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import io
+import json
+import os
+import signal
+import sys
+import termios
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import aclosing, contextmanager, nullcontext, suppress
+from pathlib import Path
+
+from . import __version__
+from .aio import Session, connect
+from .protocol import events
+from .protocol.codec import encode
+from .protocol.errors import KernelBrokerError
+from .terminal import Renderer, harmless
+
+FAILED, UNUSABLE, INTERRUPTED = 1, 2, 130
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The `kernelbroker` command; returns its exit status."""
+    args = parser().parse_args(argv)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # Lone surrogates are no reason to fail.
+    try:
+        if args.command == "exec":
+            args.code = _code(args)
+        return asyncio.run(run(args))
+    except (KernelBrokerError, OSError, UnicodeError) as exc:
+        if isinstance(exc, BrokenPipeError):
+            # Whoever read has left, with `head` say; nobody is to be told at exit either.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return FAILED
+        print(f"kernelbroker: {exc}", file=sys.stderr)
+        return UNUSABLE
+    except (KeyboardInterrupt, asyncio.CancelledError):
+        return INTERRUPTED
+
+
+def parser() -> argparse.ArgumentParser:
+    top = argparse.ArgumentParser(prog="kernelbroker", description="Run code in a sandbox.")
+    top.add_argument("--version", action="version", version=f"kernelbroker {__version__}")
+    top.add_argument("--url", help="the broker's address; default: KERNELBROKER_URL, or as found")
+    commands = top.add_subparsers(dest="command", required=True)
+
+    execute = commands.add_parser("exec", help="run a cell and show what it produces")
+    source = execute.add_mutually_exclusive_group()
+    source.add_argument("code", nargs="?", help="the code; '-', or nothing, reads it from stdin")
+    source.add_argument("-f", "--file", type=Path, help="read the code from a file")
+    execute.add_argument("--session", metavar="ID", help="run in this session, and keep it")
+    execute.add_argument("--timeout", type=float, metavar="SECONDS", help="interrupt it after")
+    execute.add_argument("--result-var", metavar="NAME", help="show this variable at the end")
+    execute.add_argument("--preview-rows", type=int, default=10, metavar="N", help="of a table")
+    execute.add_argument(
+        "--images",
+        type=Path,
+        metavar="DIR",
+        help="save pictures here; default: inline in iTerm2 and kitty, else the current directory",
+    )
+    execute.add_argument("--json", action="store_true", help="print the events, one JSON a line")
+
+    commands.add_parser("health", help="print what the broker says of itself")
+    return top
+
+
+async def run(args: argparse.Namespace) -> int:
+    """Carry out a parsed command line, whose `code` is the code itself.
+
+    Raises:
+        KernelBrokerError: the broker could not be used.
+        OSError: a picture could not be written.
+    """
+    if args.command == "health":
+        async with connect(args.url) as broker:
+            print(json.dumps(await broker.health(), indent=2))
+        return 0
+    show, remark = _outputs(args)
+    async with (
+        connect(args.url) as broker,
+        broker.session(args.session, keep=args.session is not None) as session,
+    ):
+        with _interrupting(session, remark):
+            return await _execute(session, args, show)
+
+
+async def _execute(
+    session: Session, args: argparse.Namespace, show: Callable[[events.Event], None]
+) -> int:
+    stream = session.stream(
+        args.code,
+        timeout=args.timeout,
+        result_var=args.result_var,
+        preview_rows=args.preview_rows,
+        on_disconnect="interrupt",
+        allow_stdin=sys.stdin.isatty(),
+    )
+    status = FAILED
+    async with aclosing(stream):
+        async for event in stream:
+            show(event)
+            if isinstance(event, events.Input):
+                await session.stdin(event.execution_id, await _answer(event))
+            elif isinstance(event, events.Result):
+                detail = event.error_detail
+                was_interrupted = detail is not None and detail.cause == "interrupted"
+                status = 0 if event.success else INTERRUPTED if was_interrupted else FAILED
+    return status
+
+
+def _code(args: argparse.Namespace) -> str:
+    if args.file is not None:
+        return str(args.file.read_text("utf-8"))
+    if args.code in (None, "-"):
+        return sys.stdin.read()
+    return str(args.code)
+
+
+def _outputs(
+    args: argparse.Namespace,
+) -> tuple[Callable[[events.Event], None], Callable[[str], None]]:
+    """How events are shown, and how remarks are made."""
+    renderer = Renderer(sys.stdout, sys.stderr, images=args.images, environ=os.environ)
+    if not args.json:
+        return renderer.show, renderer.remark
+
+    def show_json(event: events.Event) -> None:
+        line = encode(event).decode()
+        print(harmless(line) if sys.stdout.isatty() else line, flush=True)
+
+    return show_json, renderer.remark
+
+
+@contextmanager
+def _interrupting(session: Session, remark: Callable[[str], None]) -> Iterator[None]:
+    """Ctrl-C interrupts the cell, the second one leaves."""
+    loop = asyncio.get_running_loop()
+    leaving = asyncio.current_task()
+    assert leaving is not None
+    interrupts: list[asyncio.Task[None]] = []
+
+    async def interrupt() -> None:
+        with suppress(KernelBrokerError):  # The stream fails as well, and says so.
+            await session.interrupt()
+
+    def on_sigint() -> None:
+        if interrupts:
+            leaving.cancel()
+        else:
+            interrupts.append(asyncio.create_task(interrupt()))
+            remark("interrupting; once more to leave")
+
+    loop.add_signal_handler(signal.SIGINT, on_sigint)
+    try:
+        yield
+    finally:
+        loop.remove_signal_handler(signal.SIGINT)
+        for task in interrupts:
+            task.cancel()
+
+
+async def _answer(event: events.Input) -> str:
+    """A line from the terminal for `input()`."""
+    loop = asyncio.get_running_loop()
+    line: asyncio.Future[str] = loop.create_future()
+
+    def read() -> None:
+        if not line.done():
+            line.set_result(sys.stdin.readline())
+
+    print(harmless(event.prompt), end="", file=sys.stderr, flush=True)
+    loop.add_reader(sys.stdin, read)
+    try:
+        with _hidden() if event.password else nullcontext():
+            return (await line).rstrip("\n")
+    finally:
+        loop.remove_reader(sys.stdin)
+
+
+@contextmanager
+def _hidden() -> Iterator[None]:
+    """What is typed is not shown."""
+    before = termios.tcgetattr(sys.stdin)
+    silent = [*before]
+    silent[3] &= ~termios.ECHO
+    termios.tcsetattr(sys.stdin, termios.TCSADRAIN, silent)
+    try:
+        yield
+    finally:
+        termios.tcsetattr(sys.stdin, termios.TCSADRAIN, before)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,137 @@
+"""How a client finds its broker, and how it says that it did not.
+
+The address: what was given, else `KERNELBROKER_URL`, else the runtime file that a broker of the same
+user left, else `http://127.0.0.1:8720`. The token: what was given, else `KERNELBROKER_TOKEN`, else
+the runtime file's, which is sent to the address in that very file and to no other.
+
+The runtime file holds a secret and names the address that code is sent to, so a file which somebody
+else could have written or read is refused, not passed over.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import msgspec
+
+from .protocol import runtime
+from .protocol.errors import ConnectionFailed, Unauthorized
+
+_MAX_FILE_SIZE = 65_536
+
+
+class _RuntimeFile(msgspec.Struct):
+    url: str
+    token: str | None = None
+    pid: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """A broker's address, and for error messages where it and the token were found."""
+
+    url: str
+    token: str | None = field(repr=False)
+    source: str
+    token_source: str = "nowhere"
+
+    @property
+    def websocket_url(self) -> str:
+        return f"ws{self.url.removeprefix('http')}/api/v1/ws"
+
+    @property
+    def headers(self) -> dict[str, str]:
+        return {"Authorization": f"Bearer {self.token}"} if self.token else {}
+
+    def unreachable(self, reason: object) -> ConnectionFailed:
+        """The error for a broker that does not answer, or not as one."""
+        return ConnectionFailed(
+            f"no broker at {self.url} (from {self.source}): {reason}. Is the broker running? "
+            "Start one with `make run`, or set KERNELBROKER_URL."
+        )
+
+    def unauthorized(self, message: str, request_id: str | None = None) -> Unauthorized:
+        """The error for a token that was not accepted; it says whose it was, never what it was."""
+        hint = (
+            f"The token came from {self.token_source}."
+            if self.token
+            else "No token was found; set KERNELBROKER_TOKEN, or give `token=`."
+        )
+        return Unauthorized(f"{self.url}: {message.rstrip('.')}. {hint}", request_id=request_id)
+
+
+def runtime_file() -> Path:
+    """The path of this user's runtime file, whether it is there or not."""
+    return runtime.runtime_file(os.environ, os.getuid())
+
+
+def find(
+    url: str | None = None, token: str | None = None, environ: Mapping[str, str] = os.environ
+) -> Address:
+    """The broker's address, by the order that stands above.
+
+    Raises:
+        ConnectionFailed: the URL is not one of http or https, or the runtime file is not to be trusted.
+    """
+    source = "the argument"
+    if url is None and (url := environ.get("KERNELBROKER_URL") or None):
+        source = "KERNELBROKER_URL"
+    token_source = "the argument"
+    if token is None and (token := environ.get("KERNELBROKER_TOKEN") or None):
+        token_source = "KERNELBROKER_TOKEN"
+
+    if url is None or token is None:
+        path = runtime.runtime_file(environ, os.getuid())
+        left = _read(path)
+        if url is None:
+            url, source = (left.url, f"{path}") if left else (runtime.DEFAULT_URL, "the default")
+        if token is None and left and _normal(left.url) == _normal(url):
+            token, token_source = left.token, f"{path}"
+    url = _normal(url)
+    if urlsplit(url).scheme not in ("http", "https") or not urlsplit(url).hostname:
+        raise ConnectionFailed(f"{url!r} (from {source}) is not a URL like {runtime.DEFAULT_URL}")
+    return Address(url, token, source, token_source)
+
+
+def _normal(url: str) -> str:
+    return url.rstrip("/")
+
+
+def _read(path: Path) -> _RuntimeFile | None:
+    """The runtime file, or None where there is none."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as exc:
+        raise ConnectionFailed(f"the runtime file {path} cannot be read: {exc}") from exc
+    with os.fdopen(descriptor, "rb") as file:
+        _check(path, os.fstat(file.fileno()), path.parent.stat())
+        data = file.read(_MAX_FILE_SIZE)
+    try:
+        return msgspec.json.decode(data, type=_RuntimeFile)
+    except (msgspec.MsgspecError, UnicodeError) as exc:
+        raise ConnectionFailed(f"the runtime file {path} is damaged: {exc}") from exc
+
+
+def _check(path: Path, file: os.stat_result, directory: os.stat_result) -> None:
+    """Nobody but this user may have written the file or read it."""
+    if not stat.S_ISREG(file.st_mode):
+        problem = "it is not a regular file"
+    elif file.st_uid != os.getuid():
+        problem = f"user {file.st_uid} owns it"
+    elif file.st_mode & 0o077:
+        problem = f"others may use it (mode {stat.S_IMODE(file.st_mode):04o}); it should be 0600"
+    elif directory.st_uid != os.getuid() or directory.st_mode & 0o022:
+        problem = f"others may write to its directory {path.parent}"
+    else:
+        return
+    raise ConnectionFailed(
+        f"the runtime file {path} is not to be trusted: {problem}. "
+        "Remove it or correct it, or set KERNELBROKER_URL and KERNELBROKER_TOKEN."
+    )

@@ -1,0 +1,133 @@
+"""An event loop in a thread of its own, for callers who have none, or whose own must not be disturbed.
+
+The caller's thread waits for a queue, not for a lock of asyncio's, so Ctrl-C reaches it: the work is
+cancelled, and the wait ends when the work has cleaned up. Through the same queue the work can have a
+callback run in the thread that waits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
+from contextvars import ContextVar
+from queue import Empty, SimpleQueue
+from typing import Any, Generic, TypeAlias, TypeVar
+
+T = TypeVar("T")
+
+CLEANUP_TIMEOUT = 10.0
+
+_Job: TypeAlias = Callable[[], None]
+_jobs: ContextVar[SimpleQueue[_Job | None]] = ContextVar("_jobs")
+
+
+class Portal:
+    """Runs coroutines in the background thread; `close` ends it. Any thread may call."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(
+            target=self._loop.run_forever, name="kernelbroker", daemon=True
+        )
+        self._thread.start()
+
+    def call(self, work: Coroutine[Any, Any, T]) -> T:
+        """Wait for the result of `work`. KeyboardInterrupt, or an error of a callback, cancels it."""
+        if self._loop.is_closed():
+            work.close()
+            raise RuntimeError("this client is closed")
+        running = _Work(self._loop, work)
+        try:
+            while (job := running.jobs.get()) is not None:
+                job()
+        except BaseException:
+            running.cancel()
+            raise
+        return running.result()
+
+    def iterate(self, items: AsyncGenerator[T, None]) -> Generator[T, None, None]:
+        """The items, as the caller asks for them; closing the one closes the other."""
+
+        async def step() -> tuple[T, ...]:
+            async for item in items:
+                return (item,)
+            return ()
+
+        async def leave() -> None:
+            await items.aclose()
+
+        try:
+            while item := self.call(step()):
+                yield item[0]
+        finally:
+            if threading.current_thread() is self._thread:
+                # The garbage collector got here, and must not wait for its own thread.
+                asyncio.run_coroutine_threadsafe(leave(), self._loop)
+            elif not self._loop.is_closed():
+                self.call(leave())
+
+    def close(self) -> None:
+        if not self._loop.is_closed():
+            self.call(self._loop.shutdown_asyncgens())
+            self.call(self._loop.shutdown_default_executor())
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join()
+            self._loop.close()
+
+
+class _Work(Generic[T]):
+    """A task in the portal's loop, seen from the thread that waits for it."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, T]) -> None:
+        self.jobs: SimpleQueue[_Job | None] = SimpleQueue()
+        self._loop = loop
+        self._work = work
+        self._task: asyncio.Task[T] | None = None
+        loop.call_soon_threadsafe(self._start)
+
+    def _start(self) -> None:
+        _jobs.set(self.jobs)
+        self._task = self._loop.create_task(self._work)
+        self._task.add_done_callback(lambda _: self.jobs.put(None))
+
+    def result(self) -> T:
+        assert self._task is not None
+        return self._task.result()
+
+    def cancel(self) -> None:
+        """Cancel the task, and wait until it has ended."""
+        self._loop.call_soon_threadsafe(lambda: self._task and self._task.cancel())
+        try:
+            while self.jobs.get(timeout=CLEANUP_TIMEOUT) is not None:
+                pass
+        except Empty:
+            return
+        assert self._task is not None
+        if not self._task.cancelled():
+            self._task.exception()  # Retrieved; what interrupted is what the caller gets.
+
+
+def in_caller(callback: Callable[..., T]) -> Callable[..., Coroutine[Any, Any, T]]:
+    """The callback as a coroutine function that runs it in the thread which waits for the work."""
+
+    async def relay(*args: Any) -> T:
+        loop = asyncio.get_running_loop()
+        answer: asyncio.Future[T] = loop.create_future()
+
+        def settle(set_it: Callable[[Any], None], value: object) -> None:
+            if not answer.done():
+                set_it(value)
+
+        def job() -> None:
+            try:
+                value = callback(*args)
+            except Exception as exc:
+                loop.call_soon_threadsafe(settle, answer.set_exception, exc)
+            else:
+                loop.call_soon_threadsafe(settle, answer.set_result, value)
+
+        _jobs.get().put(job)
+        return await answer
+
+    return relay

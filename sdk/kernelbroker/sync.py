@@ -1,0 +1,158 @@
+"""The client without `await`: the same names, the same meaning, over the same core.
+
+    with kernelbroker.sync.connect() as broker:
+        with broker.session() as session:
+            for event in session.stream("print(1)"):
+                ...
+            result = session.run("x = 2", result_var="x")
+
+Each broker has an event loop in a thread of its own (see `portal.py`), so this works in plain scripts,
+in threads, and in notebooks, whose own loop is running. Callbacks run in the calling thread. Ctrl-C
+ends the wait; the cell runs on, as it does when an `await` is cancelled, unless
+`on_disconnect="interrupt"`. What each call does and raises stands in `aio.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from types import TracebackType
+from typing import Any, Unpack, cast
+
+from . import aio
+from .options import ExecutionOptions, RunOptions
+from .portal import Portal, in_caller
+from .protocol import events
+from .protocol.messages import SessionInfo
+from .results import ExecutionResult
+
+
+def connect(url: str | None = None, token: str | None = None, timeout: float = 30.0) -> Broker:
+    """See `aio.connect`. The caller's next duty is `with`, or `close`: there is a thread to end."""
+    return Broker(aio.connect(url, token, timeout), Portal())
+
+
+class Broker:
+    """See `aio.Broker`."""
+
+    def __init__(self, broker: aio.Broker, portal: Portal) -> None:
+        self._aio = broker
+        self._portal = portal
+
+    @property
+    def url(self) -> str:
+        return self._aio.url
+
+    def session(
+        self,
+        session_id: str | None = None,
+        *,
+        template: str = "default",
+        env: dict[str, str] | None = None,
+        cwd: str | None = None,
+        metadata: dict[str, Any] | None = None,
+        idle_timeout: float | None = None,
+        max_lifetime: float | None = None,
+        keep: bool = False,
+    ) -> Session:
+        session = self._aio.session(
+            session_id,
+            template=template,
+            env=env,
+            cwd=cwd,
+            metadata=metadata,
+            idle_timeout=idle_timeout,
+            max_lifetime=max_lifetime,
+            keep=keep,
+        )
+        return Session(session, self._portal)
+
+    def run(self, code: str, **options: Unpack[RunOptions]) -> ExecutionResult:
+        return self._portal.call(self._aio.run(code, **_relayed(options)))
+
+    def stream(
+        self, code: str, **options: Unpack[ExecutionOptions]
+    ) -> Generator[events.Event, None, None]:
+        return self._portal.iterate(self._aio.stream(code, **options))
+
+    def health(self) -> dict[str, Any]:
+        return self._portal.call(self._aio.health())
+
+    def pool_status(self) -> dict[str, Any]:
+        return self._portal.call(self._aio.pool_status())
+
+    def close(self) -> None:
+        """Close all open sessions, and end the thread."""
+        try:
+            self._portal.call(self._aio.close())
+        finally:
+            self._portal.close()
+
+    def __enter__(self) -> Broker:
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+class Session:
+    """See `aio.Session`."""
+
+    def __init__(self, session: aio.Session, portal: Portal) -> None:
+        self._aio = session
+        self._portal = portal
+
+    @property
+    def session_id(self) -> str:
+        return self._aio.session_id
+
+    @property
+    def info(self) -> SessionInfo | None:
+        return self._aio.info
+
+    def open(self) -> Session:
+        self._portal.call(self._aio.open())
+        return self
+
+    def run(self, code: str, **options: Unpack[RunOptions]) -> ExecutionResult:
+        return self._portal.call(self._aio.run(code, **_relayed(options)))
+
+    def stream(
+        self, code: str, **options: Unpack[ExecutionOptions]
+    ) -> Generator[events.Event, None, None]:
+        return self._portal.iterate(self._aio.stream(code, **options))
+
+    def stdin(self, execution_id: str, value: str) -> None:
+        self._portal.call(self._aio.stdin(execution_id, value))
+
+    def interrupt(self) -> None:
+        self._portal.call(self._aio.interrupt())
+
+    def restart(self) -> None:
+        self._portal.call(self._aio.restart())
+
+    def close(self) -> None:
+        self._portal.call(self._aio.close())
+
+    def __enter__(self) -> Session:
+        return self.open()
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def _relayed(options: RunOptions) -> RunOptions:
+    """The options, with callbacks that run in the calling thread."""
+    relayed = {
+        name: in_caller(value) if callable(value) else value for name, value in options.items()
+    }
+    return cast(RunOptions, relayed)

@@ -1,0 +1,245 @@
+"""The command line, as a real process and piece by piece."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+import signal
+import sys
+
+import pytest
+from kernelbroker import events
+from kernelbroker.protocol.messages import Execute
+from kernelbroker.terminal import Renderer, aligned, harmless
+
+HOSTILE = "\x1b]0;title\x07\x1b[2J\x1b[31mred\x1b[0m\x07\x9b2J\ttab\r\n"
+
+
+async def command(*args, stdin=b"", cwd=None):
+    """Run the command to its end: status, stdout, stderr."""
+    process = await start(*args, cwd=cwd)
+    out, err = await asyncio.wait_for(process.communicate(stdin), 20)
+    return process.returncode, out.decode("utf-8", "surrogateescape"), err.decode()
+
+
+async def start(*args, cwd=None):
+    pipe = asyncio.subprocess.PIPE
+    return await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-m",
+        "kernelbroker.cli",
+        *args,
+        stdin=pipe,
+        stdout=pipe,
+        stderr=pipe,
+        cwd=cwd,
+    )
+
+
+async def test_output_goes_where_it_belongs(connected, scripts, tmp_path):
+    """stdout to stdout, stderr to stderr, as it is in a pipe; pictures are saved beside."""
+    connected.cells["c"] = scripts.emitting(
+        events.Stdout(content=HOSTILE),
+        events.Stdout(content="\ud800"),
+        events.Stderr(content="warning\n"),
+        events.Image(mime="image/png", content="AAAA"),
+        events.Display(data={"text/plain": "Out"}),
+    )
+    (tmp_path / "figure-1.png").write_text("mine")
+    status, out, err = await command("exec", "c", cwd=tmp_path)
+    assert (status, out) == (0, HOSTILE.replace("\r\n", "\r\n") + "\\ud800\nOut\n")
+    assert err == "warning\nkernelbroker: picture saved: figure-2.png\n"
+    assert (tmp_path / "figure-2.png").read_bytes() == b"\0\0\0"
+    assert (tmp_path / "figure-1.png").read_text() == "mine"
+
+
+async def test_code_comes_from_a_file_or_from_stdin(connected, tmp_path):
+    """-f reads a file; nothing, or '-', reads stdin; options reach the broker."""
+    (tmp_path / "script.py").write_text("from file")
+    await command("exec", "-f", str(tmp_path / "script.py"), "--timeout", "3")
+    await command("exec", "--session", "work", stdin=b"from stdin")
+    await command("exec", "-", stdin=b"dash")
+    first, second, third = connected.ops(Execute)
+    assert (first.code, first.timeout, first.on_disconnect) == ("from file", 3, "interrupt")
+    assert (second.code, third.code) == ("from stdin", "dash")
+    assert list(connected.sessions) == ["work"]
+
+
+async def test_json_prints_the_events(connected, scripts):
+    """--json prints every event as one line of JSON."""
+    connected.cells["c"] = scripts.printing("a\nb")
+    status, out, _ = await command("exec", "c", "--json")
+    lines = [json.loads(line) for line in out.splitlines()]
+    assert [line["type"] for line in lines] == ["started", "stdout", "result"]
+    assert (status, lines[1]["content"]) == (0, "a\nb")
+
+
+async def test_a_failed_cell_is_status_1(connected, scripts):
+    """The traceback stands once on stderr; an error without one is told in a line."""
+    detail = events.ErrorDetail(name="E", value="v", cause="exception", traceback=["E: v"])
+    connected.cells["c"] = scripts.emitting(
+        events.Stderr(content="Traceback\nE: v\n"),
+        events.Result(success=False, error="E: v", error_detail=detail),
+    )
+    assert await command("exec", "c") == (1, "", "Traceback\nE: v\n")
+    detail = events.ErrorDetail(name="OutOfMemory", value="", cause="out_of_memory")
+    connected.cells["c"] = scripts.emitting(
+        events.Result(
+            success=False,
+            error="OutOfMemory: 2 GiB",
+            error_detail=detail,
+            kernel_restarted=True,
+            truncated=events.Truncated(output_bytes=5),
+        ),
+    )
+    status, _, err = await command("exec", "c")
+    assert (status, err.splitlines()) == (
+        1,
+        [
+            "kernelbroker: OutOfMemory: 2 GiB",
+            "kernelbroker: the kernel was restarted, and the session's state is lost",
+            "kernelbroker: cut: output_bytes 5",
+        ],
+    )
+
+
+async def test_no_broker_is_status_2_in_one_line(tmp_path):
+    """What is wrong with the broker, or a file, is one clear line."""
+    status, out, err = await command("--url", "http://127.0.0.1:1", "exec", "c")
+    assert (status, out, err.count("\n")) == (2, "", 1)
+    assert "Is the broker running?" in err
+    status, _, err = await command("exec", "-f", str(tmp_path / "none.py"))
+    assert (status, err.count("\n")) == (2, 1)
+
+
+async def test_health_prints_json(connected):
+    """`health` prints what the broker answers."""
+    status, out, _ = await command("health")
+    assert (status, json.loads(out)) == (0, {"status": "ok"})
+
+
+async def test_ctrl_c_interrupts_the_cell(connected, scripts):
+    """The first Ctrl-C interrupts the cell, whose end is then shown; status 130."""
+    connected.cells["c"] = scripts.forever
+    process = await start("exec", "c")
+    await connected.until(lambda: connected.ops(Execute))
+    process.send_signal(signal.SIGINT)
+    _, err = await asyncio.wait_for(process.communicate(), 20)
+    assert process.returncode == 130
+    assert b"once more to leave" in err
+    assert b"KeyboardInterrupt" in err
+
+
+async def test_ctrl_c_twice_leaves(connected):
+    """A cell that cannot be interrupted does not hold up the second Ctrl-C."""
+
+    async def deaf(execution):
+        await execution.interrupted.wait()
+        process.send_signal(signal.SIGINT)
+        await asyncio.Event().wait()
+
+    connected.cells["c"] = deaf
+    process = await start("exec", "c")
+    await connected.until(lambda: connected.ops(Execute))
+    process.send_signal(signal.SIGINT)
+    await asyncio.wait_for(process.communicate(), 20)
+    assert process.returncode == 130
+
+
+async def test_a_reader_that_leaves_is_no_error_message(connected, scripts):
+    """`kernelbroker exec … | head` ends quietly."""
+    connected.cells["c"] = scripts.printing(*["x" * 10_000] * 200)
+    process = await start("exec", "c")
+    process.stdout._transport.close()
+    err = await asyncio.wait_for(process.stderr.read(), 20)
+    assert (await process.wait(), err) == (1, b"")
+
+
+# Rendering.
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+def shown(*items, environ=None, images=None):
+    out, err = Terminal(), Terminal()
+    renderer = Renderer(out, err, images=images, environ=environ or {})
+    for item in items:
+        renderer.show(item)
+    return out.getvalue(), err.getvalue()
+
+
+def test_a_terminal_gets_colours_and_nothing_else_to_obey():
+    """Control sequences are taken out, wherever they stand; colours end with the output."""
+    out, err = shown(
+        events.Stdout(content=HOSTILE),
+        events.Stderr(content="\x1b[2Jx"),
+        events.Display(data={"text/plain": "\x1bc"}),
+        events.Result(success=False, error="\x1b[5n"),
+    )
+    assert out == "\x1b[31mred\x1b[0m2J\ttab\r\n\x1b[0m\n"
+    assert err == "xkernelbroker: \n"
+
+
+def test_a_sequence_cut_in_two_is_harmless():
+    """Half a sequence at the end of one event and half in the next stay apart."""
+    assert harmless("a\x1b") + harmless("[2Jb") == "a[2Jb"
+    assert harmless("\x1b]52;c;") + harmless("AAAA\x07") == "]52;c;AAAA"
+
+
+def test_a_table_is_aligned():
+    """The markdown of a table is padded by what characters take on the screen."""
+    table = "| name | n |\n| --- | --- |\n| a\\|b | 1 |\n| 日本 | 22 |\n| x\\\\ | 3 |"
+    assert aligned(table).splitlines() == [
+        "| name | n   |",
+        "| ---- | --- |",
+        "| a\\|b | 1   |",
+        "| 日本 | 22  |",
+        "| x\\\\  | 3   |",
+    ]
+    assert aligned("no table") == "no table"
+
+
+def test_the_result_shows_its_table_or_value():
+    """A table comes with its facts, anything else as JSON."""
+    frame = events.DataFrame(
+        var_name="df",
+        kind="pandas",
+        shape=(3, 1),
+        columns=["a"],
+        dtypes={"a": "int64"},
+        preview=[{"a": 1}],
+        markdown="| a |\n| --- |\n| 1 |",
+        memory_usage=24,
+    )
+    out, _ = shown(events.Stdout(content="x"), events.Result(success=True, dataframe=frame))
+    assert out == "x\ndf: 3 rows × 1 columns (pandas)\n| a   |\n| --- |\n| 1   |\n"
+    out, _ = shown(events.Result(success=True, return_value={"a": [1]}))
+    assert json.loads(out) == {"a": [1]}
+
+
+@pytest.mark.parametrize(
+    ("environ", "start"),
+    [
+        ({"TERM_PROGRAM": "iTerm.app"}, "\x1b]1337;File=inline=1;size=3:AAAA\x07"),
+        ({"TERM": "xterm-kitty"}, "\x1b_Ga=T,f=100,m=0;AAAA\x1b\\"),
+    ],
+)
+def test_pictures_are_shown_inline_where_the_terminal_can(environ, start):
+    """iTerm2 and kitty get the picture itself, encoded anew."""
+    out, err = shown(events.Image(mime="image/png", content="AAAA"), environ=environ)
+    assert (out, err) == (start + "\n", "")
+
+
+def test_pictures_are_saved_where_one_says(tmp_path):
+    """--images saves even where the terminal could show them; a wild type gets no wild name."""
+    for mime in ("image/png", "image/../../x"):
+        shown(
+            events.Image(mime=mime, content="AAAA"),
+            environ={"TERM": "xterm-kitty"},
+            images=tmp_path / "new",
+        )
+    assert {path.name for path in (tmp_path / "new").iterdir()} == {"figure-1.png", "figure-1.bin"}
