@@ -37,7 +37,7 @@ from .protocol.errors import (
     SessionGone,
     Unavailable,
 )
-from .protocol.events import Event, Result, Started
+from .protocol.events import Event, Result
 from .protocol.messages import (
     Close,
     Closed,
@@ -83,7 +83,6 @@ class Channel:
         self._failure: KernelBrokerError | None = None
         self._inboxes: dict[str, Inbox] = {}
         self._replies: dict[str, asyncio.Future[None]] = {}
-        self._unwanted: set[str] = set()
         self._op_count = 0
         # `_ready` is set while there is a connection, or will never be one again.
         self._ready = asyncio.Event()
@@ -197,11 +196,7 @@ class Channel:
         inbox.size = 0
         self._wake.set()
         if unfinished and inbox.request.on_disconnect == "interrupt" and inbox.failure is None:
-            if inbox.started:
-                await self._say(Interrupt())
-            else:
-                # An interrupt now would hit the execution before it.
-                self._unwanted.add(inbox.execution_id)
+            await self._say(Interrupt(execution_id=inbox.execution_id))
 
     # Everything else.
 
@@ -249,7 +244,6 @@ class Channel:
                 fruitless = 0 if await self._read(websocket) else fruitless + 1
                 self._ready.clear()
                 self._websocket = None
-                self._unwanted.clear()
                 for reply in self._replies.values():
                     if not reply.done():
                         reply.set_exception(self._unanswered())
@@ -291,10 +285,6 @@ class Channel:
             while inbox.full and not self._is_awaited():
                 self._wake.clear()
                 await self._wake.wait()
-        elif event.execution_id in self._unwanted and isinstance(event, Started | Result):
-            self._unwanted.discard(event.execution_id)
-            if isinstance(event, Started):
-                await self._say(Interrupt())
 
     def _take_reply(self, message: Reply) -> None:
         match message:
@@ -310,8 +300,6 @@ class Channel:
                     reply.set_exception(failure)
                 elif inbox is not None:
                     self._refuse(inbox, failure)
-                elif execution_id in self._unwanted:
-                    self._unwanted.discard(execution_id)
                 elif op_id is None and execution_id is None:
                     # It could be the answer to anything; nobody may wait for ever.
                     self._fail_all(failure)

@@ -9,7 +9,7 @@ import asyncio
 from collections import deque
 
 from .protocol.errors import KernelBrokerError, ProtocolError
-from .protocol.events import Event, Started
+from .protocol.events import Event
 from .protocol.messages import Execute
 
 MAX_EVENTS = 1_000
@@ -25,7 +25,6 @@ class Inbox:
         self.events: deque[tuple[Event, int]] = deque()
         self.size = 0
         self.seen = 0
-        self.started = False
         self.resuming = False
         self.to_send_again = False
         self.was_sent_again = False
@@ -47,7 +46,6 @@ class Inbox:
             return
         self.seen = event.seq
         self.resuming = False
-        self.started = self.started or type(event) is Started
         self.events.append((event, size))
         self.size += size
         self.wake()

@@ -234,9 +234,12 @@ class FakeBroker:
                     for event in execution.journal[after:]:
                         await send(connection, event)
                     execution.watchers.add(connection)
-            case Interrupt(op_id=op_id):
-                if session.running:
-                    session.running.interrupted.set()
+            case Interrupt(op_id=op_id, execution_id=execution_id):
+                meant = (
+                    session.running if execution_id is None else session.executions[execution_id]
+                )
+                if meant is not None:  # one that waits ends as soon as its turn comes
+                    meant.interrupted.set()
                 await send(connection, Done(op="interrupt", op_id=op_id))
             case Restart(op_id=op_id):
                 await send(connection, Done(op="restart", op_id=op_id))

@@ -10,10 +10,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Coroutine
+from collections.abc import Awaitable, Coroutine
 from typing import Any
 
-from kernelbroker.protocol.codec import decode_operation, encode
+import msgspec
+from kernelbroker.protocol.codec import decode_as, decode_operation, encode
 from kernelbroker.protocol.errors import (
     BadRequest,
     Conflict,
@@ -50,7 +51,7 @@ from .sessions import info
 
 logger = logging.getLogger(__name__)
 
-_MAX_TASKS = 32
+_MAX_TASKS = 256
 """Operations of one connection that may be under way at once."""
 
 
@@ -78,7 +79,15 @@ class SessionSocket(Authenticated, WebSocketHandler):
         try:
             operation = decode_operation(message)
         except ProtocolError as exc:
-            await self._send(ErrorReply(error=error_body(exc, self.request_id)))
+            echo = _echo(message)
+            await self._send(
+                ErrorReply(
+                    error=error_body(exc, self.request_id),
+                    op=echo.op,
+                    op_id=echo.op_id,
+                    execution_id=echo.execution_id,
+                )
+            )
             return
         try:
             if self._session is None:
@@ -120,7 +129,7 @@ class SessionSocket(Authenticated, WebSocketHandler):
                 self._submitted = [e for e in self._submitted if e.state is not ExecutionState.DONE]
                 self._submitted.append(execution)
             case Interrupt():
-                session.interrupt()
+                session.interrupt(operation.execution_id)
                 await self._done(operation)
             case Stdin():
                 await session.execution(operation.execution_id).answer(operation.value)
@@ -131,11 +140,13 @@ class SessionSocket(Authenticated, WebSocketHandler):
             case Restart():
                 self._spawn(self._finish(operation, session.restart()))
             case Close():
-                self._spawn(self._finish(operation, session.close("its client closed it")))
+                # The session closes even if its client does not wait for the answer.
+                closing = self.service.registry.close_soon(session, "its client closed it")
+                self._spawn(self._finish(operation, asyncio.shield(closing)))
             case Open():
                 raise Conflict("this connection has its session; use another connection")
 
-    async def _finish(self, operation: Operation, work: Coroutine[Any, Any, None]) -> None:
+    async def _finish(self, operation: Operation, work: Awaitable[None]) -> None:
         try:
             await work
         except RequestError as exc:
@@ -194,6 +205,21 @@ class SessionSocket(Authenticated, WebSocketHandler):
         except Exception:
             logger.exception("%s a WebSocket task failed", self.request_id)
             self.close(1011, "a fault of the broker's own")
+
+
+class _Echo(msgspec.Struct):
+    """What of a malformed operation still tells whose answer its error is."""
+
+    op: str | None = None
+    op_id: str | None = None
+    execution_id: str | None = None
+
+
+def _echo(message: str | bytes) -> _Echo:
+    try:
+        return decode_as(message, _Echo)
+    except ProtocolError:
+        return _Echo()
 
 
 def _name(operation: Operation) -> str:

@@ -76,10 +76,10 @@ class Execution:
             return ExecutionState.DONE
         return ExecutionState.RUNNING if self._running_on is not None else ExecutionState.QUEUED
 
-    def reject(self, name: str, message: str) -> None:
+    def reject(self, name: str, message: str, cause: Cause = "rejected") -> None:
         """End it before it ran; does nothing to one that has ended."""
         if self.state is ExecutionState.QUEUED:
-            detail = ErrorDetail(name=name, value=message, cause="rejected")
+            detail = ErrorDetail(name=name, value=message, cause=cause)
             self.journal.append(
                 Result(success=False, error=f"{name}: {message}", error_detail=detail)
             )

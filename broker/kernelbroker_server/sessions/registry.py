@@ -115,11 +115,12 @@ class Registry:
         finally:
             self.close_soon(session, "its one execution is over")
 
-    def close_soon(self, session: Session, reason: str) -> None:
+    def close_soon(self, session: Session, reason: str) -> asyncio.Task[None]:
         """Close it in the background; whoever asks may go."""
         task = asyncio.create_task(session.close(reason))
         self._closing.add(task)
         task.add_done_callback(self._closing.discard)
+        return task
 
     async def _open(self, session_id: str, options: SessionOptions) -> Session:
         pool = self._pools[options.template]

@@ -187,11 +187,19 @@ class Session:
         except KeyError:
             raise NotFound(f"session {self.id} has no execution {execution_id}") from None
 
-    def interrupt(self) -> None:
-        """Raise KeyboardInterrupt in the running cell; does nothing where none runs."""
+    def interrupt(self, execution_id: str | None = None) -> None:
+        """Raise KeyboardInterrupt in the running cell; does nothing where none runs.
+
+        With an id, that execution alone is meant: one that waits is taken out of the line.
+        """
         self._expect_open()
-        if self._running is not None:
-            self._running.interrupt()
+        running = self._running
+        if running is not None and execution_id in (None, running.id):
+            running.interrupt()
+        for execution in [e for e in self._queue if e.id == execution_id]:
+            self._queue.remove(execution)
+            self._gate.leave()
+            execution.reject("Interrupted", "interrupted before it ran", cause="interrupted")
 
     async def restart(self) -> None:
         """Replace the kernel: state lost, files kept. A running cell ends; waiting ones stay in line.

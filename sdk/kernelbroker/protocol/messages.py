@@ -112,8 +112,12 @@ class Execute(ExecutionRequest, tag_field="op", tag="execute"):
 class Interrupt(
     msgspec.Struct, tag_field="op", tag="interrupt", kw_only=True, forbid_unknown_fields=True
 ):
-    """Raise KeyboardInterrupt in the running cell; waiting executions stay in line."""
+    """Raise KeyboardInterrupt in the running cell; waiting executions stay in line.
 
+    With `execution_id` that execution alone is meant: one that waits is taken out of the line.
+    """
+
+    execution_id: Identifier | None = None
     op_id: OpId | None = None
 
 
