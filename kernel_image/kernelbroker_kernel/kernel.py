@@ -1,20 +1,20 @@
 """The kernel of a sandbox: ipykernel, set up for streaming, with the helper loaded.
 
-What differs from the stock kernel: text is shown after 5 ms instead of 200, long text is split, any
-text that Python can hold arrives (lone surrogates too), a figure that a cell leaves as its last
-expression is shown once, and every script has a font.
+What differs from the stock kernel: text is shown after 5 ms instead of 200, long text is split, what
+programs write arrives within their cell (see `streams.py`), any text that Python can hold arrives (lone
+surrogates too), a figure that a cell leaves as its last expression is shown once, and every script has
+a font.
 """
 
 from __future__ import annotations
 
 import importlib
 import json
+import signal
 import sys
-from collections.abc import Iterator
 from typing import Any
 
 from ipykernel.displayhook import ZMQShellDisplayHook
-from ipykernel.iostream import OutStream
 from ipykernel.ipkernel import IPythonKernel
 from ipykernel.kernelapp import IPKernelApp
 from ipykernel.zmqshell import ZMQInteractiveShell
@@ -22,7 +22,9 @@ from jupyter_client.jsonutil import json_clean, json_default
 from traitlets import List, Type, Unicode
 
 from . import fonts
-from .contract import STREAM_CHUNK_CHARS
+from .streams import Stream
+
+_encoder = json.JSONEncoder(default=json_default, allow_nan=False)
 
 
 def pack_json(value: Any) -> bytes:
@@ -31,25 +33,13 @@ def pack_json(value: Any) -> bytes:
     The stock packer writes UTF-8 and fails on lone surrogates, and with it the whole print is lost.
     """
     try:
-        text = json.dumps(value, default=json_default, allow_nan=False)
+        text = _encoder.encode(value)
     except (
         TypeError,
         ValueError,
     ):  # values of libraries, NaN: the stock packer cleans them as well
-        text = json.dumps(json_clean(value), default=json_default, allow_nan=False)
+        text = _encoder.encode(json_clean(value))
     return text.encode("ascii")
-
-
-class Stream(OutStream):
-    """Standard output and error of the cells."""
-
-    flush_interval = 0.005
-    """Seconds from a write to its being sent; 0.2 by default. The rate of a loop of prints is the same."""
-
-    def _flush_buffers(self) -> Iterator[tuple[dict[str, Any], str]]:
-        for parent, text in super()._flush_buffers():
-            for start in range(0, len(text), STREAM_CHUNK_CHARS):
-                yield parent, text[start : start + STREAM_CHUNK_CHARS]
 
 
 class DisplayHook(ZMQShellDisplayHook):
@@ -72,14 +62,53 @@ class Shell(ZMQInteractiveShell):
 
 
 class Kernel(IPythonKernel):
+    """Runs the cells, and lets an interrupt reach nothing but a cell.
+
+    The stock kernel raises KeyboardInterrupt wherever it stands: one that comes as its cell ends can
+    tear the kernel's own work, and the cell never gets its reply.
+    """
+
     shell_class = Type(Shell)
+    _interruptible = False
+    _interrupt_is_due = False
+
+    def pre_handler_hook(self) -> None:
+        self._interrupt_is_due = False
+        self.saved_sigint_handler = signal.signal(signal.SIGINT, self._on_sigint)
+
+    def _on_sigint(self, _number: int, _frame: object) -> None:
+        if self._interruptible:
+            raise KeyboardInterrupt
+        self._interrupt_is_due = True  # for a cell that is about to begin; else it is forgotten
+
+    async def do_execute(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
+        try:
+            try:
+                self._interruptible = True
+                if self._interrupt_is_due:
+                    raise KeyboardInterrupt
+                reply: dict[str, Any] = await super().do_execute(*args, **kwargs)
+                return reply
+            finally:
+                self._interruptible = False
+        except KeyboardInterrupt:  # it came outside of the user's code, but before the reply
+            self._interruptible = False
+            return {
+                "status": "error",
+                "ename": "KeyboardInterrupt",
+                "evalue": "",
+                "traceback": [],
+                "execution_count": self.execution_count,
+                "user_expressions": {},
+                "payload": [],
+            }
 
 
 class KernelApp(IPKernelApp):
     """Starts the kernel, and has the modules of the template loaded before it takes a cell."""
 
     kernel_class = Type(Kernel, klass=IPythonKernel)
-    outstream_class = Unicode(f"{__name__}.{Stream.__name__}")
+    outstream_class = Unicode(f"{Stream.__module__}.{Stream.__name__}")
     extensions = List(Unicode(), ["kernelbroker_kernel.helper"])
     imports: tuple[str, ...] = ()
 
@@ -102,6 +131,7 @@ def main(argv: list[str]) -> None:
     app.imports = tuple(imports)
     app.config.Session.packer = f"{__name__}.pack_json"
     app.config.HistoryManager.enabled = False  # no SQLite file; In and Out stay
+    app.log.setLevel("WARNING")  # left as it is, each message would become a record, to be dropped
     app.initialize([arg for arg in argv if not arg.startswith("--import=")])
     app.start()
 
