@@ -16,7 +16,12 @@ from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel, ByteSize, ConfigDict, Field, SecretStr, ValidationError
-from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
+from pydantic_settings import (
+    BaseSettings,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+    SettingsError,
+)
 
 PREFIX = "KERNELBROKER_"
 _FOR_CLIENTS = {"KERNELBROKER_URL", "KERNELBROKER_RUNTIME_FILE", "KERNELBROKER_CONFIG"}
@@ -177,6 +182,8 @@ def load(path: Path | None, environ: Mapping[str, str] = os.environ) -> Settings
             raise ConfigError(f"{path}: {exc}") from exc
     try:
         return Settings(**content)
+    except SettingsError as exc:  # a section in one variable, and not JSON; tells no value
+        raise ConfigError(f"in the environment: {exc}") from exc
     except ValidationError as exc:
         where = f"{path} or the environment" if path else "the environment"
         problems = (

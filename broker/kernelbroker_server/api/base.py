@@ -74,6 +74,7 @@ class Authenticated(RequestHandler):
 
     def initialize(self, service: Service) -> None:
         self.service = service
+        self.request_id = ""  # known from `prepare` on, which an unknown method does not reach
 
     def prepare(self) -> None:
         given = self.request.headers.get("X-Request-ID", "")

@@ -58,15 +58,22 @@ _MAX_TASKS = 256
 class SessionSocket(Authenticated, WebSocketHandler):
     """One client's connection."""
 
+    async def get(self, *args: Any, **kwargs: Any) -> None:
+        if self.request.headers.get("Upgrade", "").lower() != "websocket":
+            raise BadRequest("this path speaks WebSocket: connect with a WebSocket client")
+        await super().get(*args, **kwargs)
+
     def open(self, *_args: str, **_kwargs: str) -> None:
         self.set_nodelay(True)
         self._session: Session | None = None
         self._submitted: list[Execution] = []
         self._tasks: set[asyncio.Task[None]] = set()
+        self._watching = contextlib.ExitStack()
         self.service.websockets.add(self)
 
     def on_close(self) -> None:
         self.service.websockets.discard(self)
+        self._watching.close()
         for task in self._tasks:
             task.cancel()
         for execution in self._submitted:
@@ -111,13 +118,14 @@ class SessionSocket(Authenticated, WebSocketHandler):
             session, is_new = await self.service.registry.open(options)
         finally:
             self._tasks.discard(opening)
-        if self.ws_connection is None and is_new:
-            self.service.registry.close_soon(session, "its client went away while it was opened")
+        if self.ws_connection is None:
+            if is_new:
+                reason = "its client went away while it was opened"
+                self.service.registry.close_soon(session, reason)
             return
         self._session = session
-        watching = asyncio.Event()
-        self._spawn(self._pump(session, watching))
-        await watching.wait()
+        executions = self._watching.enter_context(session.watch())
+        self._spawn(self._pump(session, executions))
         await self._send(Opened(session=info(session, self.service.backend.isolation)))
 
     async def _perform(self, session: Session, operation: Operation) -> None:
@@ -170,15 +178,15 @@ class SessionSocket(Authenticated, WebSocketHandler):
 
     # Events.
 
-    async def _pump(self, session: Session, watching: asyncio.Event) -> None:
+    async def _pump(self, session: Session, executions: asyncio.Queue[Execution | None]) -> None:
         """Send the events of every execution from now on, then how the session ended."""
-        with session.watch() as executions:
-            watching.set()
-            while (execution := await executions.get()) is not None:
-                await self._follow(execution, 0)
+        while (execution := await executions.get()) is not None:
+            await self._follow(execution, 0)
         if session.closed_reason is None:
             self.close(1008, "too far behind; reconnect and resume")
             return
+        if answering := self._tasks - {asyncio.current_task()}:
+            await asyncio.wait(answering)  # nothing may come after the last word
         await self._send(Closed(reason=session.closed_reason))
         self.close(1000, "the session is closed")
 

@@ -17,7 +17,8 @@ from typing import Any, Self
 
 from kernelbroker.protocol.errors import ProtocolError
 from kernelbroker_kernel.contract import MAX_MESSAGE_BYTES
-from tornado.httpclient import AsyncHTTPClient, HTTPError, HTTPRequest
+from tornado.httpclient import AsyncHTTPClient, HTTPError, HTTPRequest, HTTPResponse
+from tornado.iostream import UnsatisfiableReadError
 from tornado.netutil import Resolver
 from tornado.simple_httpclient import SimpleAsyncHTTPClient
 from websockets.asyncio.client import ClientConnection, connect, unix_connect
@@ -32,6 +33,17 @@ logger = logging.getLogger(__name__)
 _FRAME_LIMIT = MAX_MESSAGE_BYTES + 64 * 1024
 _HTTP_BODY_LIMIT = 64 * 1024
 _INTERRUPT_TIMEOUT_S = 5.0
+_UNREACHABLE = (
+    OSError,
+    HTTPError,
+    WebSocketException,
+    # An answer that is not a gateway's.
+    UnsatisfiableReadError,
+    ValueError,
+    KeyError,
+    TypeError,
+    RecursionError,
+)
 _YIELD_EVERY = 64
 """Messages after which the reader lets others run: a flood from one kernel must not starve the rest."""
 
@@ -88,14 +100,16 @@ class KernelClient:
         )
         try:
             async with asyncio.timeout(timeout):
-                response = await http.fetch(
+                response = await _fetch(
+                    http,
                     HTTPRequest(
                         f"http://{authority}/api/kernels",
                         method="POST",
                         body="{}",
                         headers=headers,
                         request_timeout=timeout,
-                    )
+                        follow_redirects=False,
+                    ),
                 )
                 kernel_id = json.loads(response.body)["id"]
                 self = cls(http, f"http://{authority}/api/kernels/{kernel_id}", headers)
@@ -113,11 +127,13 @@ class KernelClient:
                 if isinstance(endpoint, UnixEndpoint):
                     self._websocket = await unix_connect(str(endpoint.path), url, **options)
                 else:
-                    self._websocket = await connect(url, **options)
+                    # With the address given twice, no redirect can lead elsewhere.
+                    host, port = endpoint.host, endpoint.port
+                    self._websocket = await connect(url, host=host, port=port, **options)
         except TimeoutError as exc:
             http.close()
             raise ChannelClosed(f"the gateway did not answer within {timeout:g} s") from exc
-        except (OSError, HTTPError, WebSocketException, ValueError, KeyError, TypeError) as exc:
+        except _UNREACHABLE as exc:
             http.close()
             raise ChannelClosed(f"the gateway could not be reached: {exc}") from exc
         except BaseException:
@@ -142,15 +158,16 @@ class KernelClient:
 
         Returns when the signal was sent; whether it helped shows in the cell's reply.
         """
-        with contextlib.suppress(HTTPError, OSError, TimeoutError):
-            await self._http.fetch(
+        with contextlib.suppress(*_UNREACHABLE):
+            await _fetch(
+                self._http,
                 HTTPRequest(
                     f"{self._kernel_url}/interrupt",
                     method="POST",
                     body="",
                     headers=self._headers,
                     request_timeout=_INTERRUPT_TIMEOUT_S,
-                )
+                ),
             )
         with contextlib.suppress(ChannelClosed):
             # The signal alone does not wake the kernel's event loop; any message on shell does.
@@ -161,6 +178,8 @@ class KernelClient:
         self._websocket.transport.abort()
         self._reader.cancel()
         await asyncio.wait([self._reader])
+        if not self.closed.done():  # the reader had not begun
+            self.closed.set_result("the channel was closed")
         self._http.close()
 
     async def _read(self) -> None:
@@ -186,3 +205,13 @@ class KernelClient:
             self._websocket.transport.abort()
             if not self.closed.done():
                 self.closed.set_result(reason)
+
+
+async def _fetch(http: AsyncHTTPClient, request: HTTPRequest) -> HTTPResponse:
+    """Carry out a request. If the caller is cancelled, it ends unnoticed.
+
+    Else Tornado would log, as an error, what goes wrong with a request that nobody waits for.
+    """
+    answer = http.fetch(request)
+    answer.add_done_callback(lambda done: done.cancelled() or done.exception())  # retrieved
+    return await asyncio.shield(answer)

@@ -40,6 +40,9 @@ _REPORT_BYTES = 1024 * 1024
 """What the helper is asked to keep a report to."""
 _HELPER_BYTES = 2 * _REPORT_BYTES
 """What is accepted from it: user code can send such messages as well."""
+_MAX_INPUTS = 1000
+_PROMPT_CHARS = 10_000
+"""Apart from the output's budget: a cell whose question is not shown would wait for nothing."""
 
 _T = TypeVar("_T")
 
@@ -111,9 +114,10 @@ class CellExecution:
         self._error: ErrorContent | None = None
         self._reply: _Reply | None = None
         self._execution_count: int | None = None
+        self._inputs = 0
         self._times: list[str] = ["", ""]
         self._summary = _Summary()
-        self._report = _Report()
+        self._report: _Report | None = None
 
     @property
     def cell_ended(self) -> bool:
@@ -131,10 +135,10 @@ class CellExecution:
         try:
             events = self._receive(message)
         except ProtocolError:
-            return []
-        if events and self.phase is Phase.SENT:
+            events = []
+        if self.phase is Phase.SENT and (events or not self._awaited):
             self.phase = Phase.STARTED
-            if not isinstance(events[0], Started):
+            if not (events and isinstance(events[0], Started)):
                 events.insert(0, Started(execution_count=self._execution_count))
         if not self._awaited:
             events.append(self._finish())
@@ -178,6 +182,8 @@ class CellExecution:
                 return []
             case "iopub", "execute_input":
                 self._execution_count = message.content_as(_ExecuteInput).execution_count
+                if self.phase is Phase.STARTED:  # a thread of an earlier cell printed first
+                    return []
                 return [Started(execution_count=self._execution_count)]
             case "iopub", "display_data" | "execute_result" | "update_display_data":
                 return self._display(message, kind)
@@ -185,10 +191,9 @@ class CellExecution:
                 self._error = message.content_as(ErrorContent)
                 return self._outputs.text(Stderr, traceback_text(self._error))
             case "iopub", "clear_output":
-                return [Clear(wait=message.content_as(_Clear).wait)]
+                return self._outputs.rich(Clear(wait=message.content_as(_Clear).wait), 0)
             case "stdin", "input_request":
-                request = message.content_as(_InputRequest)
-                return [Input(prompt=request.prompt, password=request.password)]
+                return self._input(message.content_as(_InputRequest))
             case "shell", "execute_reply":
                 return self._replied(message)
         return []
@@ -203,7 +208,7 @@ class CellExecution:
                 data = message.content_as(DisplayContent).data
                 if contract.REPORT_MIME in data and len(message.content) <= _HELPER_BYTES:
                     self._report = _convert(data[contract.REPORT_MIME], _Report)
-                else:
+                elif contract.REPORT_MIME in data or contract.DROPPED_MIME in data:
                     self._report = _Report(truncated="the report was too large to send")
             case "shell", "execute_reply":
                 self._awaited.discard((self._report_cell.msg_id, "reply"))
@@ -211,7 +216,12 @@ class CellExecution:
     def _replied(self, message: Incoming) -> list[Event]:
         self._awaited.discard((self._cell.msg_id, "reply"))
         self._times[1] = message.header.date
-        self._reply = message.content_as(_Reply)
+        try:
+            self._reply = message.content_as(_Reply)
+        except (
+            ProtocolError
+        ):  # an exception can say what its traceback is; the cell has ended anyway
+            self._reply = _Reply()
         self._execution_count = self._reply.execution_count or self._execution_count
         pages = [item.get("data") for item in self._reply.payload if item.get("source") == "page"]
         return [
@@ -220,6 +230,12 @@ class CellExecution:
             if isinstance(data, dict)
             for event in self._outputs.rich(Display(data=data), len(message.content))
         ]
+
+    def _input(self, request: _InputRequest) -> list[Event]:
+        if self._inputs >= _MAX_INPUTS:
+            return []
+        self._inputs += 1
+        return [Input(prompt=request.prompt[:_PROMPT_CHARS], password=request.password)]
 
     def _display(self, message: Incoming, kind: str) -> list[Event]:
         content = message.content_as(DisplayContent)
@@ -242,15 +258,18 @@ class CellExecution:
         truncated = self._outputs.truncated
         truncated.variables = self._summary.variables_dropped
         truncated.files = self._summary.files_truncated
-        truncated.report = self._report.truncated
+        report = self._report or _Report()
+        if success and self._report_cell and self._report is None:
+            report.truncated = "the kernel sent no report"  # the cell has disabled what it takes
+        truncated.report = report.truncated
         return Result(
             success=success,
             execution_count=self._execution_count,
             execution_time=self._execution_time(),
             error=one_line(detail) if detail else None,
             error_detail=detail,
-            dataframe=self._report.dataframe,
-            return_value=self._report.return_value,
+            dataframe=report.dataframe,
+            return_value=report.return_value,
             variables=self._summary.variables[: self._limits.max_variables],
             files=self._summary.files,
             truncated=self._cut(),
@@ -310,5 +329,5 @@ def _convert(value: Any, type_: type[_T]) -> _T:
     """User code can send this MIME type as well; what does not fit counts for nothing."""
     try:
         return msgspec.convert(value, type_)
-    except msgspec.ValidationError:
+    except (msgspec.ValidationError, UnicodeError):  # the latter for a key with a lone surrogate
         return type_()

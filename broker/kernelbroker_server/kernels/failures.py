@@ -12,7 +12,7 @@ _ERROR_VALUE_CHARS = 10_000
 _TRACEBACK_LINES = 200
 _TRACEBACK_CHARS = 100_000
 
-_ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|[@-Z\\-_])")
+_ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|[@-Z\\-_])?")
 
 
 class ErrorContent(msgspec.Struct):
@@ -28,14 +28,15 @@ def failure(
 ) -> ErrorDetail:
     """Why a cell failed whose reply had this status; `interruption` says why it was interrupted."""
     traceback = _plain_traceback(error)
+    ename = " ".join(error.ename.split())[:_ERROR_LINE_CHARS]  # a class can have any name
     if interruption is not None:
         cause, message = interruption
-        name = "TimeoutError" if cause == "timeout" else error.ename or "KeyboardInterrupt"
+        name = "TimeoutError" if cause == "timeout" else ename or "KeyboardInterrupt"
         return ErrorDetail(name=name, value=message, cause=cause, traceback=traceback)
     if status == "aborted":
         return ErrorDetail(name="Aborted", value="the kernel skipped the cell", cause="rejected")
     return ErrorDetail(
-        name=error.ename[:_ERROR_LINE_CHARS] or "Error",
+        name=ename or "Error",
         value=error.evalue[:_ERROR_VALUE_CHARS],
         cause="exception",
         traceback=traceback,

@@ -82,7 +82,7 @@ class Outputs:
             return []
         display_id = content.transient.get("display_id")
         if display_id is None and not update and (image := _image(content)):
-            return self.rich(image, len(image.content))
+            return self.rich(image, _size(image.content))
         event = Display(
             data=content.data,
             metadata=content.metadata,
@@ -139,4 +139,7 @@ def _size(text: str) -> int:
 
 def _cut(text: str, size: int) -> str:
     """The beginning of a text that fits into `size` bytes of UTF-8."""
-    return text.encode("utf-8", "surrogatepass")[:size].decode("utf-8", "ignore")
+    data = text.encode("utf-8", "surrogatepass")
+    while size and data[size] & 0xC0 == 0x80:  # not within a character
+        size -= 1
+    return data[:size].decode("utf-8", "surrogatepass")

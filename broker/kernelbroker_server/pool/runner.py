@@ -115,6 +115,7 @@ class Pool:
         future: asyncio.Future[WarmSandbox] = asyncio.get_running_loop().create_future()
         self._waiters[waiter] = future
         try:
+            self._bury_dead()
             self._carry_out(self._state.acquire(waiter, urgent=urgent))
             if not future.done():
                 await asyncio.wait([future], timeout=timeout)
@@ -159,6 +160,7 @@ class Pool:
             if not future.done():
                 future.set_exception(PoolClosed())
         self._carry_out(self._state.close())
+        await asyncio.sleep(0)  # a launch that is cancelled before its first step tells nobody
         for task in self._tasks:
             if task.get_name().startswith("launch"):
                 task.cancel()
@@ -227,11 +229,14 @@ class Pool:
                 if not opening.done():
                     opening.cancel()
                     await asyncio.wait([opening])
-            if opening.cancelled() or opening.exception() is not None:
+                if not opening.cancelled() and opening.exception() is None:
+                    client = opening.result()  # to be closed, whatever comes next
+            if client is None:
                 await asyncio.wait([sandbox.ended], timeout=_END_GRACE_S)
                 if sandbox.ended.done():
                     raise LaunchError(f"the sandbox ended at once: {sandbox.ended.result().detail}")
-            client = opening.result()
+                opening.result()
+            assert client is not None
             warm = WarmSandbox(sandbox, client)
             await run_silently(warm, "pass", {})
             return warm
@@ -251,6 +256,12 @@ class Pool:
     def _resume(self) -> None:
         if not self._closed:
             self._carry_out(self._state.resume_launches())
+
+    def _bury_dead(self) -> None:
+        """See to those that ended in this very turn of the loop, before `_watch` has its own."""
+        for name, warm in self._sandboxes.items():
+            if not warm.alive:
+                self._carry_out(self._state.died(name))
 
     async def _watch(self, name: str, warm: WarmSandbox) -> None:
         """A warm sandbox that dies, or becomes deaf, is replaced before anyone gets it."""

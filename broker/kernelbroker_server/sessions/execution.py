@@ -7,6 +7,7 @@ exactly one result, and the run ends.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import enum
 import time
 from collections.abc import Coroutine
@@ -127,12 +128,13 @@ class Execution:
 
         warm.client.on_message = on_message
         try:
-            for message in self._cell.outgoing:
-                await warm.client.send(message)
-            return await self._wait(warm, finished, grace)
-        except ChannelClosed:
-            await self._died(warm)
-            return False
+            self._spawn(self._send(warm))  # a gateway that does not read must hold up nothing here
+            usable = await self._wait(warm, finished, grace)
+            if usable and self._tasks:
+                await asyncio.wait(
+                    self._tasks
+                )  # an interrupt on its way must not hit the next cell
+            return usable
         except BaseException:
             self._end("sandbox_lost", "SandboxLost", "the broker gave up this execution")
             raise
@@ -140,6 +142,11 @@ class Execution:
             warm.client.on_message = None
             for task in self._tasks:
                 task.cancel()
+
+    async def _send(self, warm: WarmSandbox) -> None:
+        with contextlib.suppress(ChannelClosed):  # `closed` tells of it, too
+            for message in self._cell.outgoing:
+                await warm.client.send(message)
 
     async def _wait(self, warm: WarmSandbox, finished: asyncio.Future[None], grace: float) -> bool:
         """See the cell through: first its own time, then, once interrupted, the grace period."""

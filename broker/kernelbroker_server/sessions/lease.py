@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from kernelbroker.protocol.errors import BadRequest, TooManyRequests, Unavailable
 from kernelbroker.protocol.messages import SessionOptions
 from kernelbroker_kernel.contract import CONFIGURE_CODE
@@ -88,10 +90,14 @@ class Lease:
         try:
             if self._options.env or self._options.cwd is not None:
                 asked = {"configure": {"env": self._options.env, "cwd": self._options.cwd}}
-                await run_silently(warm, CONFIGURE_CODE, asked, on_error=BadRequest)
+                async with asyncio.timeout(self._timeout):
+                    await run_silently(warm, CONFIGURE_CODE, asked, on_error=BadRequest)
         except ChannelClosed as exc:
             self._pool.release(warm)
             raise Unavailable(f"the sandbox ended at once: {exc}", retry_after=1) from exc
+        except TimeoutError:
+            self._pool.release(warm)
+            raise Unavailable("a fresh sandbox did not answer", retry_after=1) from None
         except BaseException:
             self._pool.release(warm)
             raise

@@ -69,13 +69,15 @@ class Registry:
         session = self._sessions.get(session_id)
         if session is not None:
             return self._same(session, options), False
+        self._forget()
         if session_id in self._gone:
             self.get(session_id)
         opening = self._opening.get(session_id)
+        is_new = opening is None
         if opening is None:
             opening = asyncio.create_task(self._open(session_id, options))
             self._opening[session_id] = opening
-            opening.add_done_callback(lambda _: self._opening.pop(session_id, None))
+            opening.add_done_callback(lambda done: self._opened(session_id, done))
         self._waiting[session_id] = self._waiting.get(session_id, 0) + 1
         try:
             session = await asyncio.shield(opening)
@@ -83,13 +85,13 @@ class Registry:
             if opening.cancelled():
                 raise Unavailable("the broker is shutting down", retry_after=10) from None
             if self._waiting[session_id] == 1:
-                self._abandon(opening)
+                self._abandon(session_id, opening)
             raise
         finally:
             self._waiting[session_id] -= 1
             if not self._waiting[session_id]:
                 del self._waiting[session_id]
-        return self._same(session, options), True
+        return self._same(session, options), is_new
 
     def get(self, session_id: str) -> Session:
         """Raises SessionGone where it was closed within the last hour, NotFound where it is unknown."""
@@ -129,8 +131,13 @@ class Registry:
         self._sessions[session_id] = session
         return session
 
-    def _abandon(self, opening: asyncio.Task[Session]) -> None:
-        """Nobody waits for it any more."""
+    def _opened(self, session_id: str, opening: asyncio.Task[Session]) -> None:
+        if self._opening.get(session_id) is opening:
+            del self._opening[session_id]
+
+    def _abandon(self, session_id: str, opening: asyncio.Task[Session]) -> None:
+        """Nobody waits for it any more; who asks for this id from now on opens it anew."""
+        self._opened(session_id, opening)
         opening.cancel()
 
         def close(task: asyncio.Task[Session]) -> None:

@@ -110,11 +110,12 @@ class Session:
         if self.closed_reason is None:
             self.closed_reason = reason
             self._on_closed(self, reason)
-            self._wake.set()
             if self._running is not None:
                 self._running.abort(Abort("interrupted", "SessionClosed", reason))
             if worker and (self._running is None or self._running.state is ExecutionState.QUEUED):
-                worker.cancel()  # it may wait for a sandbox or a turn; nothing runs that could be lost
+                # It may wait for a sandbox or a turn; nothing runs that could be lost. Not at once: a
+                # task that is cancelled before its first step would give nothing back.
+                asyncio.get_running_loop().call_soon(worker.cancel)
         if worker is not None:
             await asyncio.wait([worker])
 
@@ -288,6 +289,9 @@ class Session:
         except RequestError as exc:  # no sandbox to be had; the next execution tries again
             execution.reject(type(exc).__name__, exc.message)
             return
+        except asyncio.CancelledError:
+            execution.reject("SessionClosed", self.closed_reason or "the session was closed")
+            raise
         except BaseException as exc:
             execution.reject("SandboxLost", str(exc) or type(exc).__name__)
             raise
@@ -303,11 +307,12 @@ class Session:
         try:
             await self._lease.replace()
         except RequestError as exc:
+            self._restarting = None
             restarting.set_exception(exc)
         else:
-            restarting.set_result(None)
-        finally:
             self._restarting = None
+            restarting.set_result(None)
+        finally:  # otherwise `_end` answers, for the session ends
             self._lease.state_lost = False  # it was asked for
             self.active_at = time.time()
 

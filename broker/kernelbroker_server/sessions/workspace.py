@@ -23,8 +23,8 @@ class HeldFiles:
 
     def take(self, workspace: Path) -> None:
         """Move everything out of a workspace that is about to be removed."""
-        if self._directory is None:
-            self._directory = Path(tempfile.mkdtemp(prefix="held-", dir=workspace.parent))
+        if self._directory is None:  # outside the sandbox's own directory, which goes with it
+            self._directory = Path(tempfile.mkdtemp(prefix="held-", dir=workspace.parents[1]))
         _move_entries(workspace, self._directory)
 
     def give(self, workspace: Path) -> None:
@@ -54,10 +54,11 @@ def _move_entries(source: Path, target: Path) -> None:
 def _unlock(path: Path) -> None:
     """Renaming a directory to another parent needs the right to write to it, whoever owns it."""
     if stat.S_ISDIR(path.lstat().st_mode):
-        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+        # O_PATH: one that may not even be read is unlocked as well.
+        descriptor = os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW)
         try:
             mode = stat.S_IMODE(os.fstat(descriptor).st_mode)
             if mode & 0o700 != 0o700:
-                os.fchmod(descriptor, mode | 0o700)
+                Path(f"/proc/self/fd/{descriptor}").chmod(mode | 0o700)
         finally:
             os.close(descriptor)

@@ -27,15 +27,22 @@ class _Head(msgspec.Struct):
     type: str
 
 
+_head_decoder = msgspec.json.Decoder(_Head)
 _INCOMING_TYPES = frozenset(cls.__struct_config__.tag for cls in (*Event.__args__, *Reply.__args__))
 
 
 def encode(message: Any) -> bytes:
-    """JSON in UTF-8; never fails for text that Python can hold."""
+    """JSON in UTF-8; never fails for text that Python can hold. NaN and infinities become null."""
     try:
         return _encoder.encode(message)
     except UnicodeEncodeError:
-        return json.dumps(msgspec.to_builtins(message), separators=(",", ":")).encode("ascii")
+        value = msgspec.to_builtins(message)
+    try:
+        text = json.dumps(value, separators=(",", ":"), allow_nan=False)
+    except ValueError:  # msgspec writes null for what JSON has no number for
+        value = json.loads(json.dumps(value), parse_constant=lambda _name: None)
+        text = json.dumps(value, separators=(",", ":"))
+    return text.encode("ascii")
 
 
 def decode_as(data: bytes | str, type_: type[T]) -> T:
@@ -66,8 +73,8 @@ def decode_incoming(data: bytes | str) -> Event | Reply | None:
         return _decode(data, Event | Reply, _incoming_decoder)
     except ProtocolError:
         try:
-            head = msgspec.json.decode(data, type=_Head)
-        except (msgspec.MsgspecError, UnicodeError):
+            head = _decode(data, _Head, _head_decoder)
+        except ProtocolError:
             pass
         else:
             if head.type not in _INCOMING_TYPES:
@@ -82,9 +89,13 @@ def _decode(data: bytes | str, type_: Any, decoder: msgspec.json.Decoder[T]) -> 
         raise ProtocolError(str(exc)) from exc
     except (msgspec.DecodeError, UnicodeError, RecursionError) as exc:
         try:
-            value: T = msgspec.convert(json.loads(data), type_)
+            value: T = msgspec.convert(json.loads(data, parse_constant=_refuse), type_)
         except msgspec.ValidationError as again:
             raise ProtocolError(str(again)) from exc
         except (ValueError, RecursionError):
             raise ProtocolError(f"not JSON: {exc}") from exc
         return value
+
+
+def _refuse(constant: str) -> None:
+    raise ValueError(f"{constant} is not JSON")

@@ -15,8 +15,10 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 import msgspec
 
-Identifier: TypeAlias = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_.-]{1,64}$")]
-"""An id that a client may choose: safe in a path, a header and a log line."""
+Identifier: TypeAlias = Annotated[
+    str, msgspec.Meta(pattern=r"^[A-Za-z0-9_-][A-Za-z0-9_.-]{0,63}(?!\n)$")
+]
+"""An id that a client may choose: safe in a path (no `..`), a header and a log line (no newline)."""
 
 OpId: TypeAlias = Annotated[str, msgspec.Meta(max_length=64)]
 

@@ -13,17 +13,14 @@ returns, which line-based readers fold) as numeric references. In JSON the three
 
 from __future__ import annotations
 
-import json
 import re
 from html import escape
-
-import msgspec
 
 from .codec import encode
 from .events import Clear, Display, Event, Image, Input, Result, Started, Stderr, Stdout
 
 _NUMERIC = re.compile("[\ud800-\udfff\r]")
-_ENTITY = re.compile(r"&(?:amp|lt|gt|#x([0-9A-F]+));")
+_ENTITY = re.compile(r"&(?:amp|lt|gt|#x([0-9A-F]{1,4}));")
 _NAMED = {"&amp;": "&", "&lt;": "<", "&gt;": ">"}
 
 
@@ -58,8 +55,5 @@ def unescape_text(text: str) -> str:
 
 def _json(value: object) -> str:
     """JSON without `<`, `>` and `&`; they can stand only within its strings, where escapes serve."""
-    if isinstance(value, msgspec.Struct):
-        text = encode(value).decode()
-    else:
-        text = json.dumps(value, ensure_ascii=True, separators=(",", ":"))
+    text = encode(value).decode()
     return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
