@@ -76,8 +76,8 @@ class Renderer:
         elif result.return_value is not None:
             self._line(json.dumps(result.return_value, indent=2, ensure_ascii=False))
         detail = result.error_detail
-        if result.error and not (detail is not None and detail.traceback):
-            # A traceback has come as stderr before.
+        if result.error and not (detail and detail.cause == "exception" and detail.traceback):
+            # An exception's traceback has come as stderr before; a timeout's tells nothing of it.
             self.remark(result.error)
         if result.kernel_restarted:
             self.remark("the kernel was restarted, and the session's state is lost")

@@ -197,6 +197,8 @@ class Session:
         running = self._running
         if running is not None and execution_id in (None, running.id):
             running.interrupt()
+            if execution_id is not None:  # it may wait for its turn among all sessions
+                running.reject("Interrupted", "interrupted before it ran", cause="interrupted")
         for execution in [e for e in self._queue if e.id == execution_id]:
             self._queue.remove(execution)
             self._gate.leave()
@@ -211,7 +213,7 @@ class Session:
         self._expect_open()
         if self._restarting is None:
             self._restarting = asyncio.get_running_loop().create_future()
-            if self._running is not None:
+            if self._running is not None and self._running.state is ExecutionState.RUNNING:
                 self._running.abort(Abort("interrupted", "Restarted", "the kernel was restarted"))
             self._wake.set()
         await asyncio.shield(self._restarting)
@@ -282,6 +284,11 @@ class Session:
         try:
             async with self._gate.turn():
                 warm = await lease.living()
+                if self._restarting is not None:
+                    await self._restart(self._restarting)
+                    warm = await lease.living()
+                if execution.state is ExecutionState.DONE:  # interrupted while it waited
+                    return
                 state_lost, lease.state_lost = lease.state_lost, False
                 usable = await execution.run(
                     warm, grace=self.limits.interrupt_grace, state_lost=state_lost

@@ -1,0 +1,490 @@
+"""The pool over a backend whose gateways are scripted: leases, failures, cancellation, the end."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from kernelbroker_server.backends.base import EndCause, LaunchError, SandboxSpec
+from kernelbroker_server.pool import runner
+from kernelbroker_server.pool.runner import AcquireTimeout, Pool, PoolClosed
+from kernelbroker_server.pool.state import PoolFull, PoolLimits
+
+from tests.support.backend import FakeBackend, FakeSandbox, fake_backend
+from tests.support.gateway import Cell, CellFailed
+from tests.support.waiting import DEADLINE_S, broker_tasks, turns, until
+
+STOP_S = 5.0
+
+
+def make(
+    backend: FakeBackend,
+    min_size: int = 1,
+    max_size: int = 3,
+    max_waiters: int = 3,
+    max_launches: int = 2,
+    **options: Any,
+) -> Pool:
+    limits = PoolLimits(min_size, max_size, max_waiters, max_launches)
+    return Pool(backend, SandboxSpec(), limits, **options)
+
+
+@asynccontextmanager
+async def running(backend: FakeBackend, **options: Any) -> AsyncIterator[Pool]:
+    """A pool that has filled itself; it must stop in order."""
+    pool = make(backend, **options)
+    pool.start()
+    limits = pool._state.limits
+    await until(lambda: pool.status().idle_containers == min(limits.min_size, limits.max_size))
+    try:
+        yield pool
+    finally:
+        async with asyncio.timeout(DEADLINE_S):
+            await pool.stop(STOP_S)
+        check(pool)
+
+
+def check(pool: Pool) -> None:
+    """Nothing may be out of order, at any moment."""
+    pool._state.validate_state()
+    assert pool.status().pending_requests == pool._state.waiters
+
+
+def fail(reason: str = "no luck") -> Callable[[FakeSandbox], Any]:
+    async def launch(_sandbox: FakeSandbox) -> None:
+        raise LaunchError(reason)
+
+    return launch
+
+
+@pytest.fixture
+def no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runner, "_BACKOFF_S", (0.0,))
+
+
+async def test_fills_and_replenishes(backend: FakeBackend) -> None:
+    """A pool fills in the background, and fills again what was leased."""
+    async with running(backend, min_size=2, max_size=4) as pool:
+        assert pool.status() == runner.PoolStatus(2, 2, 0, 0, 0)
+        warm = await pool.acquire(timeout=1)
+        await until(lambda: pool.status().idle_containers == 2)
+        assert pool.status() == runner.PoolStatus(3, 2, 1, 0, 0)
+        pool.release(warm)
+        await until(lambda: pool.status().total_containers == 2)
+        assert warm.sandbox.id not in backend.live
+
+
+async def test_warm_lease_waits_for_nothing(backend: FakeBackend) -> None:
+    """To lease a warm sandbox takes not one turn of the loop."""
+    async with running(backend) as pool:
+        acquiring = pool.acquire(timeout=1)
+        with pytest.raises(StopIteration) as stop:
+            acquiring.send(None)
+        warm = stop.value.value
+        assert warm.alive
+        pool.release(warm)
+
+
+async def test_warm_means_that_a_cell_has_run(backend: FakeBackend) -> None:
+    """A leased kernel has run a cell, and what it sends before its session listens is dropped."""
+    async with running(backend) as pool:
+        warm = await pool.acquire(timeout=1)
+        cells = backend.live[warm.sandbox.id].gateway.cells
+        assert [cell.content["silent"] for cell in cells] == [True]
+        pool.release(warm)
+
+
+async def test_never_leased_twice(backend: FakeBackend) -> None:
+    """No sandbox is leased a second time, nor to two at once."""
+    async with running(backend, min_size=1, max_size=2) as pool:
+        seen = set()
+        for _ in range(5):
+            pair = await asyncio.gather(*(pool.acquire(timeout=DEADLINE_S) for _ in range(2)))
+            for warm in pair:
+                assert warm.sandbox.id not in seen
+                seen.add(warm.sandbox.id)
+                pool.release(warm)
+        assert len(seen) == 10
+
+
+async def test_waiters_in_order(backend: FakeBackend) -> None:
+    """Who waits longest is first, but for those who lost their sandbox."""
+    async with running(backend, min_size=0, max_size=1) as pool:
+        order: list[str] = []
+
+        async def lease(name: str, *, urgent: bool = False) -> None:
+            warm = await pool.acquire(timeout=DEADLINE_S, urgent=urgent)
+            order.append(name)
+            pool.release(warm)
+
+        first = await pool.acquire(timeout=DEADLINE_S)
+        tasks = [asyncio.create_task(lease(name)) for name in "abc"]
+        await turns(1)
+        tasks.append(asyncio.create_task(lease("urgent", urgent=True)))
+        await turns(1)
+        with pytest.raises(PoolFull):
+            await pool.acquire(timeout=1)
+        pool.release(first)
+        await asyncio.gather(*tasks)
+        assert order == ["urgent", "a", "b", "c"]
+
+
+async def test_timeout(backend: FakeBackend) -> None:
+    """Who waits too long is told so, and what comes later is not lost on them."""
+    async with running(backend, min_size=0, max_size=1) as pool:
+        first = await pool.acquire(timeout=DEADLINE_S)
+        with pytest.raises(AcquireTimeout, match="busy"):
+            await pool.acquire(timeout=0.01)
+        assert pool.status().pending_requests == 0
+        pool.release(first)
+        second = await pool.acquire(timeout=DEADLINE_S)
+        pool.release(second)
+
+
+@pytest.mark.usefixtures("no_pause")
+async def test_launches_that_fail(backend: FakeBackend, caplog: pytest.LogCaptureFixture) -> None:
+    """Failures are told and tried again until one succeeds, and then forgotten."""
+    failures = iter(["the first", "the second"])
+
+    async def launch(_sandbox: FakeSandbox) -> None:
+        for reason in failures:
+            raise LaunchError(reason)
+
+    backend.on_launch = launch
+    async with running(backend, min_size=1, max_launches=1) as pool:
+        assert backend.launched == 3
+        assert pool.last_failure == ""
+    assert "the first" in caplog.text
+    assert "the second" in caplog.text
+
+
+async def test_pauses_grow(backend: FakeBackend, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each failure in a row makes the next pause longer, up to the longest; success resets it."""
+    pauses: list[float] = []
+    loop = asyncio.get_running_loop()
+    call_later = loop.call_later
+
+    def later(delay: float, callback: Any, *args: Any, **kwargs: Any) -> asyncio.TimerHandle:
+        if getattr(callback, "__name__", "") == "_resume":
+            pauses.append(delay)
+            delay = 0
+        return call_later(delay, callback, *args, **kwargs)
+
+    monkeypatch.setattr(loop, "call_later", later)
+    backend.on_launch = fail()
+    pool = make(backend, max_launches=1)
+    pool.start()
+    await until(lambda: len(pauses) == 8)
+    assert pauses == [0.5, 1, 2, 4, 8, 15, 15, 15]
+    assert pool.last_failure == "no luck"
+    backend.on_launch = None
+    warm = await pool.acquire(timeout=DEADLINE_S)
+    backend.on_launch = fail()
+    pauses.clear()
+    pool.release(warm)
+    await until(lambda: pauses)
+    assert pauses[0] == 0.5
+    await pool.stop(STOP_S)
+
+
+async def test_waiter_is_told_why(backend: FakeBackend) -> None:
+    """Who waited in vain is told why there is no sandbox."""
+    backend.on_launch = fail("the disk is full")
+    pool = make(backend)
+    pool.start()
+    with pytest.raises(AcquireTimeout, match="the disk is full"):
+        await pool.acquire(timeout=0.05)
+    await pool.stop(STOP_S)
+
+
+async def ends_at_once(sandbox: FakeSandbox) -> None:
+    await sandbox.die(detail="no python here")
+
+
+async def refuses(sandbox: FakeSandbox) -> None:
+    async def closes(_handler: Any) -> None:
+        await sandbox.gateway.stop()
+
+    sandbox.gateway.on_channel = closes
+
+
+async def surprises(_sandbox: FakeSandbox) -> None:
+    raise ZeroDivisionError("what nobody foresaw")
+
+
+async def dies_while_warming(sandbox: FakeSandbox) -> None:
+    async def die(cell: Cell) -> None:
+        cell.kernel.spawn(asyncio.shield(asyncio.ensure_future(sandbox.die(detail="it choked"))))
+        await asyncio.Event().wait()
+
+    sandbox.gateway.scripts = {"pass": die}
+
+
+async def fails_its_first_cell(sandbox: FakeSandbox) -> None:
+    async def broken(_cell: Cell) -> None:
+        raise CellFailed("ImportError", "no pandas")
+
+    sandbox.gateway.scripts = {"pass": broken}
+
+
+@pytest.mark.usefixtures("no_pause")
+@pytest.mark.parametrize(
+    ("launch", "told"),
+    [
+        (ends_at_once, "no python here"),
+        (refuses, "closed the channel"),
+        (surprises, "what nobody foresaw"),
+        (dies_while_warming, "closed the channel"),
+        (fails_its_first_cell, "no pandas"),
+    ],
+)
+async def test_sandboxes_that_do_not_become_warm(
+    backend: FakeBackend, launch: Any, told: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However a sandbox fails to become warm, it is removed, the reason is told, another is tried."""
+    monkeypatch.setattr(runner, "_END_GRACE_S", 0.01)
+    backend.on_launch = launch
+    pool = make(backend, max_launches=1)
+    pool.start()
+    await until(lambda: pool.last_failure)
+    assert told in pool.last_failure
+    backend.on_launch = None
+    warm = await pool.acquire(timeout=DEADLINE_S)
+    pool.release(warm)
+    await pool.stop(STOP_S)
+
+
+@pytest.mark.usefixtures("no_pause")
+async def test_launch_that_takes_too_long(backend: FakeBackend) -> None:
+    """A sandbox that does not become warm in time is given up."""
+
+    async def silent(sandbox: FakeSandbox) -> None:
+        async def never() -> None:
+            await asyncio.Event().wait()
+
+        sandbox.gateway.on_start = never
+
+    backend.on_launch = silent
+    pool = make(backend, launch_timeout=0.05)
+    pool.start()
+    await until(lambda: pool.last_failure)
+    assert "0.05 s" in pool.last_failure
+    await pool.stop(STOP_S)
+
+
+@pytest.mark.parametrize("how", ["sandbox ends", "channel closes"])
+async def test_dead_sandbox_is_replaced(backend: FakeBackend, how: str) -> None:
+    """A warm sandbox that dies is replaced before anyone gets it."""
+    async with running(backend, min_size=1) as pool:
+        (dead,) = backend.live.values()
+        if how == "sandbox ends":
+            await dead.die()
+        else:
+            await dead.gateway.stop()
+        await until(lambda: dead.id not in backend.live)
+        warm = await pool.acquire(timeout=DEADLINE_S)
+        assert warm.alive
+        assert warm.sandbox.id != dead.id
+        pool.release(warm)
+
+
+async def test_sandbox_that_died_this_very_moment(backend: FakeBackend) -> None:
+    """Not even in the turn of the loop in which it ended is a dead sandbox leased."""
+    async with running(backend, min_size=1) as pool:
+        (dead,) = backend.live.values()
+        dead.ended.set_result(runner.SandboxEnd(EndCause.OUT_OF_MEMORY, "gone"))
+        warm = await pool.acquire(timeout=DEADLINE_S)
+        assert warm.sandbox.id != dead.id
+        pool.release(warm)
+
+
+async def test_leased_sandbox_that_dies(backend: FakeBackend) -> None:
+    """A leased sandbox that dies stays its session's until that releases it; the cause is known."""
+    async with running(backend) as pool:
+        warm = await pool.acquire(timeout=1)
+        await backend.live[warm.sandbox.id].die(EndCause.OUT_OF_MEMORY, "too big")
+        async with asyncio.timeout(DEADLINE_S):
+            assert (await warm.end()).cause is EndCause.OUT_OF_MEMORY
+        assert pool.status().busy_containers == 1
+        pool.release(warm)
+
+
+async def test_channel_that_closes(backend: FakeBackend, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A sandbox that lives on without its channel is lost."""
+    monkeypatch.setattr(runner, "_END_GRACE_S", 0.01)
+    async with running(backend) as pool:
+        warm = await pool.acquire(timeout=1)
+        await backend.live[warm.sandbox.id].gateway.stop()
+        async with asyncio.timeout(DEADLINE_S):
+            assert (await warm.end()).cause is EndCause.SANDBOX_LOST
+        assert not warm.alive
+        pool.release(warm)
+
+
+# Cancellation, at every await.
+
+
+async def cancelled_after(work: Any, count: int) -> asyncio.Task[Any]:
+    """Run so many turns of the loop, then cancel."""
+    task = asyncio.ensure_future(work)
+    await turns(count)
+    task.cancel()
+    async with asyncio.timeout(DEADLINE_S):
+        await asyncio.wait([task])
+    return task
+
+
+@pytest.mark.parametrize("min_size", [0, 1])
+async def test_acquire_cancelled_anywhere(backend: FakeBackend, min_size: int) -> None:
+    """An acquire that is cancelled at any turn of the loop leaks neither sandbox nor waiter."""
+    finished = 0
+    for count in range(400):
+        pool = make(backend, min_size=min_size, max_size=2)
+        pool.start()
+        task = await cancelled_after(pool.acquire(timeout=DEADLINE_S), count)
+        check(pool)
+        assert pool.status().pending_requests == 0
+        if not task.cancelled():
+            pool.release(task.result())
+            finished += 1
+        assert pool.status().busy_containers == 0
+        async with asyncio.timeout(DEADLINE_S):
+            await pool.stop(STOP_S)
+        assert backend.live == {}
+        if finished == 5:
+            break
+    assert finished == 5
+
+
+async def test_acquire_cancelled_as_it_is_served(backend: FakeBackend) -> None:
+    """A sandbox that was assigned to a caller in the turn in which that left is given back."""
+    async with running(backend, min_size=0, max_size=1) as pool:
+        first = await pool.acquire(timeout=DEADLINE_S)
+        leaving = asyncio.create_task(pool.acquire(timeout=DEADLINE_S))
+        await turns(2)
+        (future,) = pool._waiters.values()
+        future.add_done_callback(lambda _: leaving.cancel())
+        pool.release(first)
+        async with asyncio.timeout(DEADLINE_S):
+            await asyncio.wait([leaving])
+        assert leaving.cancelled()
+        assert not future.cancelled()
+        assert pool.status().busy_containers == 0
+        third = await pool.acquire(timeout=DEADLINE_S)
+        pool.release(third)
+
+
+async def test_launch_cancelled_anywhere(backend: FakeBackend) -> None:
+    """A pool that is stopped at any turn of its launches stops at once and leaves nothing."""
+    warm_at_the_end = 0
+    for count in range(400):
+        pool = make(backend, min_size=2, max_size=2)
+        pool.start()
+        await turns(count)
+        idle = pool.status().idle_containers
+        before = time.monotonic()
+        await pool.stop(STOP_S)
+        assert time.monotonic() - before < STOP_S / 2
+        check(pool)
+        assert pool.status().total_containers == 0
+        assert backend.live == {}
+        await turns(5)
+        assert broker_tasks() == set()
+        warm_at_the_end += idle == 2
+        if warm_at_the_end == 5:
+            break
+    assert warm_at_the_end == 5
+
+
+async def test_no_connection_is_left(
+    backend: FakeBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A launch that is cancelled anywhere leaves no open channel, even to a gateway that lives on."""
+    gateways = []
+
+    async def remove(sandbox: Any) -> None:
+        if backend.live.pop(sandbox.id, None):
+            gateways.append(sandbox.gateway)
+
+    monkeypatch.setattr(backend, "remove", remove)
+    for count in range(200):
+        pool = make(backend, min_size=1, max_size=1)
+        pool.start()
+        await turns(count)
+        await pool.stop(STOP_S)
+    await turns(10)
+    assert broker_tasks() == set()
+    await until(lambda: not any(gateway.channels for gateway in gateways))
+    for gateway in gateways:
+        await gateway.stop()
+
+
+# The end.
+
+
+async def test_stop_tells_those_who_wait(backend: FakeBackend) -> None:
+    """Who waits when the pool is stopped is told so, and who comes later."""
+    pool = make(backend, min_size=0, max_size=1)
+    first = await pool.acquire(timeout=DEADLINE_S)
+    waiting = asyncio.create_task(pool.acquire(timeout=DEADLINE_S))
+    await turns(2)
+    stopping = asyncio.create_task(pool.stop(STOP_S))
+    with pytest.raises(PoolClosed):
+        await waiting
+    with pytest.raises(PoolClosed):
+        await pool.acquire(timeout=1)
+    assert not stopping.done()
+    pool.release(first)
+    async with asyncio.timeout(DEADLINE_S):
+        await stopping
+    assert backend.live == {}
+
+
+async def test_stop_does_not_wait_for_ever(backend: FakeBackend) -> None:
+    """A lease that is not released holds up the pool's end no longer than it may."""
+    pool = make(backend)
+    pool.start()
+    warm = await pool.acquire(timeout=DEADLINE_S)
+    async with asyncio.timeout(DEADLINE_S):
+        await pool.stop(0.05)
+    assert pool.status().busy_containers == 1
+    pool.release(warm)
+    await until(lambda: not backend.live)
+
+
+async def test_stop_twice(backend: FakeBackend) -> None:
+    """To stop a pool again, or one that never began, does no harm."""
+    pool = make(backend)
+    await pool.stop(STOP_S)
+    await pool.stop(STOP_S)
+    async with running(backend) as other:
+        await other.stop(STOP_S)
+
+
+async def test_stop_in_the_pause_after_a_failure(backend: FakeBackend) -> None:
+    """A pool that waits to try again is stopped at once, and tries no more."""
+    backend.on_launch = fail()
+    pool = make(backend)
+    pool.start()
+    await until(lambda: pool.last_failure)
+    launched = backend.launched
+    await pool.stop(STOP_S)
+    pool._resume()
+    assert backend.launched == launched
+
+
+async def test_removal_survives_cancellation() -> None:
+    """A sandbox that is being removed is removed whole, whatever happens to the pool."""
+    async with fake_backend() as backend:
+        pool = make(backend)
+        pool.start()
+        warm = await pool.acquire(timeout=DEADLINE_S)
+        pool.release(warm)
+        await turns(1)
+        await pool.stop(0)
+        await until(lambda: warm.sandbox.id not in backend.live)
+        await until(lambda: not backend.live)

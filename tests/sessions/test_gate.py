@@ -1,0 +1,86 @@
+"""How many run at once, and how many wait."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from kernelbroker.protocol.errors import TooManyRequests
+from kernelbroker_server.sessions.gate import Gate
+
+from tests.support.waiting import DEADLINE_S, turns
+
+
+async def test_turns_in_order() -> None:
+    """No more run at once than may, in the order of their asking."""
+    gate = Gate(2, 10)
+    order: list[int] = []
+    most = 0
+
+    async def run(number: int) -> None:
+        nonlocal most
+        async with gate.turn():
+            order.append(number)
+            most = max(most, gate.running)
+            await turns(3)
+
+    for _ in range(6):
+        gate.enter()
+    async with asyncio.timeout(DEADLINE_S):
+        await asyncio.gather(*map(run, range(6)))
+    assert order == list(range(6))
+    assert most == 2
+    assert (gate.waiting, gate.running) == (0, 0)
+
+
+def test_queue_is_bounded() -> None:
+    """Who comes when as many wait as may is told to come again, and changes nothing."""
+    gate = Gate(1, 2)
+    gate.enter()
+    gate.enter()
+    with pytest.raises(TooManyRequests) as refused:
+        gate.enter()
+    assert refused.value.retry_after
+    assert gate.waiting == 2
+    gate.leave()
+    gate.enter()
+
+
+@pytest.mark.parametrize("count", range(1, 9))
+async def test_cancelled_anywhere(count: int) -> None:
+    """A turn that is given up at any moment, waiting or running, is there for the next."""
+    gate = Gate(1, 10)
+
+    async def run() -> None:
+        async with gate.turn():
+            await turns(3)
+
+    for _ in range(4):
+        gate.enter()
+    tasks = [asyncio.create_task(run()) for _ in range(3)]
+    await turns(count)
+    for task in tasks[:2]:
+        task.cancel()
+    async with asyncio.timeout(DEADLINE_S):
+        await asyncio.wait(tasks)
+        await run()
+    assert not tasks[2].cancelled()
+    assert (gate.waiting, gate.running) == (0, 0)
+
+
+async def test_a_cell_that_fails_gives_back_its_turn() -> None:
+    """A turn ends with its block, however that ends."""
+    gate = Gate(1, 1)
+    for _ in range(3):
+        gate.enter()
+        with pytest.raises(ZeroDivisionError):
+            async with gate.turn():
+                raise ZeroDivisionError
+    assert (gate.waiting, gate.running) == (0, 0)
+
+
+def test_ids() -> None:
+    """Ids are new each time, and long enough that nobody guesses one."""
+    ids = {Gate.new_id() for _ in range(1000)}
+    assert len(ids) == 1000
+    assert min(map(len, ids)) >= 24

@@ -1,0 +1,263 @@
+"""A gateway with one scripted kernel, on a unix socket in the test's own process.
+
+It speaks what the real one does (POST /api/kernels, POST …/interrupt, a WebSocket of binary frames),
+and runs scripts in the place of cells: `scripts[code]` is a coroutine function that gets the `Cell`.
+A cell without a script succeeds and puts out nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from kernelbroker_server.kernels.framing import SUBPROTOCOL
+from tornado.httpserver import HTTPServer
+from tornado.iostream import IOStream
+from tornado.netutil import bind_unix_socket
+from tornado.web import Application, RequestHandler
+from tornado.websocket import WebSocketClosedError, WebSocketHandler
+
+_WORD = 8
+
+
+def frame(
+    channel: str, msg_type: str, parent_id: str, content: Any, *, date: str = "", msg_id: str = "k"
+) -> bytes:
+    """A message as the gateway sends it; content may be JSON bytes, well-formed or not."""
+    body = content if isinstance(content, bytes) else json.dumps(content).encode()
+    header = {"msg_id": msg_id, "msg_type": msg_type, "date": date}
+    parts = [
+        channel.encode(),
+        json.dumps(header).encode(),
+        json.dumps({"msg_id": parent_id}).encode(),
+        b"{}",
+        body,
+    ]
+    return raw_frame(parts)
+
+
+def raw_frame(parts: list[bytes]) -> bytes:
+    """Any parts, framed as the subprotocol has it."""
+    sizes = itertools.accumulate(map(len, parts), initial=_WORD * (len(parts) + 2))
+    offsets = list(sizes)
+    return b"".join(n.to_bytes(_WORD, "little") for n in (len(offsets), *offsets)) + b"".join(parts)
+
+
+class CellFailed(Exception):
+    """Raised by a script: the cell fails with this name and value."""
+
+    def __init__(self, name: str, value: str) -> None:
+        super().__init__(name, value)
+        self.name = name
+        self.value = value
+
+
+@dataclass
+class Cell:
+    """One execute_request, as its script sees it."""
+
+    kernel: Gateway
+    msg_id: str
+    content: dict[str, Any]
+    metadata: dict[str, Any]
+    interrupted: asyncio.Event = field(default_factory=asyncio.Event)
+    answers: asyncio.Queue[str] = field(default_factory=asyncio.Queue)
+
+    @property
+    def code(self) -> str:
+        return str(self.content["code"])
+
+    def send(self, channel: str, msg_type: str, content: Any) -> None:
+        self.kernel.send(frame(channel, msg_type, self.msg_id, content))
+
+    def stdout(self, text: str) -> None:
+        self.send("iopub", "stream", {"name": "stdout", "text": text})
+
+    def display(self, data: Any, kind: str = "display_data") -> None:
+        self.send("iopub", kind, {"data": data, "metadata": {}})
+
+    async def until_interrupted(self) -> None:
+        """Sleep as a cell does."""
+        await self.interrupted.wait()
+        raise CellFailed("KeyboardInterrupt", "")
+
+
+Script: TypeAlias = Callable[[Cell], Awaitable[None]]
+
+
+class Gateway:
+    """Listens from `start` to `stop`.
+
+    Attributes:
+        scripts: what cells do, by their code.
+        cells: every execute_request that came, in order.
+        connected: set while the broker's channel is open.
+        on_channel: in the kernel's place: gets the WebSocket's handler once it is open.
+        on_start: awaited before `POST /api/kernels` is answered.
+        interrupts: how often it was told to interrupt.
+    """
+
+    def __init__(self, path: Path, scripts: dict[str, Script] | None = None) -> None:
+        self.path = path
+        self.scripts = scripts if scripts is not None else {}
+        self.cells: list[Cell] = []
+        self.connected = asyncio.Event()
+        self.on_channel: Callable[[WebSocketHandler], Awaitable[None]] | None = None
+        self.on_start: Callable[[], Awaitable[None]] | None = None
+        self.interrupts = 0
+        self.channels: set[_Channels] = set()
+        self._count = 0
+        self._queue: asyncio.Queue[Cell] = asyncio.Queue()
+        self._running: Cell | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._server: HTTPServer | None = None
+
+    def start(self) -> None:
+        options = {"gateway": self}
+        application = Application(
+            [
+                ("/api/kernels", _Kernels, options),
+                ("/api/kernels/[^/]+/interrupt", _Interrupt, options),
+                ("/api/kernels/[^/]+/channels", _Channels, options),
+            ],
+            log_function=lambda _handler: None,
+            websocket_max_message_size=64 * 1024**2,
+        )
+        self._server = HTTPServer(application)
+        self._server.add_sockets([bind_unix_socket(str(self.path))])
+        self.spawn(self._work())
+
+    async def stop(self) -> None:
+        """End as a killed process does: every connection is cut. Twice does no harm."""
+        if self._server is None:
+            return
+        server, self._server = self._server, None
+        server.stop()
+        for channel in list(self.channels):
+            channel.cut()
+        for task in self._tasks:
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+        await server.close_all_connections()
+        self.path.unlink(missing_ok=True)
+
+    def stop_reading(self) -> None:
+        """As a process does that was stopped: what is sent to it stays where it is."""
+        for channel in self.channels:
+            asyncio.get_running_loop().remove_reader(channel.stream.socket)
+
+    def send(self, data: bytes) -> None:
+        for channel in self.channels:
+            channel.put(data)
+
+    def interrupt(self) -> None:
+        self.interrupts += 1
+        if self._running is not None:
+            self._running.interrupted.set()
+
+    def spawn(self, work: Any) -> None:
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def receive(self, message: bytes) -> None:
+        count = int.from_bytes(message[:_WORD], "little")
+        ends = [
+            int.from_bytes(message[_WORD * i : _WORD * (i + 1)], "little")
+            for i in range(1, count + 1)
+        ]
+        parts = [message[a:b] for a, b in itertools.pairwise(ends)]
+        header, metadata, content = (json.loads(parts[i]) for i in (1, 3, 4))
+        if header["msg_type"] == "input_reply" and self._running is not None:
+            self._running.answers.put_nowait(content["value"])
+        if header["msg_type"] == "execute_request":
+            cell = Cell(self, header["msg_id"], content, metadata)
+            self.cells.append(cell)
+            self._queue.put_nowait(cell)
+
+    async def _work(self) -> None:
+        while True:
+            await self._run(await self._queue.get())
+
+    async def _run(self, cell: Cell) -> None:
+        self._running = cell
+        cell.send("iopub", "status", {"execution_state": "busy"})
+        if not cell.content["silent"]:
+            self._count += 1
+            count = {"execution_count": self._count, "code": cell.code}
+            cell.send("iopub", "execute_input", count)
+        reply: dict[str, Any] = {"status": "ok", "execution_count": self._count, "payload": []}
+        try:
+            if script := self.scripts.get(cell.code):
+                await script(cell)
+        except CellFailed as failure:
+            traceback = [f"\x1b[31m{failure.name}\x1b[0m", failure.value]
+            error = {"ename": failure.name, "evalue": failure.value, "traceback": traceback}
+            cell.send("iopub", "error", error)
+            reply |= {"status": "error", **error}
+        self._running = None
+        cell.send("shell", "execute_reply", reply)
+        cell.send("iopub", "status", {"execution_state": "idle"})
+
+
+class _Kernels(RequestHandler):
+    def initialize(self, gateway: Gateway) -> None:
+        self.gateway = gateway
+
+    async def post(self) -> None:
+        if self.gateway.on_start is not None:
+            await self.gateway.on_start()
+        self.set_status(201)
+        self.write({"id": "the-kernel"})
+
+
+class _Interrupt(_Kernels):
+    async def post(self) -> None:
+        self.gateway.interrupt()
+        self.set_status(204)
+
+
+class _Channels(WebSocketHandler):
+    def initialize(self, gateway: Gateway) -> None:
+        self.gateway = gateway
+
+    def select_subprotocol(self, subprotocols: list[str]) -> str | None:
+        return SUBPROTOCOL if SUBPROTOCOL in subprotocols else None
+
+    def open(self, *_args: str, **_kwargs: str) -> None:
+        self.gateway.channels.add(self)
+        self.gateway.connected.set()
+        if self.gateway.on_channel is not None:
+            self.gateway.spawn(self.gateway.on_channel(self))
+
+    def on_message(self, message: str | bytes) -> None:
+        assert isinstance(message, bytes)
+        if self.gateway.on_channel is None:
+            self.gateway.receive(message)
+
+    def on_close(self) -> None:
+        self.gateway.channels.discard(self)
+        if not self.gateway.channels:
+            self.gateway.connected.clear()
+
+    def put(self, data: bytes) -> None:
+        try:
+            sent = asyncio.ensure_future(self.write_message(data, binary=True))
+            sent.add_done_callback(lambda done: done.cancelled() or done.exception())
+        except WebSocketClosedError:
+            pass
+
+    @property
+    def stream(self) -> IOStream:
+        assert self.ws_connection is not None
+        return self.ws_connection.stream  # type: ignore[attr-defined, no-any-return]
+
+    def cut(self) -> None:
+        if self.ws_connection is not None:
+            self.stream.close()

@@ -1,0 +1,112 @@
+"""Sessions over a pool over a fake backend: the broker without its HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from kernelbroker.protocol.events import Event, Result, Stdout
+from kernelbroker.protocol.messages import ExecutionRequest, SessionOptions
+from kernelbroker_server.backends.base import SandboxSpec
+from kernelbroker_server.pool.runner import Pool
+from kernelbroker_server.pool.state import PoolLimits
+from kernelbroker_server.sessions.execution import Execution
+from kernelbroker_server.sessions.gate import Gate
+from kernelbroker_server.sessions.registry import Registry
+from kernelbroker_server.sessions.session import Session, SessionLimits
+
+from .backend import FakeBackend
+from .gateway import Cell
+from .waiting import DEADLINE_S
+
+
+@dataclass
+class World:
+    backend: FakeBackend
+    pool: Pool
+    gate: Gate
+    registry: Registry
+
+    async def open(self, session_id: str | None = None, **options: Any) -> Session:
+        async with asyncio.timeout(DEADLINE_S):
+            options = {"session_id": session_id, **options}
+            return (await self.registry.open(SessionOptions(**options)))[0]
+
+
+@asynccontextmanager
+async def world(
+    backend: FakeBackend,
+    *,
+    pool: PoolLimits | None = None,
+    gate: Gate | None = None,
+    **limits: Any,
+) -> AsyncIterator[World]:
+    """It must stop in order, whatever was done with it."""
+    settings = {"interrupt_grace": 0.05, "acquire_timeout": DEADLINE_S, **limits}
+    gate = gate or Gate(50, 100)
+    warm = Pool(backend, SandboxSpec(), pool or PoolLimits(min_size=1, max_size=4))
+    registry = Registry({"default": warm}, SessionLimits(**settings), gate)
+    warm.start()
+    registry.start()
+    try:
+        yield World(backend, warm, gate, registry)
+    finally:
+        async with asyncio.timeout(DEADLINE_S):
+            await registry.stop("the test is over")
+            await warm.stop(5)
+        assert (gate.waiting, gate.running) == (0, 0)
+
+
+class Breakpoint:
+    """A script that says when its cell runs, and ends the cell when told to."""
+
+    def __init__(self) -> None:
+        self.running = asyncio.Event()
+        self.go_on = asyncio.Event()
+
+    async def __call__(self, cell: Cell) -> None:
+        self.running.set()
+        await self.go_on.wait()
+
+    async def reached(self) -> None:
+        async with asyncio.timeout(DEADLINE_S):
+            await self.running.wait()
+
+
+async def interruptible(cell: Cell) -> None:
+    """Runs until it is interrupted."""
+    cell.stdout("running\n")
+    await cell.until_interrupted()
+
+
+async def deaf(cell: Cell) -> None:
+    """Runs for ever, whatever it is told."""
+    cell.stdout("running\n")
+    await asyncio.Event().wait()
+
+
+def submit(session: Session, code: str = "pass", **request: Any) -> Execution:
+    return session.submit(ExecutionRequest(code=code, **request))
+
+
+async def events_of(execution: Execution, after: int = 0) -> list[Event]:
+    """All events, once the result is in."""
+    async with asyncio.timeout(DEADLINE_S):
+        return [entry.event async for entry in execution.journal.follow(after)]
+
+
+async def result_of(execution: Execution) -> Result:
+    result = (await events_of(execution))[-1]
+    assert isinstance(result, Result)
+    return result
+
+
+async def running(execution: Execution) -> None:
+    """Wait until the cell has put something out."""
+    async with asyncio.timeout(DEADLINE_S):
+        async for entry in execution.journal.follow():
+            if isinstance(entry.event, Stdout):
+                return
