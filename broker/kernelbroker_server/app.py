@@ -36,6 +36,8 @@ logger = logging.getLogger(__name__)
 
 _MAX_CHUNKED_BODY = 64 * 1024**2
 """Where Tornado itself hangs up; handlers refuse far smaller bodies with an answer."""
+_LAST_WORDS_S = 1.0
+"""How long clients may take to read why their sessions ended."""
 
 
 class Broker:
@@ -49,7 +51,9 @@ class Broker:
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self.token = (
-            settings.token.get_secret_value() if settings.token else secrets.token_urlsafe(24)
+            secrets.token_urlsafe(24)
+            if settings.token is None
+            else settings.token.get_secret_value()
         )
         self.url = ""
         if not self.token:
@@ -110,6 +114,9 @@ class Broker:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout):
                 await self.registry.stop("the broker is shutting down")
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_LAST_WORDS_S):
+                await asyncio.gather(*(ws.last_words() for ws in self._service.websockets))
         for websocket in list(self._service.websockets):  # HTTPServer does not close them
             websocket.close(1001, "the broker is shutting down")
         await self.pool.stop(timeout)
@@ -196,6 +203,6 @@ def _write_runtime_file(url: str, token: str) -> Path | None:
 
 
 def _remove_runtime_file(path: Path) -> None:
-    with contextlib.suppress(OSError, ValueError, KeyError):
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
         if json.loads(path.read_text())["pid"] == os.getpid():
             path.unlink()

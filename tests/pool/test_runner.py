@@ -400,9 +400,7 @@ async def test_launch_cancelled_anywhere(backend: FakeBackend) -> None:
     assert warm_at_the_end == 5
 
 
-async def test_no_connection_is_left(
-    backend: FakeBackend, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_no_connection_is_left(backend: FakeBackend, monkeypatch: pytest.MonkeyPatch) -> None:
     """A launch that is cancelled anywhere leaves no open channel, even to a gateway that lives on."""
     gateways = []
 

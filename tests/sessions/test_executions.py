@@ -543,9 +543,7 @@ async def test_unknown_execution(backend: FakeBackend) -> None:
         await result_of(execution)
 
 
-async def test_history_is_bounded(
-    backend: FakeBackend, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_history_is_bounded(backend: FakeBackend, monkeypatch: pytest.MonkeyPatch) -> None:
     """A session forgets the oldest executions that have ended, by number and by size."""
     monkeypatch.setattr(session_module, "_HISTORY", 3)
 

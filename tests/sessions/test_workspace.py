@@ -149,9 +149,7 @@ async def replaced(w: World, session: Session, how: str) -> None:
 
 @pytest.mark.parametrize("how", ["restart", "death"])
 @pytest.mark.parametrize("sizes", [PoolLimits(2, 4), PoolLimits(0, 1)], ids=["idle", "none"])
-async def test_files_survive_replacement(
-    backend: FakeBackend, how: str, sizes: PoolLimits
-) -> None:
+async def test_files_survive_replacement(backend: FakeBackend, how: str, sizes: PoolLimits) -> None:
     """Files are there after a replacement, also where the new sandbox came after the old had gone."""
     async with world(backend, pool=sizes) as w:
         session = await w.open()

@@ -9,7 +9,7 @@ import re
 import secrets
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from kernelbroker.protocol.codec import decode_as, encode
 from kernelbroker.protocol.errors import (
@@ -27,11 +27,13 @@ from kernelbroker.protocol.errors import (
 )
 from kernelbroker.protocol.messages import ErrorBody
 from tornado.web import HTTPError, RequestHandler, stream_request_body
-from tornado.websocket import WebSocketHandler
 
 from ..backends.base import Backend
 from ..pool.runner import Pool
 from ..sessions.registry import Registry
+
+if TYPE_CHECKING:
+    from .websocket import SessionSocket
 
 logger = logging.getLogger(__name__)
 
@@ -63,7 +65,7 @@ class Service:
     backend: Backend
     token: str
     version: str
-    websockets: set[WebSocketHandler] = field(default_factory=set)
+    websockets: set[SessionSocket] = field(default_factory=set)
 
 
 class Authenticated(RequestHandler):

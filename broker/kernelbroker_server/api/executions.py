@@ -7,7 +7,7 @@ import contextlib
 from collections.abc import AsyncIterator
 
 import msgspec
-from kernelbroker.protocol.errors import BadRequest
+from kernelbroker.protocol.errors import BadRequest, SessionGone
 from kernelbroker.protocol.events import Display, Image, Result, Stderr, Stdout
 from kernelbroker.protocol.messages import ExecutionRequest, Identifier, SessionOptions
 from tornado.iostream import StreamClosedError
@@ -99,7 +99,8 @@ class Exec(StreamingHandler):
                 await self.answer(execution, 0, forms.TAGS)
             finally:
                 if self._gone and asked.on_disconnect == "interrupt":
-                    execution.interrupt()
+                    with contextlib.suppress(SessionGone):
+                        session.interrupt(execution.id)  # also where it still waits
 
     async def _session(
         self, session_id: str | None, asked: ExecBody, stack: contextlib.AsyncExitStack

@@ -21,6 +21,7 @@ from kernelbroker.protocol.errors import (
     KernelBrokerError,
     ProtocolError,
     RequestError,
+    SessionGone,
     TooManyRequests,
 )
 from kernelbroker.protocol.messages import (
@@ -68,6 +69,8 @@ class SessionSocket(Authenticated, WebSocketHandler):
         self._session: Session | None = None
         self._submitted: list[Execution] = []
         self._tasks: set[asyncio.Task[None]] = set()
+        self._opening: asyncio.Task[None] | None = None
+        self._pumping: asyncio.Task[None] | None = None
         self._watching = contextlib.ExitStack()
         self.service.websockets.add(self)
 
@@ -76,9 +79,10 @@ class SessionSocket(Authenticated, WebSocketHandler):
         self._watching.close()
         for task in self._tasks:
             task.cancel()
-        for execution in self._submitted:
-            if execution.request.on_disconnect == "interrupt":
-                execution.interrupt()
+        with contextlib.suppress(SessionGone):
+            for execution in self._submitted:
+                if self._session is not None and execution.request.on_disconnect == "interrupt":
+                    self._session.interrupt(execution.id)  # also where it still waits
 
     async def on_message(self, message: str | bytes) -> None:
         # Awaited before the next frame is read; what takes long is spawned, so that an interrupt
@@ -97,27 +101,35 @@ class SessionSocket(Authenticated, WebSocketHandler):
             )
             return
         try:
-            if self._session is None:
-                await self._open_session(operation)
-            else:
+            if self._opening is not None and not self._opening.done():
+                await asyncio.wait(
+                    [self._opening]
+                )  # what was sent along with 'open' comes after it
+            if self._session is not None:
                 await self._perform(self._session, operation)
+            elif isinstance(operation, Open):
+                # Spawned as well: while nothing is read, a client that goes away is not seen to.
+                self._opening = self._spawn(self._open_session(operation))
+            else:
+                raise BadRequest("the first message must be an 'open' operation")
         except (KernelBrokerError, ChannelClosed) as exc:
             await self._refuse(operation, exc)
 
+    async def last_words(self) -> None:
+        """Wait until a session that has ended has had its last word."""
+        if self._pumping is not None:
+            await asyncio.wait([self._pumping])
+
     # Operations.
 
-    async def _open_session(self, operation: Operation) -> None:
-        if not isinstance(operation, Open):
-            raise BadRequest("the first message must be an 'open' operation")
+    async def _open_session(self, operation: Open) -> None:
         fields = SessionOptions.__struct_fields__
         options = SessionOptions(**{name: getattr(operation, name) for name in fields})
-        opening = asyncio.current_task()
-        assert opening is not None
-        self._tasks.add(opening)  # a client that goes away meanwhile takes its session with it
-        try:
+        try:  # a client that goes away meanwhile cancels it
             session, is_new = await self.service.registry.open(options)
-        finally:
-            self._tasks.discard(opening)
+        except RequestError as exc:
+            await self._refuse(operation, exc)
+            return
         if self.ws_connection is None:
             if is_new:
                 reason = "its client went away while it was opened"
@@ -125,7 +137,7 @@ class SessionSocket(Authenticated, WebSocketHandler):
             return
         self._session = session
         executions = self._watching.enter_context(session.watch())
-        self._spawn(self._pump(session, executions))
+        self._pumping = self._spawn(self._pump(session, executions))
         await self._send(Opened(session=info(session, self.service.backend.isolation)))
 
     async def _perform(self, session: Session, operation: Operation) -> None:
@@ -188,7 +200,7 @@ class SessionSocket(Authenticated, WebSocketHandler):
         if answering := self._tasks - {asyncio.current_task()}:
             await asyncio.wait(answering)  # nothing may come after the last word
         await self._send(Closed(reason=session.closed_reason))
-        self.close(1000, "the session is closed")
+        self.close(1001 if self.service.registry.stopping else 1000, "the session is closed")
 
     async def _follow(self, execution: Execution, after: int) -> None:
         async for entry in execution.journal.follow(after):
@@ -198,13 +210,15 @@ class SessionSocket(Authenticated, WebSocketHandler):
         with contextlib.suppress(WebSocketClosedError, StreamClosedError):  # `on_close` sees to it
             await self.write_message(encode(reply).decode())
 
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         if len(self._tasks) >= _MAX_TASKS:
             work.close()
             raise TooManyRequests("too many operations are under way on this connection")
         task = asyncio.create_task(self._guarded(work))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(lambda _: work.close())  # cancelled before its first step
+        return task
 
     async def _guarded(self, work: Coroutine[Any, Any, None]) -> None:
         try:

@@ -23,7 +23,11 @@ _SWEEP_S = 0.25
 
 
 class Registry:
-    """Opens, finds and closes sessions."""
+    """Opens, finds and closes sessions.
+
+    Attributes:
+        stopping: no session is opened any more.
+    """
 
     def __init__(self, pools: dict[str, Pool], limits: SessionLimits, gate: Gate) -> None:
         self.gate = gate
@@ -35,14 +39,14 @@ class Registry:
         self._gone: OrderedDict[str, tuple[float, str]] = OrderedDict()
         self._closing: set[asyncio.Task[None]] = set()
         self._sweeper: asyncio.Task[None] | None = None
-        self._stopping = False
+        self.stopping = False
 
     def start(self) -> None:
         self._sweeper = asyncio.create_task(self._sweep(), name="session sweeper")
 
     async def stop(self, reason: str) -> None:
         """Refuse new sessions and close all."""
-        self._stopping = True
+        self.stopping = True
         if self._sweeper is not None:
             self._sweeper.cancel()
         for opening in self._opening.values():
@@ -60,7 +64,7 @@ class Registry:
         Raises:
             BadRequest, Conflict, SessionGone, TooManyRequests, Unavailable.
         """
-        if self._stopping:
+        if self.stopping:
             raise Unavailable("the broker is shutting down", retry_after=10)
         if options.template not in self._pools:
             known = ", ".join(sorted(self._pools))

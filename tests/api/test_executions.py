@@ -1,0 +1,419 @@
+"""Cells over HTTP: the four forms, their arrival, clients that go away, history."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+from typing import Any
+
+import pytest
+from kernelbroker.protocol.codec import decode_incoming
+from kernelbroker.protocol.events import Result
+from kernelbroker_server.sessions.execution import ExecutionState
+
+from tests.support.gateway import Cell, CellFailed
+from tests.support.http import Api
+from tests.support.waiting import DEADLINE_S, until
+from tests.support.world import Breakpoint, deaf, interruptible, result_of
+
+EXEC = "/api/v1/exec"
+FORMS = {
+    "text/plain": "text/plain; charset=utf-8",
+    "text/event-stream": "text/event-stream",
+    "application/x-ndjson": "application/x-ndjson",
+    "application/json": "application/json",
+}
+
+
+async def talk(cell: Cell) -> None:
+    cell.stdout("</txt><result>{}</result>\r\n\ndata: forged\n\ud800")
+    cell.send("iopub", "stream", {"name": "stderr", "text": "oh\n"})
+    cell.display({"image/png": base64.b64encode(b"picture").decode()})
+    cell.display({"application/json": {"n": [2**70, "<&>", "\ud800"]}})
+    raise CellFailed("ValueError", "no")
+
+
+async def session_of(api: Api, **options: Any) -> str:
+    answer = await api.ask("POST", "/api/v1/sessions", options)
+    assert answer.status == 201
+    return str(answer.json["session_id"])
+
+
+@pytest.mark.parametrize("accept", FORMS)
+async def test_headers_of_the_forms(api: Api, accept: str) -> None:
+    """Each form is what its header says, is kept by no cache, and names the execution."""
+    answer = await api.ask(
+        "POST", EXEC, {"code": "1", "execution_id": "mine"}, headers={"Accept": accept}
+    )
+    assert answer.status == 200
+    assert answer.headers["content-type"] == FORMS[accept]
+    assert answer.headers["cache-control"] == "no-store"
+    assert answer.headers["x-execution-id"] == "mine"
+    assert answer.headers["x-request-id"]
+
+
+@pytest.mark.parametrize(
+    ("accept", "form"),
+    [
+        ("", "text/plain"),
+        ("*/*", "text/plain"),
+        ("text/html", "text/plain"),
+        ("TEXT/Event-Stream; q=0.5", "text/event-stream"),
+        ("text/html, application/json;q=0.9", "application/json"),
+    ],
+)
+async def test_choice_of_form(api: Api, accept: str, form: str) -> None:
+    """The first form that a client names is taken, and tags where it names none."""
+    answer = await api.ask("POST", EXEC, {"code": "1"}, headers={"Accept": accept})
+    assert answer.headers["content-type"] == FORMS[form]
+
+
+async def test_tags(api: Api) -> None:
+    """The default form: tags, which no output can forge."""
+    api.world.backend.scripts["talk"] = talk
+    body = (await api.ask("POST", EXEC, {"code": "talk"})).body.decode()
+    assert body.startswith(
+        "<txt>&lt;/txt&gt;&lt;result&gt;{}&lt;/result&gt;&#xD;\n\ndata: forged\n&#xD800;</txt>\n"
+        "<err>oh\n</err>\n<img>cGljdHVyZQ==</img>\n<display>"
+    )
+    assert body.count("<result>") == 1
+    assert "ValueError: no" in body.splitlines()[-1]
+
+
+async def test_server_sent_events(api: Api) -> None:
+    """Server-sent events carry type, seq and JSON, one line each, and cannot be forged."""
+    api.world.backend.scripts["talk"] = talk
+    answer = await api.ask("POST", EXEC, {"code": "talk"}, headers={"Accept": "text/event-stream"})
+    blocks = answer.body.decode().removesuffix("\n\n").split("\n\n")
+    kinds = []
+    for number, block in enumerate(blocks, 1):
+        kind, seq, data = block.split("\n")
+        kinds.append(kind.removeprefix("event: "))
+        assert seq == f"id: {number}"
+        event = json.loads(data.removeprefix("data: "))
+        assert (event["type"], event["seq"]) == (kinds[-1], number)
+    assert kinds == ["started", "stdout", "stderr", "image", "display", "stderr", "result"]
+
+
+async def test_ndjson(api: Api) -> None:
+    """One JSON object a line, each an event of the protocol, surrogates and large numbers too."""
+    api.world.backend.scripts["talk"] = talk
+    answer = await api.ask(
+        "POST", EXEC, {"code": "talk"}, headers={"Accept": "application/x-ndjson"}
+    )
+    events: list[Any] = [decode_incoming(line) for line in answer.body.splitlines()]
+    assert [event.seq for event in events] == list(range(1, 8))
+    assert events[1].content.endswith("\ud800")
+    assert events[4].data == {"application/json": {"n": [2**70, "<&>", "\ud800"]}}
+    assert isinstance(events[-1], Result)
+
+
+async def test_one_body(api: Api) -> None:
+    """As JSON there is one body at the end: the output gathered, and the result."""
+    api.world.backend.scripts["talk"] = talk
+    answer = await api.ask("POST", EXEC, {"code": "talk"}, headers={"Accept": "application/json"})
+    body = answer.json
+    assert body["stdout"].endswith("\ud800")
+    assert body["stderr"] == "oh\nValueError\nno\n"
+    assert [image["content"] for image in body["images"]] == ["cGljdHVyZQ=="]
+    assert len(body["displays"]) == 1
+    assert body["result"]["error"] == "ValueError: no"
+    assert body["execution_id"] == answer.headers["x-execution-id"]
+
+
+@pytest.mark.parametrize("accept", FORMS)
+@pytest.mark.parametrize("depth", [900, 960, 970, 975, 980, 985, 990, 995])
+async def test_deeply_nested_output(api: Api, accept: str, depth: int) -> None:
+    """However deep an output nests, its cell has a result in every form."""
+
+    async def nest(cell: Cell) -> None:
+        nested = b"[" * depth + b"]" * depth
+        content = b'{"metadata":{},"data":{"application/json":' + nested + b',"x":"\\ud800"}}'
+        cell.send("iopub", "display_data", content)
+
+    api.world.backend.scripts["nest"] = nest
+    answer = await api.ask("POST", EXEC, {"code": "nest"}, headers={"Accept": accept})
+    assert answer.status == 200
+    assert b"success" in answer.body
+
+
+@pytest.mark.parametrize("accept", [form for form in FORMS if form != "application/json"])
+async def test_output_arrives_as_it_is_made(api: Api, accept: str) -> None:
+    """What a cell prints can be read while it runs."""
+    hold = Breakpoint()
+
+    async def print_and_wait(cell: Cell) -> None:
+        cell.stdout("first words")
+        await hold(cell)
+
+    api.world.backend.scripts["talk"] = print_and_wait
+    async with api.exchange("POST", EXEC, {"code": "talk"}, {"Accept": accept}) as exchange:
+        seen = b""
+        async with asyncio.timeout(DEADLINE_S):
+            while b"first words" not in seen:
+                seen += await exchange.chunk()
+        assert not hold.go_on.is_set()
+        hold.go_on.set()
+        async with asyncio.timeout(DEADLINE_S):
+            assert b"success" in await exchange.body()
+
+
+async def test_code_as_text(api: Api) -> None:
+    """A body of a text type is the code itself."""
+    answer = await api.ask("POST", EXEC, b"1 + 1\n", headers={"Content-Type": "text/x-python"})
+    assert b'"success":true' in answer.body
+    refused = await api.ask("POST", EXEC, b"\xff", headers={"Content-Type": "text/plain"})
+    assert refused.status == 400
+    assert "UTF-8" in refused.error["message"]
+
+
+async def test_without_a_session(api: Api) -> None:
+    """Without a session the sandbox is gone when the answer is there."""
+    assert (await api.ask("POST", EXEC, {"code": "1"})).status == 200
+    await until(lambda: not api.world.registry.list())
+    await until(lambda: api.world.pool.status().busy_containers == 0)
+
+
+async def test_in_a_session(api: Api) -> None:
+    """With a session's id the cell runs there; the session is opened if there is none."""
+    for body in ({"code": "a", "session_id": "mine"}, {"code": "b", "session_id": "mine"}):
+        assert (await api.ask("POST", EXEC, body)).status == 200
+    assert (await api.ask("POST", "/api/v1/sessions/mine/exec", {"code": "c"})).status == 200
+    cells = api.world.backend.cells
+    assert [cell.code for cell in cells] == ["a", "b", "c"]
+    assert len({cell.kernel for cell in cells}) == 1
+
+
+async def test_ids_that_contradict(api: Api) -> None:
+    """A body that names another session than the path is refused; one that is unknown not found."""
+    await session_of(api, session_id="mine")
+    body = {"code": "1", "session_id": "other"}
+    assert (await api.ask("POST", "/api/v1/sessions/mine/exec", body)).status == 400
+    assert (await api.ask("POST", "/api/v1/sessions/other/exec", {"code": "1"})).status == 404
+
+
+async def test_same_execution_id(api: Api) -> None:
+    """The same request again gives the same execution's events; another one is a conflict."""
+    await session_of(api, session_id="mine")
+    path = "/api/v1/sessions/mine/exec"
+    first = await api.ask("POST", path, {"code": "a", "execution_id": "e"})
+    again = await api.ask("POST", path, {"code": "a", "execution_id": "e"})
+    assert again.body == first.body
+    other = await api.ask("POST", path, {"code": "b", "execution_id": "e"})
+    assert (other.status, other.error["code"]) == (409, "conflict")
+    assert len(api.world.backend.cells) == 1
+
+
+async def test_queue_is_full(api: Api) -> None:
+    """When too many wait there is a 429 that says when to come again."""
+    api.world.gate._max_queued = 0
+    answer = await api.ask("POST", EXEC, {"code": "1"})
+    assert (answer.status, answer.error["code"]) == (429, "too_many_requests")
+    assert int(answer.headers["retry-after"]) >= 1
+    assert answer.error["retry_after"] >= 1
+
+
+# Clients that go away.
+
+
+@pytest.mark.parametrize("on_disconnect", ["continue", "interrupt"])
+async def test_client_goes_away(api: Api, on_disconnect: str) -> None:
+    """A cell runs on without its client, or is interrupted, as was asked."""
+    hold = Breakpoint()
+
+    async def work(cell: Cell) -> None:
+        cell.stdout("running")
+        stop = asyncio.ensure_future(cell.interrupted.wait())
+        go_on = asyncio.ensure_future(hold(cell))
+        await asyncio.wait([stop, go_on], return_when=asyncio.FIRST_COMPLETED)
+        if stop.done():
+            go_on.cancel()
+            raise CellFailed("KeyboardInterrupt", "")
+        stop.cancel()
+
+    api.world.backend.scripts["work"] = work
+    await session_of(api, session_id="mine")
+    body = {"code": "work", "execution_id": "e", "on_disconnect": on_disconnect}
+    async with api.exchange("POST", "/api/v1/sessions/mine/exec", body) as exchange:
+        async with asyncio.timeout(DEADLINE_S):
+            assert b"running" in await exchange.chunk()
+        exchange.hang_up()
+    execution = api.world.registry.get("mine").execution("e")
+    if on_disconnect == "continue":
+        assert (await api.ask("GET", "/health")).status == 200  # what was sent before is seen
+        assert execution.state is ExecutionState.RUNNING
+        hold.go_on.set()
+    result = await result_of(execution)
+    assert result.success == (on_disconnect == "continue")
+    assert (await api.ask("GET", "/api/v1/sessions/mine")).json["restarts"] == 0
+
+
+async def test_client_of_a_waiting_cell_goes_away(api: Api) -> None:
+    """A cell that still waits when its client goes away does not run, where that was asked."""
+    hold = Breakpoint()
+    api.world.backend.scripts["hold"] = hold
+    await session_of(api, session_id="mine")
+    session = api.world.registry.get("mine")
+    path = "/api/v1/sessions/mine/exec"
+    async with api.exchange("POST", path, {"code": "hold"}):
+        await hold.reached()
+        body = {"code": "never", "execution_id": "e", "on_disconnect": "interrupt"}
+        async with api.exchange("POST", path, body) as exchange:
+            exchange.hang_up()
+        await until(lambda: session.execution("e").state is ExecutionState.DONE)
+        hold.go_on.set()
+    assert "never" not in [cell.code for cell in api.world.backend.cells]
+
+
+@pytest.mark.parametrize("accept", FORMS)
+async def test_client_without_a_session_goes_away(api: Api, accept: str) -> None:
+    """A cell without a session ends, with its sandbox, when its client goes away."""
+    running = asyncio.Event()
+
+    async def work(cell: Cell) -> None:
+        running.set()
+        await deaf(cell)
+
+    api.world.backend.scripts["deaf"] = work
+    _, writer = await asyncio.open_connection("127.0.0.1", api.port)
+    body = b'{"code":"deaf"}'
+    writer.write(
+        b"POST /api/v1/exec HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer the-token\r\n"
+        + f"Accept: {accept}\r\nContent-Length: {len(body)}\r\n\r\n".encode()
+        + body
+    )
+    async with asyncio.timeout(DEADLINE_S):
+        await running.wait()
+    writer.transport.abort()
+    await until(lambda: not api.world.registry.list())
+    await until(lambda: api.world.pool.status().busy_containers == 0)
+    writer.close()
+
+
+async def test_client_goes_away_while_it_waits_for_a_sandbox(api: Api) -> None:
+    """A client that goes away before there is a sandbox leaves nobody waiting for one."""
+    hold = asyncio.Event()
+
+    async def launch(_sandbox: object) -> None:
+        await hold.wait()
+
+    await until(lambda: api.world.pool.status().idle_containers == 1)
+    api.world.backend.on_launch = launch
+    taken = await api.world.open()
+    _, writer = await asyncio.open_connection("127.0.0.1", api.port)
+    writer.write(
+        b"POST /api/v1/exec HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer the-token\r\n"
+        b"Content-Length: 12\r\n\r\n" + b'{"code":"1"}'
+    )
+    await until(lambda: api.world.pool.status().pending_requests == 1)
+    writer.transport.abort()
+    await until(lambda: api.world.pool.status().pending_requests == 0)
+    hold.set()
+    await taken.close("done")
+    writer.close()
+
+
+# What ran.
+
+
+async def test_history(api: Api) -> None:
+    """What ran and what waits can be listed, looked at, and replayed from any point."""
+    hold = Breakpoint()
+    api.world.backend.scripts |= {"talk": talk, "hold": hold}
+    await session_of(api, session_id="mine")
+    path = "/api/v1/sessions/mine"
+    await api.ask("POST", f"{path}/exec", {"code": "talk", "execution_id": "a"})
+    async with api.exchange("POST", f"{path}/exec", {"code": "hold", "execution_id": "b"}):
+        await hold.reached()
+        listed = (await api.ask("GET", f"{path}/executions")).json["executions"]
+        assert [(e["execution_id"], e["state"], e["success"]) for e in listed] == [
+            ("a", "done", False),
+            ("b", "running", None),
+        ]
+        hold.go_on.set()
+    one = (await api.ask("GET", f"{path}/executions/a")).json
+    assert one["result"]["error"] == one["error"] == "ValueError: no"
+    whole = (await api.ask("GET", f"{path}/executions/a/events")).body.splitlines()
+    assert len(whole) == 7
+    rest = await api.ask("GET", f"{path}/executions/a/events?after=5")
+    assert rest.headers["content-type"] == "application/x-ndjson"
+    assert rest.body.splitlines() == whole[5:]
+    assert (await api.ask("GET", f"{path}/executions/a/events?after={10**30}")).body == b""
+    for after in ("-1", "x", "1.5", "%C2%B2", "%ff"):
+        answer = await api.ask("GET", f"{path}/executions/a/events?after={after}")
+        assert answer.status == 400
+        assert answer.error["code"] == "bad_request"
+    assert (await api.ask("GET", f"{path}/executions/c")).status == 404
+
+
+async def test_follow_a_running_cell(api: Api) -> None:
+    """Events of a cell that runs are replayed, then followed to the result."""
+    hold = Breakpoint()
+
+    async def talk_twice(cell: Cell) -> None:
+        cell.stdout("one")
+        await hold(cell)
+        cell.stdout("two")
+
+    api.world.backend.scripts["talk"] = talk_twice
+    await session_of(api, session_id="mine")
+    path = "/api/v1/sessions/mine"
+    body = {"code": "talk", "execution_id": "e"}
+    async with api.exchange("POST", f"{path}/exec", body):
+        await hold.reached()
+        async with api.exchange("GET", f"{path}/executions/e/events?after=1") as following:
+            async with asyncio.timeout(DEADLINE_S):
+                assert b"one" in await following.chunk()
+                hold.go_on.set()
+                rest = (await following.body()).splitlines()
+        assert [json.loads(line)["type"] for line in rest] == ["stdout", "result"]
+
+
+# Sessions.
+
+
+async def test_session_over_http(api: Api) -> None:
+    """A session is opened, looked at, changed, interrupted, restarted and closed."""
+    options = {"session_id": "mine", "metadata": {"a": 1}, "idle_timeout": 60}
+    opened = await api.ask("POST", "/api/v1/sessions", options)
+    assert opened.status == 201
+    assert (await api.ask("POST", "/api/v1/sessions", options)).status == 200
+    path = "/api/v1/sessions/mine"
+    look = (await api.ask("GET", path)).json
+    assert (look["state"], look["metadata"], look["idle_timeout"]) == ("idle", {"a": 1}, 60)
+    assert look["isolation"] == "process"
+    listed = (await api.ask("GET", "/api/v1/sessions")).json["sessions"]
+    assert [s["session_id"] for s in listed] == ["mine"]
+    changed = (await api.ask("PATCH", path, {"idle_timeout": 90, "metadata": {}})).json
+    assert (changed["idle_timeout"], changed["metadata"]) == (90, {})
+    assert (await api.ask("PATCH", path, {"max_lifetime": 1e9})).status == 400
+    assert (await api.ask("PATCH", path, {"colour": "red"})).status == 400
+    assert (await api.ask("POST", f"{path}/interrupt")).status == 202
+    assert (await api.ask("POST", f"{path}/restart")).json["restarts"] == 1
+    closed = await api.ask("DELETE", path)
+    assert (closed.status, closed.body) == (204, b"")
+    for method, suffix in [("GET", ""), ("DELETE", ""), ("POST", "/interrupt"), ("POST", "/exec")]:
+        answer = await api.ask(method, path + suffix, {"code": "1"} if suffix == "/exec" else b"")
+        assert (answer.status, answer.error["code"]) == (410, "session_gone")
+        assert "its client closed it" in answer.error["message"]
+    assert (await api.ask("GET", "/api/v1/sessions/other")).status == 404
+
+
+async def test_interrupt_over_http(api: Api) -> None:
+    """An interrupt reaches the running cell of the session."""
+    api.world.backend.scripts["wait"] = interruptible
+    await session_of(api, session_id="mine")
+    async with api.exchange("POST", "/api/v1/sessions/mine/exec", {"code": "wait"}) as exchange:
+        async with asyncio.timeout(DEADLINE_S):
+            assert b"running" in await exchange.chunk()
+            await api.ask("POST", "/api/v1/sessions/mine/interrupt")
+            assert b'"cause":"interrupted"' in await exchange.body()
+
+
+async def test_shutting_down(api: Api) -> None:
+    """A broker that stops answers 503, with when to come again."""
+    await api.world.registry.stop("closing time")
+    answer = await api.ask("POST", EXEC, {"code": "1"})
+    assert (answer.status, answer.error["code"]) == (503, "unavailable")
+    assert int(answer.headers["retry-after"]) >= 1

@@ -1,0 +1,217 @@
+"""What holds for every request: the token, the request's id, errors as JSON, bounded bodies."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.support.http import Api
+
+PATHS = [
+    ("POST", "/api/v1/exec"),
+    ("GET", "/api/v1/sessions"),
+    ("POST", "/api/v1/sessions"),
+    ("DELETE", "/api/v1/sessions/x"),
+    ("GET", "/api/v1/pool/status"),
+    ("GET", "/api/v1/ws"),
+    ("GET", "/api/v1/no/such/path"),
+    ("GET", "/"),
+]
+
+
+@pytest.mark.parametrize(("method", "path"), PATHS)
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {},
+        {"Authorization": "Bearer wrong"},
+        {"Authorization": "Bearer "},
+        {"Authorization": "token the-token"},
+        {"Authorization": "the-token"},
+        {"Authorization": "Bearer the-token-and-more"},
+        {"Authorization": "Bearer \xff"},
+    ],
+)
+async def test_without_the_token(api: Api, method: str, path: str, headers: dict[str, str]) -> None:
+    """Without the token there is a 401 that says how to send it, and nothing else."""
+    answer = await api.ask(method, path, token=None, headers=headers)
+    assert answer.status == 401
+    assert answer.error["code"] == "unauthorized"
+    assert "Authorization: Bearer" in answer.error["message"]
+    assert answer.headers["www-authenticate"] == "Bearer"
+    assert api.world.registry.list() == []
+
+
+async def test_health(api: Api) -> None:
+    """/health needs no token, and says what there is and how it isolates."""
+    answer = await api.ask("GET", "/health", token=None)
+    assert answer.status == 200
+    assert answer.json["status"] == "ok"
+    assert answer.json["isolation"] == "process"
+    assert set(answer.json["pool"]) == {
+        "total_containers",
+        "idle_containers",
+        "busy_containers",
+        "starting_containers",
+        "pending_requests",
+    }
+
+
+async def test_pool_status(api: Api) -> None:
+    """The pool's numbers follow what is leased."""
+    session = await api.world.open()
+    answer = await api.ask("GET", "/api/v1/pool/status")
+    assert answer.json["busy_containers"] == 1
+    await session.close("done")
+
+
+@pytest.mark.parametrize(
+    ("given", "kept"),
+    [("my-id:1.2_3", True), ("", False), ("a b", False), ("x" * 65, False), ("a;b", False)],
+)
+@pytest.mark.parametrize("path", ["/health", "/api/v1/none", "/api/v1/sessions"])
+async def test_request_id(api: Api, path: str, given: str, kept: bool) -> None:
+    """A request's id is taken where it is safe, made where not, and echoed in every answer."""
+    answer = await api.ask("GET", path, headers={"X-Request-ID": given})
+    echoed = answer.headers["x-request-id"]
+    assert (echoed == given) == kept
+    assert echoed
+    if answer.status >= 400:
+        assert answer.error["request_id"] == echoed
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/api/v1",
+        "/api/v1/none",
+        "/api/v1/exec/",
+        "/api/v1/sessions/a%2Fb",
+        "/api/v1/sessions/a%0Ab",
+        "/api/v1/sessions/" + "x" * 65,
+        "/api/v1/sessions/%ff",
+        "/../../etc/passwd",
+    ],
+)
+async def test_unknown_path(api: Api, path: str) -> None:
+    """Where there is nothing there is a 404 in JSON."""
+    answer = await api.ask("GET", path)
+    assert answer.status == 404
+    assert answer.error["code"] == "not_found"
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("GET", "/api/v1/exec"),
+        ("PUT", "/api/v1/sessions"),
+        ("OPTIONS", "/api/v1/sessions"),
+        ("POST", "/health"),
+        ("BREW", "/health"),
+        ("TRACE", "/api/v1/exec"),
+    ],
+)
+async def test_unknown_method(api: Api, method: str, path: str) -> None:
+    """A method that a path does not have is a 405 in JSON."""
+    answer = await api.ask(method, path)
+    assert answer.status == 405
+    assert answer.json["error"]["message"]
+
+
+@pytest.mark.parametrize("path", ["/api/v1/exec", "/api/v1/sessions"])
+@pytest.mark.parametrize(
+    "body", [b"{", b"[]", b"null", b"\xff", b"[" * 100_000, b'{"metadata":' + b"[" * 100_000]
+)
+async def test_malformed_body(api: Api, path: str, body: bytes) -> None:
+    """A body that is not JSON, or not an object, is a 400."""
+    answer = await api.ask("POST", path, body)
+    assert answer.status == 400
+    assert answer.error["code"] == "bad_request"
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "named"),
+    [
+        ("/api/v1/exec", {"code": "1", "tiemout": 3}, "tiemout"),
+        ("/api/v1/exec", {"code": "1", "timeout": 0}, "timeout"),
+        ("/api/v1/exec", {"code": "1", "timeout": 1e9}, "timeout"),
+        ("/api/v1/exec", {"code": "1", "session_id": "../x"}, "session_id"),
+        ("/api/v1/exec", {"code": "1", "session_id": "x\n"}, "session_id"),
+        ("/api/v1/exec", {"code": "1", "execution_id": ".."}, "execution_id"),
+        ("/api/v1/exec", {"code": "1", "on_error": "ignore"}, "on_error"),
+        ("/api/v1/exec", {}, "code"),
+        ("/api/v1/sessions", {"name": "x"}, "name"),
+        ("/api/v1/sessions", {"template": "gpu"}, "gpu"),
+        ("/api/v1/sessions", {"env": {"A": 1}}, "env"),
+    ],
+)
+async def test_refused_body(api: Api, path: str, body: dict[str, Any], named: str) -> None:
+    """A field that is not known, or does not fit, is named, and nothing is opened."""
+    answer = await api.ask("POST", path, body)
+    assert answer.status == 400
+    assert named in answer.error["message"]
+    assert api.world.registry.list() == []
+    assert api.world.pool.status().busy_containers == 0
+
+
+@pytest.mark.parametrize("size", [3 * 1024**2, 10 * 1024**2])
+async def test_body_too_large(api: Api, size: int) -> None:
+    """A body that is too large is refused before it is read."""
+    answer = await api.ask("POST", "/api/v1/exec", b"", length=size)
+    assert answer.status == 413
+    assert answer.error["code"] == "too_large"
+
+
+async def test_chunked_body_too_large(api: Api) -> None:
+    """A body that does not say how large it is, is refused all the same."""
+    chunk = b"10000\r\n" + b"x" * 0x10000 + b"\r\n"
+    body = chunk * 48 + b"0\r\n\r\n"
+    answer = await api.ask("POST", "/api/v1/exec", body, chunked=True)
+    assert answer.status == 413
+    assert answer.error["code"] == "too_large"
+
+
+async def test_websocket_path_without_websocket(api: Api) -> None:
+    """The WebSocket's path says in JSON what it is."""
+    answer = await api.ask("GET", "/api/v1/ws")
+    assert answer.status == 400
+    assert "WebSocket" in answer.error["message"]
+
+
+async def test_fault_of_our_own(
+    api: Api, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What was not foreseen is a 500 that tells no more than its id, under which the log has it."""
+
+    def fail() -> None:
+        raise RuntimeError("a secret detail")
+
+    monkeypatch.setattr(api.world.registry, "list", fail)
+    answer = await api.ask("GET", "/api/v1/sessions", headers={"X-Request-ID": "find-me"})
+    assert answer.status == 500
+    assert answer.error["code"] == "internal_error"
+    assert b"secret" not in answer.body
+    assert "find-me" in caplog.text
+    assert "a secret detail" in caplog.text
+
+
+async def test_nothing_is_told_of_the_server(api: Api) -> None:
+    """Answers do not name the server's software, and cannot be taken for another type."""
+    for path in ("/health", "/none"):
+        answer = await api.ask("GET", path)
+        assert "server" not in answer.headers
+        assert answer.headers["x-content-type-options"] == "nosniff"
+
+
+@pytest.mark.parametrize("depth", [50, 400, 900, 940, 960, 970, 975, 980, 985, 990])
+async def test_deeply_nested_metadata(api: Api, depth: int) -> None:
+    """However deep a session's metadata nests, no answer that shows it fails."""
+    nested = b'{"metadata":{"a":' + b"[" * depth + b"]" * depth + b"}}"
+    opened = await api.ask("POST", "/api/v1/sessions", nested)
+    assert opened.status in (201, 400)
+    assert (await api.ask("GET", "/api/v1/sessions")).status == 200
+    if opened.status == 201:
+        path = f"/api/v1/sessions/{opened.json['session_id']}"
+        assert (await api.ask("GET", path)).status == 200
+        assert (await api.ask("DELETE", path)).status == 204

@@ -1,0 +1,273 @@
+"""A broker as its users have it, a process of its own, and what tests of it need.
+
+Waiting for what nobody announces, raw HTTP, and what /proc and /sys tell of what is left.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import http.client
+import inspect
+import json
+import os
+import secrets
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Callable, Mapping
+from pathlib import Path
+from typing import Any, TypeAlias
+from urllib.parse import urlsplit
+
+import pytest
+from kernelbroker_server.backends import procfs
+
+from tests.backends.probes import needs_jail
+
+ROOT = Path(__file__).parents[2]
+KERNEL_PYTHON = Path(
+    os.environ.get("KERNELBROKER_TEST_KERNEL_PYTHON") or ROOT / ".venv-kernel/bin/python"
+)
+DEADLINE_S = 60.0
+"""For what should take a second: a busy machine is no failure."""
+
+HOST_SECRET = secrets.token_hex(16)
+"""Stands in the environment of each broker, where no cell may find it."""
+GRACE_S = 1
+"""What a cell has to react to its interrupt."""
+_PIECE_BYTES = 1024**2
+
+needs_kernel_environment = pytest.mark.skipif(
+    not os.path.lexists(KERNEL_PYTHON),
+    reason=f"{KERNEL_PYTHON} is missing: `make setup`, or set KERNELBROKER_TEST_KERNEL_PYTHON",
+)
+whole_system = [pytest.mark.sandbox, needs_jail, needs_kernel_environment]
+
+LOOP_UNTIL_INTERRUPTED = """
+import time
+print("the cell runs", flush=True)
+for _ in range(6000):
+    time.sleep(0.01)
+"""
+
+
+Measured: TypeAlias = Callable[..., None]
+"""Notes durations, in seconds, under a name; they are told at the end of the test run."""
+
+
+class BrokerProcess:
+    """`kernelbroker-server` in directories of its own. `start` it, then `stop` or `kill` it.
+
+    Args:
+        directory: holds all that it writes; short, since sockets lie in it.
+        settings: its settings, by the names of their environment variables without the prefix.
+    """
+
+    def __init__(self, directory: Path, **settings: object) -> None:
+        self.data_dir, self.run_dir = directory / "data", directory / "run"
+        self.runtime_file = directory / "client" / "broker.json"
+        self.log = directory / "broker.log"
+        self.url = self.token = ""
+        self._settings = settings
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> BrokerProcess:
+        """Start it, and wait until clients can find it."""
+        settings = {
+            "PORT": 0,
+            "RUNTIME_FILE": self.runtime_file,
+            "LOCAL__KERNEL_PYTHON": KERNEL_PYTHON,
+            "LOCAL__DATA_DIR": self.data_dir,
+            "LOCAL__RUN_DIR": self.run_dir,
+            "LOCAL__REQUIRE_ISOLATION": "true",
+            "POOL__MIN_SIZE": 1,
+            "SANDBOX__IMPORTS": "[]",  # cells import what they need; a sandbox takes half as long
+            "SESSIONS__INTERRUPT_GRACE": GRACE_S,
+        } | self._settings
+        environ = (
+            without_ours(os.environ)
+            | {"HOST_SECRET": HOST_SECRET}
+            | {f"KERNELBROKER_{name}": str(value) for name, value in settings.items()}
+        )
+        self.runtime_file.unlink(missing_ok=True)
+        with self.log.open("ab") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "kernelbroker_server"],
+                env=environ,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+            )
+        deadline = time.monotonic() + DEADLINE_S
+        while not self.runtime_file.exists():
+            assert self._process.poll() is None, self.log.read_text()
+            assert time.monotonic() < deadline, self.log.read_text()
+            time.sleep(0.02)
+        found = json.loads(self.runtime_file.read_text())
+        self.url, self.token = found["url"], found["token"]
+        return self
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+    def stop(self, number: int = signal.SIGTERM) -> int:
+        """Send it the signal, and wait for its end; returns the exit status."""
+        assert self._process is not None
+        self._process.send_signal(number)
+        return self.wait()
+
+    def wait(self) -> int:
+        """Wait for its end; returns the exit status."""
+        assert self._process is not None
+        return self._process.wait(DEADLINE_S)
+
+    def kill(self) -> None:
+        """The end that nobody can prepare for."""
+        if self._process is not None and self._process.poll() is None:
+            self.stop(signal.SIGKILL)
+
+    @property
+    def client_environ(self) -> dict[str, str]:
+        """The environment of a client that was told nothing but where the runtime file lies."""
+        return without_ours(os.environ) | {"KERNELBROKER_RUNTIME_FILE": str(self.runtime_file)}
+
+    def family(self) -> set[int]:
+        """The pids of all its descendants."""
+        return procfs.family(procfs.processes(), self.pid) - {self.pid}
+
+    def stop_in_order(self) -> None:
+        """Stop it; nothing of it may be left, and nothing that it complained of."""
+        broker_ids = self.broker_ids()
+        assert self.stop() == 0
+        assert self.remains(broker_ids) == []
+        assert self.complaints() == [], self.log.read_text(errors="replace")
+
+    def broker_ids(self) -> list[str]:
+        """Of the broker that runs, and of dead ones that left something behind."""
+        return [path.name for path in self.data_dir.iterdir()]
+
+    def remains(self, broker_ids: list[str]) -> list[str]:
+        """What there is of these brokers: directories, sockets, control groups, processes."""
+        found = [*self.data_dir.iterdir(), *self.run_dir.iterdir(), *cgroups(broker_ids)]
+        return [*map(str, found), *(f"pid {p}" for p in procfs.started_in(self.data_dir))]
+
+    def sandboxes(self) -> dict[str, list[str]]:
+        """What there is of each kind, by name: it should be the same sandboxes everywhere."""
+        (broker_id,) = self.broker_ids()
+        groups = {
+            path.name for group in cgroups([broker_id]) for path in group.iterdir() if path.is_dir()
+        }
+        sandboxes = self.data_dir / broker_id / "sandboxes"
+        return {
+            "directories": sorted(path.name for path in sandboxes.iterdir()),
+            "sockets": sorted(path.stem for path in (self.run_dir / broker_id).glob("*.sock")),
+            "cgroups": sorted(groups),
+        }
+
+    def complaints(self) -> list[str]:
+        """Lines of its log that tell of a fault of its own."""
+        signs = (" ERROR ", "CRITICAL", "Traceback", "was never", "Warning:")
+        lines = self.log.read_text(errors="replace").splitlines()
+        return [line for line in lines if any(sign in line for sign in signs)]
+
+
+def without_ours(environ: Mapping[str, str]) -> dict[str, str]:
+    return {k: v for k, v in environ.items() if not k.startswith("KERNELBROKER_")}
+
+
+def cgroups(broker_ids: list[str]) -> list[Path]:
+    root = Path("/sys/fs/cgroup")
+    return [path for name in broker_ids for path in root.glob(f"**/kernelbroker-{name}")]
+
+
+async def until(
+    condition: Callable[[], Any],
+    what: Callable[[], object] | str = "",
+    deadline: float = DEADLINE_S,
+) -> Any:
+    """Wait for a state of the world that nobody announces; returns what `condition` gave.
+
+    It may give an awaitable. One that raises an AssertionError is not met yet.
+    """
+    end = time.monotonic() + deadline
+    while True:
+        try:
+            value = condition()
+            if value := await value if inspect.isawaitable(value) else value:
+                return value
+            problem: object = what() if callable(what) else what
+        except AssertionError as error:
+            problem = error
+        assert time.monotonic() < end, f"not within {deadline:g} s: {problem}"
+        await asyncio.sleep(0.02)
+
+
+# Raw HTTP, in a thread: what curl would see, and when.
+
+
+class Response:
+    """An answer that is read while it comes."""
+
+    def __init__(self, response: http.client.HTTPResponse) -> None:
+        self._response = response
+        self.status = response.status
+        self.headers = response.headers
+        self.received = bytearray()
+
+    async def more(self) -> bytes:
+        """The next piece; empty at the end."""
+        async with asyncio.timeout(DEADLINE_S):
+            data = await asyncio.to_thread(self._response.read1, _PIECE_BYTES)
+        self.received += data
+        return data
+
+    async def until_seen(self, text: bytes) -> None:
+        while text not in self.received:
+            assert await self.more(), f"{text!r} is not in {self.received!r}"
+
+    async def rest(self) -> bytes:
+        """All of it, from the beginning."""
+        while await self.more():
+            pass
+        return bytes(self.received)
+
+
+@contextlib.asynccontextmanager
+async def opened(
+    broker: BrokerProcess,
+    method: str,
+    path: str,
+    body: object = None,
+    accept: str = "*/*",
+    **headers: str,
+) -> AsyncIterator[Response]:
+    """A request whose answer is read in the block; leaving it hangs up."""
+    parts = urlsplit(broker.url)
+    assert parts.hostname is not None
+    connection = http.client.HTTPConnection(parts.hostname, parts.port, timeout=DEADLINE_S)
+    content = None if body is None else json.dumps(body)
+    sent = {"Authorization": f"Bearer {broker.token}", "Accept": accept} | headers
+
+    def ask() -> http.client.HTTPResponse:
+        connection.request(method, path, content, sent)
+        return connection.getresponse()
+
+    try:
+        response = await asyncio.to_thread(ask)
+        with response:
+            yield Response(response)
+    finally:
+        connection.close()
+
+
+async def call(
+    broker: BrokerProcess, method: str, path: str, body: object = None, **options: str
+) -> tuple[int, Any]:
+    """Status and JSON of a call."""
+    async with opened(broker, method, path, body, **options) as response:
+        text = await response.rest()
+        return response.status, json.loads(text) if text else None

@@ -1,0 +1,75 @@
+"""Many sessions at once: every result is its own, and afterwards nothing is left."""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import kernelbroker
+import pytest
+
+from tests.e2e.support import BrokerProcess, until, whole_system
+
+pytestmark = whole_system
+
+SESSIONS, CELLS, WARM = 20, 20, 1
+
+
+@pytest.fixture
+def large() -> Iterator[BrokerProcess]:
+    with tempfile.TemporaryDirectory(prefix="kb-") as directory:
+        broker = BrokerProcess(
+            Path(directory),
+            POOL__MIN_SIZE=WARM,
+            POOL__MAX_SIZE=SESSIONS,
+            POOL__ACQUIRE_TIMEOUT=180,
+            SANDBOX__MEMORY="400MiB",
+            SESSIONS__DEFAULT_TIMEOUT=120,
+        ).start()
+        try:
+            yield broker
+            broker.stop_in_order()
+        finally:
+            broker.kill()
+
+
+async def work(client: kernelbroker.Broker, number: int) -> None:
+    async with client.session() as session:
+        for cell in range(CELLS):
+            said: list[str] = []
+            mark = f"{number}/{cell}"
+            result = await session.run(
+                f"count = globals().get('count', 0) + 1\nprint('{mark}', count)\n"
+                f"answer = [{number}, {cell}, count]",
+                result_var="answer",
+                on_stdout=said.append,
+            )
+            assert result.success, result.error
+            assert "".join(said) == result.stdout == f"{mark} {cell + 1}\n"
+            assert result.return_value == [number, cell, cell + 1]
+
+
+async def test_many_sessions(large: BrokerProcess) -> None:
+    """Twenty sessions of twenty cells each run at once, and none sees anything of another."""
+
+    async def only_warm_ones() -> bool:
+        status = await client.pool_status()
+        return (status["total_containers"], status["idle_containers"]) == (WARM, WARM)
+
+    async with kernelbroker.connect(large.url, large.token, timeout=200) as client:
+        await until(only_warm_ones)
+        processes = len(large.family())
+        async with asyncio.TaskGroup() as group:
+            for number in range(SESSIONS):
+                group.create_task(work(client, number))
+        await until(only_warm_ones)
+        # What is left belongs to the sandboxes that are kept warm, and to no others.
+        await until(lambda: len(large.family()) <= processes, lambda: large.family())
+        left = large.sandboxes()
+        assert len(left["directories"]) == WARM
+        assert left["directories"] == left["sockets"] == left["cgroups"]
+        health = await client.health()
+        assert health["sessions"] == 0
+        assert health["last_launch_failure"] is None

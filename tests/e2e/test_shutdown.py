@@ -1,0 +1,111 @@
+"""The end of a broker, in order or not: its sandboxes end with it, and nothing is left for long."""
+
+from __future__ import annotations
+
+import os
+import signal
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import kernelbroker
+import pytest
+from kernelbroker import events
+from kernelbroker_server.backends import procfs
+
+from tests.e2e.support import (
+    LOOP_UNTIL_INTERRUPTED,
+    BrokerProcess,
+    cgroups,
+    until,
+    whole_system,
+)
+
+pytestmark = whole_system
+
+
+@pytest.fixture
+def broker() -> Iterator[BrokerProcess]:
+    """One of the test's own, with the modules loaded that it loads by default."""
+    with tempfile.TemporaryDirectory(prefix="kb-") as directory:
+        imports = '["pandas", "matplotlib.pyplot"]'
+        broker = BrokerProcess(Path(directory), SANDBOX__IMPORTS=imports).start()
+        yield broker
+        broker.kill()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+async def test_stopped(broker: BrokerProcess, number: int) -> None:
+    """A broker that is told to stop ends its sessions, tells their clients, and leaves nothing."""
+    broker_ids = broker.broker_ids()
+    family: set[int] = set()
+    async with kernelbroker.connect(broker.url, broker.token) as client:
+        session = await client.session().open()
+        warm = await session.run(
+            "import sys; print('pandas' in sys.modules, 'matplotlib.pyplot' in sys.modules)"
+        )
+        assert warm.stdout == "True True\n"
+        seen = []
+        async for event in session.stream(LOOP_UNTIL_INTERRUPTED, timeout=60):
+            seen.append(event)
+            if isinstance(event, events.Stdout):
+                family = broker.family()
+                os.kill(broker.pid, number)
+        assert isinstance(seen[-1], events.Result)
+        assert seen[-1].error == "SessionClosed: the broker is shutting down"
+        with pytest.raises(kernelbroker.SessionGone, match="shutting down"):
+            await session.run("1")
+    assert broker.wait() == 0
+    assert len(family) > 4
+    assert not family & set(procfs.processes())
+    assert broker.remains(broker_ids) == []
+    assert not broker.runtime_file.exists()
+    assert broker.complaints() == [], broker.log.read_text()
+
+
+async def test_killed(broker: BrokerProcess) -> None:
+    """Sandboxes die with a killed broker; the next one on the same directories removes the rest."""
+    dead_ids = broker.broker_ids()
+    code = "import subprocess\nchild = subprocess.Popen(['setsid', 'sleep', '1000'])\n"
+    async with (
+        kernelbroker.connect(broker.url, broker.token, timeout=5) as client,
+        client.session() as session,
+    ):
+        with pytest.raises(kernelbroker.ConnectionLost):
+            async for event in session.stream(code + LOOP_UNTIL_INTERRUPTED, timeout=60):
+                if isinstance(event, events.Stdout):
+                    family = broker.family()
+                    broker.kill()
+    assert len(family) > 4
+    await until(lambda: not family & set(procfs.processes()), lambda: str(family))
+    assert broker.broker_ids() == dead_ids
+    left_sockets = list(broker.run_dir.glob("*/*.sock"))
+    assert left_sockets
+    broker.start()
+    assert not set(broker.broker_ids()) & set(dead_ids)
+    assert not [path for path in left_sockets if path.exists()]
+    assert not cgroups(dead_ids)
+    async with kernelbroker.connect(broker.url, broker.token) as client:
+        assert (await client.run("print('again')")).stdout == "again\n"
+    broker.stop_in_order()
+
+
+async def test_neighbouring_brokers(broker: BrokerProcess) -> None:
+    """Brokers may share directories: one that starts or stops leaves the other's sandboxes alone."""
+    async with (
+        kernelbroker.connect(broker.url, broker.token) as client,
+        client.session() as session,
+    ):
+        await session.run("x = 1; _ = open('/data/x', 'w').write('mine')")
+        other = BrokerProcess(broker.data_dir.parent)
+        other.runtime_file = broker.runtime_file.with_name("other.json")
+        try:
+            other.start()
+            assert len(broker.broker_ids()) == 2
+            async with kernelbroker.connect(other.url, other.token) as other_client:
+                assert (await other_client.run("print(2)")).stdout == "2\n"
+            assert other.stop() == 0
+        finally:
+            other.kill()
+        assert (await session.run("print(x, open('/data/x').read())")).stdout == "1 mine\n"
+    broker.stop_in_order()

@@ -1,0 +1,222 @@
+"""The broker as a whole, without kernels: how it starts, where it may listen, what it leaves."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import json
+import os
+import shutil
+import stat
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kernelbroker.protocol.events import Result, Stdout
+from kernelbroker.protocol.messages import Closed
+from kernelbroker.protocol.runtime import runtime_file
+from kernelbroker_server import app
+from kernelbroker_server.app import Broker
+from kernelbroker_server.backends.base import BackendUnavailable, Isolation
+from kernelbroker_server.config import ConfigError, Settings
+from tornado.httpclient import AsyncHTTPClient, HTTPClientError
+from websockets.asyncio.client import connect
+
+from tests.support.backend import fake_backend
+from tests.support.http import Socket
+from tests.support.world import deaf
+
+
+@pytest.fixture
+def directory(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A machine without bubblewrap, and a short path for all that a broker writes."""
+    with tempfile.TemporaryDirectory(prefix="kb-") as name:
+        programs = Path(name, "bin")
+        programs.mkdir()
+        for program in ("rm", "chmod"):
+            found = shutil.which(program)
+            assert found is not None
+            (programs / program).symlink_to(found)
+        monkeypatch.setenv("PATH", str(programs))
+        monkeypatch.setenv("KERNELBROKER_RUNTIME_FILE", f"{name}/run time/broker.json")
+        yield Path(name)
+
+
+def settings(directory: Path, **options: Any) -> Settings:
+    local = {
+        "kernel_python": Path(sys.executable),
+        "data_dir": directory / "data",
+        "run_dir": directory / "run",
+    }
+    local |= options.pop("local", {})
+    values = {"port": 0, "pool": {"min_size": 0}, "shutdown_timeout": 2, **options}
+    return Settings(local=local, **values)
+
+
+def the_file() -> Path:
+    return runtime_file(os.environ, os.getuid())
+
+
+async def test_start_and_stop(directory: Path) -> None:
+    """A broker serves from start to stop, and leaves no file, directory or port."""
+    broker = Broker(settings(directory))
+    await broker.start()
+    client = AsyncHTTPClient(force_instance=True)
+    try:
+        health = json.loads((await client.fetch(f"{broker.url}/health")).body)
+        assert (health["status"], health["isolation"]) == ("ok", "process")
+        with pytest.raises(HTTPClientError, match="401"):
+            await client.fetch(f"{broker.url}/api/v1/sessions")
+        headers = {"Authorization": f"Bearer {broker.token}"}
+        sessions = await client.fetch(f"{broker.url}/api/v1/sessions", headers=headers)
+        assert json.loads(sessions.body) == {"sessions": []}
+    finally:
+        async with asyncio.timeout(10):
+            await broker.stop()
+            await broker.stop()
+    with pytest.raises(OSError):
+        await client.fetch(f"{broker.url}/health")
+    client.close()
+    assert list((directory / "data").iterdir()) == []
+    assert list((directory / "run").iterdir()) == []
+    assert not the_file().exists()
+
+
+async def test_runtime_file(directory: Path) -> None:
+    """Clients of this user, and nobody else, can read where the broker is, while it is there."""
+    broker = Broker(settings(directory))
+    await broker.start()
+    try:
+        file = the_file()
+        assert stat.S_IMODE(file.stat().st_mode) == 0o600
+        assert stat.S_IMODE(file.parent.stat().st_mode) == 0o700
+        content = json.loads(file.read_text())
+        assert content == {"url": broker.url, "token": broker.token, "pid": os.getpid()}
+        assert [path.name for path in file.parent.iterdir()] == [file.name]
+    finally:
+        await broker.stop()
+    assert not file.exists()
+
+
+async def test_runtime_file_of_another_broker(directory: Path) -> None:
+    """A broker that ends leaves the file alone that a newer one has written."""
+    broker = Broker(settings(directory))
+    await broker.start()
+    newer = json.dumps({"url": "http://127.0.0.1:1", "token": "t", "pid": 1})
+    the_file().write_text(newer)
+    await broker.stop()
+    assert the_file().read_text() == newer
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", "3", '"x"', "{}"])
+async def test_runtime_file_that_is_none(directory: Path, content: str) -> None:
+    """Whatever became of the file meanwhile, the broker stops in order."""
+    broker = Broker(settings(directory))
+    await broker.start()
+    the_file().write_text(content)
+    await broker.stop()
+    assert list((directory / "data").iterdir()) == []
+
+
+async def test_runtime_file_that_cannot_be_written(
+    directory: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Where the file cannot be written the broker serves all the same, and says so."""
+    (directory / "run time").write_text("in the way")
+    broker = Broker(settings(directory))
+    await broker.start()
+    await broker.stop()
+    assert "clients must be told" in caplog.text
+    assert broker.token not in caplog.text
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::"])
+async def test_no_isolation_means_loopback(directory: Path, host: str) -> None:
+    """Where code would run as a plain process no other address is listened on."""
+    broker = Broker(settings(directory, host=host))
+    with pytest.raises(ConfigError, match=r"without isolation.*host"):
+        await broker.start()
+    assert broker.backend.isolation is Isolation.PROCESS
+    assert list((directory / "data").iterdir()) == []
+    assert not the_file().exists()
+
+
+async def test_exposed_on_purpose(directory: Path) -> None:
+    """Who accepts the danger in so many words may listen elsewhere."""
+    broker = Broker(settings(directory, host="0.0.0.0", unsafe_expose_without_isolation=True))
+    await broker.start()
+    await broker.stop()
+
+
+async def test_isolation_that_is_required(directory: Path) -> None:
+    """Who requires isolation gets no broker without it."""
+    broker = Broker(settings(directory, local={"require_isolation": True}))
+    with pytest.raises(BackendUnavailable, match="bubblewrap"):
+        await broker.start()
+    assert list((directory / "data").iterdir()) == []
+
+
+@pytest.mark.filterwarnings(  # Tornado's bind_sockets leaves the socket that it could not bind
+    "ignore:Exception ignored in. <socket:pytest.PytestUnraisableExceptionWarning"
+)
+async def test_port_that_is_taken(directory: Path) -> None:
+    """A port that is taken is told, and nothing is left."""
+    first = Broker(settings(directory))
+    await first.start()
+    port = int(first.url.rpartition(":")[2])
+    second = Broker(settings(directory, port=port))
+    with pytest.raises(OSError):
+        await second.start()
+    gc.collect()
+    await second.stop()
+    assert the_file().exists()
+    await first.stop()
+    assert list((directory / "data").iterdir()) == []
+
+
+async def test_clients_at_the_end(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """When the broker stops, each client has its result and the reason before the connection ends."""
+    async with fake_backend() as backend, contextlib.AsyncExitStack() as stack:
+        backend.scripts["deaf"] = deaf
+        monkeypatch.setattr(app, "_backend", lambda _settings: backend)
+        broker = Broker(settings(directory, token="the-token"))
+        await broker.start()
+        url = broker.url.replace("http", "ws") + "/api/v1/ws"
+        headers = {"Authorization": "Bearer the-token"}
+        clients = []
+        for _ in range(3):
+            connection = connect(url, additional_headers=headers, proxy=None)
+            clients.append(Socket(await stack.enter_async_context(connection)))
+        for client in clients[:2]:
+            await client.open(session_id="mine")
+        await clients[0].send("execute", code="deaf", execution_id="e")
+        await clients[1].until(Stdout)
+        async with asyncio.timeout(5):
+            await broker.stop()
+        for client in clients[:2]:
+            assert (
+                await client.until(Result)
+            ).error == "SessionClosed: the broker is shutting down"
+            assert (await client.get()) == Closed(reason="the broker is shutting down")
+        assert [(await client.closed())[0] for client in clients] == [1001] * 3
+        assert backend.live == {}
+
+
+def test_settings_that_cannot_be_used(directory: Path) -> None:
+    """An empty token, or no Python for the kernels, is told with what to do."""
+    with pytest.raises(ConfigError, match="token is empty"):
+        Broker(settings(directory, token=""))
+    with pytest.raises(ConfigError, match="kernel_python"):
+        Broker(settings(directory, local={"kernel_python": None}))
+
+
+def test_tokens(directory: Path) -> None:
+    """A token is made anew for each broker, unless one is set."""
+    assert Broker(settings(directory, token="mine")).token == "mine"
+    one, other = Broker(settings(directory)).token, Broker(settings(directory)).token
+    assert one != other
+    assert len(one) >= 32

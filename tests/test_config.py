@@ -1,0 +1,191 @@
+"""The settings: where they come from, and how mistakes in them are told."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from kernelbroker_server.config import ConfigError, Settings, load
+from pydantic import ValidationError
+
+SECRET = "a-token-that-no-message-may-show"
+
+
+@pytest.fixture(autouse=True)
+def no_variables(monkeypatch: pytest.MonkeyPatch) -> None:
+    import os
+
+    for name in list(os.environ):
+        if name.upper().startswith("KERNELBROKER_"):
+            monkeypatch.delenv(name)
+
+
+def write(path: Path, text: str) -> Path:
+    file = path / "broker.toml"
+    file.write_text(text)
+    return file
+
+
+def test_defaults() -> None:
+    """Without anything said the documented limits hold."""
+    settings = load(None)
+    assert (settings.host, settings.port, settings.token) == ("127.0.0.1", 8720, None)
+    assert (settings.pool.min_size, settings.pool.max_size) == (3, 10)
+    assert (settings.sessions.idle_timeout, settings.sessions.max_lifetime) == (1800, 7200)
+    assert (settings.sessions.default_timeout, settings.sessions.max_timeout) == (30, 300)
+    assert settings.sandbox.memory == 2 * 1024**3
+    assert (settings.limits.output, settings.limits.event) == (10 * 1024**2, 1024**2)
+    assert (settings.limits.concurrent, settings.limits.queued) == (50, 100)
+
+
+def test_file_and_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file goes before the defaults, the environment before the file, key by key."""
+    file = write(
+        tmp_path,
+        'port = 1\nhost = "::1"\n[pool]\nmin_size = 5\nmax_size = 6\n[sandbox]\nmemory = "1GiB"\n'
+        'imports = ["numpy"]\n',
+    )
+    monkeypatch.setenv("KERNELBROKER_PORT", "2")
+    monkeypatch.setenv("KERNELBROKER_POOL__MIN_SIZE", "4")
+    settings = load(file)
+    assert (settings.port, settings.host) == (2, "::1")
+    assert (settings.pool.min_size, settings.pool.max_size) == (4, 6)
+    assert settings.sandbox.memory == 1024**3
+    assert settings.sandbox.imports == ("numpy",)
+
+
+def test_file_named_by_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """KERNELBROKER_CONFIG names a file; one that is given goes before it."""
+    monkeypatch.setenv("KERNELBROKER_CONFIG", str(write(tmp_path, "port = 1")))
+    assert load(None).port == 1
+    other = tmp_path / "other.toml"
+    other.write_text("port = 2")
+    assert load(other).port == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ("prot = 1", "prot"),
+        ("[pool]\nmin_sise = 1", "pool.min_sise"),
+        ("[pol]\nmin_size = 1", "pol"),
+        ("port = 70000", "port"),
+        ("[pool]\nmax_size = 0", "pool.max_size"),
+        ('[sandbox]\nmemory = "lots"', "sandbox.memory"),
+        ("[sessions]\nidle_timeout = nan", "sessions.idle_timeout"),
+        ("[sessions]\nidle_timeout = -1", "sessions.idle_timeout"),
+    ],
+)
+def test_mistakes_in_a_file(tmp_path: Path, text: str, named: str) -> None:
+    """A key that is not known, or does not fit, is named with its file."""
+    file = write(tmp_path, text)
+    with pytest.raises(ConfigError) as refused:
+        load(file)
+    assert named in str(refused.value)
+    assert str(file) in str(refused.value)
+
+
+@pytest.mark.parametrize("content", [b"port = ", b"\xff\xfe", b"= 3"])
+def test_file_that_is_not_toml(tmp_path: Path, content: bytes) -> None:
+    """A file that cannot be read as TOML is named."""
+    file = tmp_path / "broker.toml"
+    file.write_bytes(content)
+    with pytest.raises(ConfigError, match=r"broker\.toml"):
+        load(file)
+
+
+def test_file_that_is_not_there(tmp_path: Path) -> None:
+    """A file that cannot be read is named, with the reason."""
+    with pytest.raises(ConfigError, match=r"none\.toml.*No such file"):
+        load(tmp_path / "none.toml")
+    with pytest.raises(ConfigError, match="directory"):
+        load(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "variable",
+    [
+        "KERNELBROKER_PROT",
+        "KERNELBROKER_POOL__MIN_SISE",
+        "KERNELBROKER_POOL_MIN_SIZE",
+        "kernelbroker_prot",
+        "KERNELBROKER_",
+    ],
+)
+def test_unknown_variable(monkeypatch: pytest.MonkeyPatch, variable: str) -> None:
+    """A variable of our prefix that is no setting is named."""
+    monkeypatch.setenv(variable, SECRET)
+    with pytest.raises(ConfigError) as refused:
+        load(None)
+    assert variable in str(refused.value)
+    assert SECRET not in str(refused.value)
+
+
+def test_variables_of_clients(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is meant for clients on the same machine is no mistake."""
+    monkeypatch.setenv("KERNELBROKER_URL", "http://127.0.0.1:1")
+    monkeypatch.setenv("KERNELBROKER_RUNTIME_FILE", "/run/broker.json")
+    assert load(None) == Settings()
+
+
+@pytest.mark.parametrize(
+    ("variable", "value"),
+    [
+        ("KERNELBROKER_PORT", SECRET),
+        ("KERNELBROKER_POOL", f"{{{SECRET}"),
+        ("KERNELBROKER_POOL", f'{{"min_size": "{SECRET}"}}'),
+        ("KERNELBROKER_POOL", f'"{SECRET}"'),
+        ("KERNELBROKER_SANDBOX__MEMORY", SECRET),
+        ("KERNELBROKER_SANDBOX__IMPORTS", f"[{SECRET}"),
+        ("KERNELBROKER_UNSAFE_EXPOSE_WITHOUT_ISOLATION", SECRET),
+    ],
+)
+def test_values_are_never_shown(monkeypatch: pytest.MonkeyPatch, variable: str, value: str) -> None:
+    """A value that does not fit is told by its key alone: it may be a secret in the wrong place."""
+    monkeypatch.setenv(variable, value)
+    with pytest.raises(ConfigError) as refused:
+        load(None)
+    assert SECRET not in str(refused.value)
+    key = variable.removeprefix("KERNELBROKER_").lower().partition("__")[0]
+    assert key in str(refused.value)
+
+
+def test_token_is_never_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The token is in the settings, and in no text made of them."""
+    monkeypatch.setenv("KERNELBROKER_TOKEN", SECRET)
+    settings = load(None)
+    assert settings.token is not None
+    assert settings.token.get_secret_value() == SECRET
+    assert (
+        SECRET
+        not in f"{settings!r} {settings} {settings.model_dump()} {settings.model_dump_json()}"
+    )
+
+
+def test_frozen() -> None:
+    """Settings do not change once they are made."""
+    settings = load(None)
+    with pytest.raises(ValidationError):
+        settings.port = 1
+    with pytest.raises(ValidationError):
+        settings.pool.min_size = 1
+
+
+@pytest.mark.parametrize(
+    ("host", "loopback"),
+    [
+        ("127.0.0.1", True),
+        ("127.1.2.3", True),
+        ("::1", True),
+        ("localhost", True),
+        ("0.0.0.0", False),
+        ("::", False),
+        ("192.168.0.1", False),
+        ("localhost.example.com", False),
+        ("", False),
+        ("127.0.0.1.nip.io", False),
+    ],
+)
+def test_loopback(host: str, loopback: bool) -> None:
+    """Only what surely is loopback counts as such."""
+    assert Settings(host=host).on_loopback == loopback
