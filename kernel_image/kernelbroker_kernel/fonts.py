@@ -1,4 +1,4 @@
-"""Text in any script on plots: Droid Sans Fallback (Apache-2.0) stands behind every font.
+"""Chinese and Japanese text on plots: Droid Sans Fallback (Apache-2.0) stands behind every font.
 
 matplotlib falls back glyph by glyph, but only among the fonts that a style names, and styles
 (seaborn's, a user's rcParams) name their own. So the fallback is added where a font is resolved.
@@ -17,10 +17,8 @@ ALIASES = (
     "Arial Unicode MS",
     "Heiti SC",
     "Hiragino Sans",
-    "Malgun Gothic",
     "Microsoft YaHei",
     "Noto Sans CJK JP",
-    "Noto Sans CJK KR",
     "Noto Sans CJK SC",
     "Noto Sans CJK TC",
     "PingFang SC",
@@ -30,7 +28,7 @@ ALIASES = (
     "WenQuanYi Micro Hei",
     "WenQuanYi Zen Hei",
 )
-"""Fonts that code names for Chinese, Japanese or Korean text and that are not there."""
+"""Fonts that code names for Chinese or Japanese text and that are not there."""
 
 
 def install() -> None:

@@ -2,8 +2,8 @@
 
 What differs from the stock kernel: text is shown after 5 ms instead of 200, long text is split, what
 programs write arrives within their cell (see `streams.py`), any text that Python can hold arrives (lone
-surrogates too), a figure that a cell leaves as its last expression is shown once, and every script has
-a font.
+surrogates too), a figure that a cell leaves as its last expression is shown once, and Chinese and
+Japanese labels have a font.
 """
 
 from __future__ import annotations
