@@ -4,7 +4,6 @@
 PYTHON ?= python3
 BROKER := .venv
 KERNEL := .venv-kernel
-export KERNELBROKER_LOCAL__KERNEL_PYTHON ?= $(CURDIR)/$(KERNEL)/bin/python
 
 .DEFAULT_GOAL := help
 .PHONY: help setup run demo test check bench lock clean
@@ -13,6 +12,8 @@ help: ## List the targets
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 16
 
 setup: $(BROKER)/.server $(KERNEL)/.made ## Make both environments
+
+run demo: export KERNELBROKER_LOCAL__KERNEL_PYTHON ?= $(CURDIR)/$(KERNEL)/bin/python
 
 run: setup ## Serve on 127.0.0.1 and print how to try it
 	@$(BROKER)/bin/kernelbroker-server

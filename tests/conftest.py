@@ -7,6 +7,14 @@ import os
 import pytest
 
 
+@pytest.fixture(autouse=True)
+def _no_settings_of_the_caller(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What somebody set for a broker of their own is not for those of the tests."""
+    for name in list(os.environ):
+        if name.startswith("KERNELBROKER_") and not name.startswith("KERNELBROKER_TEST_"):
+            monkeypatch.delenv(name)
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> object:
     """In CI a skip counts as a failure: everything is meant to run there."""
