@@ -182,11 +182,23 @@ def test_report_beside_other_output() -> None:
     assert kinds(script.events) == ["Started", "Result"]
 
 
+def test_many_small_values() -> None:
+    """A display of a million empty lists, which would take far more memory than its text, is cut."""
+    script = Script()
+    script.begin()
+    script.get("iopub.display_data", {"data": {"application/json": [[]] * 1_500_000}})
+    script.get("iopub.display_data", {"data": {"application/json": [[]] * 1_000}})
+    script.reply()
+    script.idle()
+    assert kinds(script.events) == ["Started", "Display", "Result"]
+    assert script.result.truncated == Truncated(rich_outputs=1)
+
+
 @pytest.mark.parametrize(
     "data",
     [
         {contract.DROPPED_MIME: {"bytes": 10**9}},
-        {contract.REPORT_MIME: {"return_value": "x" * 3 * 1024**2}},
+        {contract.REPORT_MIME: {"return_value": "x" * 7 * 1024**2}},
     ],
 )
 def test_report_too_large(data: dict[str, Any]) -> None:

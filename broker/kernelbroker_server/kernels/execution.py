@@ -33,13 +33,13 @@ from kernelbroker.protocol.messages import ExecutionRequest
 from kernelbroker_kernel import contract
 
 from .failures import ErrorContent, failure, one_line, traceback_text
-from .framing import Incoming, Outgoing
+from .framing import MAX_WEIGHT, Incoming, Outgoing
 from .outputs import DisplayContent, OutputLimits, Outputs, StreamContent
 
 _REPORT_BYTES = 1024 * 1024
 """What the helper is asked to keep a report to."""
-_HELPER_BYTES = 2 * _REPORT_BYTES
-"""What is accepted from it: user code can send such messages as well."""
+_HELPER_BYTES = 6 * _REPORT_BYTES
+"""What is accepted from it, by weight: user code can send such messages as well."""
 _MAX_INPUTS = 1000
 _PROMPT_CHARS = 10_000
 """Apart from the output's budget: a cell whose question is not shown would wait for nothing."""
@@ -205,10 +205,13 @@ class CellExecution:
                 if message.content_as(_Status).execution_state == "idle":
                     self._awaited.discard((self._report_cell.msg_id, "idle"))
             case "iopub", "display_data":
+                if message.weight > _HELPER_BYTES:
+                    self._report = _Report(truncated="the report was too large to send")
+                    return
                 data = message.content_as(DisplayContent).data
-                if contract.REPORT_MIME in data and len(message.content) <= _HELPER_BYTES:
+                if contract.REPORT_MIME in data:
                     self._report = _convert(data[contract.REPORT_MIME], _Report)
-                elif contract.REPORT_MIME in data or contract.DROPPED_MIME in data:
+                elif contract.DROPPED_MIME in data:
                     self._report = _Report(truncated="the report was too large to send")
             case "shell", "execute_reply":
                 self._awaited.discard((self._report_cell.msg_id, "reply"))
@@ -218,9 +221,7 @@ class CellExecution:
         self._times[1] = message.header.date
         try:
             self._reply = message.content_as(_Reply)
-        except (
-            ProtocolError
-        ):  # an exception can say what its traceback is; the cell has ended anyway
+        except ProtocolError:  # an exception can say what its traceback is; the cell has ended
             self._reply = _Reply()
         self._execution_count = self._reply.execution_count or self._execution_count
         pages = [item.get("data") for item in self._reply.payload if item.get("source") == "page"]
@@ -228,7 +229,7 @@ class CellExecution:
             event  # what `name?` shows
             for data in pages
             if isinstance(data, dict)
-            for event in self._outputs.rich(Display(data=data), len(message.content))
+            for event in self._outputs.rich(Display(data=data), message.weight)
         ]
 
     def _input(self, request: _InputRequest) -> list[Event]:
@@ -238,13 +239,16 @@ class CellExecution:
         return [Input(prompt=request.prompt[:_PROMPT_CHARS], password=request.password)]
 
     def _display(self, message: Incoming, kind: str) -> list[Event]:
+        if message.weight > MAX_WEIGHT:
+            self._outputs.truncated.rich_outputs += 1
+            return []
         content = message.content_as(DisplayContent)
         if contract.SUMMARY_MIME in content.data:
-            if len(message.content) <= _HELPER_BYTES:
+            if message.weight <= _HELPER_BYTES:
                 self._summary = _convert(content.data[contract.SUMMARY_MIME], _Summary)
             return []
         update = kind == "update_display_data"
-        return self._outputs.display(content, len(message.content), update=update)
+        return self._outputs.display(content, message.weight, update=update)
 
     # The end.
 

@@ -18,6 +18,9 @@ from kernelbroker.protocol.errors import ProtocolError
 
 SUBPROTOCOL: Final = "v1.kernel.websocket.jupyter.org"
 
+MAX_WEIGHT: Final = 24 * 1024**2
+"""Of a message that is parsed: the largest that the gateway passes on, with some room for structure."""
+_VALUE_BYTES = 8
 _MAX_OFFSETS = 64
 _WORD = 8
 
@@ -40,8 +43,15 @@ class Incoming:
     metadata: bytes
     content: bytes
 
+    @property
+    def weight(self) -> int:
+        """Bytes, with a surcharge for each value: `[],[],…` takes far more memory than text does."""
+        return len(self.content) + _VALUE_BYTES * self.content.count(b",")
+
     def content_as(self, type_: type[Any]) -> Any:
-        """The content, parsed. Raises ProtocolError where it is not of that shape."""
+        """The content, parsed. Raises ProtocolError where it is not of that shape, or too heavy."""
+        if self.weight > MAX_WEIGHT:
+            raise ProtocolError(f"a message of {len(self.content):,} bytes with too many values")
         return decode_as(self.content, type_)
 
 

@@ -73,7 +73,7 @@ class Outputs:
         return events
 
     def display(self, content: DisplayContent, size: int, *, update: bool) -> list[Event]:
-        """A rich output: a picture, or whatever else it is. `size` is that of its JSON, in bytes.
+        """A rich output: a picture, or whatever else it is. `size` is its weight, in bytes.
 
         One with a display id stays a bundle, so that its updates find it.
         """
