@@ -27,9 +27,10 @@ from kernelbroker_server.backends.base import (
     SandboxEnd,
     SandboxSpec,
 )
-from kernelbroker_server.backends.host import GATEWAY_COMMAND
+from kernelbroker_server.backends.ends import end_of
+from kernelbroker_server.backends.inside import GATEWAY_COMMAND
 from kernelbroker_server.backends.local import LocalBackend
-from kernelbroker_server.backends.local_sandbox import LocalSandbox, end_of
+from kernelbroker_server.backends.local_sandbox import LocalSandbox
 
 from .probes import (
     DEADLINE_S,
@@ -374,7 +375,7 @@ async def test_cancelled_at_every_await(verb: str) -> None:
                 cancelled = await cancelled_at(backend.remove(sandbox), step)
             if cancelled:
                 await until(lambda data=data: not list((data / "sandboxes").iterdir()))
-                await until(lambda: not backend._sandboxes)
+                await until(lambda: not backend._roster.sandboxes)
                 assert procfs.started_in(data) == []
                 assert open_descriptors() == descriptors
                 groups = [path for group in cgroups_of(data.parent) for path in group.iterdir()]

@@ -18,7 +18,8 @@ from pathlib import Path
 from . import jail, seccomp
 from .base import LaunchError, SandboxSpec
 from .child import Child, readable
-from .host import Host, gateway_argv
+from .host import Host
+from .inside import UID, gateway_argv
 
 _REPORT_TIMEOUT_S = 10.0
 _STATUS_BYTES = 4096
@@ -100,7 +101,7 @@ async def start(
             spec,
             etc=etc,
             workspace=workspace,
-            gateway=gateway_argv(jail.python_inside(host), command, listener, spec),
+            gateway=gateway_argv(jail.python_inside(host), command, ("--fd", str(listener)), spec),
             descriptors=descriptors,
         )
         child = Child(
@@ -146,7 +147,7 @@ async def _leader(status: int, child: Child) -> int:
 def _map_users(pid: int, host_uid: int) -> None:
     """Root is there for bubblewrap's own work, which ends before user code begins."""
     for name in ("uid_map", "gid_map"):
-        Path(f"/proc/{pid}/{name}").write_text(f"0 0 1\n{jail.UID} {host_uid} 1\n")
+        Path(f"/proc/{pid}/{name}").write_text(f"0 0 1\n{UID} {host_uid} 1\n")
 
 
 def _pipe(reader: contextlib.ExitStack, writer: contextlib.ExitStack) -> tuple[int, int]:

@@ -1,7 +1,6 @@
 """What the local backend knows of its machine: the kernels' Python, programs, the layout of /usr.
 
-Found out once at start; a value from then on. Also here, since every way of starting a gateway
-needs them: its command and its environment variables.
+Found out once at start; a value from then on.
 """
 
 from __future__ import annotations
@@ -11,16 +10,12 @@ import json
 import os
 import shutil
 import subprocess
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from kernelbroker_kernel.contract import GATEWAY_MODULE
 
-from .base import BackendUnavailable, SandboxSpec
-
-GATEWAY_COMMAND = ("-m", GATEWAY_MODULE)
-"""What Python is given to run; tests run something smaller."""
+from .base import BackendUnavailable
 
 _SYSTEM = ("/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
 _WHICH_PYTHON = "import json, sys; print(json.dumps([sys.prefix, sys.base_prefix]))"
@@ -86,35 +81,6 @@ class Host:
             setpriv=shutil.which("setpriv"),
             root=os.geteuid() == 0,
         )
-
-
-def gateway_argv(python: Path, command: Sequence[str], fd: int, spec: SandboxSpec) -> list[str]:
-    imports = [arg for module in spec.imports for arg in ("--import", module)]
-    return [str(python), *command, "--fd", str(fd), *imports]
-
-
-def environment(
-    spec: SandboxSpec, *, python: Path, library: Path, home: Path, tmp: Path, workspace: Path
-) -> dict[str, str]:
-    """Every environment variable of a sandbox; nothing comes from the broker's own."""
-    threads = str(max(1, int(spec.limits.cpus)))
-    return {
-        "PATH": f"{python.parent}:/usr/local/bin:/usr/bin:/bin",
-        "HOME": str(home),
-        "USER": "sandbox",
-        "LOGNAME": "sandbox",
-        "SHELL": "/bin/sh",
-        "LANG": "C.UTF-8",
-        "TMPDIR": str(tmp),
-        "PYTHONPATH": str(library),
-        "PYTHONDONTWRITEBYTECODE": "1",
-        "MPLCONFIGDIR": str(home / ".matplotlib"),
-        # More threads than cores only take turns, and each costs one of the few processes allowed.
-        "OMP_NUM_THREADS": threads,
-        "OPENBLAS_NUM_THREADS": threads,
-        "MKL_NUM_THREADS": threads,
-        "KERNELBROKER_WORKSPACE": str(workspace),
-    }
 
 
 def _outside_usr(path: Path) -> bool:

@@ -14,13 +14,8 @@ from typing import NamedTuple
 from kernelbroker_kernel.contract import WORKSPACE
 
 from .base import Limits, SandboxSpec
-from .host import Host, environment
-
-HOME = Path("/home/sandbox")
-TMP = Path("/tmp")
-LIBRARY = Path("/opt/kernelbroker/lib")
-ENVIRONMENT = Path("/opt/kernelbroker/env")
-UID = 1000
+from .host import Host
+from .inside import ENVIRONMENT, HOME, LIBRARY, TMP, UID, environment, python_environment
 
 _UNLESS_ORPHANED = ("sh", "-c", 'echo && exec "$@"', "sh")
 """Runs the rest if somebody still reads its output. A jail dies with the broker, but bubblewrap sees
@@ -165,13 +160,8 @@ def _workspace(workspace: Path, shared_data: Path | None) -> list[str]:
 
 def _variables(host: Host, spec: SandboxSpec) -> Iterable[str]:
     yield "--clearenv"
-    variables = environment(
-        spec,
-        python=python_inside(host),
-        library=LIBRARY,
-        home=HOME,
-        tmp=TMP,
-        workspace=Path(WORKSPACE),
+    variables = python_environment(python_inside(host), LIBRARY) | environment(
+        spec, home=HOME, tmp=TMP, workspace=Path(WORKSPACE)
     )
     for name, value in variables.items():
         yield from ("--setenv", name, value)

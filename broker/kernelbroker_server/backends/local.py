@@ -20,8 +20,10 @@ from . import jail, procfs, seccomp
 from .base import Backend, BackendUnavailable, Isolation, LaunchError, Sandbox, SandboxSpec
 from .cgroups import ROOT, Cgroups
 from .directories import Directories
-from .host import GATEWAY_COMMAND, Host
+from .host import Host
+from .inside import GATEWAY_COMMAND
 from .local_sandbox import Ground, LocalSandbox
+from .roster import Roster
 
 log = logging.getLogger(__name__)
 
@@ -70,9 +72,7 @@ class LocalBackend(Backend):
         self._cgroup_root = cgroup_root
         self._ground: Ground | None = None
         self._watchdog: asyncio.Task[None] | None = None
-        self._sandboxes: dict[str, LocalSandbox] = {}
-        self._opening: dict[str, asyncio.Task[None]] = {}
-        self._removals: dict[str, asyncio.Task[None]] = {}
+        self._roster: Roster[LocalSandbox] = Roster()
 
     async def start(self) -> None:
         host = await asyncio.to_thread(Host.discover, self._kernel_python, self._bwrap)
@@ -97,12 +97,7 @@ class LocalBackend(Backend):
         return await self._launch(sandbox_id, spec, self._command)
 
     async def remove(self, sandbox: Sandbox) -> None:
-        if self._sandboxes.get(sandbox.id) is not sandbox:
-            return
-        if (removal := self._removals.get(sandbox.id)) is None:
-            removal = asyncio.create_task(self._remove(self._sandboxes[sandbox.id]))
-            self._removals[sandbox.id] = removal
-        await asyncio.shield(removal)
+        await self._roster.remove(sandbox)
 
     async def stop(self) -> None:
         if self._watchdog is not None:
@@ -110,7 +105,7 @@ class LocalBackend(Backend):
             await asyncio.wait([self._watchdog])
             self._watchdog = None
         ground, self._ground = self._ground, None  # no launch from here on
-        await asyncio.gather(*(self.remove(sandbox) for sandbox in self._sandboxes.values()))
+        await self._roster.remove_all()
         if ground is not None:
             await ground.cgroups.remove()
             await ground.directories.remove()
@@ -140,32 +135,11 @@ class LocalBackend(Backend):
         ground = self._ground
         if ground is None:
             raise LaunchError("The backend is not running")
-        if sandbox_id in self._sandboxes:
-            raise LaunchError(f"There is a sandbox {sandbox_id} already")
         own_user = ground.host.root and ground.isolation is Isolation.BUBBLEWRAP
         host_uid = self._sandbox_uid if own_user else None
         sandbox = LocalSandbox(sandbox_id, spec, ground, host_uid)
-        self._sandboxes[sandbox_id] = sandbox
-        opening = self._opening[sandbox_id] = asyncio.create_task(sandbox.open(command))
-        try:
-            await asyncio.shield(opening)
-        except BaseException:
-            await self.remove(sandbox)
-            raise
+        await self._roster.launch(sandbox, sandbox.open(command))
         return sandbox
-
-    async def _remove(self, sandbox: LocalSandbox) -> None:
-        if (opening := self._opening.pop(sandbox.id, None)) is not None:
-            await asyncio.wait([opening])
-            opening.exception()  # `launch` has raised it, or was cancelled
-        gone = False
-        try:
-            gone = await sandbox.close()
-        except Exception:
-            log.exception("Sandbox %s could not be removed", sandbox.id)
-        del self._removals[sandbox.id]
-        if gone:  # else `stop` tries again
-            del self._sandboxes[sandbox.id]
 
     async def _reap(self, directories: Directories) -> None:
         for dead in directories.of_the_dead():
@@ -208,7 +182,7 @@ class LocalBackend(Backend):
         """Where no control group holds memory: look, and end who has too much."""
         while True:
             await asyncio.sleep(_WATCH_INTERVAL_S)
-            watched = {s.leader: s for s in self._sandboxes.values() if s.leader is not None}
+            watched = {s.leader: s for s in self._roster.sandboxes.values() if s.leader is not None}
             limits = {leader: sandbox.spec.limits.memory for leader, sandbox in watched.items()}
             if limits:
                 for leader in await asyncio.to_thread(procfs.over_memory, limits):

@@ -12,29 +12,23 @@ import contextlib
 import logging
 import os
 import resource
-import socket
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
-
-from kernelbroker_kernel.contract import EXIT_GATEWAY_FAILED
 
 from ..kernels.endpoint import UnixEndpoint
 from . import bubblewrap, process
-from .base import EndCause, Isolation, LaunchError, Limits, Sandbox, SandboxEnd, SandboxSpec
+from .base import EndCause, Isolation, LaunchError, Limits, SandboxEnd, SandboxSpec
 from .cgroups import Cgroups
-from .child import signal_name
 from .directories import Directories, remove_tree
+from .ends import end_of
 from .host import Host
+from .inside import MAX_FILE_BYTES
+from .roster import OwnSandbox
+from .sockets import listen
 
 log = logging.getLogger(__name__)
 
-MAX_FILE_BYTES = 4 * 1024**3
-_BACKLOG = 64
-_SUN_PATH_BYTES = 108
 _KILL_TIMEOUT_S = 10.0
-_DETAIL_CHARS = 300
-_KILLED = 137
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +41,7 @@ class Ground:
     isolation: Isolation
 
 
-class LocalSandbox(Sandbox):
+class LocalSandbox(OwnSandbox):
     """`open` it once, then `close` it until that says that everything is gone."""
 
     endpoint: UnixEndpoint
@@ -83,7 +77,7 @@ class LocalSandbox(Sandbox):
         ground = self._ground
         try:
             self._make_directories()
-            with _listen(self.endpoint.path) as listener:
+            with listen(self.endpoint.path) as listener:
                 self._cgroup.create(self.spec.limits)
                 if ground.isolation is Isolation.BUBBLEWRAP:
                     self._running = await bubblewrap.start(
@@ -176,36 +170,3 @@ def rlimits(limits: Limits, isolation: Isolation) -> dict[int, int]:
     if isolation is Isolation.BUBBLEWRAP:  # elsewhere it would count all that its user runs
         values[resource.RLIMIT_NPROC] = limits.processes
     return values
-
-
-def end_of(status: int | None, limits: Limits, out_of_memory: bool, output: str) -> SandboxEnd:
-    """How a sandbox ended, from its gateway's exit status (None: it never ran) and the rest.
-
-    A process that was killed for its memory counts only if the kernel's end was a SIGKILL, too: a
-    cell's child process may have been the one, long ago.
-    """
-    last_line = output.rpartition("\n")[2][:_DETAIL_CHARS]
-    if out_of_memory and status in (None, _KILLED):
-        size = f"{limits.memory / 1024**3:.1f} GiB"
-        return SandboxEnd(EndCause.OUT_OF_MEMORY, f"the sandbox exceeded its limit of {size}")
-    if status is None:
-        return SandboxEnd(EndCause.SANDBOX_LOST, f"the jail could not be set up: {last_line}")
-    if status == EXIT_GATEWAY_FAILED:
-        return SandboxEnd(EndCause.SANDBOX_LOST, f"the gateway failed: {last_line}")
-    how = (
-        f"was killed by {name}" if (name := signal_name(status)) else f"exited with status {status}"
-    )
-    return SandboxEnd(EndCause.KERNEL_DIED, f"the kernel {how}")
-
-
-def _listen(path: Path) -> socket.socket:
-    if len(os.fsencode(path)) >= _SUN_PATH_BYTES:
-        raise LaunchError(f"The socket's path {path} is too long for Linux: set a shorter run_dir")
-    listener = socket.socket(socket.AF_UNIX)
-    try:
-        listener.bind(str(path))
-        listener.listen(_BACKLOG)
-    except BaseException:
-        listener.close()
-        raise
-    return listener

@@ -16,7 +16,8 @@ from pathlib import Path
 from . import procfs
 from .base import SandboxSpec
 from .child import Child
-from .host import Host, environment, gateway_argv
+from .host import Host
+from .inside import environment, gateway_argv, python_environment
 
 # Sets the signal that ends this process with its parent (prctl(2), PR_SET_PDEATHSIG), and becomes
 # the command, unless the parent has died before.
@@ -74,12 +75,12 @@ async def start(
     `place` is called with its pid while Python still starts. Raises OSError.
     """
     python, home, workspace = host.python, directory / "home", directory / "workspace"
-    variables = environment(
-        spec, python=python, library=library, home=home, tmp=home, workspace=workspace
+    variables = python_environment(python, library) | environment(
+        spec, home=home, tmp=home, workspace=workspace
     )
     argv = [str(python), "-I", "-S", "-c", _DIE_WITH_PARENT, str(os.getpid())]
     child = Child(
-        [*argv, *gateway_argv(python, command, listener, spec)],
+        [*argv, *gateway_argv(python, command, ("--fd", str(listener)), spec)],
         env=variables,
         cwd=str(workspace),
         pass_fds=[listener],
