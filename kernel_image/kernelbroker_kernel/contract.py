@@ -44,7 +44,8 @@ STREAM_CHUNK_CHARS = 256 * 1024
 
 WORKSPACE = "/data"
 GATEWAY_MODULE = "kernelbroker_kernel"
-"""``python -m kernelbroker_kernel (--fd N | --socket PATH | --tcp HOST:PORT) [--import MODULE]...``
+"""``python -m kernelbroker_kernel (--fd N | --handover PATH | --socket PATH | --tcp HOST:PORT)
+[--import MODULE]...``
 
 The gateway listens there, starts its one kernel, and exits when that kernel ends, with the kernel's
 exit status as a shell would give it: the code itself, or 128 + the signal's number."""

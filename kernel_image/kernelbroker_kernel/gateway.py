@@ -162,6 +162,9 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="kernelbroker_kernel")
     listen = parser.add_mutually_exclusive_group(required=True)
     listen.add_argument("--fd", type=int, help="a listening socket that was inherited")
+    listen.add_argument(
+        "--handover", type=Path, help="a unix socket where a listening socket is handed over"
+    )
     listen.add_argument("--socket", type=Path, help="a unix socket to make and listen on")
     listen.add_argument("--tcp", metavar="HOST:PORT", help="with its token in KG_AUTH_TOKEN")
     parser.add_argument(
@@ -195,14 +198,23 @@ def _serve(options: argparse.Namespace) -> None:
 
 def _listen(options: argparse.Namespace) -> list[socket.socket]:
     if options.fd is not None:
-        inherited = socket.socket(fileno=options.fd)
-        inherited.setblocking(False)
-        inherited.set_inheritable(False)  # the kernel has no business with it
-        return [inherited]
+        return [_given(options.fd)]
+    if options.handover is not None:
+        with socket.socket(socket.AF_UNIX) as giver:
+            giver.connect(str(options.handover))
+            _, (descriptor,), _, _ = socket.recv_fds(giver, 1, 1)
+        return [_given(descriptor)]
     if options.socket is not None:
         return [bind_unix_socket(str(options.socket), mode=0o600)]
     host, _, port = options.tcp.rpartition(":")
     return bind_sockets(int(port), host)
+
+
+def _given(descriptor: int) -> socket.socket:
+    listener = socket.socket(fileno=descriptor)
+    listener.setblocking(False)
+    listener.set_inheritable(False)  # the kernel has no business with it
+    return listener
 
 
 def _register_provisioner() -> None:
