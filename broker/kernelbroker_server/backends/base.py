@@ -26,6 +26,12 @@ class Isolation(enum.StrEnum):
     BUBBLEWRAP = "bubblewrap"
     """A jail of Linux namespaces with seccomp."""
 
+    CONTAINER = "container"
+    """A container on the host's own kernel, without capabilities and with the engine's seccomp filter."""
+
+    GVISOR = "gvisor"
+    """A container on a kernel of its own in user space."""
+
 
 @dataclass(frozen=True, slots=True)
 class Limits:

@@ -1,0 +1,124 @@
+"""A sandbox as a container: what the engine is asked for. Pure: a spec in, the API's JSON out.
+
+The body of `POST /containers/create` (Docker Engine API 1.41, which Podman understands as well). What
+is not named here is the engine's default on purpose: its seccomp profile, the masked parts of /proc
+and /sys, and namespaces of its own for everything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from kernelbroker_kernel.contract import WORKSPACE
+
+from .base import Limits, SandboxSpec
+from .inside import HOME, MAX_FILE_BYTES, TMP, environment, gateway_argv
+
+LABEL_BROKER = "kernelbroker.broker"
+LABEL_DATA = "kernelbroker.data"
+"""The directory in which the brokers that may share this engine and these files keep their locks."""
+LABEL_SANDBOX = "kernelbroker.sandbox"
+LABEL_TEMPLATE = "kernelbroker.template"
+
+HANDOVER = Path("/run/kernelbroker.handover")
+PYTHON = "python"
+"""Found by the image's own PATH, so that an image may bring a Python of its own."""
+
+_CPU_PERIOD_US = 100_000
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """What one container has on the host.
+
+    Attributes:
+        name: of the container.
+        handover: the socket where the gateway gets its listening one.
+        workspace: the directory that is /data inside.
+        owner: the user that code in the container is, inside and on the host.
+        labels: by which brokers find their containers.
+    """
+
+    name: str
+    handover: Path
+    workspace: Path
+    owner: int
+    labels: dict[str, str]
+
+
+def container_options(
+    spec: SandboxSpec, place: Place, *, image: str, runtime: str, command: Sequence[str]
+) -> dict[str, Any]:
+    """The whole request. `command` is what Python is given, before the gateway's options."""
+    variables = environment(spec, home=HOME, tmp=TMP, workspace=Path(WORKSPACE))
+    return {
+        "Image": image,
+        "Entrypoint": gateway_argv(PYTHON, command, ("--handover", str(HANDOVER)), spec),
+        "Cmd": [],
+        "Env": [f"{name}={value}" for name, value in variables.items()],
+        "User": f"{place.owner}:{place.owner}",
+        "WorkingDir": WORKSPACE,
+        "Hostname": "sandbox",
+        "Labels": place.labels | {LABEL_TEMPLATE: spec.template},
+        "NetworkDisabled": True,
+        "Healthcheck": {"Test": ["NONE"]},  # the broker watches; a check would cost each sandbox
+        "HostConfig": {
+            "Runtime": runtime,
+            "NetworkMode": "none",
+            "IpcMode": "private",
+            "Init": True,
+            "Privileged": False,
+            "CapDrop": ["ALL"],
+            "SecurityOpt": ["no-new-privileges:true"],
+            "RestartPolicy": {"Name": "no"},
+            # What the gateway writes is for whoever looks into a failure, and hostile.
+            "LogConfig": {"Type": "json-file", "Config": {"max-size": "64k", "max-file": "1"}},
+            **_files(spec, place),
+            **_limits(spec.limits),
+        },
+    }
+
+
+def _files(spec: SandboxSpec, place: Place) -> dict[str, Any]:
+    size = spec.limits.tmp_size
+    mounts = [
+        _bind(place.workspace, WORKSPACE),
+        # Connecting needs no right to write to the mount, and nobody inside can put another file here.
+        _bind(place.handover, str(HANDOVER), read_only=True),
+    ]
+    if spec.shared_data is not None:
+        mounts.append(_bind(spec.shared_data, f"{WORKSPACE}/shared", read_only=True))
+    return {
+        "ReadonlyRootfs": True,
+        "Mounts": mounts,
+        # Programs in /tmp may be run: what is built there by a package's installer has to be.
+        "Tmpfs": {str(path): f"rw,exec,nosuid,nodev,mode=1777,size={size}" for path in (TMP, HOME)},
+        "ShmSize": size,
+    }
+
+
+def _limits(limits: Limits) -> dict[str, Any]:
+    return {
+        "Memory": limits.memory,
+        "MemorySwap": limits.memory,  # memory and swap together: no swap
+        # Not NanoCpus, which the engine refuses where it exceeds the machine's own.
+        "CpuPeriod": _CPU_PERIOD_US,
+        "CpuQuota": max(1000, int(limits.cpus * _CPU_PERIOD_US)),  # the kernel takes no less
+        "PidsLimit": limits.processes,
+        # No limit of processes: that one counts all that this user runs, in every container.
+        "Ulimits": [
+            {"Name": name, "Soft": value, "Hard": value}
+            for name, value in (
+                ("core", 0),
+                ("fsize", MAX_FILE_BYTES),
+                ("nofile", limits.open_files),
+            )
+        ],
+    }
+
+
+def _bind(source: Path, target: str, *, read_only: bool = False) -> dict[str, Any]:
+    return {"Type": "bind", "Source": str(source), "Target": target, "ReadOnly": read_only}

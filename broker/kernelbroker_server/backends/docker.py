@@ -1,0 +1,226 @@
+"""The `docker` backend: each sandbox is a container of an engine on this machine, Docker or Podman.
+
+The container has no network; the gateway's socket comes to it as a descriptor (`sockets.py`). A
+broker may die at any time: its containers live on then, and the next broker removes them, known by
+their labels. The engine may go and come back: the sandboxes that it kept alive are used on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from .base import Backend, BackendUnavailable, Isolation, LaunchError, Sandbox, SandboxSpec
+from .container_options import LABEL_BROKER, LABEL_DATA, LABEL_SANDBOX
+from .directories import Directories
+from .docker_sandbox import DockerSandbox, Ground
+from .engine import Engine, EngineError, Event, Missing
+from .inside import GATEWAY_COMMAND, UID
+from .roster import Roster
+
+log = logging.getLogger(__name__)
+
+GVISOR = "runsc"
+AUTO = "auto"
+_TRIAL = (
+    "-c",
+    "import socket, sys; giver = socket.socket(socket.AF_UNIX); giver.connect(sys.argv[2]);"
+    "assert socket.recv_fds(giver, 1, 1)[1], 'no socket came'; open('/data/trial', 'x')",
+)
+"""What a sandbox must be able to do: run Python, take a descriptor from us, write to its workspace."""
+_TRIAL_TIMEOUT_S = 30.0
+
+
+class DockerBackend(Backend):
+    """
+    Args:
+        image: what sandboxes are made of, by name or id; the engine must have it.
+        data_dir: where workspaces are kept, in a directory for each broker. The engine must see it
+            under the same path.
+        run_dir: where sockets lie; short, since a socket's path has at most 107 bytes. As data_dir.
+        host: where the engine listens; see `Engine`.
+        runtime: `runc` and the like, `runsc` (gVisor), or `auto`: gVisor where it works.
+        command: what the image's Python runs, before the gateway's options.
+    """
+
+    isolation = Isolation.CONTAINER
+
+    def __init__(
+        self,
+        *,
+        image: str,
+        data_dir: Path,
+        run_dir: Path,
+        host: str | None = None,
+        runtime: str = AUTO,
+        command: Sequence[str] = GATEWAY_COMMAND,
+    ) -> None:
+        self._image = image
+        self._data_dir = data_dir
+        self._run_dir = run_dir
+        self._engine = Engine(host)
+        self._runtime = runtime
+        self._command = command
+        self._info: Mapping[str, Any] = {}
+        self._ground: Ground | None = None
+        self._roster: Roster[DockerSandbox] = Roster()
+        self._removals: set[asyncio.Task[None]] = set()
+
+    async def start(self) -> None:
+        engine = self._engine
+        try:
+            self._info = await engine.connect()
+            await engine.require_image(self._image)
+        except Missing as error:
+            await engine.close()
+            raise BackendUnavailable(
+                f"The engine does not have the image {self._image}. Build it with `make image`, "
+                "pull it, or name another one by docker.image."
+            ) from error
+        except EngineError as error:
+            await engine.close()
+            raise BackendUnavailable(
+                f"No container engine can be used: {error}. Start one (systemctl start docker), join "
+                "the group that may use its socket, or say by docker.host where it listens."
+            ) from error
+        try:
+            directories = Directories.create(self._data_dir, self._run_dir)
+        except OSError as error:
+            await engine.close()
+            raise BackendUnavailable(f"data_dir or run_dir is of no use: {error}") from error
+        # Who is not root can give files to nobody else, so user code is its own user, contained.
+        owner = UID if os.geteuid() == 0 else os.geteuid()
+        self._ground = Ground(engine, directories, self._image, owner)
+        try:
+            await self._reap(self._ground)
+            broker = f"{LABEL_BROKER}={directories.broker_id}"
+            engine.listen(broker, self._on_event, self._on_gap)
+            self._runtime = await self._choose_runtime()
+        except EngineError as error:
+            await self.stop()
+            raise BackendUnavailable(f"The container engine fails: {error}") from error
+        except BaseException:
+            await self.stop()
+            raise
+        if self._runtime == GVISOR:
+            self.isolation = Isolation.GVISOR
+
+    async def launch(self, sandbox_id: str, spec: SandboxSpec) -> DockerSandbox:
+        return await self._launch(sandbox_id, spec, self._runtime, self._command)
+
+    async def remove(self, sandbox: Sandbox) -> None:
+        await self._roster.remove(sandbox)
+
+    async def stop(self) -> None:
+        ground, self._ground = self._ground, None  # no launch from here on
+        if ground is not None:
+            await self._roster.remove_all()
+            await ground.engine.close()
+            await ground.directories.remove()
+
+    def describe(self) -> dict[str, object]:
+        group = f"cgroup-v{self._info.get('CgroupVersion', '1')}"
+
+        def enforced(feature: str) -> str:
+            return group if self._info.get(feature) else "none"
+
+        return {
+            "backend": "docker",
+            "isolation": self.isolation.value,
+            "runtime": self._runtime,
+            "engine": f"{self._info.get('ServerVersion')}",
+            "image": self._image,
+            "seccomp": "on" if "seccomp" in str(self._info.get("SecurityOptions")) else "none",
+            "host_user": "one of its own" if os.geteuid() == 0 else "the broker's",
+            "limits": {
+                "cpus": enforced("CpuCfsQuota"),
+                "memory": enforced("MemoryLimit"),
+                "processes": enforced("PidsLimit"),
+                "tmp_size": "tmpfs",
+                "open_files": "rlimit",
+            },
+        }
+
+    async def _launch(
+        self, sandbox_id: str, spec: SandboxSpec, runtime: str, command: Sequence[str]
+    ) -> DockerSandbox:
+        if self._ground is None:
+            raise LaunchError("The backend is not running")
+        sandbox = DockerSandbox(sandbox_id, spec, self._ground, runtime)
+        await self._roster.launch(sandbox, sandbox.open(command))
+        return sandbox
+
+    def _on_event(self, event: Event) -> None:
+        name = event.get("Actor", {}).get("Attributes", {}).get(LABEL_SANDBOX)
+        if (sandbox := self._roster.sandboxes.get(name)) is not None and not sandbox.closing:
+            sandbox.on_event(event)
+
+    def _on_gap(self) -> None:
+        for sandbox in self._roster.sandboxes.values():
+            if sandbox.closing:  # an earlier try may have found no engine
+                removal = asyncio.create_task(self.remove(sandbox))
+                self._removals.add(removal)
+                removal.add_done_callback(self._removals.discard)
+            else:
+                sandbox.look(after_gap=True)
+
+    async def _reap(self, ground: Ground) -> None:
+        """Remove the containers of brokers that are dead, and then their directories.
+
+        A broker has a directory as long as it has containers, or it had one: its lock tells.
+        """
+        data_dir = ground.directories.data.parent
+        dead = {
+            directories.broker_id: directories for directories in ground.directories.of_the_dead()
+        }
+        for container in await ground.engine.with_label(f"{LABEL_DATA}={data_dir}"):
+            broker_id = container["Labels"][LABEL_BROKER]
+            if broker_id in dead or not (data_dir / broker_id).exists():
+                log.info("Removing a container that the broker %s left behind", broker_id)
+                await ground.engine.remove(container["Id"])
+        for directories in dead.values():
+            await directories.remove()
+
+    async def _choose_runtime(self) -> str:
+        """Raises BackendUnavailable where sandboxes do not run under what was asked for."""
+        offered = self._info.get("Runtimes", {})
+        asked = self._runtime
+        if asked not in (AUTO, *offered):
+            raise BackendUnavailable(
+                f"The engine does not offer the runtime {asked}, but {', '.join(sorted(offered))}. "
+                f"Install {asked} and make it known to the engine, or set docker.runtime to auto."
+            )
+        candidates = [asked]
+        if asked == AUTO:
+            default = self._info.get("DefaultRuntime", "runc")
+            candidates = [GVISOR, default] if GVISOR in offered else [default]
+        failure: str | None = "the engine does not offer gVisor (runsc)"
+        for candidate in candidates:
+            before, failure = failure, await self._try(candidate)
+            if failure is None:
+                if asked == AUTO and candidate != GVISOR:
+                    log.info("Sandboxes run under %s: %s", candidate, before)
+                return candidate
+            failure = f"{candidate} was tried, and {failure}"
+        raise BackendUnavailable(
+            f"No sandbox can be had of the image {self._image}: {failure}. The engine must be on "
+            "this machine, and see data_dir and run_dir under the same paths."
+        )
+
+    async def _try(self, runtime: str) -> str | None:
+        """Run a real sandbox; returns what went wrong."""
+        try:
+            trial = await self._launch("trial", SandboxSpec(), runtime, _TRIAL)
+        except LaunchError as error:
+            return str(error)
+        try:
+            await asyncio.wait([trial.ended], timeout=_TRIAL_TIMEOUT_S)
+            if trial.exit_status == 0:
+                return None
+            return f"the trial failed: {await trial.output_tail()}"
+        finally:
+            await self.remove(trial)

@@ -1,0 +1,178 @@
+"""One sandbox of the `docker` backend: its container, its directory, and how it ended."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ..kernels.endpoint import UnixEndpoint
+from .base import EndCause, LaunchError, SandboxEnd, SandboxSpec
+from .container_options import (
+    LABEL_BROKER,
+    LABEL_DATA,
+    LABEL_SANDBOX,
+    Place,
+    container_options,
+)
+from .directories import Directories, remove_tree
+from .ends import KILLED, end_of
+from .engine import Engine, EngineError, Event, Missing
+from .roster import OwnSandbox
+from .sockets import Handover, listen
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Ground:
+    """What all containers of one broker stand on.
+
+    Attributes:
+        owner: who user code is, in the container and on the host.
+    """
+
+    engine: Engine
+    directories: Directories
+    image: str
+    owner: int
+
+
+class DockerSandbox(OwnSandbox):
+    """`open` it once, then `close` it until that says that everything is gone.
+
+    Attributes:
+        closing: somebody wants it gone.
+        exit_status: the gateway's, once it has ended and the engine has told.
+    """
+
+    endpoint: UnixEndpoint
+
+    def __init__(self, sandbox_id: str, spec: SandboxSpec, ground: Ground, runtime: str) -> None:
+        directories = ground.directories
+        self.id = sandbox_id
+        self.spec = spec
+        self.endpoint = UnixEndpoint(directories.run / f"{sandbox_id}.sock")
+        self.ended = asyncio.get_running_loop().create_future()
+        self.closing = False
+        self.exit_status: int | None = None
+        self._ground = ground
+        self._runtime = runtime
+        self._directory = directories.sandboxes / sandbox_id
+        self.workspace = self._directory / "workspace"
+        self._place = Place(
+            name=f"kernelbroker-{directories.broker_id}-{sandbox_id}",
+            handover=directories.run / f"{sandbox_id}.give",
+            workspace=self.workspace,
+            owner=ground.owner,
+            labels={
+                LABEL_BROKER: directories.broker_id,
+                LABEL_DATA: str(directories.data.parent),
+                LABEL_SANDBOX: sandbox_id,
+            },
+        )
+        self._handover: Handover | None = None
+        self._out_of_memory = False
+        self._killed_from_outside = False
+        self._looking: asyncio.Task[None] | None = None
+
+    async def open(self, command: Sequence[str]) -> None:
+        """Start it. Not to be cancelled; it is short. Whatever it raises, `close` is called next.
+
+        Raises:
+            LaunchError
+        """
+        ground, place = self._ground, self._place
+        options = container_options(
+            self.spec, place, image=ground.image, runtime=self._runtime, command=command
+        )
+        try:
+            self._make_directories()
+            listener = listen(self.endpoint.path)
+            self._handover = Handover(place.handover, listener, ground.owner)
+            await ground.engine.create(place.name, options)
+            await ground.engine.start(place.name)
+        except (OSError, EngineError) as error:
+            raise LaunchError(f"The container could not be started: {error}") from error
+
+    async def close(self) -> bool:
+        """End it and remove all that belongs to it; tells whether everything is gone."""
+        self.closing = True
+        try:
+            await self._ground.engine.remove(self._place.name)
+        except EngineError as error:
+            log.error("Sandbox %s could not be removed; its remains are kept: %s", self.id, error)
+            return False
+        if self._looking is not None:
+            await asyncio.wait([self._looking])
+        self._end(SandboxEnd(EndCause.SANDBOX_LOST, "it was removed"))
+        self.endpoint.path.unlink(missing_ok=True)
+        return await remove_tree(self._directory)
+
+    async def output_tail(self) -> str:
+        """The last of what it wrote, for messages to whoever runs the broker."""
+        try:
+            return await self._ground.engine.output_tail(self._place.name)
+        except EngineError as error:
+            return str(error)
+
+    def on_event(self, event: Event) -> None:
+        """What the engine tells of the container."""
+        match event.get("Action"):
+            case "oom":
+                self._out_of_memory = True
+            case "kill":
+                self._killed_from_outside = True
+            case "pause":
+                self._end(_lost("was paused from outside"))
+            case "die" | "destroy":
+                self.look()
+
+    def look(self, *, after_gap: bool = False) -> None:
+        """Find out from the engine whether it has ended, and how."""
+        if not self.ended.done() and not self.closing and self._looking is None:
+            self._looking = asyncio.create_task(self._look(after_gap))
+
+    async def _look(self, after_gap: bool) -> None:
+        engine, name = self._ground.engine, self._place.name
+        try:
+            state = await engine.state(name)
+            if state["Status"] in ("running", "created"):
+                return
+            self.exit_status = int(state["ExitCode"])
+            output = await engine.output_tail(name)
+        except Missing:
+            if not after_gap:  # then it may be one that is about to be created
+                self._end(_lost("was removed from outside"))
+        except EngineError as error:
+            log.warning("How sandbox %s ended is not known: %s", self.id, error)
+            self._end(_lost("ended, and the engine does not tell how"))
+        else:
+            out_of_memory = self._out_of_memory or bool(state.get("OOMKilled"))
+            if self.exit_status == KILLED and not out_of_memory and self._killed_from_outside:
+                self._end(_lost("was killed from outside"))
+            elif after_gap and not out_of_memory:
+                self._end(_lost("ended while the engine could not be reached"))
+            else:
+                self._end(end_of(self.exit_status, self.spec.limits, out_of_memory, output))
+        finally:
+            self._looking = None
+
+    def _end(self, end: SandboxEnd) -> None:
+        if self._handover is not None:
+            self._handover.close()  # whoever still waits in the socket's queue is let go
+        if not self.ended.done():
+            self.ended.set_result(end)
+
+    def _make_directories(self) -> None:
+        self._directory.mkdir(mode=0o700)
+        self.workspace.mkdir(mode=0o700)
+        if self.spec.shared_data is not None:
+            (self.workspace / "shared").mkdir()
+        os.chown(self.workspace, self._ground.owner, self._ground.owner)
+
+
+def _lost(what: str) -> SandboxEnd:
+    return SandboxEnd(EndCause.SANDBOX_LOST, f"the container {what}")
