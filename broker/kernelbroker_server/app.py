@@ -22,9 +22,9 @@ from tornado.netutil import bind_sockets
 
 from .api.base import Service
 from .api.routes import make_application
-from .backends.base import Isolation, Limits, SandboxSpec
+from .backends.base import Backend, Isolation, Limits, SandboxSpec
 from .backends.local import LocalBackend
-from .config import ConfigError, Settings
+from .config import ConfigError, DockerSettings, LocalSettings, Settings
 from .kernels.outputs import OutputLimits
 from .pool.runner import Pool
 from .pool.state import PoolLimits
@@ -127,8 +127,11 @@ class Broker:
                     await self._server.close_all_connections()
 
 
-def _backend(settings: Settings) -> LocalBackend:
-    local = settings.local
+def _backend(settings: Settings) -> Backend:
+    return _docker(settings.docker) if settings.backend == "docker" else _local(settings.local)
+
+
+def _local(local: LocalSettings) -> Backend:
     if local.kernel_python is None:
         raise ConfigError(
             "local.kernel_python is not set. Make the kernels' environment (python3 -m venv DIR && "
@@ -137,9 +140,27 @@ def _backend(settings: Settings) -> LocalBackend:
         )
     return LocalBackend(
         kernel_python=local.kernel_python,
-        data_dir=local.data_dir or _own_directory(Path("/var/tmp"), "data_dir"),
-        run_dir=local.run_dir or _own_directory(Path(tempfile.gettempdir()), "run_dir"),
+        data_dir=local.data_dir or _own_directory(Path("/var/tmp"), "local.data_dir"),
+        run_dir=local.run_dir or _own_directory(Path(tempfile.gettempdir()), "local.run_dir"),
         require_isolation=local.require_isolation,
+    )
+
+
+def _docker(docker: DockerSettings) -> Backend:
+    try:
+        from .backends.docker import DockerBackend
+    except ModuleNotFoundError as exc:
+        raise ConfigError(
+            f"backend = \"docker\" needs {exc.name}: pip install 'kernelbroker[server,docker]'"
+        ) from exc
+    own_data, own_run = Path("/var/tmp"), Path(tempfile.gettempdir())
+    return DockerBackend(
+        image=docker.image,
+        host=docker.host,
+        runtime=docker.runtime,
+        # Apart from the local backend's: each reaps what dead brokers of its own kind left.
+        data_dir=docker.data_dir or _own_directory(own_data, "docker.data_dir") / "docker",
+        run_dir=docker.run_dir or _own_directory(own_run, "docker.run_dir") / "docker",
     )
 
 
@@ -150,12 +171,12 @@ def _own_directory(parent: Path, key: str) -> Path:
         path.mkdir(mode=0o700)
     status = path.lstat()
     if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid():
-        raise ConfigError(f"{path} is not a directory of this user's; set local.{key}")
+        raise ConfigError(f"{path} is not a directory of this user's; set {key}")
     path.chmod(0o700)
     return path
 
 
-def _pool(settings: Settings, backend: LocalBackend) -> Pool:
+def _pool(settings: Settings, backend: Backend) -> Pool:
     sandbox, pool = settings.sandbox, settings.pool
     spec = SandboxSpec(
         limits=Limits(

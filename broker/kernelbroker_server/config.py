@@ -13,7 +13,7 @@ import os
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import BaseModel, ByteSize, ConfigDict, Field, SecretStr, ValidationError
 from pydantic_settings import (
@@ -85,6 +85,21 @@ class LocalSettings(_Section):
     """Refuse to start where bubblewrap does not work, instead of falling back to plain processes."""
 
 
+class DockerSettings(_Section):
+    host: str | None = None
+    """Where the engine listens, such as unix:///run/podman/podman.sock; DOCKER_HOST, or Docker's own
+    socket, if not set."""
+    image: str = "kernelbroker-kernel"
+    """What sandboxes are made of; `make image` builds it."""
+    runtime: Literal["auto", "runc", "runsc"] = "auto"
+    """auto takes gVisor (runsc) where a sandbox runs under it, else runc."""
+    data_dir: Path | None = None
+    """Where workspaces are kept; below the system's temporary directory if not set. The engine must
+    see it under the same path, and run_dir as well."""
+    run_dir: Path | None = None
+    """Where sockets are made; its path must be short."""
+
+
 class SessionSettings(_Section):
     idle_timeout: float = Field(default=1800, gt=0)
     """A session without executions for so long is closed."""
@@ -137,9 +152,12 @@ class Settings(BaseSettings):
     """DEBUG, INFO, WARNING or ERROR."""
     shutdown_timeout: float = Field(default=10, gt=0)
     """How long a shutdown may take."""
+    backend: Literal["local", "docker"] = "local"
+    """What launches sandboxes: jails on this machine, or containers."""
     pool: PoolSettings = PoolSettings()
     sandbox: SandboxSettings = SandboxSettings()
     local: LocalSettings = LocalSettings()
+    docker: DockerSettings = DockerSettings()
     sessions: SessionSettings = SessionSettings()
     limits: LimitSettings = LimitSettings()
 
