@@ -8,17 +8,22 @@ import os
 import shutil
 import subprocess
 import tempfile
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
+import docker
 import pytest
+from docker.errors import DockerException
 from kernelbroker_server.backends import procfs
-from kernelbroker_server.backends.base import Sandbox
+from kernelbroker_server.backends.base import Sandbox, SandboxEnd
+from kernelbroker_server.backends.container_options import LABEL_DATA
+from kernelbroker_server.backends.docker import DockerBackend
 from kernelbroker_server.backends.local import LocalBackend
 
 KERNEL_PYTHON = Path(__file__).parents[2] / ".venv-kernel/bin/python"
+IMAGE = os.environ.get("KERNELBROKER_TEST_IMAGE", "kernelbroker-kernel")
 DEADLINE_S = 20.0
 
 PROBE = (
@@ -45,7 +50,12 @@ def shell(line):
     done = subprocess.run(line, shell=True, capture_output=True, text=True)
     return done.stdout + done.stderr
 
-listener = socket.socket(fileno=int(sys.argv[sys.argv.index("--fd") + 1]))
+how, where = sys.argv[1:3]
+if how == "--handover":
+    with socket.socket(socket.AF_UNIX) as giver:
+        giver.connect(where)
+        where = socket.recv_fds(giver, 1, 1)[1][0]
+listener = socket.socket(fileno=int(where))
 os.set_inheritable(listener.fileno(), False)
 while True:
     connection, _ = listener.accept()
@@ -87,6 +97,91 @@ async def tell(sandbox: Sandbox, source: str) -> None:
     await writer.wait_closed()
 
 
+async def end(sandbox: Sandbox) -> SandboxEnd:
+    async with asyncio.timeout(DEADLINE_S):
+        return await asyncio.shield(sandbox.ended)
+
+
+async def until(condition: Callable[[], Any]) -> None:
+    """For what gives no event: the state of what is not ours."""
+    async with asyncio.timeout(DEADLINE_S):
+        while not condition():  # noqa: ASYNC110 - there is no event
+            await asyncio.sleep(0.01)
+
+
+async def cancelled_at(coroutine: Any, step: int) -> bool:
+    """Run a coroutine, cancel it when it waits for the `step`th time; tells whether it got there."""
+    task = asyncio.current_task()
+    assert task is not None
+
+    class Steps:
+        """Stands between the coroutine and the loop, and counts."""
+
+        def __await__(self) -> Any:
+            waits = 0
+            sent = coroutine.send(None)
+            while True:
+                waits += 1
+                if waits == step:
+                    task.cancel()
+                try:
+                    value = yield sent
+                except BaseException as error:
+                    sent = coroutine.throw(error)
+                else:
+                    sent = coroutine.send(value)
+
+    try:
+        await Steps()
+    except StopIteration:
+        return False
+    except RuntimeError as error:  # a StopIteration inside a generator
+        if isinstance(error.__cause__, StopIteration):
+            return False
+        raise
+    except asyncio.CancelledError:
+        task.uncancel()
+        return True
+    return False
+
+
+@asynccontextmanager
+async def running_docker(**options: Any) -> AsyncIterator[DockerBackend]:
+    """As `running_backend`, of containers."""
+    with tempfile.TemporaryDirectory(prefix="kb-") as directory:
+        settings: dict[str, Any] = {
+            "image": IMAGE,
+            "data_dir": Path(directory, "data"),
+            "run_dir": Path(directory, "run"),
+            "command": PROBE,
+        } | options
+        data, run = settings["data_dir"], settings["run_dir"]
+        backend = DockerBackend(**settings)
+        await backend.start()
+        try:
+            yield backend
+        finally:
+            await backend.stop()
+            assert [*data.iterdir(), *run.iterdir()] == []
+            assert containers_of(data) == []
+
+
+def containers_of(data: Path) -> list[str]:
+    """The names of the containers of the brokers that have their workspaces here."""
+    with engine() as api:
+        found = api.containers(all=True, filters={"label": f"{LABEL_DATA}={data}"})
+    return [container["Names"][0].removeprefix("/") for container in found]
+
+
+@contextmanager
+def engine() -> Iterator[Any]:
+    api = docker.APIClient(version="auto", **docker.utils.kwargs_from_env())
+    try:
+        yield api
+    finally:
+        api.close()
+
+
 @asynccontextmanager
 async def running_backend(**options: Any) -> AsyncIterator[LocalBackend]:
     """A started backend in directories of its own; when it stops, nothing may be left of it."""
@@ -126,10 +221,21 @@ def jail_problem() -> str | None:
     return None if done.returncode == 0 else f"bubblewrap does not work here: {done.stderr}"
 
 
+def docker_problem() -> str | None:
+    try:
+        with engine() as api:
+            api.inspect_image(IMAGE)
+    except DockerException as error:
+        return f"no container engine answers that has the image {IMAGE} (`make image`): {error}"
+    return None
+
+
 NO_JAIL = jail_problem()
+NO_DOCKER = docker_problem()
 NO_KERNEL = (
     None if os.path.lexists(KERNEL_PYTHON) else f"{KERNEL_PYTHON} is missing: make environment"
 )
 needs_jail = pytest.mark.skipif(NO_JAIL is not None, reason=str(NO_JAIL))
+needs_docker = pytest.mark.skipif(NO_DOCKER is not None, reason=str(NO_DOCKER))
 needs_kernel_environment = pytest.mark.skipif(NO_KERNEL is not None, reason=str(NO_KERNEL))
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root gives sandboxes their own uid")

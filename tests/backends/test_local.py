@@ -1,6 +1,6 @@
 """Real jails and processes, from launch to the last trace of them."""
 
-# ruff: noqa: ASYNC110, ASYNC220, ASYNC240 - a test may block its own loop
+# ruff: noqa: ASYNC220, ASYNC240 - a test may block its own loop
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,27 +21,27 @@ from kernelbroker_server.backends.base import (
     BackendUnavailable,
     EndCause,
     Isolation,
-    LaunchError,
     Limits,
     SandboxEnd,
     SandboxSpec,
 )
 from kernelbroker_server.backends.ends import end_of
-from kernelbroker_server.backends.inside import GATEWAY_COMMAND
 from kernelbroker_server.backends.local import LocalBackend
-from kernelbroker_server.backends.local_sandbox import LocalSandbox
 
 from .probes import (
     DEADLINE_S,
     KERNEL_PYTHON,
     PROBE,
     ask,
+    cancelled_at,
     cgroups_of,
+    end,
     needs_jail,
     needs_kernel_environment,
     needs_root,
     running_backend,
     tell,
+    until,
 )
 
 pytestmark = [pytest.mark.sandbox, needs_jail, needs_kernel_environment]
@@ -50,59 +49,11 @@ pytestmark = [pytest.mark.sandbox, needs_jail, needs_kernel_environment]
 MIB = 1024**2
 
 
-async def end(sandbox: LocalSandbox) -> SandboxEnd:
-    async with asyncio.timeout(DEADLINE_S):
-        return await asyncio.shield(sandbox.ended)
-
-
-async def until(condition: Callable[[], Any]) -> None:
-    """For what gives no event: the state of processes that are not ours."""
-    async with asyncio.timeout(DEADLINE_S):
-        while not condition():
-            await asyncio.sleep(0.01)
-
-
 def open_descriptors() -> int:
     return len(list(Path("/proc/self/fd").iterdir()))
 
 
 # Launch and remove
-
-
-async def test_launch_and_remove(backend: LocalBackend) -> None:
-    """A launched sandbox answers, shares its workspace with the host, and leaves nothing."""
-    sandbox = await backend.launch("one", SandboxSpec())
-    source = "open('/workspace/a', 'w').write('inside'); result = os.getcwd()"
-    assert await ask(sandbox, source) == "/data"
-    assert (sandbox.workspace / "a").read_text() == "inside"
-    leader = sandbox.leader
-    assert leader is not None
-
-    await backend.remove(sandbox)
-    assert not sandbox.workspace.exists()
-    assert not sandbox.endpoint.path.exists()
-    assert not Path(f"/proc/{leader}").exists()
-    assert sandbox.ended.done()
-    await backend.remove(sandbox)
-
-
-async def test_a_connection_never_comes_too_early(backend: LocalBackend) -> None:
-    """The socket takes connections as soon as launch has returned."""
-    sandbox = await backend.launch("one", SandboxSpec())
-    _, writer = await asyncio.open_unix_connection(str(sandbox.endpoint.path))
-    writer.close()
-    await writer.wait_closed()
-
-
-async def test_concurrent_launches(backend: LocalBackend) -> None:
-    """Sandboxes launched at once are each whole, and are removed at once."""
-    launches = (backend.launch(f"s{number}", SandboxSpec()) for number in range(8))
-    sandboxes = await asyncio.gather(*launches)
-    source = "open('mine', 'w').write(name); result = os.listdir('/data')"
-    answers = await asyncio.gather(*(ask(s, source, name=s.id) for s in sandboxes))
-    assert answers == [["mine"]] * 8
-    assert [(s.workspace / "mine").read_text() for s in sandboxes] == [s.id for s in sandboxes]
-    await asyncio.gather(*(backend.remove(sandbox) for sandbox in sandboxes))
 
 
 @needs_root
@@ -115,58 +66,6 @@ async def test_host_user(backend: LocalBackend) -> None:
         "mine"
     ]
     assert (two.workspace / "mine").stat().st_uid == 200_000
-
-
-async def test_shared_data(backend: LocalBackend, tmp_path: Path) -> None:
-    """A shared directory is seen at /data/shared, and cannot be changed there."""
-    tmp_path.chmod(0o755)  # sandboxes are users of their own
-    (tmp_path / "table").write_text("1,2")
-    (tmp_path / "table").chmod(0o666)
-    sandbox = await backend.launch("one", SandboxSpec(shared_data=tmp_path))
-    source = """
-result = [open('/data/shared/table').read(), attempt(open, '/data/shared/table', 'a'),
-          attempt(os.rename, '/data/shared', '/data/other')]"""
-    assert await ask(sandbox, source) == ["1,2", "EROFS", "EBUSY"]
-
-
-async def test_imports_are_handed_on(backend: LocalBackend) -> None:
-    """The gateway is told which modules to load."""
-    sandbox = await backend.launch("one", SandboxSpec(imports=("numpy", "pandas")))
-    arguments = await ask(sandbox, "result = sys.argv[1:]")
-    assert arguments[2:] == ["--import", "numpy", "--import", "pandas"]
-
-
-async def test_a_name_is_taken_once(backend: LocalBackend) -> None:
-    """A second sandbox of the same name is refused, and the first one lives on."""
-    sandbox = await backend.launch("one", SandboxSpec())
-    with pytest.raises(LaunchError, match="already"):
-        await backend.launch("one", SandboxSpec())
-    assert await ask(sandbox, "result = 1") == 1
-
-
-async def test_a_hostile_workspace_is_removed(backend: LocalBackend, tmp_path: Path) -> None:
-    """Depth, missing permissions and many files do not keep a workspace; links are not followed."""
-    victim = tmp_path / "victim"
-    victim.write_text("stays")
-    sandbox = await backend.launch("one", SandboxSpec())
-    source = """
-os.symlink(victim, "/data/file")
-os.symlink(os.path.dirname(victim), "/data/directory")
-for number in range(3000):
-    open(f"/data/{number}", "w").close()
-os.mkdir("/data/closed")
-open("/data/closed/file", "w").close()
-os.chmod("/data/closed", 0)
-os.chdir("/data")
-for _ in range(3000):
-    os.mkdir("deeper")
-    os.chdir("deeper")
-os.chdir("/data")
-os.chmod("/data", 0)"""
-    await ask(sandbox, source, victim=str(victim))
-    await backend.remove(sandbox)
-    assert not sandbox.workspace.exists()
-    assert victim.read_text() == "stays"
 
 
 async def test_output_without_end_does_no_harm(backend: LocalBackend) -> None:
@@ -188,22 +87,6 @@ async def test_too_long_a_socket_path(tmp_path: Path) -> None:
 
 
 # Ends
-
-ENDS = [
-    ("os._exit(3)", EndCause.KERNEL_DIED, "the kernel exited with status 3"),
-    ("os.kill(os.getpid(), 9)", EndCause.KERNEL_DIED, "the kernel was killed by SIGKILL"),
-    ("os.abort()", EndCause.KERNEL_DIED, "the kernel was killed by SIGABRT"),
-    ("os._exit(128 + 11)", EndCause.KERNEL_DIED, "the kernel was killed by SIGSEGV"),
-    ("os.write(2, b'no\\nluck'); os._exit(125)", EndCause.SANDBOX_LOST, "the gateway failed: luck"),
-]
-
-
-@pytest.mark.parametrize(("source", "cause", "detail"), ENDS, ids=[case[0] for case in ENDS])
-async def test_end(backend: LocalBackend, source: str, cause: EndCause, detail: str) -> None:
-    """The cause of an end is told from the gateway's exit status."""
-    sandbox = await backend.launch("one", SandboxSpec())
-    await tell(sandbox, source)
-    assert await end(sandbox) == SandboxEnd(cause, detail)
 
 
 async def test_an_end_is_known_at_once(backend: LocalBackend) -> None:
@@ -242,28 +125,6 @@ def test_an_old_out_of_memory_is_no_cause() -> None:
     )
 
 
-HOG = "held = [bytearray(1 << 20) for _ in range(1024)]; result = len(held)"
-
-
-async def test_out_of_memory(backend: LocalBackend) -> None:
-    """A gateway beyond its memory ends as out of memory, not as any death."""
-    if backend.describe()["limits"]["memory"] == "watchdog":  # type: ignore[index]
-        pytest.skip("control groups are not writable here; the watchdog has a test of its own")
-    sandbox = await backend.launch("one", SandboxSpec(limits=Limits(memory=100 * MIB)))
-    await tell(sandbox, HOG)
-    assert (await end(sandbox)).cause is EndCause.OUT_OF_MEMORY
-
-
-async def test_a_child_out_of_memory(backend: LocalBackend) -> None:
-    """A child process beyond the memory dies alone, and the gateway lives on."""
-    if backend.describe()["limits"]["memory"] == "watchdog":  # type: ignore[index]
-        pytest.skip("control groups are not writable here: the watchdog ends the whole sandbox")
-    sandbox = await backend.launch("one", SandboxSpec(limits=Limits(memory=100 * MIB)))
-    source = "result = subprocess.run([sys.executable, '-c', hog]).returncode"
-    assert await ask(sandbox, source, hog=HOG) == -signal.SIGKILL
-    assert await ask(sandbox, "result = 1") == 1
-
-
 async def test_out_of_memory_by_watchdog(tmp_path: Path) -> None:
     """Without control groups the watchdog ends a sandbox beyond its memory, children included."""
     async with running_backend(cgroup_root=tmp_path) as backend:
@@ -284,81 +145,7 @@ async def test_out_of_memory_by_watchdog(tmp_path: Path) -> None:
         assert await ask(modest, "result = 1") == 1
 
 
-async def test_cpus(backend: LocalBackend) -> None:
-    """Two busy processes of a sandbox together get no more than its part of a core."""
-    if backend.describe()["limits"]["cpus"] == "none":  # type: ignore[index]
-        pytest.skip("control groups are not writable here, and nothing else limits the CPU")
-    sandbox = await backend.launch("one", SandboxSpec(limits=Limits(cpus=0.5)))
-    source = """
-import time
-end = time.monotonic() + 1
-if (pid := os.fork()) == 0:
-    while time.monotonic() < end: pass
-    os._exit(0)
-while time.monotonic() < end: pass
-os.waitpid(pid, 0)
-result = sum(os.times()[:4])"""
-    assert await ask(sandbox, source) < 0.8
-
-
-# The real gateway
-
-
-async def test_the_real_gateway() -> None:
-    """The gateway answers on the socket it was handed; its kernel's death ends the sandbox."""
-    async with running_backend(command=GATEWAY_COMMAND) as backend:
-        sandbox = await backend.launch("one", SandboxSpec())
-        reader, writer = await asyncio.open_unix_connection(str(sandbox.endpoint.path))
-        writer.write(b"POST /api/kernels HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n")
-        writer.write(b"Connection: close\r\n\r\n{}")
-        async with asyncio.timeout(DEADLINE_S):
-            answer = await reader.read()
-        writer.close()
-        await writer.wait_closed()
-        assert answer.startswith(b"HTTP/1.1 201")
-        assert sandbox.leader is not None
-        kernel = max(procfs.family(procfs.processes(), sandbox.leader))
-        os.kill(kernel, signal.SIGKILL)
-        assert (await end(sandbox)).detail == "the kernel was killed by SIGKILL"
-
-
 # Cancellation
-
-
-async def cancelled_at(coroutine: Any, step: int) -> bool:
-    """Run a coroutine, cancel it when it waits for the `step`th time; tells whether it got there."""
-    task = asyncio.current_task()
-    assert task is not None
-
-    class Steps:
-        """Stands between the coroutine and the loop, and counts."""
-
-        def __await__(self) -> Any:
-            waits = 0
-            sent = coroutine.send(None)
-            while True:
-                waits += 1
-                if waits == step:
-                    task.cancel()
-                try:
-                    value = yield sent
-                except BaseException as error:
-                    sent = coroutine.throw(error)
-                else:
-                    sent = coroutine.send(value)
-
-    try:
-        await Steps()
-    except StopIteration:
-        return False
-    except RuntimeError as error:  # a StopIteration inside a generator
-        if isinstance(error.__cause__, StopIteration):
-            return False
-        raise
-    except asyncio.CancelledError:
-        task.uncancel()
-        return True
-    return False
 
 
 @pytest.mark.parametrize("verb", ["launch", "remove"])
@@ -404,15 +191,6 @@ async def test_nothing_leaks(backend: LocalBackend) -> None:
 
 
 # Start and stop
-
-
-async def test_stop_removes_what_is_left(backend: LocalBackend) -> None:
-    """Stopping ends the sandboxes that nobody removed, and no launch works afterwards."""
-    sandbox = await backend.launch("one", SandboxSpec())
-    await backend.stop()
-    assert sandbox.ended.done()
-    with pytest.raises(LaunchError, match="not running"):
-        await backend.launch("two", SandboxSpec())
 
 
 async def test_describe(backend: LocalBackend) -> None:

@@ -91,11 +91,13 @@ def _files(spec: SandboxSpec, place: Place) -> dict[str, Any]:
     ]
     if spec.shared_data is not None:
         mounts.append(_bind(spec.shared_data, f"{WORKSPACE}/shared", read_only=True))
+    # Its owner, since runc gives it the mode that the image's directory of that name has. Programs
+    # may be run: what a package's installer builds in /tmp has to be.
+    options = f"rw,exec,nosuid,nodev,mode=1777,uid={place.owner},gid={place.owner},size={size}"
     return {
         "ReadonlyRootfs": True,
         "Mounts": mounts,
-        # Programs in /tmp may be run: what is built there by a package's installer has to be.
-        "Tmpfs": {str(path): f"rw,exec,nosuid,nodev,mode=1777,size={size}" for path in (TMP, HOME)},
+        "Tmpfs": {str(path): options for path in (TMP, HOME)},
         "ShmSize": size,
     }
 

@@ -18,7 +18,7 @@ from .container_options import (
     container_options,
 )
 from .directories import Directories, remove_tree
-from .ends import KILLED, end_of
+from .ends import end_of
 from .engine import Engine, EngineError, Event, Missing
 from .roster import OwnSandbox
 from .sockets import Handover, listen
@@ -75,7 +75,7 @@ class DockerSandbox(OwnSandbox):
         )
         self._handover: Handover | None = None
         self._out_of_memory = False
-        self._killed_from_outside = False
+        self._signals: set[str] = set()  # sent to it from outside
         self._looking: asyncio.Task[None] | None = None
 
     async def open(self, command: Sequence[str]) -> None:
@@ -124,7 +124,7 @@ class DockerSandbox(OwnSandbox):
             case "oom":
                 self._out_of_memory = True
             case "kill":
-                self._killed_from_outside = True
+                self._signals.add(str(event["Actor"]["Attributes"].get("signal")))
             case "pause":
                 self._end(_lost("was paused from outside"))
             case "die" | "destroy":
@@ -151,7 +151,7 @@ class DockerSandbox(OwnSandbox):
             self._end(_lost("ended, and the engine does not tell how"))
         else:
             out_of_memory = self._out_of_memory or bool(state.get("OOMKilled"))
-            if self.exit_status == KILLED and not out_of_memory and self._killed_from_outside:
+            if str(self.exit_status - 128) in self._signals and not out_of_memory:
                 self._end(_lost("was killed from outside"))
             elif after_gap and not out_of_memory:
                 self._end(_lost("ended while the engine could not be reached"))

@@ -7,7 +7,7 @@ from kernelbroker_kernel.contract import EXIT_GATEWAY_FAILED
 from .base import EndCause, Limits, SandboxEnd
 from .child import signal_name
 
-KILLED = 137
+_KILLED = 137
 _DETAIL_CHARS = 300
 
 
@@ -18,7 +18,7 @@ def end_of(status: int | None, limits: Limits, out_of_memory: bool, output: str)
     cell's child process may have been the one, long ago.
     """
     last_line = output.rpartition("\n")[2][:_DETAIL_CHARS]
-    if out_of_memory and status in (None, KILLED):
+    if out_of_memory and status in (None, _KILLED):
         size = f"{limits.memory / 1024**3:.1f} GiB"
         return SandboxEnd(EndCause.OUT_OF_MEMORY, f"the sandbox exceeded its limit of {size}")
     if status is None:

@@ -1,0 +1,553 @@
+"""What every backend promises, kept by real sandboxes of each."""
+
+# ruff: noqa: ASYNC240 - a test may block its own loop
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+from kernelbroker_server.backends.base import (
+    Backend,
+    EndCause,
+    Isolation,
+    LaunchError,
+    Limits,
+    Sandbox,
+    SandboxEnd,
+    SandboxSpec,
+)
+from kernelbroker_server.backends.inside import GATEWAY_COMMAND
+
+from .probes import (
+    DEADLINE_S,
+    IMAGE,
+    KERNEL_PYTHON,
+    PROBE,
+    ask,
+    cancelled_at,
+    containers_of,
+    end,
+    needs_docker,
+    needs_jail,
+    needs_kernel_environment,
+    running_backend,
+    running_docker,
+    tell,
+)
+
+pytestmark = pytest.mark.sandbox
+
+MIB = 1024**2
+LIMITS = Limits(memory=200 * MIB, processes=40, tmp_size=8 * MIB, open_files=100)
+BACKENDS = [
+    pytest.param("local", marks=[needs_jail, needs_kernel_environment]),
+    pytest.param("docker", marks=needs_docker),
+]
+
+
+def running(kind: str, **options: Any) -> AbstractAsyncContextManager[Backend]:
+    """A started backend in directories of its own; when it stops, nothing may be left of it."""
+    return running_docker(**options) if kind == "docker" else running_backend(**options)
+
+
+@pytest.fixture(params=BACKENDS)
+def kind(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest_asyncio.fixture
+async def backend(kind: str) -> AsyncIterator[Backend]:
+    async with running(kind) as backend:
+        yield backend
+
+
+@pytest_asyncio.fixture
+async def sandbox(backend: Backend) -> Sandbox:
+    """One with small limits."""
+    return await backend.launch("small", SandboxSpec(limits=LIMITS))
+
+
+# Launch and remove
+
+
+async def test_launch_and_remove(backend: Backend) -> None:
+    """A launched sandbox answers, shares its workspace both ways, and leaves nothing."""
+    sandbox = await backend.launch("one", SandboxSpec())
+    (sandbox.workspace / "b").write_text("outside")
+    source = "open('/workspace/a', 'w').write('inside'); result = [os.getcwd(), open('b').read()]"
+    assert await ask(sandbox, source) == ["/data", "outside"]
+    assert (sandbox.workspace / "a").read_text() == "inside"
+
+    await backend.remove(sandbox)
+    assert not sandbox.workspace.exists()
+    assert not sandbox.endpoint.path.exists()
+    assert sandbox.ended.done()
+    await backend.remove(sandbox)
+
+
+async def test_a_connection_never_comes_too_early(backend: Backend) -> None:
+    """The socket takes connections as soon as launch has returned."""
+    sandbox = await backend.launch("one", SandboxSpec())
+    _, writer = await asyncio.open_unix_connection(str(sandbox.endpoint.path))
+    writer.close()
+    await writer.wait_closed()
+
+
+async def test_concurrent_launches(backend: Backend) -> None:
+    """Sandboxes launched at once are each whole, and are removed at once."""
+    launches = (backend.launch(f"s{number}", SandboxSpec()) for number in range(6))
+    sandboxes = await asyncio.gather(*launches)
+    source = "open('mine', 'w').write(name); result = os.listdir('/data')"
+    answers = await asyncio.gather(*(ask(s, source, name=s.id) for s in sandboxes))
+    assert answers == [["mine"]] * 6
+    assert [(s.workspace / "mine").read_text() for s in sandboxes] == [s.id for s in sandboxes]
+    await asyncio.gather(*(backend.remove(sandbox) for sandbox in sandboxes))
+
+
+async def test_files_move_from_one_to_the_next(backend: Backend) -> None:
+    """What one sandbox wrote the next one can change, once it was moved there."""
+    one, two = [await backend.launch(name, SandboxSpec()) for name in ("one", "two")]
+    await ask(one, "open('/data/mine', 'w')")
+    (one.workspace / "mine").rename(two.workspace / "mine")
+    source = "open('/data/mine', 'a').close(); result = os.listdir('/data')"
+    assert await ask(two, source) == ["mine"]
+
+
+async def test_shared_data(backend: Backend, tmp_path: Path) -> None:
+    """A shared directory is seen at /data/shared, and cannot be changed there."""
+    tmp_path.chmod(0o755)  # sandboxes are users of their own
+    (tmp_path / "table").write_text("1,2")
+    (tmp_path / "table").chmod(0o666)
+    sandbox = await backend.launch("one", SandboxSpec(shared_data=tmp_path))
+    source = """
+result = [open('/data/shared/table').read(), attempt(open, '/data/shared/table', 'a'),
+          attempt(os.rename, '/data/shared', '/data/other')]"""
+    assert await ask(sandbox, source) == ["1,2", "EROFS", "EBUSY"]
+
+
+async def test_imports_are_handed_on(backend: Backend) -> None:
+    """The gateway is told which modules to load."""
+    sandbox = await backend.launch("one", SandboxSpec(imports=("numpy", "pandas")))
+    arguments = await ask(sandbox, "result = sys.argv[1:]")
+    assert arguments[2:] == ["--import", "numpy", "--import", "pandas"]
+
+
+async def test_a_name_is_taken_once(backend: Backend) -> None:
+    """A second sandbox of the same name is refused, and the first one lives on."""
+    sandbox = await backend.launch("one", SandboxSpec())
+    with pytest.raises(LaunchError, match="already"):
+        await backend.launch("one", SandboxSpec())
+    assert await ask(sandbox, "result = 1") == 1
+
+
+async def test_a_hostile_workspace_is_removed(backend: Backend, tmp_path: Path) -> None:
+    """Depth, missing permissions and many files do not keep a workspace; links are not followed."""
+    victim = tmp_path / "victim"
+    victim.write_text("stays")
+    sandbox = await backend.launch("one", SandboxSpec())
+    source = """
+os.symlink(victim, "/data/file")
+os.symlink(os.path.dirname(victim), "/data/directory")
+for number in range(3000):
+    open(f"/data/{number}", "w").close()
+os.mkdir("/data/closed")
+open("/data/closed/file", "w").close()
+os.chmod("/data/closed", 0)
+os.chdir("/data")
+for _ in range(3000):
+    os.mkdir("deeper")
+    os.chdir("deeper")
+os.chdir("/data")
+os.chmod("/data", 0)"""
+    await ask(sandbox, source, victim=str(victim))
+    await backend.remove(sandbox)
+    assert not sandbox.workspace.exists()
+    assert victim.read_text() == "stays"
+
+
+# What code finds inside
+
+
+async def test_the_same_inside(sandbox: Sandbox) -> None:
+    """User, home, paths, variables and packages do not tell one backend from another."""
+    source = """
+import pwd, kernelbroker_kernel, pandas
+result = [os.getuid(), pwd.getpwuid(os.getuid()).pw_name, os.path.expanduser("~"), sys.prefix,
+          kernelbroker_kernel.__file__, os.readlink("/workspace"), socket.gethostname(),
+          {name: os.environ.get(name) for name in names}]"""
+    names = {
+        "HOME": "/home/sandbox",
+        "USER": "sandbox",
+        "TMPDIR": "/tmp",
+        "LANG": "C.UTF-8",
+        "OMP_NUM_THREADS": "1",
+        "KERNELBROKER_WORKSPACE": "/data",
+    }
+    assert await ask(sandbox, source, names=list(names)) == [
+        1000,
+        "sandbox",
+        "/home/sandbox",
+        "/opt/kernelbroker/env",
+        "/opt/kernelbroker/lib/kernelbroker_kernel/__init__.py",
+        "/data",
+        "sandbox",
+        names,
+    ]
+
+
+async def test_nothing_of_the_broker(sandbox: Sandbox) -> None:
+    """Neither the broker's code nor the SDK can be imported."""
+    source = """
+import importlib.util
+result = [importlib.util.find_spec(name) for name in ("kernelbroker", "kernelbroker_server")]"""
+    assert await ask(sandbox, source) == [None, None]
+
+
+async def test_no_privileges(sandbox: Sandbox) -> None:
+    """User code has no capability, cannot gain any, and runs under a filter of system calls."""
+    status = await ask(sandbox, "result = open('/proc/self/status').read()")
+    fields = dict(line.split(":\t", 1) for line in status.splitlines() if ":\t" in line)
+    assert fields["Uid"] == fields["Gid"] == "1000\t1000\t1000\t1000"
+    assert fields["Groups"].strip() in ("", "1000")
+    for name in ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"):
+        assert int(fields[name], 16) == 0, name
+    assert fields["NoNewPrivs"] == "1"
+    assert fields["Seccomp"] == "2"
+
+
+async def test_no_network(sandbox: Sandbox) -> None:
+    """There is no interface but the loopback, and no way to any other address."""
+    source = """
+result = [[name for _, name in socket.if_nameindex()],
+          [attempt(socket.create_connection, address, 2) for address in addresses]]"""
+    addresses = [("1.1.1.1", 53), ("169.254.169.254", 80), ("10.0.0.1", 80), ("172.17.0.1", 2375)]
+    assert await ask(sandbox, source, addresses=addresses) == [["lo"], ["ENETUNREACH"] * 4]
+
+
+async def test_only_the_workspace_and_memory_can_be_written(sandbox: Sandbox) -> None:
+    """Every other directory refuses new files."""
+    source = """
+writable = []
+for top, directories, _ in os.walk("/"):
+    if top.startswith(("/proc", "/sys", "/usr/share", "/usr/lib/python3", "/usr/include")):
+        directories.clear()
+        continue
+    try:
+        open(os.path.join(top, "new-file"), "x").close()
+        writable.append(top)
+    except OSError:
+        pass
+result = sorted(writable)"""
+    found = set(await ask(sandbox, source)) - {"/dev/mqueue"}  # queues, under limits of their own
+    assert found == {"/data", "/dev/shm", "/home/sandbox", "/tmp"}
+
+
+async def test_the_socket_cannot_be_replaced(backend: Backend) -> None:
+    """No name that leads the broker to the gateway can be reached from inside.
+
+    Else a sandbox could put a link to another socket in its place, the container engine's for one,
+    and have the broker speak to that.
+    """
+    sandbox = await backend.launch("one", SandboxSpec())
+    source = """
+def replace():
+    os.symlink("/var/run/docker.sock", "/data/link")
+    os.rename("/data/link", path)
+sockets = [os.path.join(top, name) for top, _, names in os.walk("/") for name in names
+           if not top.startswith(("/proc", "/sys"))
+           and stat.S_ISSOCK(os.lstat(os.path.join(top, name)).st_mode)]
+result = []
+for path in [own, *sockets]:
+    with socket.socket(socket.AF_UNIX) as other:
+        result.append([attempt(other.connect, path), attempt(os.unlink, path), attempt(replace)])
+    attempt(os.unlink, "/data/link")"""
+    verdicts = await ask(sandbox, "import stat" + source, own=str(sandbox.endpoint.path))
+    assert verdicts[0] == ["ENOENT"] * 3
+    for connect, *others in verdicts[1:]:  # where the descriptor came from: deaf for ever
+        assert connect == "ECONNREFUSED"
+        assert set(others) <= {"EROFS", "EBUSY", "EXDEV"}
+    assert await ask(sandbox, "result = 1") == 1
+
+
+# Limits
+
+
+async def test_processes_are_bounded(sandbox: Sandbox) -> None:
+    """Processes and threads together end at the limit."""
+    source = """
+children = []
+try:
+    while len(children) < 100:
+        if (pid := os.fork()) == 0:
+            os.read(os.pipe()[0], 1)
+        children.append(pid)
+except OSError as error:
+    result = [len(children), errno.errorcode[error.errno]]
+for pid in children:
+    os.kill(pid, 9)
+    os.waitpid(pid, 0)"""
+    count, verdict = await ask(sandbox, source)
+    assert verdict == "EAGAIN"
+    assert 20 < count < 40
+
+
+async def test_files_in_memory_are_bounded(sandbox: Sandbox) -> None:
+    """What can be written outside the workspace ends at its size."""
+    source = """
+def fill(path):
+    with open(path, "wb") as file:
+        while True:
+            file.write(bytes(1 << 20))
+            file.flush()
+result = {}
+for directory in ("/tmp", "/home/sandbox", "/dev/shm"):
+    verdict = attempt(fill, directory + "/full")
+    result[directory] = [verdict, os.path.getsize(directory + "/full") >> 20]
+    os.unlink(directory + "/full")"""
+    full = ["ENOSPC", 8]
+    assert await ask(sandbox, source) == {"/tmp": full, "/home/sandbox": full, "/dev/shm": full}
+
+
+async def test_programs_in_tmp_run(sandbox: Sandbox) -> None:
+    """A package's installer can run what it builds."""
+    source = """
+with open("/tmp/program", "w") as file:
+    file.write("#!/bin/sh\\necho runs")
+os.chmod("/tmp/program", 0o755)
+result = shell("/tmp/program")"""
+    assert await ask(sandbox, source) == "runs\n"
+
+
+async def test_resource_limits_stay(sandbox: Sandbox) -> None:
+    """Descriptors, size of files and core dumps have hard limits."""
+    source = """
+import resource
+result = [resource.getrlimit(kind) for kind in
+          (resource.RLIMIT_NOFILE, resource.RLIMIT_FSIZE, resource.RLIMIT_CORE)]"""
+    assert await ask(sandbox, source) == [[100, 100], [4 * 1024**3] * 2, [0, 0]]
+
+
+async def test_cpus(backend: Backend) -> None:
+    """Two busy processes of a sandbox together get no more than its part of a core."""
+    if backend.describe()["limits"]["cpus"] == "none":  # type: ignore[index]
+        pytest.skip("control groups are not writable here, and nothing else limits the CPU")
+    sandbox = await backend.launch("one", SandboxSpec(limits=Limits(cpus=0.5)))
+    source = """
+import time
+end = time.monotonic() + 1
+if (pid := os.fork()) == 0:
+    while time.monotonic() < end: pass
+    os._exit(0)
+before = sum(os.times()[:4])
+while time.monotonic() < end: pass
+os.waitpid(pid, 0)
+result = sum(os.times()[:4]) - before"""
+    assert await ask(sandbox, source) < 0.8
+
+
+# Ends
+
+ENDS = [
+    ("os._exit(3)", EndCause.KERNEL_DIED, "the kernel exited with status 3"),
+    ("os._exit(128 + 6)", EndCause.KERNEL_DIED, "the kernel was killed by SIGABRT"),
+    ("os._exit(128 + 9)", EndCause.KERNEL_DIED, "the kernel was killed by SIGKILL"),
+    ("os._exit(128 + 11)", EndCause.KERNEL_DIED, "the kernel was killed by SIGSEGV"),
+    ("os.kill(os.getpid(), 9)", EndCause.KERNEL_DIED, "the kernel was killed by SIGKILL"),
+    ("os.write(2, b'no\\nluck'); os._exit(125)", EndCause.SANDBOX_LOST, "the gateway failed: luck"),
+]
+
+
+@pytest.mark.parametrize(("source", "cause", "detail"), ENDS, ids=[case[0] for case in ENDS])
+async def test_end(backend: Backend, source: str, cause: EndCause, detail: str) -> None:
+    """The cause of an end is told from the gateway's exit status."""
+    sandbox = await backend.launch("one", SandboxSpec())
+    await ask(sandbox, "pass")
+    await tell(sandbox, source)
+    assert await end(sandbox) == SandboxEnd(cause, detail)
+
+
+HOG = "held = [bytearray(1 << 20) for _ in range(1024)]; result = len(held)"
+
+
+async def test_out_of_memory(backend: Backend) -> None:
+    """A gateway beyond its memory ends as out of memory, not as any death, and no other with it."""
+    if backend.describe()["limits"]["memory"] == "watchdog":  # type: ignore[index]
+        pytest.skip("control groups are not writable here; the watchdog has a test of its own")
+    other = await backend.launch("other", SandboxSpec())
+    sandbox = await backend.launch("one", SandboxSpec(limits=Limits(memory=100 * MIB)))
+    await tell(sandbox, HOG)
+    expected = SandboxEnd(EndCause.OUT_OF_MEMORY, "the sandbox exceeded its limit of 0.1 GiB")
+    assert await end(sandbox) == expected
+    assert await ask(other, "result = 1") == 1
+
+
+async def test_a_child_out_of_memory(backend: Backend) -> None:
+    """A child process beyond the memory dies alone, and is no cause of a later death."""
+    if backend.describe()["limits"]["memory"] == "watchdog":  # type: ignore[index]
+        pytest.skip("control groups are not writable here: the watchdog ends the whole sandbox")
+    sandbox = await backend.launch("one", SandboxSpec(limits=Limits(memory=100 * MIB)))
+    source = "result = subprocess.run([sys.executable, '-c', hog]).returncode"
+    assert await ask(sandbox, source, hog=HOG) == -signal.SIGKILL
+    assert await ask(sandbox, "result = 1") == 1
+    await tell(sandbox, "os._exit(1)")
+    assert (await end(sandbox)).cause is EndCause.KERNEL_DIED
+
+
+async def test_who_waits_for_a_dead_gateway_is_let_go(kind: str) -> None:
+    """A connection made before the gateway came closes when it fails to come."""
+    async with running(kind, command=("-c", "import time; time.sleep(0.3)")) as backend:
+        sandbox = await backend.launch("one", SandboxSpec())
+        reader, writer = await asyncio.open_unix_connection(str(sandbox.endpoint.path))
+        await end(sandbox)
+        async with asyncio.timeout(DEADLINE_S):
+            with contextlib.suppress(ConnectionError):
+                assert await reader.read() == b""
+        writer.close()
+        with contextlib.suppress(ConnectionError):
+            await writer.wait_closed()
+
+
+async def request(sandbox: Sandbox, line: str, body: str = "") -> str:
+    """One HTTP request to the gateway; returns its whole answer."""
+    reader, writer = await asyncio.open_unix_connection(str(sandbox.endpoint.path))
+    headers = f"Host: x\r\nConnection: close\r\nContent-Length: {len(body)}\r\n\r\n"
+    writer.write(f"{line} HTTP/1.1\r\n{headers}{body}".encode())
+    async with asyncio.timeout(DEADLINE_S):
+        answer = await reader.read()
+    writer.close()
+    await writer.wait_closed()
+    return answer.decode()
+
+
+async def test_the_real_gateway(kind: str) -> None:
+    """The gateway answers on the socket that the broker made; removing ends it."""
+    async with running(kind, command=GATEWAY_COMMAND) as backend:
+        sandbox = await backend.launch("one", SandboxSpec())
+        answer = await request(sandbox, "GET /api")
+        assert answer.startswith("HTTP/1.1 200")
+        assert "version" in json.loads(answer.partition("\r\n\r\n")[2])
+        assert (await request(sandbox, "POST /api/kernels", "{}")).startswith("HTTP/1.1 201")
+        assert not sandbox.ended.done()
+        await backend.remove(sandbox)
+        assert sandbox.ended.done()
+
+
+# Cancellation, stop, and what a dead broker leaves
+
+
+@pytest.mark.parametrize("verb", ["launch", "remove"])
+async def test_cancelled_at_every_await(kind: str, verb: str) -> None:
+    """A launch cancelled anywhere leaves nothing; a removal cancelled anywhere ends all the same."""
+    async with running(kind) as backend:
+        for step in range(1, 20):
+            if verb == "launch":
+                cancelled = await cancelled_at(backend.launch("one", SandboxSpec()), step)
+            else:
+                sandbox = await backend.launch("one", SandboxSpec())
+                cancelled = await cancelled_at(backend.remove(sandbox), step)
+            if not cancelled:
+                assert step > 1
+                return
+            # The name is free again only when nothing is left.
+            async with asyncio.timeout(DEADLINE_S):
+                while True:
+                    with contextlib.suppress(LaunchError):
+                        again = await backend.launch("one", SandboxSpec())
+                        break
+                    await asyncio.sleep(0.01)
+            assert await ask(again, "result = os.listdir('/data')") == []
+            await backend.remove(again)
+    raise AssertionError("it never came to its end")
+
+
+async def test_stop_removes_what_is_left(backend: Backend) -> None:
+    """Stopping ends the sandboxes that nobody removed, and no launch works afterwards."""
+    sandbox = await backend.launch("one", SandboxSpec())
+    await backend.stop()
+    assert sandbox.ended.done()
+    with pytest.raises(LaunchError, match="not running"):
+        await backend.launch("two", SandboxSpec())
+
+
+async def test_describe(backend: Backend) -> None:
+    """What is enforced, and how, is told in JSON values."""
+    description = backend.describe()
+    assert json.loads(json.dumps(description)) == description
+    assert description["isolation"] == backend.isolation
+    assert backend.isolation is not Isolation.PROCESS
+    assert set(description["limits"]) == {"cpus", "memory", "processes", "tmp_size", "open_files"}  # type: ignore[call-overload]
+
+
+BROKER = """
+import asyncio, sys
+from pathlib import Path
+from kernelbroker_server.backends.base import SandboxSpec
+from kernelbroker_server.backends.docker import DockerBackend
+from kernelbroker_server.backends.local import LocalBackend
+
+async def main():
+    kind, python, image, command, data, run = sys.argv[1:]
+    common = {"data_dir": Path(data), "run_dir": Path(run), "command": ("-c", command)}
+    if kind == "docker":
+        backend = DockerBackend(image=image, **common)
+    else:
+        backend = LocalBackend(kernel_python=Path(python), **common)
+    await backend.start()
+    await backend.launch("one", SandboxSpec())
+    print("launched", flush=True)
+    await asyncio.Event().wait()
+
+asyncio.run(main())
+"""
+
+
+async def other_broker(kind: str, data: Path, run: Path) -> Any:
+    arguments = [kind, str(KERNEL_PYTHON), IMAGE, PROBE[1], str(data), str(run)]
+    broker = await asyncio.create_subprocess_exec(
+        sys.executable, *("-c", BROKER, *arguments), stdout=subprocess.PIPE
+    )
+    async with asyncio.timeout(DEADLINE_S):
+        assert await broker.stdout.readline() == b"launched\n"
+    return broker
+
+
+async def test_the_next_broker_reaps(kind: str) -> None:
+    """What a killed broker left is removed by the next one, and what a living one has is not."""
+    with tempfile.TemporaryDirectory(prefix="kb-") as directory:
+        data, run = Path(directory, "data"), Path(directory, "run")
+        dead = await other_broker(kind, data, run)
+        dead.kill()
+        await dead.wait()
+        (remains,) = data.iterdir()
+        assert (remains / "sandboxes/one/workspace").is_dir()
+
+        alive = await other_broker(kind, data, run)
+        try:
+            (lives,) = data.iterdir()
+            assert lives != remains
+            async with running(kind):  # in directories of its own: none of its business
+                pass
+            third = await other_broker(kind, data, run)
+            third.kill()
+            await third.wait()
+            assert (lives / "sandboxes/one/workspace").is_dir()
+            if kind == "docker":
+                assert f"kernelbroker-{remains.name}-one" not in containers_of(data)
+                assert f"kernelbroker-{lives.name}-one" in containers_of(data)
+        finally:
+            alive.kill()
+            await alive.wait()
+        async with running(kind, data_dir=data, run_dir=run):  # which asserts that nothing is left
+            assert not lives.exists()
