@@ -8,6 +8,8 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from kernelbroker_kernel.contract import EXIT_GATEWAY_FAILED
+
 from ..kernels.endpoint import UnixEndpoint
 from .base import EndCause, LaunchError, SandboxEnd, SandboxSpec
 from .container_options import (
@@ -142,7 +144,8 @@ class DockerSandbox(OwnSandbox):
             if state["Status"] in ("running", "created"):
                 return
             self.exit_status = int(state["ExitCode"])
-            output = await engine.output_tail(name)
+            failed = self.exit_status == EXIT_GATEWAY_FAILED
+            output = await self.output_tail() if failed else ""
         except Missing:
             if not after_gap:  # then it may be one that is about to be created
                 self._end(_lost("was removed from outside"))

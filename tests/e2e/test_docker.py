@@ -1,0 +1,104 @@
+"""A whole broker whose sandboxes are containers, as a client over REST sees it."""
+
+# ruff: noqa: ASYNC240 - a test may block its own loop
+
+from __future__ import annotations
+
+import base64
+import json
+import tempfile
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+from kernelbroker_server.app import Broker
+from kernelbroker_server.config import DockerSettings, PoolSettings, SandboxSettings, Settings
+from tornado.simple_httpclient import SimpleAsyncHTTPClient
+
+from tests.backends.probes import IMAGE, containers_of, needs_docker
+
+pytestmark = [pytest.mark.sandbox, needs_docker]
+
+DEADLINE_S = 60.0
+
+
+class Client:
+    """One session of a broker."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._http = SimpleAsyncHTTPClient(force_instance=True)
+
+    async def call(self, method: str, path: str, body: object = None) -> Any:
+        answer = await self._http.fetch(
+            self._broker.url + path,
+            method=method,
+            headers={"Authorization": f"Bearer {self._broker.token}", "Accept": "application/json"},
+            body=None if body is None else json.dumps(body),
+            allow_nonstandard_methods=True,
+            request_timeout=DEADLINE_S,
+        )
+        return json.loads(answer.body or b"null")
+
+    async def run(self, code: str, **options: Any) -> Any:
+        cell = {"code": code, "session_id": "one", "timeout": 20, **options}
+        return await self.call("POST", "/api/v1/exec", cell)
+
+    def close(self) -> None:
+        self._http.close()
+
+
+@pytest_asyncio.fixture
+async def client() -> AsyncIterator[Client]:
+    with tempfile.TemporaryDirectory(prefix="kb-") as directory:
+        data, run = Path(directory, "data"), Path(directory, "run")
+        settings = Settings(
+            port=0,
+            backend="docker",
+            docker=DockerSettings(image=IMAGE, data_dir=data, run_dir=run),
+            pool=PoolSettings(min_size=1, max_size=2, acquire_timeout=DEADLINE_S),
+            sandbox=SandboxSettings(memory="600MiB"),  # type: ignore[arg-type]
+        )
+        broker = Broker(settings)
+        await broker.start()
+        client = Client(broker)
+        try:
+            yield client
+        finally:
+            client.close()
+            await broker.stop()
+            assert containers_of(data) == []
+            assert [*data.iterdir(), *run.iterdir()] == []
+
+
+async def test_a_session_in_a_container(client: Client) -> None:
+    """Cells, tables, plots, files, deaths and restarts are as they are in a jail."""
+    health = await client.call("GET", "/health")
+    assert health["isolation"] == "container"
+    assert health["backend"]["runtime"] == "runc"
+
+    hello = await client.run("x = 41\nprint('hello')")
+    assert hello["stdout"] == "hello\n"
+    source = "import pandas as pd; df = pd.DataFrame({'a': [1, 2]}); df.to_csv('t.csv')"
+    table = (await client.run(source, result_var="df"))["result"]
+    assert table["dataframe"]["shape"] == [2, 1]
+    assert [file["path"] for file in table["files"]] == ["t.csv"]
+    plot = await client.run("import matplotlib.pyplot as plt; plt.plot([1, x]); plt.show()")
+    (image,) = plot["images"]
+    assert base64.b64decode(image["content"]).startswith(b"\x89PNG")
+
+    hog = (await client.run("held = bytearray(2 << 30)"))["result"]
+    assert hog["error_detail"]["cause"] == "out_of_memory"
+    listing = "import os; names = os.listdir('/data')"
+    after = (await client.run(listing, result_var="names"))["result"]
+    assert after["return_value"] == ["t.csv"]
+
+    death = (await client.run("import os; os._exit(7)"))["result"]
+    assert death["error_detail"]["cause"] == "kernel_died"
+    await client.run("y = 1")
+    await client.call("POST", "/api/v1/sessions/one/restart", {})
+    fresh = (await client.run("y"))["result"]
+    assert fresh["error"] == "NameError: name 'y' is not defined"
+    await client.call("DELETE", "/api/v1/sessions/one")
