@@ -4,9 +4,11 @@
 PYTHON ?= python3
 BROKER := .venv
 KERNEL := .venv-kernel
+IMAGE ?= kernelbroker-kernel
+BASE_IMAGE ?= python:3.12-slim-bookworm
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run demo test check bench lock clean
+.PHONY: help setup run demo image test check bench lock clean
 
 help: ## List the targets
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 16
@@ -21,7 +23,13 @@ run: setup ## Serve on 127.0.0.1 and print how to try it
 demo: setup ## Analyse a real data file in one session (starts a broker if none runs)
 	@$(BROKER)/bin/python docs/demo.py
 
-test: $(BROKER)/.dev $(KERNEL)/.made ## All tests, with real kernels in real jails
+image: $(BROKER)/bin/python ## Build the sandboxes' image for docker, and their package as a wheel in dist/
+	docker build --build-arg BASE_IMAGE=$(BASE_IMAGE) -t $(IMAGE) kernel_image
+	$(BROKER)/bin/python -m pip wheel --quiet --no-deps --wheel-dir dist ./kernel_image
+	@rm -rf kernel_image/build kernel_image/*.egg-info
+	@.ci/image_size $(IMAGE)
+
+test: $(BROKER)/.dev $(KERNEL)/.made ## All tests, with real kernels in real jails and, where an engine answers, containers
 	@$(BROKER)/bin/python -m pytest
 
 check: $(BROKER)/.dev $(KERNEL)/.made ## Style, types, layers, packaging

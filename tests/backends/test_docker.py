@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
 import subprocess
 import sys
 import tarfile
@@ -182,7 +183,8 @@ class Proxy:
         if not self._open:
             writer.transport.abort()
             return
-        there, back = await asyncio.open_unix_connection("/var/run/docker.sock")
+        host = os.environ.get("DOCKER_HOST", "unix:///var/run/docker.sock")
+        there, back = await asyncio.open_unix_connection(host.removeprefix("unix://"))
         ends = {writer, back}
         self._writers |= ends
         try:
