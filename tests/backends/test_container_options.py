@@ -1,0 +1,73 @@
+"""What the engine is asked for, as plain data."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from kernelbroker_server.backends.base import Limits, SandboxSpec
+from kernelbroker_server.backends.container_options import Place, container_options
+
+PLACE = Place("name", Path("/run/one.give"), Path("/data/one"), 1000, {"kernelbroker.broker": "b"})
+
+
+def options(spec: SandboxSpec) -> dict[str, Any]:
+    return container_options(spec, PLACE, image="image", runtime="runc", command=("-m", "gateway"))
+
+
+def test_every_boundary_is_asked_for() -> None:
+    """No network, no capability, no new privilege, nothing written to the image, one ordinary user."""
+    asked = options(SandboxSpec())
+    host = asked["HostConfig"]
+    assert (host["NetworkMode"], asked["NetworkDisabled"]) == ("none", True)
+    assert host["CapDrop"] == ["ALL"]
+    assert "CapAdd" not in host
+    assert host["SecurityOpt"] == [
+        "no-new-privileges:true"
+    ]  # and so the engine's own seccomp filter
+    assert host["ReadonlyRootfs"] is True
+    assert host["Privileged"] is False
+    assert host["IpcMode"] == "private"
+    assert not {"PidMode", "UTSMode", "UsernsMode", "Devices", "Binds"} & host.keys()
+    assert asked["User"] == "1000:1000"
+
+
+def test_limits() -> None:
+    """Each limit is passed on in the engine's units, and swap is none."""
+    spec = SandboxSpec(
+        limits=Limits(cpus=0.5, memory=1000, processes=20, tmp_size=4096, open_files=64)
+    )
+    host = options(spec)["HostConfig"]
+    assert (host["Memory"], host["MemorySwap"]) == (1000, 1000)
+    assert host["CpuQuota"] / host["CpuPeriod"] == 0.5
+    assert host["PidsLimit"] == 20
+    assert host["ShmSize"] == 4096
+    assert host["Tmpfs"].keys() == {"/tmp", "/home/sandbox"}
+    assert all("size=4096" in options for options in host["Tmpfs"].values())
+    assert {"Name": "nofile", "Soft": 64, "Hard": 64} in host["Ulimits"]
+
+
+def test_mounts() -> None:
+    """Only the workspace can be written to; no directory of sockets is mounted."""
+    mounts = options(SandboxSpec(shared_data=Path("/srv/shared")))["HostConfig"]["Mounts"]
+    assert [(mount["Source"], mount["Target"], mount["ReadOnly"]) for mount in mounts] == [
+        ("/data/one", "/data", False),
+        ("/run/one.give", "/run/kernelbroker.handover", True),
+        ("/srv/shared", "/data/shared", True),
+    ]
+
+
+def test_command_and_variables() -> None:
+    """Python is the image's own; nothing of the broker's environment is passed on."""
+    asked = options(SandboxSpec(imports=("pandas",)))
+    gateway = ["python", "-m", "gateway", "--handover", "/run/kernelbroker.handover"]
+    assert asked["Entrypoint"] == [*gateway, "--import", "pandas"]
+    names = {variable.partition("=")[0] for variable in asked["Env"]}
+    assert not {"PATH", "PYTHONPATH"} & names
+    assert {"HOME", "TMPDIR", "KERNELBROKER_WORKSPACE"} <= names
+
+
+def test_labels() -> None:
+    """A container is known by its broker and its template."""
+    labels = options(SandboxSpec(template="small"))["Labels"]
+    assert labels == {"kernelbroker.broker": "b", "kernelbroker.template": "small"}
