@@ -91,9 +91,9 @@ def _files(spec: SandboxSpec, place: Place) -> dict[str, Any]:
     ]
     if spec.shared_data is not None:
         mounts.append(_bind(spec.shared_data, f"{WORKSPACE}/shared", read_only=True))
-    # Its owner, since runc gives it the mode that the image's directory of that name has. Programs
-    # may be run: what a package's installer builds in /tmp has to be.
-    options = f"rw,exec,nosuid,nodev,mode=1777,uid={place.owner},gid={place.owner},size={size}"
+    # Programs may be run: what a package's installer builds in /tmp has to be. The mode is no more than
+    # a wish: where the image has a directory of that name, runc takes that one's.
+    options = f"rw,exec,nosuid,nodev,mode=1777,size={size}"
     return {
         "ReadonlyRootfs": True,
         "Mounts": mounts,
