@@ -78,7 +78,8 @@ class DockerSandbox(OwnSandbox):
         self._handover: Handover | None = None
         self._out_of_memory = False
         self._signals: set[str] = set()  # sent to it from outside
-        self._looking: asyncio.Task[None] | None = None
+        self._created = False
+        self._looks: set[asyncio.Task[None]] = set()
 
     async def open(self, command: Sequence[str]) -> None:
         """Start it. Not to be cancelled; it is short. Whatever it raises, `close` is called next.
@@ -95,6 +96,7 @@ class DockerSandbox(OwnSandbox):
             listener = listen(self.endpoint.path)
             self._handover = Handover(place.handover, listener, ground.owner)
             await ground.engine.create(place.name, options)
+            self._created = True
             await ground.engine.start(place.name)
         except (OSError, EngineError) as error:
             raise LaunchError(f"The container could not be started: {error}") from error
@@ -107,8 +109,8 @@ class DockerSandbox(OwnSandbox):
         except EngineError as error:
             log.error("Sandbox %s could not be removed; its remains are kept: %s", self.id, error)
             return False
-        if self._looking is not None:
-            await asyncio.wait([self._looking])
+        if self._looks:
+            await asyncio.wait(self._looks)
         self._end(SandboxEnd(EndCause.SANDBOX_LOST, "it was removed"))
         self.endpoint.path.unlink(missing_ok=True)
         return await remove_tree(self._directory)
@@ -134,8 +136,10 @@ class DockerSandbox(OwnSandbox):
 
     def look(self, *, after_gap: bool = False) -> None:
         """Find out from the engine whether it has ended, and how."""
-        if not self.ended.done() and not self.closing and self._looking is None:
-            self._looking = asyncio.create_task(self._look(after_gap))
+        if self._created and not self.ended.done():
+            look = asyncio.create_task(self._look(after_gap))
+            self._looks.add(look)
+            look.add_done_callback(self._looks.discard)
 
     async def _look(self, after_gap: bool) -> None:
         engine, name = self._ground.engine, self._place.name
@@ -147,11 +151,11 @@ class DockerSandbox(OwnSandbox):
             failed = self.exit_status == EXIT_GATEWAY_FAILED
             output = await self.output_tail() if failed else ""
         except Missing:
-            if not after_gap:  # then it may be one that is about to be created
-                self._end(_lost("was removed from outside"))
+            self._end(_lost("was removed from outside"))
         except EngineError as error:
-            log.warning("How sandbox %s ended is not known: %s", self.id, error)
-            self._end(_lost("ended, and the engine does not tell how"))
+            log.warning("How sandbox %s fares is not known: %s", self.id, error)
+            if not after_gap:
+                self._end(_lost("ended, and the engine does not tell how"))
         else:
             out_of_memory = self._out_of_memory or bool(state.get("OOMKilled"))
             if str(self.exit_status - 128) in self._signals and not out_of_memory:
@@ -160,8 +164,6 @@ class DockerSandbox(OwnSandbox):
                 self._end(_lost("ended while the engine could not be reached"))
             else:
                 self._end(end_of(self.exit_status, self.spec.limits, out_of_memory, output))
-        finally:
-            self._looking = None
 
     def _end(self, end: SandboxEnd) -> None:
         if self._handover is not None:
