@@ -28,6 +28,7 @@ from jupyter_client.provisioning.local_provisioner import LocalProvisioner
 from jupyter_server.services.kernels.connection.channels import ZMQChannelsWebsocketConnection
 from kernel_gateway.gatewayapp import KernelGatewayApp
 from tornado.httpserver import HTTPServer
+from tornado.ioloop import IOLoop
 from tornado.netutil import bind_sockets, bind_unix_socket
 
 from .contract import DROPPED_MIME, EXIT_GATEWAY_FAILED, MAX_MESSAGE_BYTES
@@ -200,9 +201,11 @@ def _listen(options: argparse.Namespace) -> list[socket.socket]:
     if options.fd is not None:
         return [_given(options.fd)]
     if options.handover is not None:
-        with socket.socket(socket.AF_UNIX) as giver:
-            giver.connect(str(options.handover))
-            _, (descriptor,), _, _ = socket.recv_fds(giver, 1, 1)
+        giver = socket.socket(socket.AF_UNIX)
+        giver.connect(str(options.handover))
+        _, (descriptor,), _, _ = socket.recv_fds(giver, 1, 1)
+        # Open as long as the broker lives; containers would outlive it otherwise.
+        IOLoop.current().add_handler(giver, lambda *_: os._exit(EXIT_GATEWAY_FAILED), IOLoop.READ)
         return [_given(descriptor)]
     if options.socket is not None:
         return [bind_unix_socket(str(options.socket), mode=0o600)]

@@ -513,8 +513,8 @@ asyncio.run(main())
 """
 
 
-async def other_broker(kind: str, data: Path, run: Path) -> Any:
-    arguments = [kind, str(KERNEL_PYTHON), IMAGE, PROBE[1], str(data), str(run)]
+async def other_broker(kind: str, data: Path, run: Path, command: str = PROBE[1]) -> Any:
+    arguments = [kind, str(KERNEL_PYTHON), IMAGE, command, str(data), str(run)]
     broker = await asyncio.create_subprocess_exec(
         sys.executable, *("-c", BROKER, *arguments), stdout=subprocess.PIPE
     )

@@ -1,5 +1,7 @@
 """What is the docker backend's alone: its engine's absence, returns and interventions from outside."""
 
+# ruff: noqa: ASYNC240 - a test may block its own loop
+
 from __future__ import annotations
 
 import asyncio
@@ -17,6 +19,7 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
+from kernelbroker_kernel.contract import EXIT_GATEWAY_FAILED
 from kernelbroker_server.backends.base import (
     BackendUnavailable,
     EndCause,
@@ -38,6 +41,7 @@ from .probes import (
     running_docker,
     until,
 )
+from .test_contract import other_broker
 
 pytestmark = [pytest.mark.sandbox, needs_docker]
 
@@ -129,6 +133,32 @@ async def test_too_long_a_socket_path(tmp_path: Path) -> None:
     """A directory too deep for a socket's path is told as such."""
     with pytest.raises(BackendUnavailable, match="shorter run_dir"):
         async with running_docker(run_dir=tmp_path / ("long" * 25)):
+            pass
+
+
+# The broker's death
+
+GATEWAY = "import runpy; runpy.run_module('kernelbroker_kernel', run_name='__main__')"
+
+
+async def test_containers_end_with_their_broker() -> None:
+    """The gateway of a broker that was killed ends by itself, and the container with it."""
+    with tempfile.TemporaryDirectory(prefix="kb-") as directory:
+        data, run = Path(directory, "data"), Path(directory, "run")
+        broker = await other_broker("docker", data, run, GATEWAY)
+        (name,) = containers_of(data)
+        (socket,) = run.glob("*/one.sock")
+        reader, writer = await asyncio.open_unix_connection(str(socket))
+        writer.write(b"GET /api HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+        assert b" 200 " in await asyncio.wait_for(reader.read(), DEADLINE_S)
+        writer.close()
+        await writer.wait_closed()
+        broker.kill()
+        await broker.wait()
+        with engine() as api:
+            ended = await asyncio.to_thread(api.wait, name, timeout=DEADLINE_S)
+        assert ended["StatusCode"] == EXIT_GATEWAY_FAILED
+        async with running_docker(data_dir=data, run_dir=run):  # which removes what is left
             pass
 
 

@@ -1,8 +1,8 @@
 """The `docker` backend: each sandbox is a container of an engine on this machine, Docker or Podman.
 
 The container has no network; the gateway's socket comes to it as a descriptor (`sockets.py`). A
-broker may die at any time: its containers live on then, and the next broker removes them, known by
-their labels. The engine may go and come back: the sandboxes that it kept alive are used on.
+broker may die at any time: its gateways end then, and the next broker removes the containers, known
+by their labels. The engine may go and come back: the sandboxes that it kept alive are used on.
 """
 
 from __future__ import annotations

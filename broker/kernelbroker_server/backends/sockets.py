@@ -38,13 +38,15 @@ class Handover:
     """A socket that gives away the listening one, once, to the first who connects.
 
     That is the gateway: no user code runs before it. Afterwards nobody listens here any more, and
-    the broker has no part in the listening socket, which so closes with the gateway.
+    the broker has no part in the listening socket, which so closes with the gateway. The connection
+    stays, unused: when it closes, the broker has died, and the gateway ends.
     """
 
     def __init__(self, path: Path, listener: socket.socket, owner: int) -> None:
         """Takes the listener over. `owner` is the user who may connect. Raises LaunchError, OSError."""
         self._path = path
         self._listener = listener
+        self._taker: socket.socket | None = None
         self._loop = asyncio.get_running_loop()
         try:
             self._giver = listen(path)
@@ -58,15 +60,19 @@ class Handover:
 
     def close(self) -> None:
         """Calling it twice does no harm."""
+        self._stop_giving()
+        if self._taker is not None:
+            self._taker.close()
+
+    def _give(self) -> None:
+        with contextlib.suppress(OSError):  # it has gone already, and its end will be told
+            self._taker, _ = self._giver.accept()
+            socket.send_fds(self._taker, [b"1"], [self._listener.fileno()])
+        self._stop_giving()
+
+    def _stop_giving(self) -> None:
         if self._giver.fileno() != -1:
             self._loop.remove_reader(self._giver)
             self._giver.close()
             self._listener.close()
             self._path.unlink(missing_ok=True)
-
-    def _give(self) -> None:
-        with contextlib.suppress(OSError):  # it has gone already, and its end will be told
-            taker, _ = self._giver.accept()
-            with taker:
-                socket.send_fds(taker, [b"1"], [self._listener.fileno()])
-        self.close()
