@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -189,3 +190,56 @@ def test_frozen() -> None:
 def test_loopback(host: str, loopback: bool) -> None:
     """Only what surely is loopback counts as such."""
     assert Settings(host=host).on_loopback == loopback
+
+
+def test_templates_begin_as_sandbox_and_pool_are(tmp_path: Path) -> None:
+    """A template says what differs; there is always a default one."""
+    path = tmp_path / "config.toml"
+    path.write_text(
+        """
+        [sandbox]
+        memory = "1GiB"
+        env = { TZ = "UTC" }
+        [pool]
+        min_size = 1
+        [templates.big]
+        memory = "8GiB"
+        image = "mine"
+        pool = { max_size = 2 }
+        """
+    )
+    templates = load(path).templates
+    assert sorted(templates) == ["big", "default"]
+    default, big = templates["default"], templates["big"]
+    assert (default.memory, big.memory) == (1024**3, 8 * 1024**3)
+    assert (default.image, big.image) == (None, "mine")
+    assert default.env == big.env == {"TZ": "UTC"}
+    assert (default.pool.min_size, default.pool.max_size) == (1, 10)
+    assert (big.pool.min_size, big.pool.max_size) == (1, 2)
+
+
+def test_a_template_can_be_changed_by_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As every other key."""
+    monkeypatch.setenv("KERNELBROKER_TEMPLATES__BIG__POOL__MAX_SIZE", "7")
+    assert load(None).templates["big"].pool.max_size == 7
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ("[templates.Big]", "templates.Big"),
+        ("templates = 3", "templates"),
+        ("[templates]\nbig = 3", "templates.big"),
+        ("[templates.big]\npool = 3", "templates.big.pool"),
+        ("[templates.big]\nmemry = 3", "templates.big.memry"),
+        ("[templates.big.pool]\nsize = 3", "templates.big.pool.size"),
+        ('[templates.big]\nnetwork = "all"', "templates.big.network"),
+        ("sandbox = 3", "sandbox"),
+    ],
+)
+def test_a_template_that_does_not_fit_is_named(tmp_path: Path, text: str, named: str) -> None:
+    """By its key, whatever stands in its place."""
+    path = tmp_path / "config.toml"
+    path.write_text(text)
+    with pytest.raises(ConfigError, match=re.escape(named)):
+        load(path)

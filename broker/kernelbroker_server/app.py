@@ -24,7 +24,7 @@ from .api.base import Service
 from .api.routes import make_application
 from .backends.base import Backend, Isolation, Limits, SandboxSpec
 from .backends.local import LocalBackend
-from .config import ConfigError, DockerSettings, LocalSettings, Settings
+from .config import ConfigError, DockerSettings, LocalSettings, Settings, TemplateSettings
 from .kernels.outputs import OutputLimits
 from .pool.runner import Pool
 from .pool.state import PoolLimits
@@ -59,12 +59,15 @@ class Broker:
         if not self.token:
             raise ConfigError("token is empty; leave it out to have one made")
         self.backend = _backend(settings)
-        self.pool = _pool(settings, self.backend)
+        self.pools = {
+            name: _pool(name, template, self.backend)
+            for name, template in settings.templates.items()
+        }
         gate = Gate(settings.limits.concurrent, settings.limits.queued)
-        self.registry = Registry({"default": self.pool}, _session_limits(settings), gate)
+        self.registry = Registry(self.pools, _session_limits(settings), gate)
         self._service = Service(
             registry=self.registry,
-            pool=self.pool,
+            pools=self.pools,
             backend=self.backend,
             token=self.token,
             version=version("kernelbroker"),
@@ -100,7 +103,8 @@ class Broker:
         self._server = HTTPServer(make_application(self._service), max_body_size=_MAX_CHUNKED_BODY)
         self._server.add_sockets(sockets)
         self.registry.start()
-        self.pool.start()
+        for pool in self.pools.values():
+            pool.start()
         self._runtime_file = _write_runtime_file(self.url, self.token)
 
     async def stop(self) -> None:
@@ -119,7 +123,7 @@ class Broker:
                 await asyncio.gather(*(ws.last_words() for ws in self._service.websockets))
         for websocket in list(self._service.websockets):  # HTTPServer does not close them
             websocket.close(1001, "the broker is shutting down")
-        await self.pool.stop(timeout)
+        await asyncio.gather(*(pool.stop(timeout) for pool in self.pools.values()))
         await self.backend.stop()
         if self._server is not None:
             with contextlib.suppress(TimeoutError):
@@ -176,21 +180,32 @@ def _own_directory(parent: Path, key: str) -> Path:
     return path
 
 
-def _pool(settings: Settings, backend: Backend) -> Pool:
-    sandbox, pool = settings.sandbox, settings.pool
+def _pool(name: str, template: TemplateSettings, backend: Backend) -> Pool:
     spec = SandboxSpec(
+        template=name,
+        image=template.image,
         limits=Limits(
-            cpus=sandbox.cpus,
-            memory=sandbox.memory,
-            processes=sandbox.processes,
-            tmp_size=sandbox.tmp_size,
-            open_files=sandbox.open_files,
+            cpus=template.cpus,
+            memory=template.memory,
+            processes=template.processes,
+            tmp_size=template.tmp_size,
+            open_files=template.open_files,
         ),
-        imports=sandbox.imports,
-        shared_data=sandbox.shared_data,
+        imports=template.imports,
+        env=template.env,
+        shared_data=template.shared_data,
+        network=template.network,
+        allow=template.allow,
     )
+    pool = template.pool
     limits = PoolLimits(pool.min_size, pool.max_size, pool.max_waiters, pool.max_launches)
-    return Pool(backend, spec, limits, launch_timeout=pool.launch_timeout)
+    return Pool(
+        backend,
+        spec,
+        limits,
+        acquire_timeout=pool.acquire_timeout,
+        launch_timeout=pool.launch_timeout,
+    )
 
 
 def _session_limits(settings: Settings) -> SessionLimits:
@@ -201,7 +216,6 @@ def _session_limits(settings: Settings) -> SessionLimits:
         default_timeout=sessions.default_timeout,
         max_timeout=sessions.max_timeout,
         interrupt_grace=sessions.interrupt_grace,
-        acquire_timeout=settings.pool.acquire_timeout,
         max_code_chars=limits.code_chars,
         max_preview_rows=limits.preview_rows,
         output=OutputLimits(limits.output, limits.event, limits.variables),

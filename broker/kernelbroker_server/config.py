@@ -13,9 +13,17 @@ import os
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal, TypeAlias
 
-from pydantic import BaseModel, ByteSize, ConfigDict, Field, SecretStr, ValidationError
+from pydantic import (
+    BaseModel,
+    ByteSize,
+    ConfigDict,
+    Field,
+    SecretStr,
+    ValidationError,
+    model_validator,
+)
 from pydantic_settings import (
     BaseSettings,
     PydanticBaseSettingsSource,
@@ -23,9 +31,13 @@ from pydantic_settings import (
     SettingsError,
 )
 
+from .backends.base import Network
+
 PREFIX = "KERNELBROKER_"
 _FOR_CLIENTS = {"KERNELBROKER_URL", "KERNELBROKER_RUNTIME_FILE", "KERNELBROKER_CONFIG"}
 """Variables of this prefix that are not settings."""
+
+TemplateName: TypeAlias = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]{0,31}$")]
 
 _KIB, _MIB, _GIB = 1024, 1024**2, 1024**3
 
@@ -70,8 +82,23 @@ class SandboxSettings(_Section):
     """File descriptors of one process."""
     imports: tuple[str, ...] = ("pandas", "matplotlib.pyplot")
     """Modules that are loaded before a session gets the sandbox."""
+    env: dict[str, str] = {}
+    """Environment variables of every kernel; those of a session go before them."""
     shared_data: Path | None = None
     """A directory that every sandbox sees read-only at /data/shared."""
+    network: Network = Network.NONE
+    """none, allowlist (HTTP and HTTPS to the domains of `allow`, through the broker), or open."""
+    allow: tuple[str, ...] = ()
+    """Domains that network = "allowlist" lets through, such as pypi.org or *.example.org."""
+
+
+class TemplateSettings(SandboxSettings):
+    """A named recipe. What it does not say is as [sandbox] and [pool] have it."""
+
+    image: str | None = None
+    """What its containers are made of; docker.image if not set. Of no use to the local backend."""
+    pool: PoolSettings = PoolSettings()
+    """Its own warm sandboxes."""
 
 
 class LocalSettings(_Section):
@@ -90,7 +117,7 @@ class DockerSettings(_Section):
     """Where the engine listens, such as unix:///run/podman/podman.sock; DOCKER_HOST, or Docker's own
     socket, if not set."""
     image: str = "kernelbroker-kernel"
-    """What sandboxes are made of; `make image` builds it."""
+    """What sandboxes are made of, unless their template names another; `make image` builds it."""
     runtime: Literal["auto", "runc", "runsc"] = "auto"
     """auto takes gVisor (runsc) where a sandbox runs under it, else runc."""
     data_dir: Path | None = None
@@ -160,6 +187,24 @@ class Settings(BaseSettings):
     docker: DockerSettings = DockerSettings()
     sessions: SessionSettings = SessionSettings()
     limits: LimitSettings = LimitSettings()
+    templates: dict[TemplateName, TemplateSettings] = {}
+    """Recipes that sessions may ask for by name; there is always `default`."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _complete_templates(cls, values: Any) -> Any:
+        """Each template begins as [sandbox] and [pool] are."""
+        sandbox, pool = values.get("sandbox", {}), values.get("pool", {})
+        templates = values.get("templates", {})
+        if not _all_tables(sandbox, pool, templates) or not _all_tables(*templates.values()):
+            return values  # which the fields themselves refuse
+        complete = {}
+        for name, template in {"default": {}, **templates}.items():
+            own_pool = template.get("pool", {})
+            if _all_tables(own_pool):
+                own_pool = {**pool, **own_pool}
+            complete[name] = {**sandbox, **template, "pool": own_pool}
+        return {**values, "templates": complete}
 
     @property
     def on_loopback(self) -> bool:
@@ -211,6 +256,10 @@ def load(path: Path | None, environ: Mapping[str, str] = os.environ) -> Settings
         raise ConfigError(f"in {where}: " + "; ".join(problems)) from exc
 
 
+def _all_tables(*values: object) -> bool:
+    return all(isinstance(value, Mapping) for value in values)
+
+
 def _refuse_unknown_variables(environ: Mapping[str, str]) -> None:
     known = set()
     for name, field in Settings.model_fields.items():
@@ -219,5 +268,10 @@ def _refuse_unknown_variables(environ: Mapping[str, str]) -> None:
         if isinstance(section, type) and issubclass(section, _Section):
             known.update(f"{PREFIX}{name}__{key}".upper() for key in section.model_fields)
     for variable in environ:
-        if variable.upper().startswith(PREFIX) and variable.upper() not in known | _FOR_CLIENTS:
+        name = variable.upper()
+        if name.startswith(
+            f"{PREFIX}TEMPLATES__"
+        ):  # known by their own names; pydantic looks further
+            continue
+        if name.startswith(PREFIX) and name not in known | _FOR_CLIENTS:
             raise ConfigError(f"{variable} is not a setting; see the list in config.py")

@@ -194,7 +194,7 @@ class Api:
 async def serving(world: World) -> AsyncIterator[Api]:
     service = Service(
         registry=world.registry,
-        pool=world.pool,
+        pools={"default": world.pool},
         backend=world.backend,
         token=TOKEN,
         version="0",

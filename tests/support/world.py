@@ -42,12 +42,14 @@ async def world(
     *,
     pool: PoolLimits | None = None,
     gate: Gate | None = None,
+    acquire_timeout: float = DEADLINE_S,
     **limits: Any,
 ) -> AsyncIterator[World]:
     """It must stop in order, whatever was done with it."""
-    settings = {"interrupt_grace": 0.05, "acquire_timeout": DEADLINE_S, **limits}
+    settings = {"interrupt_grace": 0.05, **limits}
     gate = gate or Gate(50, 100)
-    warm = Pool(backend, SandboxSpec(), pool or PoolLimits(min_size=1, max_size=4))
+    sizes = pool or PoolLimits(min_size=1, max_size=4)
+    warm = Pool(backend, SandboxSpec(), sizes, acquire_timeout=acquire_timeout)
     registry = Registry({"default": warm}, SessionLimits(**settings), gate)
     warm.start()
     registry.start()

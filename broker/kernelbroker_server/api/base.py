@@ -7,6 +7,7 @@ import http
 import logging
 import re
 import secrets
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -61,7 +62,7 @@ class Service:
     """What handlers work with."""
 
     registry: Registry
-    pool: Pool
+    pools: Mapping[str, Pool]
     backend: Backend
     token: str
     version: str

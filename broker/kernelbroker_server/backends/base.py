@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import enum
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -44,12 +45,32 @@ class Limits:
     open_files: int = 1024
 
 
+class Network(enum.StrEnum):
+    """What a sandbox may reach."""
+
+    NONE = "none"
+    """Nothing at all."""
+
+    ALLOWLIST = "allowlist"
+    """The domains that its template names, over HTTP and HTTPS, through the broker's own proxy."""
+
+    OPEN = "open"
+    """Whatever the host reaches. Never a default."""
+
+
 @dataclass(frozen=True, slots=True)
 class SandboxSpec:
     """All that a launch may depend on. What belongs to one session alone is delivered after the lease."""
 
     template: str = "default"
+    image: str | None = None
+    """What a container is made of; the backend's own if None. A jail has none."""
     limits: Limits = field(default_factory=Limits)
+    env: Mapping[str, str] = field(default_factory=dict)
+    """Environment variables of the template."""
+    network: Network = Network.NONE
+    allow: tuple[str, ...] = ()
+    """The domains that `Network.ALLOWLIST` lets through; `*.example.org` for all below one."""
     imports: tuple[str, ...] = ()
     """Modules that the kernel has loaded when the sandbox counts as warm."""
     shared_data: Path | None = None

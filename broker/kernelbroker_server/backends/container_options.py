@@ -52,10 +52,14 @@ class Place:
 def container_options(
     spec: SandboxSpec, place: Place, *, image: str, runtime: str, command: Sequence[str]
 ) -> dict[str, Any]:
-    """The whole request. `command` is what Python is given, before the gateway's options."""
+    """The whole request.
+
+    `image` is for a spec that names none; `command` is what Python is given, before the gateway's
+    options.
+    """
     variables = environment(spec, home=HOME, tmp=TMP, workspace=Path(WORKSPACE))
     return {
-        "Image": image,
+        "Image": spec.image or image,
         "Entrypoint": gateway_argv(PYTHON, command, ("--handover", str(HANDOVER)), spec),
         "Cmd": [],
         "Env": [f"{name}={value}" for name, value in variables.items()],

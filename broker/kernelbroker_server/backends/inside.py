@@ -46,6 +46,7 @@ def environment(spec: SandboxSpec, *, home: Path, tmp: Path, workspace: Path) ->
         "OPENBLAS_NUM_THREADS": threads,
         "MKL_NUM_THREADS": threads,
         "KERNELBROKER_WORKSPACE": str(workspace),
+        **spec.env,
     }
 
 

@@ -72,6 +72,10 @@ class Pool:
 
     `start` and `stop` frame its life; `acquire` and `release` a lease. Who acquired must release,
     whatever happened to the sandbox meanwhile.
+
+    Args:
+        acquire_timeout: seconds that sessions wait for a sandbox at most.
+        launch_timeout: seconds that a sandbox may take to become warm.
     """
 
     def __init__(
@@ -80,8 +84,10 @@ class Pool:
         spec: SandboxSpec,
         limits: PoolLimits,
         *,
+        acquire_timeout: float = 30.0,
         launch_timeout: float = 60.0,
     ) -> None:
+        self.acquire_timeout = acquire_timeout
         self._backend = backend
         self._spec = spec
         self._launch_timeout = launch_timeout

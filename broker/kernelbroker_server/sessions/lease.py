@@ -22,12 +22,11 @@ class Lease:
         state_lost: it was, and no execution has told yet.
     """
 
-    def __init__(self, pool: Pool, options: SessionOptions, timeout: float) -> None:
+    def __init__(self, pool: Pool, options: SessionOptions) -> None:
         self.replaced = 0
         self.state_lost = False
         self._pool = pool
         self._options = options
-        self._timeout = timeout
         self._held = HeldFiles()
         self._warm: WarmSandbox | None = None
 
@@ -73,15 +72,16 @@ class Lease:
             self._pool.release(warm)
 
     async def _acquire(self, *, urgent: bool) -> WarmSandbox:
+        timeout = self._pool.acquire_timeout
         try:
-            warm = await self._pool.acquire(timeout=self._timeout, urgent=urgent)
+            warm = await self._pool.acquire(timeout=timeout, urgent=urgent)
         except PoolFull:
             raise TooManyRequests(
                 "too many sessions are waiting for a sandbox; try again later", retry_after=5
             ) from None
         except AcquireTimeout as exc:
             raise Unavailable(
-                f"no sandbox became free within {self._timeout:g} s ({exc}); "
+                f"no sandbox became free within {timeout:g} s ({exc}); "
                 "close sessions that are done, or raise pool.max_size",
                 retry_after=5,
             ) from None
@@ -90,7 +90,7 @@ class Lease:
         try:
             if self._options.env or self._options.cwd is not None:
                 asked = {"configure": {"env": self._options.env, "cwd": self._options.cwd}}
-                async with asyncio.timeout(self._timeout):
+                async with asyncio.timeout(timeout):
                     await run_silently(warm, CONFIGURE_CODE, asked, on_error=BadRequest)
         except ChannelClosed as exc:
             self._pool.release(warm)

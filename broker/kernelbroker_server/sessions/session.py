@@ -49,7 +49,6 @@ class SessionLimits:
     default_timeout: float = 30.0
     max_timeout: float = 300.0
     interrupt_grace: float = 2.0
-    acquire_timeout: float = 30.0
     max_code_chars: int = 100_000
     max_preview_rows: int = 500
     output: OutputLimits = field(default_factory=OutputLimits)
@@ -88,7 +87,7 @@ class Session:
         self._running: Execution | None = None
         self._wake = asyncio.Event()
         self._restarting: asyncio.Future[None] | None = None
-        self._lease = Lease(pool, options, limits.acquire_timeout)
+        self._lease = Lease(pool, options)
         self._worker: asyncio.Task[None] | None = None
         self._watchers: set[asyncio.Queue[Execution | None]] = set()
 
