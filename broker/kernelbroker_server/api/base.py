@@ -17,6 +17,7 @@ from kernelbroker.protocol.errors import (
     BadRequest,
     Conflict,
     InternalError,
+    MethodNotAllowed,
     NotFound,
     ProtocolError,
     RequestError,
@@ -32,6 +33,7 @@ from tornado.web import HTTPError, RequestHandler, stream_request_body
 from ..backends.base import Backend
 from ..pool.runner import Pool
 from ..sessions.registry import Registry
+from .contract import methods_of
 
 if TYPE_CHECKING:
     from .websocket import SessionSocket
@@ -45,6 +47,7 @@ _STATUS: dict[type[RequestError], int] = {
     BadRequest: 400,
     Unauthorized: 401,
     NotFound: 404,
+    MethodNotAllowed: 405,
     Conflict: 409,
     SessionGone: 410,
     TooLarge: 413,
@@ -105,6 +108,8 @@ class Authenticated(RequestHandler):
             self.set_header("Retry-After", str(max(1, round(body.retry_after))))
         if isinstance(error, Unauthorized):
             self.set_header("WWW-Authenticate", "Bearer")
+        if status_code == 405:
+            self.set_header("Allow", ", ".join(methods_of(type(self))))
         self.finish(encode({"error": body}))
 
     def log_exception(self, typ: Any, value: Any, tb: Any) -> None:
@@ -177,6 +182,9 @@ def error_body(error: BaseException | None, request_id: str) -> ErrorBody:
             )
         case ProtocolError():
             return ErrorBody(code=BadRequest.code, message=str(error), request_id=request_id)
+        case HTTPError(status_code=405):
+            message = "this path does not have that method; the Allow header names those it has"
+            return ErrorBody(code=MethodNotAllowed.code, message=message, request_id=request_id)
         case HTTPError(status_code=status) if status < 500:
             reason = http.HTTPStatus(status).phrase
             return ErrorBody(code=BadRequest.code, message=reason, request_id=request_id)

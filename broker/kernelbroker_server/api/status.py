@@ -5,27 +5,29 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict
+from typing import Any
 
 from ..pool.runner import Pool
 from .base import ApiHandler, Authenticated
+from .contract import operation
 
 
-class PoolStatus(ApiHandler):
-    """GET /api/v1/pool/status: all pools together, and each template's."""
-
+class Pools(ApiHandler):
+    @operation({200: dict[str, Any]})
     async def get(self) -> None:
+        """Tell how full the pools are: all together, and each template's."""
         pools = self.service.pools
         each = {name: asdict(pool.status()) for name, pool in pools.items()}
         self.reply({**_sum(pools), "templates": each})
 
 
 class Health(Authenticated):
-    """GET /health, without a token: alive, with the pools and what isolation is in force."""
-
     def authenticate(self) -> None:
         pass
 
+    @operation({200: dict[str, Any]}, open=True)
     async def get(self) -> None:
+        """Tell that the broker is alive, with the pools and what isolation is in force."""
         service = self.service
         failures = (pool.last_failure for pool in service.pools.values())
         self.reply(
@@ -39,6 +41,13 @@ class Health(Authenticated):
                 "sessions": len(service.registry.list()),
             }
         )
+
+
+class Contract(Authenticated):
+    @operation({200: dict[str, Any]})
+    async def get(self) -> None:
+        """The API as an OpenAPI document: this one."""
+        self.reply(self.settings["contract"])
 
 
 def _sum(pools: Mapping[str, Pool]) -> Mapping[str, int]:

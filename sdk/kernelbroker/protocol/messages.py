@@ -90,11 +90,41 @@ class SessionInfo(msgspec.Struct, kw_only=True):
     metadata: dict[str, Any] = {}
 
 
+class SessionList(msgspec.Struct, kw_only=True):
+    sessions: list[SessionInfo]
+
+
+class ExecutionInfo(msgspec.Struct, kw_only=True):
+    """An execution in a session's history.
+
+    Attributes:
+        accepted_at: ISO 8601, in UTC.
+        success, error, execution_time: of its result; null until it has ended.
+    """
+
+    execution_id: str
+    state: Literal["queued", "running", "done"]
+    accepted_at: str
+    success: bool | None = None
+    error: str | None = None
+    execution_time: float | None = None
+
+
+class ExecutionList(msgspec.Struct, kw_only=True):
+    executions: list[ExecutionInfo]
+
+
 class ErrorBody(msgspec.Struct, kw_only=True, omit_defaults=True):
     code: str
     message: str
     request_id: str | None = None
     retry_after: float | None = None
+
+
+class ErrorEnvelope(msgspec.Struct, kw_only=True):
+    """The body of every answer that is an error."""
+
+    error: ErrorBody
 
 
 # Operations, from the client.
