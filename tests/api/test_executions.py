@@ -207,7 +207,7 @@ async def test_same_execution_id(api: Api) -> None:
 
 async def test_queue_is_full(api: Api) -> None:
     """When too many wait there is a 429 that says when to come again."""
-    api.world.gate._max_queued = 0
+    api.world.gate.max_queued = 0
     answer = await api.ask("POST", EXEC, {"code": "1"})
     assert (answer.status, answer.error["code"]) == (429, "too_many_requests")
     assert int(answer.headers["retry-after"]) >= 1

@@ -240,7 +240,7 @@ async def test_shutdown(backend: FakeBackend) -> None:
         await busy.open()
         await busy.send("execute", code="deaf", execution_id="e")
         await busy.until(Stdout)
-        await w.registry.stop("closing time")
+        await w.registries.stop("closing time")
         assert (await busy.until(Result)).error == "SessionClosed: closing time"
         assert (await busy.until(Closed)).reason == "closing time"
         assert (await busy.closed())[0] == 1001

@@ -15,8 +15,10 @@ from kernelbroker_server.pool.runner import Pool
 from kernelbroker_server.pool.state import PoolLimits
 from kernelbroker_server.sessions.execution import Execution
 from kernelbroker_server.sessions.gate import Gate
+from kernelbroker_server.sessions.registries import Registries
 from kernelbroker_server.sessions.registry import Registry
 from kernelbroker_server.sessions.session import Session, SessionLimits
+from kernelbroker_server.tenants.tenant import DEFAULT
 
 from .backend import FakeBackend
 from .gateway import Cell
@@ -28,6 +30,7 @@ class World:
     backend: FakeBackend
     pool: Pool
     gate: Gate
+    registries: Registries
     registry: Registry
 
     async def open(self, session_id: str | None = None, **options: Any) -> Session:
@@ -50,14 +53,14 @@ async def world(
     gate = gate or Gate(50, 100)
     sizes = pool or PoolLimits(min_size=1, max_size=4)
     warm = Pool(backend, SandboxSpec(), sizes, acquire_timeout=acquire_timeout)
-    registry = Registry({"default": warm}, SessionLimits(**settings), gate)
+    registries = Registries({"default": warm}, SessionLimits(**settings), gate)
+    registry = registries.of(DEFAULT)
     warm.start()
-    registry.start()
     try:
-        yield World(backend, warm, gate, registry)
+        yield World(backend, warm, gate, registries, registry)
     finally:
         async with asyncio.timeout(DEADLINE_S):
-            await registry.stop("the test is over")
+            await registries.stop("the test is over")
             await warm.stop(5)
         assert (gate.waiting, gate.running) == (0, 0)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hmac
 import http
 import logging
 import re
@@ -32,7 +31,9 @@ from tornado.web import HTTPError, RequestHandler, stream_request_body
 
 from ..backends.base import Backend
 from ..pool.runner import Pool
+from ..sessions.registries import Registries
 from ..sessions.registry import Registry
+from ..tenants.keyring import Keyring
 from .contract import methods_of
 
 if TYPE_CHECKING:
@@ -64,19 +65,25 @@ T = TypeVar("T")
 class Service:
     """What handlers work with."""
 
-    registry: Registry
+    registries: Registries
     pools: Mapping[str, Pool]
     backend: Backend
-    token: str
+    keyring: Keyring
     version: str
+    allowed_origins: frozenset[str] = frozenset()
     websockets: set[SessionSocket] = field(default_factory=set)
 
 
 class Authenticated(RequestHandler):
-    """A request with an id of its own, whose token is checked before anything else."""
+    """A request with an id of its own, whose token is checked before anything else.
+
+    Attributes:
+        registry: the sessions of whose token it is, and nobody else's.
+    """
 
     service: Service
     request_id: str
+    registry: Registry
 
     def initialize(self, service: Service) -> None:
         self.service = service
@@ -90,9 +97,10 @@ class Authenticated(RequestHandler):
 
     def authenticate(self) -> None:
         scheme, _, token = self.request.headers.get("Authorization", "").partition(" ")
-        matches = hmac.compare_digest(token.strip().encode(), self.service.token.encode())
-        if scheme.lower() != "bearer" or not matches:
-            raise Unauthorized("send the broker's token as 'Authorization: Bearer TOKEN'")
+        tenant = self.service.keyring.tenant_of(token.strip())
+        if scheme.lower() != "bearer" or tenant is None:
+            raise Unauthorized("send a token of the broker's as 'Authorization: Bearer TOKEN'")
+        self.registry = self.service.registries.of(tenant)
 
     def set_default_headers(self) -> None:
         self.clear_header("Server")

@@ -133,7 +133,7 @@ class Exec(StreamingHandler):
     async def _session(
         self, session_id: str | None, asked: ExecBody, stack: contextlib.AsyncExitStack
     ) -> Session:
-        registry = self.service.registry
+        registry = self.registry
         if session_id is not None:
             return registry.get(session_id)
         options = SessionOptions(session_id=asked.session_id, template=asked.template)
@@ -161,7 +161,7 @@ class Executions(ApiHandler):
     @operation({200: ExecutionList})
     async def get(self, session_id: str) -> None:
         """List what ran and what waits, oldest first."""
-        executions = self.service.registry.get(session_id).executions.values()
+        executions = self.registry.get(session_id).executions.values()
         self.reply(ExecutionList(executions=[ExecutionInfo(**facts(e)) for e in executions]))
 
 
@@ -169,7 +169,7 @@ class OneExecution(ApiHandler):
     @operation({200: ExecutionWithResult})
     async def get(self, session_id: str, execution_id: str) -> None:
         """Look at an execution, with its result if it has ended."""
-        execution = self.service.registry.get(session_id).execution(execution_id)
+        execution = self.registry.get(session_id).execution(execution_id)
         self.reply(ExecutionWithResult(**facts(execution), result=execution.journal.result))
 
 
@@ -177,7 +177,7 @@ class ExecutionEvents(StreamingHandler):
     @operation({200: _OUTPUT}, query={"after": Annotated[int, msgspec.Meta(ge=0)]})
     async def get(self, session_id: str, execution_id: str) -> None:
         """Replay the events after a `seq`, then follow."""
-        execution = self.service.registry.get(session_id).execution(execution_id)
+        execution = self.registry.get(session_id).execution(execution_id)
         after = self.get_query_argument("after", "0")
         if not after.isascii() or not after.isdigit():
             raise BadRequest("after is the seq of the last event that was seen: a whole number")

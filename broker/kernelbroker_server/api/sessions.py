@@ -29,14 +29,14 @@ class Sessions(ApiHandler):
     @operation({200: SessionList})
     async def get(self) -> None:
         """List the sessions that are open."""
-        sessions = self.service.registry.list()
+        sessions = self.registry.list()
         isolation = self.service.backend.isolation
         self.reply(SessionList(sessions=[info(session, isolation) for session in sessions]))
 
     @operation({201: SessionInfo, 200: SessionInfo}, body=SessionOptions)
     async def post(self) -> None:
         """Open a session; 200 where one of that id was open already."""
-        session, is_new = await self.service.registry.open(self.body_as(SessionOptions))
+        session, is_new = await self.registry.open(self.body_as(SessionOptions))
         self.reply(info(session, self.service.backend.isolation), 201 if is_new else 200)
 
 
@@ -44,13 +44,13 @@ class OneSession(ApiHandler):
     @operation({200: SessionInfo})
     async def get(self, session_id: str) -> None:
         """Look at a session."""
-        session = self.service.registry.get(session_id)
+        session = self.registry.get(session_id)
         self.reply(info(session, self.service.backend.isolation))
 
     @operation({200: SessionInfo}, body=SessionChange)
     async def patch(self, session_id: str) -> None:
         """Change a session's durations or metadata."""
-        session = self.service.registry.get(session_id)
+        session = self.registry.get(session_id)
         change = self.body_as(SessionChange)
         limit = session.limits.max_lifetime
         if (change.max_lifetime or 0) > limit or (change.idle_timeout or 0) > limit:
@@ -64,7 +64,7 @@ class OneSession(ApiHandler):
     @operation({204: None})
     async def delete(self, session_id: str) -> None:
         """Close a session."""
-        await self.service.registry.get(session_id).close("its client closed it")
+        await self.registry.get(session_id).close("its client closed it")
         self.set_status(204)
 
 
@@ -72,7 +72,7 @@ class Interrupt(ApiHandler):
     @operation({202: Interrupted})
     async def post(self, session_id: str) -> None:
         """Raise KeyboardInterrupt in the running cell; waiting ones stay in line."""
-        self.service.registry.get(session_id).interrupt()
+        self.registry.get(session_id).interrupt()
         self.reply(Interrupted(), 202)
 
 
@@ -80,7 +80,7 @@ class Restart(ApiHandler):
     @operation({200: SessionInfo})
     async def post(self, session_id: str) -> None:
         """Give the session a fresh kernel; its files stay."""
-        session = self.service.registry.get(session_id)
+        session = self.registry.get(session_id)
         await session.restart()
         self.reply(info(session, self.service.backend.isolation))
 

@@ -38,7 +38,7 @@ class Health(Authenticated):
                 "backend": service.backend.describe(),
                 "pool": _sum(service.pools),
                 "last_launch_failure": next(filter(None, failures), None),
-                "sessions": len(service.registry.list()),
+                "sessions": service.registries.open_sessions,
             }
         )
 

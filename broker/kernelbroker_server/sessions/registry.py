@@ -1,4 +1,4 @@
-"""All sessions: opened once for each id, closed when their time is over, remembered for a while."""
+"""A tenant's sessions: opened once for each id, closed when their time is over, remembered for a while."""
 
 from __future__ import annotations
 
@@ -6,13 +6,21 @@ import asyncio
 import contextlib
 import time
 from collections import OrderedDict
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 
-from kernelbroker.protocol.errors import BadRequest, Conflict, NotFound, SessionGone, Unavailable
+from kernelbroker.protocol.errors import (
+    BadRequest,
+    Conflict,
+    NotFound,
+    SessionGone,
+    TooManyRequests,
+    Unavailable,
+)
 from kernelbroker.protocol.messages import SessionOptions
 
 from ..pool.runner import Pool
-from .gate import Gate
+from ..tenants.tenant import Tenant
+from .gate import Door
 from .session import Session, SessionLimits
 
 _REMEMBERED_S = 3600.0
@@ -29,8 +37,11 @@ class Registry:
         stopping: no session is opened any more.
     """
 
-    def __init__(self, pools: dict[str, Pool], limits: SessionLimits, gate: Gate) -> None:
-        self.gate = gate
+    def __init__(
+        self, tenant: Tenant, pools: Mapping[str, Pool], limits: SessionLimits, door: Door
+    ) -> None:
+        self.tenant = tenant
+        self.door = door
         self.limits = limits
         self._pools = pools
         self._sessions: dict[str, Session] = {}
@@ -69,7 +80,7 @@ class Registry:
         if options.template not in self._pools:
             known = ", ".join(sorted(self._pools))
             raise BadRequest(f"no template {options.template!r}; there are: {known}")
-        session_id = options.session_id or self.gate.new_id()
+        session_id = options.session_id or self.door.new_id()
         session = self._sessions.get(session_id)
         if session is not None:
             return self._same(session, options), False
@@ -79,6 +90,7 @@ class Registry:
         opening = self._opening.get(session_id)
         is_new = opening is None
         if opening is None:
+            self._expect_room()
             opening = asyncio.create_task(self._open(session_id, options))
             self._opening[session_id] = opening
             opening.add_done_callback(lambda done: self._opened(session_id, done))
@@ -128,9 +140,16 @@ class Registry:
         task.add_done_callback(self._closing.discard)
         return task
 
+    def _expect_room(self) -> None:
+        limit = self.tenant.limits.sessions
+        if limit is not None and len(self._sessions) + len(self._opening) >= limit:
+            raise TooManyRequests(
+                f"{limit} sessions are open, the most that you may have; close one", retry_after=5
+            )
+
     async def _open(self, session_id: str, options: SessionOptions) -> Session:
         pool = self._pools[options.template]
-        session = Session(session_id, options, self.limits, pool, self.gate, self._closed)
+        session = Session(session_id, options, self.limits, pool, self.door, self._closed)
         await session.open()
         self._sessions[session_id] = session
         return session

@@ -27,7 +27,7 @@ from kernelbroker.protocol.messages import ExecutionRequest, SessionOptions
 from ..kernels.outputs import OutputLimits
 from ..pool.runner import Pool
 from .execution import Abort, Execution, ExecutionState
-from .gate import Gate
+from .gate import Door
 from .lease import Lease
 
 logger = logging.getLogger(__name__)
@@ -69,7 +69,7 @@ class Session:
         options: SessionOptions,
         limits: SessionLimits,
         pool: Pool,
-        gate: Gate,
+        door: Door,
         on_closed: Callable[[Session, str], None],
     ) -> None:
         self.id = session_id
@@ -81,7 +81,7 @@ class Session:
         self.active_at = self.created_at
         self.closed_reason: str | None = None
         self.executions: OrderedDict[str, Execution] = OrderedDict()
-        self._gate = gate
+        self._door = door
         self._on_closed = on_closed
         self._queue: deque[Execution] = deque()
         self._running: Execution | None = None
@@ -161,13 +161,13 @@ class Session:
                     )
                 return earlier
         execution = Execution(
-            request.execution_id or self._gate.new_id(),
+            request.execution_id or self._door.new_id(),
             request,
             self._check(request),
             self.limits.output,
             allow_stdin=allow_stdin,
         )
-        self._gate.enter()
+        self._door.enter()
         self.executions[execution.id] = execution
         self._queue.append(execution)
         self._forget_old()
@@ -200,7 +200,7 @@ class Session:
                 running.reject("Interrupted", "interrupted before it ran", cause="interrupted")
         for execution in [e for e in self._queue if e.id == execution_id]:
             self._queue.remove(execution)
-            self._gate.leave()
+            self._door.leave()
             execution.reject("Interrupted", "interrupted before it ran", cause="interrupted")
 
     async def restart(self) -> None:
@@ -281,7 +281,7 @@ class Session:
         lease = self._lease
         execution = self._running = self._queue.popleft()
         try:
-            async with self._gate.turn():
+            async with self._door.turn():
                 warm = await lease.living()
                 if self._restarting is not None:
                     await self._restart(self._restarting)
@@ -326,7 +326,7 @@ class Session:
         reason = self.closed_reason or "the broker is shutting down"
         for execution in self._queue:
             execution.reject("SessionClosed", reason)
-            self._gate.leave()
+            self._door.leave()
         self._queue.clear()
         if self._restarting is not None and not self._restarting.done():
             self._restarting.set_exception(SessionGone(f"session {self.id} is closed: {reason}"))

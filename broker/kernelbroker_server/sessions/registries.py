@@ -1,0 +1,56 @@
+"""Each tenant's registry: what one holds, no other one can name."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+
+from ..pool.runner import Pool
+from ..tenants.tenant import Tenant
+from .gate import Gate
+from .registry import Registry
+from .session import SessionLimits
+
+
+class Registries:
+    """
+    Attributes:
+        stopping: no session is opened any more.
+    """
+
+    def __init__(self, pools: Mapping[str, Pool], limits: SessionLimits, gate: Gate) -> None:
+        self.gate = gate
+        self.stopping = False
+        self._pools = pools
+        self._limits = limits
+        self._by_tenant: dict[str, Registry] = {}
+
+    def of(self, tenant: Tenant) -> Registry:
+        """The tenant's registry, the same each time."""
+        if (registry := self._by_tenant.get(tenant.name)) is None:
+            allowed = tenant.limits.templates
+            pools = {n: p for n, p in self._pools.items() if allowed is None or n in allowed}
+            registry = Registry(tenant, pools, self._limits, self.gate.of(tenant))
+            registry.stopping = self.stopping
+            self._by_tenant[tenant.name] = registry
+            registry.start()
+        return registry
+
+    @property
+    def open_sessions(self) -> int:
+        return sum(len(registry.list()) for registry in self._by_tenant.values())
+
+    async def drain(self) -> None:
+        """Refuse new sessions and executions, and wait until those there are have ended."""
+        self.stopping = True
+        for registry in self._by_tenant.values():
+            registry.stopping = True
+        self.gate.close()
+        await self.gate.drained()
+
+    async def stop(self, reason: str) -> None:
+        """Refuse new sessions and close all."""
+        self.stopping = True
+        self.gate.close()
+        registries = self._by_tenant.values()
+        await asyncio.gather(*(registry.stop(reason) for registry in registries))
