@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import http
 import logging
 import re
@@ -56,6 +57,7 @@ _STATUS: dict[type[RequestError], int] = {
     InternalError: 500,
     Unavailable: 503,
 }
+_IDEMPOTENCY_KEY = re.compile(r"[!-~]{1,255}")
 _REQUEST_ID = re.compile(r"[A-Za-z0-9_.:-]{1,64}")
 
 T = TypeVar("T")
@@ -161,6 +163,19 @@ class ApiHandler(Authenticated):
             return decode_as(self.body() or b"{}", type_)
         except ProtocolError as exc:
             raise BadRequest(f"the body does not fit: {exc}") from exc
+
+    def idempotency_key(self) -> str | None:
+        """Raises BadRequest."""
+        key = self.request.headers.get("Idempotency-Key")
+        if key is not None and not _IDEMPOTENCY_KEY.fullmatch(key):
+            raise BadRequest("an Idempotency-Key has 1 to 255 visible ASCII characters")
+        return key
+
+    def fingerprint(self) -> bytes:
+        """Tells one request from another."""
+        kind = self.request.headers.get("Content-Type", "")
+        parts = (self.request.method or "", self.request.path, kind)
+        return hashlib.sha256("\n".join(parts).encode() + b"\n" + self.body()).digest()
 
 
 class UnknownPath(Authenticated):

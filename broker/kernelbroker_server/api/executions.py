@@ -121,8 +121,7 @@ class Exec(StreamingHandler):
         if session_id is not None and asked.session_id not in (None, session_id):
             raise BadRequest("the session_id of the body is not that of the path")
         async with self.until_disconnected(), contextlib.AsyncExitStack() as stack:
-            session = await self._session(session_id, asked, stack)
-            execution = session.submit(asked.request())
+            session, execution = await self._submit(session_id, asked, stack)
             try:
                 await self.answer(execution, 0, forms.TAGS)
             finally:
@@ -130,16 +129,32 @@ class Exec(StreamingHandler):
                     with contextlib.suppress(SessionGone):
                         session.interrupt(execution.id)  # also where it still waits
 
-    async def _session(
+    async def _submit(
         self, session_id: str | None, asked: ExecBody, stack: contextlib.AsyncExitStack
-    ) -> Session:
-        registry = self.registry
-        if session_id is not None:
-            return registry.get(session_id)
-        options = SessionOptions(session_id=asked.session_id, template=asked.template)
-        if asked.session_id is not None:
-            return (await registry.open(options))[0]
-        return await stack.enter_async_context(registry.ephemeral(options))
+    ) -> tuple[Session, Execution]:
+        """The execution, of now or, under an Idempotency-Key, of an earlier request."""
+        registry, key = self.registry, self.idempotency_key()
+        options = SessionOptions(session_id=session_id or asked.session_id, template=asked.template)
+        ephemeral = options.session_id is None
+
+        async def submit() -> tuple[Session, Execution]:
+            if session_id is not None:
+                session = registry.get(session_id)
+            elif ephemeral and key is None:
+                session = await stack.enter_async_context(registry.ephemeral(options))
+            else:
+                session, _ = await registry.open(options)
+            execution = session.submit(asked.request())
+            if ephemeral and key is not None:  # it outlives its client, who may ask again
+                registry.close_after(session, execution)
+            return session, execution
+
+        if key is None:
+            return await submit()
+        outcome, repeated = await registry.submitted.once(key, self.fingerprint(), submit)
+        if repeated:
+            self.set_header("Idempotent-Replayed", "true")
+        return outcome
 
     def _asked(self) -> ExecBody:
         if self.request.headers.get("Content-Type", "").startswith("text/"):

@@ -36,7 +36,16 @@ class Sessions(ApiHandler):
     @operation({201: SessionInfo, 200: SessionInfo}, body=SessionOptions)
     async def post(self) -> None:
         """Open a session; 200 where one of that id was open already."""
-        session, is_new = await self.registry.open(self.body_as(SessionOptions))
+        options, key = self.body_as(SessionOptions), self.idempotency_key()
+        if key is None:
+            session, is_new = await self.registry.open(options)
+        else:
+
+            async def open_it() -> Session:
+                return (await self.registry.open(options))[0]
+
+            session, repeated = await self.registry.opened.once(key, self.fingerprint(), open_it)
+            session, is_new = self.registry.get(session.id), not repeated
         self.reply(info(session, self.service.backend.isolation), 201 if is_new else 200)
 
 

@@ -6,7 +6,8 @@ import asyncio
 import contextlib
 import time
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Coroutine, Mapping
+from typing import Any
 
 from kernelbroker.protocol.errors import (
     BadRequest,
@@ -20,12 +21,15 @@ from kernelbroker.protocol.messages import SessionOptions
 
 from ..pool.runner import Pool
 from ..tenants.tenant import Tenant
+from .execution import Execution
 from .gate import Door
+from .repeats import Repeats
 from .session import Session, SessionLimits
 
 _REMEMBERED_S = 3600.0
 """How long a closed session answers why it is gone."""
 _REMEMBERED_MAX = 10_000
+_EXECUTION_OVER = "its one execution is over"
 _SWEEP_S = 0.25
 """How late a session may be closed."""
 
@@ -35,6 +39,7 @@ class Registry:
 
     Attributes:
         stopping: no session is opened any more.
+        opened, submitted: what was done under an Idempotency-Key.
     """
 
     def __init__(
@@ -51,6 +56,10 @@ class Registry:
         self._closing: set[asyncio.Task[None]] = set()
         self._sweeper: asyncio.Task[None] | None = None
         self.stopping = False
+        self.opened: Repeats[Session] = Repeats(lambda _: 0)
+        self.submitted: Repeats[tuple[Session, Execution]] = Repeats(
+            lambda outcome: outcome[1].journal.size
+        )
 
     def start(self) -> None:
         self._sweeper = asyncio.create_task(self._sweep(), name="session sweeper")
@@ -60,6 +69,8 @@ class Registry:
         self.stopping = True
         if self._sweeper is not None:
             self._sweeper.cancel()
+        self.opened.cancel()
+        self.submitted.cancel()
         for opening in self._opening.values():
             opening.cancel()
         sessions = list(self._sessions.values())
@@ -131,11 +142,24 @@ class Registry:
         try:
             yield session
         finally:
-            self.close_soon(session, "its one execution is over")
+            self.close_soon(session, _EXECUTION_OVER)
+
+    def close_after(self, session: Session, execution: Execution) -> None:
+        """Close the session, in the background, as soon as its execution has ended."""
+
+        async def close() -> None:
+            async for _ in execution.journal.follow():
+                pass
+            await session.close(_EXECUTION_OVER)
+
+        self._close(close())
 
     def close_soon(self, session: Session, reason: str) -> asyncio.Task[None]:
         """Close it in the background; whoever asks may go."""
-        task = asyncio.create_task(session.close(reason))
+        return self._close(session.close(reason))
+
+    def _close(self, closing: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.create_task(closing)
         self._closing.add(task)
         task.add_done_callback(self._closing.discard)
         return task
