@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import logging
 import signal
 import sys
 from collections.abc import Coroutine
@@ -14,6 +13,7 @@ from typing import Any
 from .app import Broker
 from .backends.base import BackendUnavailable, Isolation
 from .config import ConfigError, Settings, load
+from .telemetry import logs
 from .tenants.tokens import TokenError
 from .token_command import add_token_command, token_command
 
@@ -30,13 +30,7 @@ def main(argv: list[str] | None = None) -> int:
         settings = load(options.config)
         if options.command == "token":
             return token_command(options, settings)
-        logging.basicConfig(
-            level=settings.log_level.upper(),
-            format="%(asctime)s %(levelname)-7s %(name)s: %(message)s",
-        )
-        logging.getLogger("websockets").setLevel(
-            logging.WARNING
-        )  # at DEBUG it logs all that passes
+        logs.configure(settings.log_level, settings.log_format)
         return asyncio.run(_serve(settings))
     except (ConfigError, BackendUnavailable, TokenError, OSError, ValueError) as exc:
         print(f"kernelbroker-server: {exc}", file=sys.stderr)

@@ -39,6 +39,9 @@ from .pool.state import PoolLimits
 from .sessions.gate import Gate
 from .sessions.registries import Registries
 from .sessions.session import SessionLimits
+from .telemetry.metrics import Metrics
+from .telemetry.observer import Observers
+from .telemetry.traces import tracing
 from .tenants.keyring import Keyring
 from .tenants.tenant import TenantLimits, Tenants
 from .tenants.tokens import TokenError, TokenFile
@@ -68,14 +71,21 @@ class Broker:
             name: _pool(name, template, self.backend)
             for name, template in settings.templates.items()
         }
+        self._metrics = Metrics(self._gauges)
+        self._traces = tracing(os.environ, version("kernelbroker"))
+        observers = [each for each in (self._metrics, self._traces) if each is not None]
+        observer = Observers(observers)
         gate = Gate(settings.limits.concurrent, settings.limits.queued)
-        self.registries = Registries(self.pools, _session_limits(settings), gate)
+        self.registries = Registries(self.pools, _session_limits(settings), gate, observer)
         self._service = Service(
             registries=self.registries,
             pools=self.pools,
             backend=self.backend,
             keyring=_keyring(settings, self.token),
             version=version("kernelbroker"),
+            observer=observer,
+            metrics=self._metrics,
+            operator_tokens=_operator_tokens(settings, self.token),
             allowed_origins=frozenset(origin.rstrip("/") for origin in settings.allowed_origins),
         )
         self._server: HTTPServer | None = None
@@ -140,10 +150,39 @@ class Broker:
             websocket.close(1001, "the broker is shutting down")
         await asyncio.gather(*(pool.stop(timeout) for pool in self.pools.values()))
         await self.backend.stop()
+        if self._traces is not None:
+            await asyncio.to_thread(self._traces.close)
         if self._server is not None:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(1):
                     await self._server.close_all_connections()
+
+    def _gauges(self) -> dict[str, dict[tuple[str, ...], float]]:
+        """What the metrics look at; see `telemetry.metrics`."""
+        status = {name: pool.status() for name, pool in self.pools.items()}
+        doors = [(registry.tenant.name, registry.door) for registry in self.registries]
+        return {
+            "sandboxes": {
+                (name, state): getattr(each, f"{state}_containers")
+                for name, each in status.items()
+                for state in ("idle", "busy", "starting")
+            },
+            "pool_waiters": {(name,): each.pending_requests for name, each in status.items()},
+            "sessions": {
+                (registry.tenant.name,): len(registry.list()) for registry in self.registries
+            },
+            "executions": {
+                (name, state): getattr(door, state)
+                for name, door in doors
+                for state in ("waiting", "running")
+            },
+        }
+
+
+def _operator_tokens(settings: Settings, token: str | None) -> tuple[str, ...]:
+    secret = settings.metrics_token
+    metrics = None if secret is None else secret.get_secret_value()
+    return tuple(each for each in (token, metrics) if each)
 
 
 def _backend(settings: Settings) -> Backend:

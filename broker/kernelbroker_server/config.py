@@ -205,8 +205,13 @@ class Settings(BaseSettings):
     unsafe_expose_without_isolation: bool = False
     """Listen on other addresses than loopback even where user code runs as a plain process, so that
     anyone with the token owns this account."""
-    log_level: str = "INFO"
-    """DEBUG, INFO, WARNING or ERROR."""
+    log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
+    """What is logged, to standard error: this and what is worse."""
+    log_format: Literal["text", "json"] = "text"
+    """text for people, json for machines: an object a line. Both tell the request, the session and
+    the execution that a line belongs to; neither has code, output, tokens or values."""
+    metrics_token: SecretStr | None = None
+    """Lets /metrics be read, and nothing else; the token of the tenant `default` does, too."""
     drain_timeout: float = Field(default=30, ge=0)
     """How long running executions are waited for at a shutdown, while new ones are refused."""
     shutdown_timeout: float = Field(default=10, gt=0)

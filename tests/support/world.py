@@ -18,6 +18,7 @@ from kernelbroker_server.sessions.gate import Gate
 from kernelbroker_server.sessions.registries import Registries
 from kernelbroker_server.sessions.registry import Registry
 from kernelbroker_server.sessions.session import Session, SessionLimits
+from kernelbroker_server.telemetry.observer import Observer
 from kernelbroker_server.tenants.tenant import DEFAULT
 
 from .backend import FakeBackend
@@ -46,6 +47,7 @@ async def world(
     pool: PoolLimits | None = None,
     gate: Gate | None = None,
     acquire_timeout: float = DEADLINE_S,
+    observer: Observer | None = None,
     **limits: Any,
 ) -> AsyncIterator[World]:
     """It must stop in order, whatever was done with it."""
@@ -53,7 +55,7 @@ async def world(
     gate = gate or Gate(50, 100)
     sizes = pool or PoolLimits(min_size=1, max_size=4)
     warm = Pool(backend, SandboxSpec(), sizes, acquire_timeout=acquire_timeout)
-    registries = Registries({"default": warm}, SessionLimits(**settings), gate)
+    registries = Registries({"default": warm}, SessionLimits(**settings), gate, observer)
     registry = registries.of(DEFAULT)
     warm.start()
     try:

@@ -34,6 +34,9 @@ from ..backends.base import Backend
 from ..pool.runner import Pool
 from ..sessions.registries import Registries
 from ..sessions.registry import Registry
+from ..telemetry.logs import bind
+from ..telemetry.metrics import Metrics
+from ..telemetry.observer import Observer
 from ..tenants.keyring import Keyring
 from .contract import methods_of
 
@@ -72,6 +75,9 @@ class Service:
     backend: Backend
     keyring: Keyring
     version: str
+    observer: Observer = field(default_factory=Observer)
+    metrics: Metrics | None = None
+    operator_tokens: tuple[str, ...] = ()
     allowed_origins: frozenset[str] = frozenset()
     websockets: set[SessionSocket] = field(default_factory=set)
 
@@ -95,14 +101,32 @@ class Authenticated(RequestHandler):
         given = self.request.headers.get("X-Request-ID", "")
         self.request_id = given if _REQUEST_ID.fullmatch(given) else secrets.token_hex(8)
         self.set_header("X-Request-ID", self.request_id)
+        bind(request_id=self.request_id)
         self.authenticate()
 
     def authenticate(self) -> None:
-        scheme, _, token = self.request.headers.get("Authorization", "").partition(" ")
-        tenant = self.service.keyring.tenant_of(token.strip())
-        if scheme.lower() != "bearer" or tenant is None:
+        tenant = self.service.keyring.tenant_of(self.bearer())
+        if tenant is None:
             raise Unauthorized("send a token of the broker's as 'Authorization: Bearer TOKEN'")
         self.registry = self.service.registries.of(tenant)
+        bind(tenant=tenant.name)
+
+    def bearer(self) -> str:
+        """The token that is shown; empty if there is none."""
+        scheme, _, token = self.request.headers.get("Authorization", "").partition(" ")
+        return token.strip() if scheme.lower() == "bearer" else ""
+
+    def on_finish(self) -> None:
+        registry = getattr(self, "registry", None)
+        route = self.settings["routes"].get(type(self), "other")
+        method = self.request.method if self.request.method in self.SUPPORTED_METHODS else "other"
+        self.service.observer.request_ended(
+            None if registry is None else registry.tenant.name,
+            str(method),
+            route,
+            self.get_status(),
+            self.request.request_time(),
+        )
 
     def set_default_headers(self) -> None:
         self.clear_header("Server")
@@ -124,11 +148,9 @@ class Authenticated(RequestHandler):
 
     def log_exception(self, typ: Any, value: Any, tb: Any) -> None:
         if isinstance(value, RequestError | ProtocolError | HTTPError):
-            logger.info("%s %s: %s", self.request_id, self.request.path, type(value).__name__)
+            logger.info("%s: %s", self.request.path, type(value).__name__)
         else:
-            logger.error(
-                "%s %s failed", self.request_id, self.request.path, exc_info=(typ, value, tb)
-            )
+            logger.error("%s failed", self.request.path, exc_info=(typ, value, tb))
 
     def reply(self, value: object, status: int = 200) -> None:
         """Finish with a value as JSON."""

@@ -41,6 +41,9 @@ ROUTES: list[tuple[str, type[RequestHandler]]] = [
     (f"{_PREFIX}/ws", SessionSocket),
     (f"{_PREFIX}/openapi.json", status.Contract),
     ("/health", status.Health),
+    ("/health/live", status.Live),
+    ("/health/ready", status.Ready),
+    ("/metrics", status.MetricsText),
 ]
 
 
@@ -57,6 +60,7 @@ def make_application(service: Service) -> Application:
         websocket_max_message_size=MAX_BODY_BYTES,
         log_function=lambda _handler: None,
         contract=contract,
+        routes={handler: path for path, handler in ROUTES},
     )
 
 

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import hmac
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
+from kernelbroker.protocol.errors import NotFound, Unauthorized, Unavailable
+
 from ..pool.runner import Pool
+from ..telemetry.metrics import CONTENT_TYPE
 from .base import ApiHandler, Authenticated
-from .contract import operation
+from .contract import Content, operation
 
 
 class Pools(ApiHandler):
@@ -41,6 +45,43 @@ class Health(Authenticated):
                 "sessions": service.registries.open_sessions,
             }
         )
+
+
+class Live(Health):
+    @operation({200: dict[str, Any]}, open=True)
+    async def get(self) -> None:
+        """Tell that the broker runs: where this fails, start it again."""
+        self.reply({"status": "ok"})
+
+
+class Ready(Health):
+    @operation({200: dict[str, Any]}, open=True)
+    async def get(self) -> None:
+        """Tell that sessions can be opened: where this fails, send them elsewhere for now."""
+        if self.service.registries.stopping:
+            raise Unavailable("the broker is shutting down", retry_after=10)
+        if not any(pool.ready for pool in self.service.pools.values()):
+            failures = (pool.last_failure for pool in self.service.pools.values())
+            why = next(filter(None, failures), "they are being launched")
+            raise Unavailable(f"no sandbox can be had yet: {why}", retry_after=1)
+        self.reply({"status": "ok"})
+
+
+class MetricsText(Authenticated):
+    def authenticate(self) -> None:
+        token = self.bearer()
+        for known in self.service.operator_tokens:
+            if hmac.compare_digest(token.encode(), known.encode()):
+                return
+        raise Unauthorized("send the operator's token, or the metrics_token of the settings")
+
+    @operation({200: Content({"text/plain": str})})
+    async def get(self) -> None:
+        """Metrics in Prometheus' text format, for who has the operator's token."""
+        if self.service.metrics is None:
+            raise NotFound("this broker keeps no metrics")
+        self.set_header("Content-Type", CONTENT_TYPE)
+        self.finish(self.service.metrics.text())
 
 
 class Contract(Authenticated):

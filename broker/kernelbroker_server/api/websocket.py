@@ -69,7 +69,7 @@ class SessionSocket(Authenticated, WebSocketHandler):
         allowed = self.service.allowed_origins
         if super().check_origin(origin) or origin.lower() in allowed:
             return True
-        logger.info("%s a page of another origin was refused", self.request_id)
+        logger.info("a page of another origin was refused")
         return False
 
     def open(self, *_args: str, **_kwargs: str) -> None:
@@ -233,7 +233,7 @@ class SessionSocket(Authenticated, WebSocketHandler):
             with contextlib.suppress(WebSocketClosedError, StreamClosedError):
                 await work
         except Exception:
-            logger.exception("%s a WebSocket task failed", self.request_id)
+            logger.exception("a WebSocket task failed")
             self.close(1011, "a fault of the broker's own")
 
 

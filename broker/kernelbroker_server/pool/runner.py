@@ -152,6 +152,12 @@ class Pool:
         )
 
     @property
+    def ready(self) -> bool:
+        """Whether a session would get a sandbox now, or could wait for one that is used."""
+        count = self._state.count
+        return bool(count(SandboxState.IDLE, SandboxState.LEASED))
+
+    @property
     def last_failure(self) -> str:
         """Why the latest launch failed; empty if it did not."""
         return self._last_failure

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from ..pool.runner import Pool
+from ..telemetry.observer import Observer
 from ..tenants.tenant import Tenant
 from .gate import Gate
 from .registry import Registry
@@ -18,11 +19,18 @@ class Registries:
         stopping: no session is opened any more.
     """
 
-    def __init__(self, pools: Mapping[str, Pool], limits: SessionLimits, gate: Gate) -> None:
+    def __init__(
+        self,
+        pools: Mapping[str, Pool],
+        limits: SessionLimits,
+        gate: Gate,
+        observer: Observer | None = None,
+    ) -> None:
         self.gate = gate
         self.stopping = False
         self._pools = pools
         self._limits = limits
+        self._observer = observer or Observer()
         self._by_tenant: dict[str, Registry] = {}
 
     def of(self, tenant: Tenant) -> Registry:
@@ -30,20 +38,23 @@ class Registries:
         if (registry := self._by_tenant.get(tenant.name)) is None:
             allowed = tenant.limits.templates
             pools = {n: p for n, p in self._pools.items() if allowed is None or n in allowed}
-            registry = Registry(tenant, pools, self._limits, self.gate.of(tenant))
+            registry = Registry(tenant, pools, self._limits, self.gate.of(tenant), self._observer)
             registry.stopping = self.stopping
             self._by_tenant[tenant.name] = registry
             registry.start()
         return registry
 
+    def __iter__(self) -> Iterator[Registry]:
+        return iter(self._by_tenant.values())
+
     @property
     def open_sessions(self) -> int:
-        return sum(len(registry.list()) for registry in self._by_tenant.values())
+        return sum(len(registry.list()) for registry in self)
 
     async def drain(self) -> None:
         """Refuse new sessions and executions, and wait until those there are have ended."""
         self.stopping = True
-        for registry in self._by_tenant.values():
+        for registry in self:
             registry.stopping = True
         self.gate.close()
         await self.gate.drained()
@@ -52,5 +63,4 @@ class Registries:
         """Refuse new sessions and close all."""
         self.stopping = True
         self.gate.close()
-        registries = self._by_tenant.values()
-        await asyncio.gather(*(registry.stop(reason) for registry in registries))
+        await asyncio.gather(*(registry.stop(reason) for registry in self))

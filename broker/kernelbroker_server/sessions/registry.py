@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import hashlib
 import time
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Coroutine, Mapping
@@ -20,6 +21,7 @@ from kernelbroker.protocol.errors import (
 from kernelbroker.protocol.messages import SessionOptions
 
 from ..pool.runner import Pool
+from ..telemetry.observer import ExecutionFacts, Observer
 from ..tenants.tenant import Tenant
 from .execution import Execution
 from .gate import Door
@@ -43,11 +45,17 @@ class Registry:
     """
 
     def __init__(
-        self, tenant: Tenant, pools: Mapping[str, Pool], limits: SessionLimits, door: Door
+        self,
+        tenant: Tenant,
+        pools: Mapping[str, Pool],
+        limits: SessionLimits,
+        door: Door,
+        observer: Observer,
     ) -> None:
         self.tenant = tenant
         self.door = door
         self.limits = limits
+        self._observer = observer
         self._pools = pools
         self._sessions: dict[str, Session] = {}
         self._opening: dict[str, asyncio.Task[Session]] = {}
@@ -173,9 +181,12 @@ class Registry:
 
     async def _open(self, session_id: str, options: SessionOptions) -> Session:
         pool = self._pools[options.template]
-        session = Session(session_id, options, self.limits, pool, self.door, self._closed)
+        session = Session(
+            session_id, options, self.limits, pool, self.door, self._closed, self._executed
+        )
         await session.open()
         self._sessions[session_id] = session
+        self._observer.session_opened(self.tenant.name, options.template, session_id)
         return session
 
     def _opened(self, session_id: str, opening: asyncio.Task[Session]) -> None:
@@ -206,6 +217,29 @@ class Registry:
         if self._sessions.pop(session.id, None) is not None:
             self._gone[session.id] = (time.time(), reason)
             self._forget()
+            template = session.options.template
+            self._observer.session_closed(self.tenant.name, template, session.id, reason)
+
+    def _executed(self, session: Session, execution: Execution) -> None:
+        result, request, total = execution.journal.result, execution.request, execution.age
+        assert result is not None, "it has ended"
+        detail = result.error_detail
+        self._observer.execution_ended(
+            ExecutionFacts(
+                tenant=self.tenant.name,
+                template=session.options.template,
+                session_id=session.id,
+                execution_id=execution.id,
+                language=request.language,
+                code_sha256=hashlib.sha256(request.code.encode(errors="surrogatepass")).hexdigest(),
+                outcome="success" if detail is None else detail.cause,
+                started_at=execution.accepted_at,
+                queued_s=total if execution.queued_s is None else execution.queued_s,
+                total_s=total,
+                execution_s=result.execution_time,
+                output_bytes=execution.journal.size,
+            )
+        )
 
     def _forget(self) -> None:
         horizon = time.time() - _REMEMBERED_S

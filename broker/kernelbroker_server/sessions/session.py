@@ -26,6 +26,7 @@ from kernelbroker.protocol.messages import ExecutionRequest, SessionOptions
 
 from ..kernels.outputs import OutputLimits
 from ..pool.runner import Pool
+from ..telemetry.logs import bound
 from .execution import Abort, Execution, ExecutionState
 from .gate import Door
 from .lease import Lease
@@ -61,7 +62,8 @@ class SessionState(enum.StrEnum):
 
 
 class Session:
-    """Made by the registry, by `open`; `on_closed` is called once, with the reason."""
+    """Made by the registry, by `open`; `on_closed` is called once, with the reason, `on_executed`
+    for each execution that has ended."""
 
     def __init__(
         self,
@@ -71,6 +73,7 @@ class Session:
         pool: Pool,
         door: Door,
         on_closed: Callable[[Session, str], None],
+        on_executed: Callable[[Session, Execution], None],
     ) -> None:
         self.id = session_id
         self.options = options
@@ -83,6 +86,7 @@ class Session:
         self.executions: OrderedDict[str, Execution] = OrderedDict()
         self._door = door
         self._on_closed = on_closed
+        self._on_executed = on_executed
         self._queue: deque[Execution] = deque()
         self._running: Execution | None = None
         self._wake = asyncio.Event()
@@ -166,7 +170,9 @@ class Session:
             self._check(request),
             self.limits.output,
             allow_stdin=allow_stdin,
+            on_done=lambda execution: self._on_executed(self, execution),
         )
+        execution.ids = {**execution.ids, "session_id": self.id, "execution_id": execution.id}
         self._door.enter()
         self.executions[execution.id] = execution
         self._queue.append(execution)
@@ -289,9 +295,10 @@ class Session:
                 if execution.state is ExecutionState.DONE:  # interrupted while it waited
                     return
                 state_lost, lease.state_lost = lease.state_lost, False
-                usable = await execution.run(
-                    warm, grace=self.limits.interrupt_grace, state_lost=state_lost
-                )
+                with bound(**execution.ids):
+                    usable = await execution.run(
+                        warm, grace=self.limits.interrupt_grace, state_lost=state_lost
+                    )
         except RequestError as exc:  # no sandbox to be had; the next execution tries again
             execution.reject(type(exc).__name__, exc.message)
             return
