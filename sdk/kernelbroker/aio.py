@@ -72,6 +72,7 @@ class Broker:
         *,
         template: str = "default",
         env: dict[str, str] | None = None,
+        secrets: dict[str, str] | None = None,
         cwd: str | None = None,
         metadata: dict[str, Any] | None = None,
         idle_timeout: float | None = None,
@@ -84,6 +85,7 @@ class Broker:
             session_id: open this session again if it is there, else one under this id.
             template: the sandbox recipe.
             env: environment variables of the kernel.
+            secrets: the same; the broker masks their values in all output.
             cwd: working directory, relative to `/data`.
             metadata: notes of your own, kept with the session.
             idle_timeout, max_lifetime: seconds after which the broker closes the session.
@@ -94,6 +96,7 @@ class Broker:
             session_id=session_id or uuid4().hex,
             template=template,
             env=env or {},
+            secrets=secrets or {},
             cwd=cwd,
             metadata=metadata or {},
             idle_timeout=idle_timeout,

@@ -298,7 +298,7 @@ def _cell(request: ExecutionRequest, limits: OutputLimits, allow_stdin: bool) ->
     asked: dict[str, Any] = {
         "on_error": request.on_error,
         "max_variables": limits.max_variables,
-        "env": request.env,
+        "env": {**request.env, **request.secrets},
     }
     if request.cwd is not None:
         asked["cwd"] = request.cwd

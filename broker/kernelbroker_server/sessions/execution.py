@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import enum
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +22,7 @@ from ..kernels.client import ChannelClosed
 from ..kernels.execution import CellExecution, Phase
 from ..kernels.framing import Incoming, Outgoing
 from ..kernels.outputs import OutputLimits
+from ..kernels.redaction import Redactor
 from ..pool.runner import WarmSandbox, first_of
 from ..telemetry.logs import bound_ids
 from .journal import Journal
@@ -51,6 +52,8 @@ class Abort:
 class Execution:
     """A cell from accepted to its result; `on_done` is called once, when that is in the journal.
 
+    The values of `secrets`, and of the request's own, are masked in all that it brings.
+
     Attributes:
         queued_s: seconds from accepted to taken by the kernel, or to its end where none took it.
     """
@@ -63,6 +66,7 @@ class Execution:
         limits: OutputLimits,
         *,
         allow_stdin: bool = False,
+        secrets: Iterable[str] = (),
         on_done: Callable[[Execution], None] = lambda _: None,
     ) -> None:
         self.id = execution_id
@@ -74,6 +78,7 @@ class Execution:
         self.ids = bound_ids()
         self._accepted = time.monotonic()
         self._on_done = on_done
+        self._redactor = Redactor([*secrets, *request.secrets.values()])
         self._cell = CellExecution(request, limits, allow_stdin=allow_stdin)
         self._running_on: WarmSandbox | None = None
         self._state_lost = False
@@ -197,7 +202,8 @@ class Execution:
             self.queued_s = event.queued_s = round(self.age, 6)
         elif isinstance(event, Result):
             event.kernel_restarted |= self._state_lost
-        self.journal.append(event)
+        for clean in self._redactor.events(event):
+            self.journal.append(clean)
         if self.journal.result is not None:
             self._on_done(self)
 

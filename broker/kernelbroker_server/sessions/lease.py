@@ -88,8 +88,10 @@ class Lease:
         except PoolClosed:
             raise Unavailable("the broker is shutting down", retry_after=10) from None
         try:
-            if self._options.env or self._options.cwd is not None:
-                asked = {"configure": {"env": self._options.env, "cwd": self._options.cwd}}
+            options = self._options
+            env = {**options.env, **options.secrets}
+            if env or options.cwd is not None:
+                asked = {"configure": {"env": env, "cwd": options.cwd}}
                 async with asyncio.timeout(timeout):
                     await run_silently(warm, CONFIGURE_CODE, asked, on_error=BadRequest)
         except ChannelClosed as exc:

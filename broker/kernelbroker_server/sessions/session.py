@@ -170,6 +170,7 @@ class Session:
             self._check(request),
             self.limits.output,
             allow_stdin=allow_stdin,
+            secrets=self.options.secrets.values(),
             on_done=lambda execution: self._on_executed(self, execution),
         )
         execution.ids = {**execution.ids, "session_id": self.id, "execution_id": execution.id}

@@ -30,6 +30,7 @@ class SessionOptions(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
         session_id: reuse this session, or open one under this id if there is none.
         template: the sandbox recipe.
         env: environment variables for the kernel.
+        secrets: the same, whose values are masked in all that executions bring.
         cwd: working directory inside the sandbox; relative to `/data`.
         metadata: the client's own notes, returned with the session.
         idle_timeout: seconds without an execution after which the session closes.
@@ -39,6 +40,7 @@ class SessionOptions(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     session_id: Identifier | None = None
     template: str = "default"
     env: dict[str, str] = {}
+    secrets: dict[str, str] = {}
     cwd: str | None = None
     metadata: dict[str, Any] = {}
     idle_timeout: Annotated[float, msgspec.Meta(gt=0)] | None = None
@@ -52,6 +54,7 @@ class ExecutionRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True)
         execution_id: the client's own id, unique in the session; made by the broker if absent.
         timeout: seconds from the kernel taking the cell to its interruption.
         cwd, env: for this execution only; restored after it.
+        secrets: as `env`, with values that are masked in all that the execution brings.
         result_var: a variable to report: a table as `dataframe`, anything else as `return_value`.
         preview_rows: rows of the table to send.
         on_error: `rollback` removes names that a failed cell created; `keep` leaves them.
@@ -64,6 +67,7 @@ class ExecutionRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True)
     timeout: Annotated[float, msgspec.Meta(gt=0)] | None = None
     cwd: str | None = None
     env: dict[str, str] = {}
+    secrets: dict[str, str] = {}
     result_var: Annotated[str, msgspec.Meta(max_length=256)] | None = None
     preview_rows: Annotated[int, msgspec.Meta(ge=0)] = 10
     on_error: Literal["rollback", "keep"] = "rollback"
