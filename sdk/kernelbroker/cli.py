@@ -64,6 +64,7 @@ def parser() -> argparse.ArgumentParser:
     source.add_argument("code", nargs="?", help="the code; '-', or nothing, reads it from stdin")
     source.add_argument("-f", "--file", type=Path, help="read the code from a file")
     execute.add_argument("--session", metavar="ID", help="run in this session, and keep it")
+    execute.add_argument("--language", choices=("python", "shell", "javascript"), default="python")
     execute.add_argument("--timeout", type=float, metavar="SECONDS", help="interrupt it after")
     execute.add_argument("--result-var", metavar="NAME", help="show this variable at the end")
     execute.add_argument("--preview-rows", type=int, default=10, metavar="N", help="of a table")
@@ -104,6 +105,7 @@ async def _execute(
 ) -> int:
     stream = session.stream(
         args.code,
+        language=args.language,
         timeout=args.timeout,
         result_var=args.result_var,
         preview_rows=args.preview_rows,

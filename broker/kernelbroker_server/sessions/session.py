@@ -242,8 +242,6 @@ class Session:
                 f"the code has {len(request.code):,} characters; {limits.max_code_chars:,} is the limit. "
                 "Write large data to a file in the workspace instead"
             )
-        if request.language != "python":
-            raise BadRequest(f"language {request.language!r} is not offered here; use 'python'")
         if request.preview_rows > limits.max_preview_rows:
             raise BadRequest(f"preview_rows is at most {limits.max_preview_rows}")
         if request.timeout is not None and request.timeout > limits.max_timeout:
