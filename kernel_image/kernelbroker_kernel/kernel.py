@@ -137,5 +137,9 @@ def main(argv: list[str]) -> None:
 
 
 if __name__ == "__main__":
+    if not sys.flags.safe_path:
+        # -m puts the workspace first, where a user's json.py would be taken for the standard library's.
+        # IPython puts it behind that. Not -P: IPython would leave it out, and children inherit it.
+        del sys.path[0]
     # Under its real name, so that the classes named above are these, not a second copy of them.
     importlib.import_module("kernelbroker_kernel.kernel").main(sys.argv[1:])

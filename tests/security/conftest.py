@@ -49,10 +49,8 @@ class World:
     kind: str
     broker: BrokerProcess
     client: kernelbroker.sync.Broker
+    neighbour: kernelbroker.sync.Session
     facts: dict[str, Any]
-
-    def sandbox_processes(self) -> set[int]:
-        return self.broker.family()
 
 
 class Inside:
@@ -92,7 +90,11 @@ def world(kind: str) -> Iterator[World]:
                 "DOCKER__RUN_DIR": Path(directory, "run"),
             }
         broker = BrokerProcess(
-            Path(directory), POOL__MIN_SIZE=2, POOL__MAX_SIZE=8, POOL__ACQUIRE_TIMEOUT=60, **settings
+            Path(directory),
+            POOL__MIN_SIZE=2,
+            POOL__MAX_SIZE=8,
+            POOL__ACQUIRE_TIMEOUT=60,
+            **settings,
         ).start()
         try:
             client = kernelbroker.sync.connect(broker.url, broker.token)
@@ -102,7 +104,7 @@ def world(kind: str) -> Iterator[World]:
                     listener.bind(f"\0{host_socket}")
                     listener.listen()
                     facts = _facts(broker, neighbour) | {"host_socket": host_socket}
-                    yield World(kind, broker, client, facts)
+                    yield World(kind, broker, client, neighbour, facts)
                     assert neighbour.run("sleeper.kill(); sleeper.wait()").success
             finally:
                 client.close()
@@ -130,7 +132,9 @@ def _facts(broker: BrokerProcess, neighbour: kernelbroker.sync.Session) -> dict[
     result = neighbour.run(f"needle = {needle!r}\n{NEIGHBOUR}", result_var="told")
     assert result.success, result.error_detail
     (broker_id,) = broker.broker_ids()
-    addresses = {info[4][0] for info in socket.getaddrinfo(socket.gethostname(), 80, socket.AF_INET)}
+    addresses = {
+        info[4][0] for info in socket.getaddrinfo(socket.gethostname(), 80, socket.AF_INET)
+    }
     return LIMITS | {
         "needle": needle,
         "neighbour_port": result.return_value,

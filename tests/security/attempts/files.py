@@ -8,7 +8,12 @@ ATTEMPTS = [
     Attempt(group, name, code, *refused)
     for group, lines in {
         "Files of the host and the broker": [
-            ("the passwords of the host", "told = attempt(look, '/etc/shadow')", "ENOENT", "EACCES"),
+            (
+                "the passwords of the host",
+                "told = attempt(look, '/etc/shadow')",
+                "ENOENT",
+                "EACCES",
+            ),
             (
                 "homes, keys and settings",
                 "told = [attempt(look, path) for path in facts['files']]",

@@ -71,7 +71,11 @@ told = [attempt(call, "init_module", b"x", 1, b""), attempt(call, "finit_module"
                 "EPERM",
             ),
             ("the host's name", "told = attempt(socket.sethostname, 'other')", "EPERM"),
-            ("swap", "told = [attempt(c, 'swapon', b'/data/x', 0), attempt(c, 'swapoff', b'/x')]", "EPERM"),
+            (
+                "swap",
+                "told = [attempt(c, 'swapon', b'/data/x', 0), attempt(c, 'swapoff', b'/x')]",
+                "EPERM",
+            ),
             (
                 "accounting and quotas",
                 "told = [attempt(call, 'acct', 0), attempt(call, 'quotactl', 0x80000100, 0, 0, 0)]",
@@ -104,7 +108,11 @@ told = [attempt(write, path, "1") for path in (
                 "told = attempt(write, '/proc/sysrq-trigger', 'b')",
                 "EROFS EACCES EPERM ENOENT",
             ),
-            ("the kernel's memory", "told = attempt(look, '/proc/kcore')", "EACCES ENOENT EPERM empty"),
+            (
+                "the kernel's memory",
+                "told = attempt(look, '/proc/kcore')",
+                "EACCES ENOENT EPERM empty",
+            ),
             ("the kernel's messages", "told = attempt(look, '/proc/kmsg')", "EACCES ENOENT EPERM"),
             (
                 "interrupts and programs' formats",

@@ -10,7 +10,7 @@ def prelude(facts: Mapping[str, object]) -> str:
     return f"facts = {dict(facts)!r}\n{_HELPERS}\ntold = 'ready'"
 
 
-_HELPERS = r'''
+_HELPERS = r"""
 import ctypes, errno, fcntl, glob, hashlib, mmap, os, platform, re, resource, shutil, signal, socket
 import stat, struct, subprocess, sys, threading, time
 
@@ -79,4 +79,4 @@ def pids():
 
 def found(things):
     return sorted({str(thing).replace(" ", "_") for thing in things}) or "nothing"
-'''
+"""

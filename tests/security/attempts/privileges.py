@@ -45,7 +45,11 @@ told = "uid_" + shell("/data/id -u").strip()""",
                 "told = attempt(os.sched_setscheduler, 0, os.SCHED_FIFO, os.sched_param(1))",
                 "EPERM",
             ),
-            ("a higher priority", "told = attempt(os.setpriority, os.PRIO_PROCESS, 0, -10)", "EPERM EACCES"),
+            (
+                "a higher priority",
+                "told = attempt(os.setpriority, os.PRIO_PROCESS, 0, -10)",
+                "EPERM EACCES",
+            ),
             ("first at the disk", "told = attempt(call, 'ioprio_set', 1, 0, 1 << 13)", "EPERM"),
             (
                 "higher limits",
@@ -64,7 +68,11 @@ told = [attempt(c, "unshare", flag) for flag in (
     0x20000, 0x2000000, 0x4000000, 0x8000000, 0x20000000, 0x40000000)]""",
                 "EPERM",
             ),
-            ("a user namespace by clone", "told = attempt(call, 'clone', 0x10000011, 0, 0, 0, 0)", "EPERM"),
+            (
+                "a user namespace by clone",
+                "told = attempt(call, 'clone', 0x10000011, 0, 0, 0, 0)",
+                "EPERM",
+            ),
             (
                 "a user namespace by clone3",
                 "told = attempt(call, 'clone3', struct.pack('=11Q', 0x10000000, *[0] * 10), 88)",
@@ -90,11 +98,27 @@ lines = ["unshare -Ur id", "unshare -n id", "nsenter -t 1 -a id", "bwrap --ro-bi
 told = found(re.findall("uid=", "".join(map(shell, lines))))""",
                 "nothing",
             ),
-            ("another map of users", "told = attempt(write, '/proc/self/uid_map', '0 0 1')", "EPERM EACCES"),
+            (
+                "another map of users",
+                "told = attempt(write, '/proc/self/uid_map', '0 0 1')",
+                "EPERM EACCES",
+            ),
             ("mount", "told = attempt(c, 'mount', b'x', b'/tmp', b'tmpfs', 0, 0)", "EPERM"),
-            ("the system mounted writable", "told = attempt(c, 'mount', 0, b'/', 0, 0x1020, 0)", "EPERM"),
-            ("a bind mount", "told = attempt(c, 'mount', b'/data', b'/tmp', 0, 0x1000, 0)", "EPERM"),
-            ("umount", "told = [attempt(c, 'umount2', path, 2) for path in (b'/data', b'/proc')]", "EPERM"),
+            (
+                "the system mounted writable",
+                "told = attempt(c, 'mount', 0, b'/', 0, 0x1020, 0)",
+                "EPERM",
+            ),
+            (
+                "a bind mount",
+                "told = attempt(c, 'mount', b'/data', b'/tmp', 0, 0x1000, 0)",
+                "EPERM",
+            ),
+            (
+                "umount",
+                "told = [attempt(c, 'umount2', path, 2) for path in (b'/data', b'/proc')]",
+                "EPERM",
+            ),
             (
                 "the new calls for mounts",
                 """

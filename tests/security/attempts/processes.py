@@ -39,7 +39,11 @@ told = found(strangers())""",
                 "told = attempt(call, 'pidfd_open', facts['broker_pid'], 0)",
                 "ESRCH",
             ),
-            ("its environment", "told = attempt(look, f\"/proc/{facts['broker_pid']}/environ\")", "ENOENT"),
+            (
+                "its environment",
+                "told = attempt(look, f\"/proc/{facts['broker_pid']}/environ\")",
+                "ENOENT",
+            ),
             ("its memory", "told = attempt(look, f\"/proc/{facts['broker_pid']}/mem\")", "ENOENT"),
             (
                 "its memory by a call",
