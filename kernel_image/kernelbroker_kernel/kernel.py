@@ -14,6 +14,7 @@ import signal
 import sys
 from typing import Any
 
+import zmq
 from ipykernel.displayhook import ZMQShellDisplayHook
 from ipykernel.ipkernel import IPythonKernel
 from ipykernel.kernelapp import IPKernelApp
@@ -111,6 +112,12 @@ class KernelApp(IPKernelApp):
     outstream_class = Unicode(f"{Stream.__module__}.{Stream.__name__}")
     extensions = List(Unicode(), ["kernelbroker_kernel.helper"])
     imports: tuple[str, ...] = ()
+
+    def init_iopub(self, context: Any) -> None:
+        # Beyond 1,000 messages that wait for the gateway the socket would drop what comes, and with a
+        # cell's last message its end. Now they are as many as the sandbox's memory holds.
+        context.setsockopt(zmq.SNDHWM, 0)
+        super().init_iopub(context)
 
     def init_code(self) -> None:
         for name in self.imports:
