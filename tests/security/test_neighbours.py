@@ -223,7 +223,9 @@ threading.Thread(target=write_files, daemon=True).start()""",
 )
 def test_others_go_on(world: World, doomed: Inside, hog: str) -> None:
     """While one sandbox takes all it can, the cells of another are answered."""
-    assert doomed.told(hog + "\ntold = 'started'") == ["started"]
+    result = doomed.session.run(hog)
+    # Output that nobody can take as fast as it comes counts as the sandbox's memory.
+    assert result.error_detail is None or result.error_detail.cause == "out_of_memory"
     for number in range(20):
         result = world.neighbour.run(f"print({number})", timeout=20)
         assert (result.success, result.stdout) == (True, f"{number}\n"), result.error

@@ -173,5 +173,5 @@ for number in range(5_000):
 def all_deadly() -> list[Deadly]:
     """The whole table."""
     return ENDS + [
-        Deadly(_FORGERY, name, _KERNEL + code, timeout=5) for name, code in FORGERIES.items()
+        Deadly(_FORGERY, name, _KERNEL + code, timeout=3) for name, code in FORGERIES.items()
     ]

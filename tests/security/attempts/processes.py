@@ -8,10 +8,10 @@ from . import Attempt
 # their digests, since the cell itself, which all of them pass on, may not hold them.
 _SECRETS = """
 def secrets(data):
+    runs = set(re.findall(rb"[\\w-]{%d,}" % min(length for length, _ in facts["secrets"]), data))
     for length, digest in facts["secrets"]:
-        for run in set(re.findall(rb"(?<![\\w-])[\\w-]{%d}(?![\\w-])" % length, data)):
-            if hashlib.sha256(run).hexdigest() == digest:
-                yield f"secret_of_{length}"
+        if any(len(run) == length and hashlib.sha256(run).hexdigest() == digest for run in runs):
+            yield f"secret_of_{length}"
 """
 
 ATTEMPTS = [
