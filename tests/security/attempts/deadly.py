@@ -147,9 +147,11 @@ for content in ([], "text", None, 5, {"data": []}, {"data": {"image/png": 7}}, {
         say(kind, content)""",
     "other people's ids": """
 for name in ("msg_id", "session"):
-    say("stream", {"name": "stdout", "text": "forged"}, {**parent, "header": {**parent["header"], name: "1"}})""",
+    header = {**parent["header"], name: "1"}
+    say("stream", {"name": "stdout", "text": "forged"}, {**parent, "header": header})""",
     "frames that are no message": """
-for frames in ([b""], [b"\\xff" * 999] * 9, [b"<IDS|MSG>"] * 7, [b"x", b"<IDS|MSG>", b"", b"{", b"[]", b"1", b""]):
+almost = [b"x", b"<IDS|MSG>", b"", b"{", b"[]", b"1", b""]
+for frames in ([b""], [b"\\xff" * 999] * 9, [b"<IDS|MSG>"] * 7, almost):
     kernel.iopub_socket.send_multipart(frames)""",
     "deep nesting": """
 frames = kernel.session.serialize(kernel.session.msg("display_data", {}, parent))

@@ -155,7 +155,8 @@ told = [attempt(os.open, path, os.O_WRONLY | flag) for flag in (0, os.O_TRUNC)
                 """
 import site
 told = [attempt(os.open, f"{path}/{name}", os.O_CREAT | os.O_WRONLY)
-        for path in filter(os.path.isdir, site.getsitepackages()) for name in ("planted.pth", "sitecustomize.py")]""",
+        for path in filter(os.path.isdir, site.getsitepackages())
+        for name in ("planted.pth", "sitecustomize.py")]""",
                 "EROFS EACCES",
             ),
             (

@@ -140,8 +140,8 @@ told = found(path for path in glob.glob("/sys/fs/cgroup/**", recursive=True)
             (
                 "a program for empty groups",
                 """
-told = [attempt(write, path, "/data/x") for path in
-        glob.glob("/sys/fs/cgroup/**/release_agent", recursive=True) or ["/sys/fs/cgroup/release_agent"]]""",
+found_here = glob.glob("/sys/fs/cgroup/**/release_agent", recursive=True)
+told = [attempt(write, path, "/data/x") for path in found_here or ["/sys/fs/cgroup/release_agent"]]""",
                 "ENOENT",
                 "EROFS EACCES ENOENT",
             ),

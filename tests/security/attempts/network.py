@@ -24,7 +24,7 @@ ATTEMPTS = [
         ),
         (
             "the internet",
-            "told = [attempt(connect, a) for a in (('1.1.1.1', 53), ('10.0.0.1', 80), ('192.168.0.1', 80))]",
+            "told = [attempt(connect, (host, 80)) for host in ('1.1.1.1', '10.0.0.1', '192.168.0.1')]",
             "ENETUNREACH",
         ),
         (
@@ -92,7 +92,8 @@ told = [attempt(socket.socket, socket.AF_INET, socket.SOCK_RAW, number) for numb
             "a new interface",
             _NETLINK
             + """
-dummy = struct.pack("=BxHiII", 0, 0, 0, 0, 0) + struct.pack("=HHHH6s2x", 20, 18 | 0x8000, 10, 1, b"dummy\\0")
+kind = struct.pack("=HHHH6s2x", 20, 18 | 0x8000, 10, 1, b"dummy\\0")
+dummy = struct.pack("=BxHiII", 0, 0, 0, 0, 0) + kind
 told = attempt(netlink, 16, dummy)""",
             "EPERM",
         ),

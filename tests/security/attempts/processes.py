@@ -110,6 +110,7 @@ told = found(memories())""",
             (
                 "an open file or directory of the host's",
                 """
+known = r"(pipe:|socket:|anon_inode:|/dev/(null|urandom)$|/proc/|/tmp/|/dev/shm/)"
 def strange():
     for pid in pids():
         try:
@@ -121,7 +122,7 @@ def strange():
                 link = os.readlink(f"/proc/{pid}/fd/{name}")
             except OSError:
                 continue
-            if not re.match(r"(pipe:|socket:|anon_inode:|/dev/(null|urandom)$|/proc/|/tmp/|/dev/shm/)", link):
+            if not re.match(known, link):
                 yield f"{pid}:{name}:{link}"
 told = found(strange())""",
                 "nothing",
