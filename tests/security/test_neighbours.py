@@ -13,6 +13,7 @@ from kernelbroker_server.backends import procfs
 
 from tests.e2e.support import DEADLINE_S
 
+from .attempts.processes import ATTEMPTS
 from .conftest import Inside, World
 
 pytestmark = pytest.mark.sandbox
@@ -239,8 +240,6 @@ def test_others_go_on(world: World, doomed: Inside, hog: str) -> None:
 
 def test_the_search_of_memories_finds(inside: Inside) -> None:
     """The attempt that finds no secret would find one: what a cell says, its gateway has in its memory."""
-    from .attempts.processes import ATTEMPTS
-
     (search,) = (a for a in ATTEMPTS if a.name.startswith("secrets in a memory"))
     decoy = secrets.token_hex(20)
     source = f"""
