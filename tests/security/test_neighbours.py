@@ -54,7 +54,7 @@ raise SystemExit("planted")
 modules = (
     "kernelbroker_kernel json argparse html base64 typing inspect tempfile mimetypes uuid asyncio zmq "
     "tornado traitlets sitecustomize usercustomize jupyter_kernel_gateway_config jupyter_config "
-    "ipython_config ipython_kernel_config pandas numpy"
+    "ipython_config ipython_kernel_config pandas numpy sched wave"
 ).split()
 for name in modules:
     with open(f"/data/{name}.py", "w") as file:
@@ -74,7 +74,7 @@ def test_planted_modules(doomed: Inside) -> None:
         doomed.session.restart()
         doomed.prepare()
         assert doomed.session.run("1 / 0").error == "ZeroDivisionError: division by zero"
-        assert doomed.told("import json, mimetypes, html; told = 1") == [1]
+        assert doomed.told("import json, html, sched, wave; told = 1") == [1]
         assert doomed.told(
             "told = [os.path.exists('/data/json.py'), os.path.exists('/data/.loaded')]"
         ) == [
