@@ -49,7 +49,7 @@ STREAM_CHUNK_CHARS = 256 * 1024
 
 WORKSPACE = "/data"
 GATEWAY_MODULE = "kernelbroker_kernel"
-"""``python -m kernelbroker_kernel (--fd N | --handover PATH | --socket PATH | --tcp HOST:PORT)
+"""``python -P -m kernelbroker_kernel (--fd N | --handover PATH | --socket PATH | --tcp HOST:PORT)
 [--import MODULE]...``
 
 The gateway listens there, starts its one kernel, and exits when that kernel ends, with the kernel's

@@ -17,8 +17,9 @@ UID = 1000
 MAX_FILE_BYTES = 4 * 1024**3
 """No single file grows beyond this (RLIMIT_FSIZE)."""
 
-GATEWAY_COMMAND = ("-m", GATEWAY_MODULE)
-"""What Python is given to run; tests run something smaller."""
+GATEWAY_COMMAND = ("-P", "-m", GATEWAY_MODULE)
+"""What Python is given to run; tests run something smaller. Without -P the gateway would look for its
+modules in the workspace first."""
 
 
 def gateway_argv(
