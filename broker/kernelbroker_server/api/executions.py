@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
-from collections.abc import AsyncIterator
 
 import msgspec
 from kernelbroker.protocol.errors import BadRequest, SessionGone
 from kernelbroker.protocol.events import Display, Image, Result, Stderr, Stdout
 from kernelbroker.protocol.messages import ExecutionRequest, Identifier, SessionOptions
-from tornado.iostream import StreamClosedError
 
 from ..sessions.execution import Execution
 from ..sessions.session import Session
 from . import forms
-from .base import ApiHandler, Service, iso_time
+from .base import ApiHandler, iso_time
+from .disconnect import Disconnectable
 
 
 class ExecBody(ExecutionRequest):
@@ -40,18 +38,8 @@ class CollectedOutput(msgspec.Struct, kw_only=True):
     result: Result
 
 
-class StreamingHandler(ApiHandler):
+class StreamingHandler(Disconnectable, ApiHandler):
     """Answers with an execution's events, in the form that the client accepts."""
-
-    def initialize(self, service: Service) -> None:
-        super().initialize(service)
-        self._task: asyncio.Task[object] | None = None
-        self._gone = False
-
-    def on_connection_close(self) -> None:
-        self._gone = True
-        if self._task is not None:
-            self._task.cancel()
 
     async def answer(self, execution: Execution, after: int, default: forms.Form) -> None:
         """Send everything after `after`, until the result."""
@@ -68,18 +56,6 @@ class StreamingHandler(ApiHandler):
             if data := form.write(entry):
                 self.write(data)
                 await self.flush()
-
-    @contextlib.asynccontextmanager
-    async def until_disconnected(self) -> AsyncIterator[None]:
-        """Let the client go away at any moment: the block is cancelled, the request is over."""
-        self._task = asyncio.current_task()
-        try:
-            yield
-        except (asyncio.CancelledError, StreamClosedError):
-            if not self._gone:
-                raise
-        finally:
-            self._task = None
 
 
 class Exec(StreamingHandler):
@@ -98,7 +74,7 @@ class Exec(StreamingHandler):
             try:
                 await self.answer(execution, 0, forms.TAGS)
             finally:
-                if self._gone and asked.on_disconnect == "interrupt":
+                if self.gone and asked.on_disconnect == "interrupt":
                     with contextlib.suppress(SessionGone):
                         session.interrupt(execution.id)  # also where it still waits
 

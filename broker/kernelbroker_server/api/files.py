@@ -1,0 +1,214 @@
+"""Workspace files over HTTP, streamed both ways.
+
+What comes out of a sandbox is nobody's page: it is sent as an attachment, with its type guessed from
+its name alone, so that no browser shows it under the broker's address.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import mimetypes
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from typing import Any
+
+from kernelbroker.protocol.errors import BadRequest, RequestError, TooLarge
+from kernelbroker.protocol.messages import ErrorBody
+from tornado.web import stream_request_body
+
+from ..sessions import files
+from .base import ApiHandler, Authenticated
+from .disconnect import Disconnectable
+
+logger = logging.getLogger(__name__)
+
+_SILENCE_S = 60.0
+"""How long a client may neither take nor send anything of a file."""
+_NO_LIMIT = 2**62
+"""Ours is `limits.file`, with an answer that says so."""
+
+
+class _Paths(Authenticated):
+    """Paths and names are bytes, and need not be UTF-8."""
+
+    def decode_argument(self, value: bytes, name: str | None = None) -> str:  # noqa: ARG002
+        return value.decode("utf-8", "surrogateescape")
+
+    def query(self, name: str) -> str | None:
+        """One value of the query, as it is: Tornado would change control characters and spaces."""
+        values = self.request.query_arguments.get(name)
+        return self.decode_argument(values[-1]) if values else None
+
+    def flag(self, name: str) -> bool:
+        value = self.query(name) or "false"
+        if value not in ("true", "false"):
+            raise BadRequest(f"{name} is true or false")
+        return value == "true"
+
+
+class Files(_Paths, ApiHandler):
+    """GET /sessions/{id}/files?path=&recursive=: what is in a directory."""
+
+    async def get(self, session_id: str) -> None:
+        session = self.service.registry.get(session_id)
+        recursive = self.flag("recursive")
+        self.reply(await files.list_(session, self.query("path") or "", recursive=recursive))
+
+
+@stream_request_body
+class OneFile(_Paths, Disconnectable):
+    """GET, HEAD, PUT, DELETE /sessions/{id}/files/{path}; POST ?op=mkdir, ?op=move&to=PATH."""
+
+    _upload: asyncio.Task[None] | None = None
+    _is_complete = False
+
+    # Download.
+
+    async def get(self, session_id: str, path: str) -> None:
+        session = self.service.registry.get(session_id)
+        part, head = self.request.headers.get("Range"), self.request.method == "HEAD"
+        try:
+            async with (
+                self.until_disconnected(),
+                files.read(session, path, part=part, head=head) as download,
+            ):
+                await self._send(path, download, head=head)
+        except (RequestError, TimeoutError) as exc:
+            if not self._headers_written:
+                raise
+            # There is no other way to say so any more: the client sees that less came than announced.
+            logger.info("%s a download broke off: %s", self.request_id, exc)
+            self._hang_up()
+
+    head = get
+
+    async def _send(self, path: str, download: files.Download, *, head: bool) -> None:
+        self.set_header("Accept-Ranges", "bytes")
+        if download.content_range is not None:
+            self.set_header("Content-Range", download.content_range)
+        if download.status == 416:
+            message = "the file has no such part; see Content-Range for its size"
+            error = ErrorBody(code=BadRequest.code, message=message, request_id=self.request_id)
+            self.reply({"error": error}, 416)
+            return
+        self.set_status(download.status)
+        self.set_header("Content-Type", _content_type(path))
+        self.set_header("Content-Disposition", "attachment")
+        self.set_header("Content-Security-Policy", "sandbox")
+        self.set_header("Cache-Control", "no-store")
+        self.set_header("Content-Length", str(download.size))
+        if head:
+            return
+        async with aclosing(download.chunks) as chunks:
+            async for chunk in chunks:
+                self.write(chunk)
+                async with asyncio.timeout(_SILENCE_S):
+                    await self.flush()
+
+    # Upload: the body comes chunk by chunk, and is handed to a task that sends it on.
+
+    def prepare(self) -> None:
+        super().prepare()
+        if self.request.method != "PUT":
+            return
+        session_id, path = self.path_args
+        session = self.service.registry.get(session_id)
+        length, limit = self._length(), session.limits.max_file_bytes
+        if length is not None and length > limit:
+            raise _too_large(limit)
+        connection: Any = self.request.connection
+        connection.set_max_body_size(_NO_LIMIT)
+        self._chunks: asyncio.Queue[bytes] = asyncio.Queue(1)
+        work = files.write(session, path, self._incoming(limit), length)
+        self._upload = asyncio.create_task(work, name=f"upload {self.request_id}")
+        self._upload.add_done_callback(self._on_uploaded)
+
+    async def data_received(self, chunk: bytes) -> None:
+        await self._hand_over(chunk)
+
+    async def put(self, *_path: str) -> None:
+        self._is_complete = True
+        assert self._upload is not None, "made in `prepare`"
+        async with self.until_disconnected():
+            await self._hand_over(b"")
+            await self._upload
+            self.set_status(204)
+
+    def on_connection_close(self) -> None:
+        super().on_connection_close()
+        if self._upload is not None:
+            self._upload.cancel()
+
+    async def _hand_over(self, chunk: bytes) -> None:
+        """Give it to the upload, as soon as that has taken the last one; or nobody, if it has ended."""
+        if self._upload is not None and not self._upload.done():
+            putting = asyncio.ensure_future(self._chunks.put(chunk))
+            try:
+                await asyncio.wait([putting, self._upload], return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                putting.cancel()
+
+    async def _incoming(self, limit: int) -> AsyncGenerator[bytes, None]:
+        size = 0
+        while True:
+            try:
+                async with asyncio.timeout(_SILENCE_S):
+                    chunk = await self._chunks.get()
+            except TimeoutError:
+                raise BadRequest(f"nothing came for {_SILENCE_S:g} s; upload it again") from None
+            if not chunk:
+                return
+            size += len(chunk)
+            if size > limit:
+                raise _too_large(limit)
+            yield chunk
+
+    def _on_uploaded(self, upload: asyncio.Task[None]) -> None:
+        """Say at once what went wrong, whatever is still to come of the body."""
+        error = None if upload.cancelled() else upload.exception()
+        if error is not None and not (self._is_complete or self.gone or self._finished):
+            self.log_exception(type(error), error, error.__traceback__)
+            self.send_error(500, exc_info=(type(error), error, error.__traceback__))
+
+    def _length(self) -> int | None:
+        value = self.request.headers.get("Content-Length")
+        if value is None:
+            return None if "Transfer-Encoding" in self.request.headers else 0
+        if not (value.isascii() and value.isdigit() and len(value) < 19):
+            raise BadRequest("Content-Length is no number")
+        return int(value)
+
+    # The rest.
+
+    async def delete(self, session_id: str, path: str) -> None:
+        session = self.service.registry.get(session_id)
+        await files.delete(session, path, recursive=self.flag("recursive"))
+        self.set_status(204)
+
+    async def post(self, session_id: str, path: str) -> None:
+        session = self.service.registry.get(session_id)
+        match self.query("op"):
+            case "mkdir":
+                await files.make_directory(session, path)
+            case "move":
+                target = self.query("to")
+                if target is None:
+                    raise BadRequest("say with 'to' where it is to be moved")
+                await files.move(session, path, target)
+            case _:
+                raise BadRequest("op is mkdir or move")
+        self.set_status(204)
+
+    def _hang_up(self) -> None:
+        connection: Any = self.request.connection
+        connection.stream.close()
+
+
+def _too_large(limit: int) -> TooLarge:
+    return TooLarge(f"a file has at most {limit:,} bytes (limits.file)")
+
+
+def _content_type(path: str) -> str:
+    kind, encoding = mimetypes.guess_type(path.rpartition("/")[2], strict=False)
+    return "application/octet-stream" if kind is None or encoding is not None else kind
