@@ -25,6 +25,8 @@ logger = logging.getLogger(__name__)
 
 _SILENCE_S = 60.0
 """How long a client may neither take nor send anything of a file."""
+_CHUNKS_AHEAD = 2
+"""Of an upload, that may wait to be sent on."""
 _NO_LIMIT = 2**62
 """Ours is `limits.file`, with an answer that says so."""
 
@@ -62,6 +64,9 @@ class OneFile(_Paths, Disconnectable):
 
     _upload: asyncio.Task[None] | None = None
     _is_complete = False
+
+    def compute_etag(self) -> None:
+        """None: Tornado would make one of what is in memory."""
 
     # Download.
 
@@ -119,13 +124,15 @@ class OneFile(_Paths, Disconnectable):
             raise _too_large(limit)
         connection: Any = self.request.connection
         connection.set_max_body_size(_NO_LIMIT)
-        self._chunks: asyncio.Queue[bytes] = asyncio.Queue(1)
+        self._chunks: asyncio.Queue[bytes] = asyncio.Queue(_CHUNKS_AHEAD)
+        self._has_room = asyncio.Event()
         work = files.write(session, path, self._incoming(limit), length)
         self._upload = asyncio.create_task(work, name=f"upload {self.request_id}")
         self._upload.add_done_callback(self._on_uploaded)
 
     async def data_received(self, chunk: bytes) -> None:
-        await self._hand_over(chunk)
+        if self._upload is not None:
+            await self._hand_over(chunk)
 
     async def put(self, *_path: str) -> None:
         self._is_complete = True
@@ -141,13 +148,13 @@ class OneFile(_Paths, Disconnectable):
             self._upload.cancel()
 
     async def _hand_over(self, chunk: bytes) -> None:
-        """Give it to the upload, as soon as that has taken the last one; or nobody, if it has ended."""
-        if self._upload is not None and not self._upload.done():
-            putting = asyncio.ensure_future(self._chunks.put(chunk))
-            try:
-                await asyncio.wait([putting, self._upload], return_when=asyncio.FIRST_COMPLETED)
-            finally:
-                putting.cancel()
+        """Give it to the upload, as soon as there is room; or nobody, if that has ended."""
+        assert self._upload is not None, "made in `prepare`"
+        while self._chunks.full() and not self._upload.done():
+            self._has_room.clear()
+            await self._has_room.wait()
+        if not self._upload.done():
+            self._chunks.put_nowait(chunk)
 
     async def _incoming(self, limit: int) -> AsyncGenerator[bytes, None]:
         size = 0
@@ -155,6 +162,7 @@ class OneFile(_Paths, Disconnectable):
             try:
                 async with asyncio.timeout(_SILENCE_S):
                     chunk = await self._chunks.get()
+                    self._has_room.set()
             except TimeoutError:
                 raise BadRequest(f"nothing came for {_SILENCE_S:g} s; upload it again") from None
             if not chunk:
@@ -166,6 +174,7 @@ class OneFile(_Paths, Disconnectable):
 
     def _on_uploaded(self, upload: asyncio.Task[None]) -> None:
         """Say at once what went wrong, whatever is still to come of the body."""
+        self._has_room.set()
         error = None if upload.cancelled() else upload.exception()
         if error is not None and not (self._is_complete or self.gone or self._finished):
             self.log_exception(type(error), error, error.__traceback__)
