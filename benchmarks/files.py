@@ -18,8 +18,8 @@ from collections.abc import Callable
 from pathlib import Path
 from time import perf_counter
 
-import kernelbroker
 from figures import Target, arguments, report
+from kernelbroker_server.backends import procfs
 from ours import our_broker, scratch_directory
 
 SIZE = 100 * 10**6
@@ -82,12 +82,12 @@ async def _awaited(work: object) -> float:
 
 
 def _largest(module: str) -> int:
-    """Of the processes that run this module, the one with most memory: a jail's others have little."""
+    """Of our descendants that run this module, the one with most memory: a jail's others have little."""
     found = []
-    for path in Path("/proc").glob("[0-9]*"):
+    for pid in procfs.family(procfs.processes(), os.getpid()):
         with contextlib.suppress(OSError):
-            if module.encode() in (path / "cmdline").read_bytes().split(b"\0"):
-                found.append((peak_rss(int(path.name)), int(path.name)))
+            if module.encode() in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0"):
+                found.append((peak_rss(pid), pid))
     return max(found)[1]
 
 

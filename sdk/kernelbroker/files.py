@@ -19,7 +19,7 @@ from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable
 from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
 from secrets import token_hex
-from typing import IO, Any, TypeAlias, TypeVar, cast
+from typing import IO, Any, TypeAlias, TypeVar
 from urllib.parse import quote
 
 from .discovery import Address
@@ -28,7 +28,7 @@ from .protocol.errors import BadRequest, ConnectionLost, ProtocolError
 from .protocol.messages import FileInfo, FileList
 from .transfer import CHUNK, Transfer
 
-T = TypeVar("T", bytes, int)
+T = TypeVar("T", bound=bytes | int)
 Progress: TypeAlias = Callable[[int, int | None], Any]
 """Gets the bytes done and the bytes in all (None where that is not known); it may be async."""
 Data: TypeAlias = bytes | str | IO[bytes] | AsyncIterable[bytes]
@@ -223,7 +223,7 @@ async def _taken(
     await transfer.answer()
     done, total = 0, int(transfer.headers.get("Content-Length", 0))
     while piece := await take():
-        done += len(piece) if isinstance(piece, bytes) else cast(int, piece)
+        done += piece if isinstance(piece, int) else len(piece)
         yield piece
         await _tell(progress, done, total)
     if done < total:
