@@ -44,8 +44,8 @@ STREAM_CHUNK_CHARS = 256 * 1024
 
 WORKSPACE = "/data"
 FILES_PATH = "/kernelbroker/files"
-"""Under it the gateway serves the workspace's files, by percent-encoded path: GET (with Range), HEAD,
-PUT, DELETE (``?recursive=true``), POST ``?op=mkdir`` or ``?op=move&to=PATH``. An error is
+"""Under it the gateway serves the workspace's files, by percent-encoded path: GET (with Range), PUT,
+DELETE (``?recursive=true``), POST ``?op=mkdir`` or ``?op=move&to=PATH``. An error is
 ``{"code", "message"}``."""
 ENTRIES_PATH = "/kernelbroker/entries"
 """Under it GET (``?recursive=true``) lists: ``{"entries": [{"path", "kind", "size", "modified_at"}],

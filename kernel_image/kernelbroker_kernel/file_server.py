@@ -65,7 +65,7 @@ class _Handler(TokenAuthorizationMixin, RequestHandler):
 
 @stream_request_body
 class File(_Handler):
-    """GET, HEAD, PUT, DELETE; POST ?op=mkdir and ?op=move&to=PATH."""
+    """GET, PUT, DELETE; POST ?op=mkdir and ?op=move&to=PATH."""
 
     upload: workspace.Upload | None = None
     failure: Refused | None = None
@@ -105,13 +105,10 @@ class File(_Handler):
             descriptor = workspace.open_file(workspace.components(path))
         try:
             first, size = self.head_of(os.fstat(descriptor).st_size)
-            if self.request.method == "GET":
-                with suppress(StreamClosedError):
-                    await self.send(descriptor, first, size)
+            with suppress(StreamClosedError):
+                await self.send(descriptor, first, size)
         finally:
             os.close(descriptor)
-
-    head = get
 
     async def put(self, path: str) -> None:
         if self.failure is not None:

@@ -72,13 +72,13 @@ class OneFile(_Paths, Disconnectable):
 
     async def get(self, session_id: str, path: str) -> None:
         session = self.service.registry.get(session_id)
-        part, head = self.request.headers.get("Range"), self.request.method == "HEAD"
+        part = self.request.headers.get("Range")
         try:
             async with (
                 self.until_disconnected(),
-                files.read(session, path, part=part, head=head) as download,
+                files.read(session, path, part=part) as download,
             ):
-                await self._send(path, download, head=head)
+                await self._send(path, download)
         except (RequestError, TimeoutError) as exc:
             if not self._headers_written:
                 raise
@@ -88,7 +88,7 @@ class OneFile(_Paths, Disconnectable):
 
     head = get
 
-    async def _send(self, path: str, download: files.Download, *, head: bool) -> None:
+    async def _send(self, path: str, download: files.Download) -> None:
         self.set_header("Accept-Ranges", "bytes")
         if download.content_range is not None:
             self.set_header("Content-Range", download.content_range)
@@ -103,8 +103,8 @@ class OneFile(_Paths, Disconnectable):
         self.set_header("Content-Security-Policy", "sandbox")
         self.set_header("Cache-Control", "no-store")
         self.set_header("Content-Length", str(download.size))
-        if head:
-            return
+        if self.request.method == "HEAD":
+            return  # the sandbox is asked as for GET: an answer to HEAD could not say what is wrong
         async with aclosing(download.chunks) as chunks:
             async for chunk in chunks:
                 self.write(chunk)

@@ -58,17 +58,15 @@ class Download:
 
 
 @contextlib.asynccontextmanager
-async def read(
-    session: Session, path: str, *, part: str | None = None, head: bool = False
-) -> AsyncIterator[Download]:
-    """A file, streamed; with `part`, the value of a Range header, a part of it; with `head` nothing.
+async def read(session: Session, path: str, *, part: str | None = None) -> AsyncIterator[Download]:
+    """A file, streamed; with `part`, the value of a Range header, a part of it.
 
     Raises:
         NotFound, Conflict, BadRequest: there is no such file, or it is none.
         what `Session.visit` raises.
     """
     headers = {"Range": part} if part else {}
-    async with _asked(session, "HEAD" if head else "GET", FILES_PATH, path, headers) as exchange:
+    async with _asked(session, "GET", FILES_PATH, path, headers) as exchange:
         await _answer(exchange, 200, 206, 416)
         length = exchange.headers.get("content-length", "")
         content_range = exchange.headers.get("content-range")
