@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import socket
 from collections.abc import AsyncGenerator, Iterator
 from types import TracebackType
@@ -26,6 +27,8 @@ _HEAD_TIMEOUT_S = 120.0
 """How long the gateway may take to do what it was asked, and answer."""
 _SILENCE_S = 30.0
 """How long it may neither take nor send anything of a body."""
+_YIELD_EVERY = 64
+"""Chunks after which others may run: they can be tiny, and a thousand of them in one piece."""
 _INTERIM_HEADS = 10
 """Heads of status 1xx that may come before the answer."""
 
@@ -135,11 +138,13 @@ class Exchange:
                     yield data
                     data = b""
                 return
-            while True:
+            for count in itertools.count(1):
                 event = await self._next_event()
                 if not isinstance(event, h11.Data):
                     return
                 yield bytes(event.data)
+                if count % _YIELD_EVERY == 0:
+                    await asyncio.sleep(0)
 
     async def body(self, limit: int) -> bytes:
         """All of the answer's body, of at most `limit` bytes. Raises TransferFailed."""
