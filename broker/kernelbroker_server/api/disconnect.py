@@ -32,7 +32,9 @@ class Disconnectable(RequestHandler):
         self._task = asyncio.current_task()
         try:
             yield
-        except (asyncio.CancelledError, StreamClosedError):
+        except StreamClosedError:  # a write may see it before `on_connection_close` is called
+            self.gone = True
+        except asyncio.CancelledError:
             if not self.gone:
                 raise
         finally:

@@ -187,7 +187,10 @@ class Exchange:
 
     async def _next_event(self) -> Any:
         while (event := self._http.next_event()) is h11.NEED_DATA:
-            self._http.receive_data(await self._receive(CHUNK_BYTES))
+            data = await self._receive(CHUNK_BYTES)
+            if not data and self._http.their_state is h11.SEND_RESPONSE:
+                raise TransferFailed("the sandbox hung up before it had answered")
+            self._http.receive_data(data)
         return event
 
 
