@@ -19,10 +19,7 @@ from datetime import UTC, datetime
 from secrets import token_hex
 from typing import TypedDict
 
-from .contract import WORKSPACE
-
-ROOT = os.environ.get("KERNELBROKER_WORKSPACE", WORKSPACE)
-"""Where no jail can be had, the workspace has another path."""
+from . import environment
 
 MAX_PATH_BYTES = 4096
 MAX_ENTRIES = 10_000
@@ -300,7 +297,7 @@ def _empty(parent: int, name: str) -> Iterator[None]:
 @contextmanager
 def _directory(names: list[str], *, make: bool = False) -> Iterator[int]:
     """A descriptor of a directory, good to open other things relative to it."""
-    descriptor = os.open(ROOT, _STEP)
+    descriptor = os.open(environment.WORKSPACE, _STEP)
     try:
         for name in names:
             try:

@@ -10,6 +10,8 @@ import hashlib
 import io
 import os
 import re
+import sys
+import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -283,8 +285,6 @@ open("out/汉.txt", "w").write("")
 
 def test_without_await(broker: BrokerProcess, tmp_path: Path) -> None:
     """The synchronous client has the same calls; progress is told in the caller's thread."""
-    import threading
-
     local = tmp_path / "local"
     local.write_bytes(os.urandom(3 * MIB))
     threads = set()
@@ -322,3 +322,35 @@ async def test_the_simple_client(broker: BrokerProcess, tmp_path: Path) -> None:
         await client.execute("open('out', 'w').write(open('in').read().upper())")
         await client.download("out", tmp_path / "out")
     assert (tmp_path / "out").read_text() == "ABC"
+
+
+async def test_the_command_line(broker: BrokerProcess, tmp_path: Path) -> None:
+    """Files are put, listed, fetched and removed from the shell; what goes wrong is told in a line."""
+
+    async def command(*args: str) -> tuple[int | None, str, str]:
+        pipe = asyncio.subprocess.PIPE
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "kernelbroker.cli", "files", "--session", "shell", *args),
+            env=broker.client_environ,
+            cwd=tmp_path,
+            stdout=pipe,
+            stderr=pipe,
+        )
+        out, err = await asyncio.wait_for(process.communicate(), DEADLINE_S)
+        return process.returncode, out.decode(), err.decode()
+
+    (tmp_path / "a.txt").write_text("12345")
+    assert await command("put", "a.txt") == (0, "", "")
+    assert await command("put", "a.txt", "sub/b.txt") == (0, "", "")
+    status, out, _ = await command("ls", "-r")
+    lines = [line.split() for line in out.splitlines()]
+    assert (status, [line[-1] for line in lines]) == (0, ["a.txt", "sub/", "sub/b.txt"])
+    assert lines[0][0] == "5"
+    assert await command("get", "sub/b.txt") == (0, "", "")
+    assert (tmp_path / "b.txt").read_text() == "12345"
+    status, _, err = await command("rm", "sub")
+    assert (status, "not empty" in err) == (2, True)
+    assert await command("rm", "-r", "sub") == (0, "", "")
+    status, _, err = await command("get", "sub/b.txt")
+    assert (status, err) == (2, "kernelbroker: sub/b.txt: there is no such file or directory\n")
+    await call(broker, "DELETE", "/api/v1/sessions/shell")
