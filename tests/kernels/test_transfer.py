@@ -143,6 +143,7 @@ async def test_an_answer_before_the_end_of_the_request(path: Path) -> None:
         b"garbage\r\n\r\n",
         b"HTTP/1.1 200\r\n",
         OK + b"Content-Length: 10\r\n\r\nshort",
+        OK + b"Content-Length: " + b"9" * 5000 + b"\r\n\r\n",
         OK + b"Content-Length: -1\r\n\r\n",
         OK + b"Content-Length: ten\r\n\r\n",
         OK + b"Content-Length: 5\r\nContent-Length: 6\r\n\r\nhello!",

@@ -120,10 +120,10 @@ class OneFile(_Paths, Disconnectable):
         session_id, path = self.path_args
         session = self.service.registry.get(session_id)
         length, limit = self._length(), session.limits.max_file_bytes
-        if length is not None and length > limit:
-            raise _too_large(limit)
         connection: Any = self.request.connection
         connection.set_max_body_size(_NO_LIMIT)
+        if length is not None and length > limit:
+            raise _too_large(limit)
         self._chunks: asyncio.Queue[bytes] = asyncio.Queue(_CHUNKS_AHEAD)
         self._has_room = asyncio.Event()
         work = files.write(session, path, self._incoming(limit), length)
