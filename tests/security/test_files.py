@@ -183,6 +183,7 @@ NAMES = [
     "$(touch x)",
     "\udcff\udcfe",  # bytes that are no UTF-8
     "<script>.html",
+    "data:te\nxt;x,y",
 ]
 
 

@@ -11,6 +11,7 @@ import logging
 import mimetypes
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
+from pathlib import PurePosixPath
 from typing import Any
 
 from kernelbroker.protocol.errors import BadRequest, RequestError, TooLarge
@@ -219,5 +220,6 @@ def _too_large(limit: int) -> TooLarge:
 
 
 def _content_type(path: str) -> str:
-    kind, encoding = mimetypes.guess_type(path.rpartition("/")[2], strict=False)
+    # By the suffix alone: the name as a whole would be taken for a URL, `data:…` for one.
+    kind, encoding = mimetypes.guess_type(f"file{PurePosixPath(path).suffix}")
     return "application/octet-stream" if kind is None or encoding is not None else kind
