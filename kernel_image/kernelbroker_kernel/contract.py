@@ -16,6 +16,12 @@ The report cell carries (`silent`, so that it leaves no trace in the history)::
 
     {"report": {"result_var": str, "preview_rows": int, "max_bytes": int}}
 
+An errand is a cell of the broker's own (`silent`), between the user's. It carries one of these, and is
+answered by one message of ERRAND_MIME::
+
+    {"list": {"max_variables": int}}
+    {"export": {"name": str, "format": "arrow" | "parquet" | "csv" | "json", "ticket": str}}
+
 The cell that delivers what belongs to the session alone, right after the lease, carries::
 
     {"configure": {"env": {name: value}, "cwd": str | null}}
@@ -33,11 +39,16 @@ REPORT_MIME = "application/vnd.kernelbroker.report+json"
 """Sent by the report cell: ``{"dataframe": {...}}`` or ``{"return_value": ...}``, and
 ``"truncated": str`` where something was cut."""
 
+ERRAND_MIME = "application/vnd.kernelbroker.errand+json"
+"""The answer to an errand: ``{"refused": {"code", "message"}}``; for a list ``{"variables": [Variable],
+"dropped": int}``; for an export ``{"ready": true}``: its data can be fetched now, at EXPORTS_PATH."""
+
 DROPPED_MIME = "application/vnd.kernelbroker.dropped+json"
 """Sent by the gateway in the place of a message too large to pass on: ``{"bytes": int}``."""
 
 REPORT_CODE = "__import__('kernelbroker_kernel.report', fromlist=['run']).run()"
 LANGUAGE_CODE = "__import__('kernelbroker_kernel.languages', fromlist=['run']).run()"
+ERRAND_CODE = "__import__('kernelbroker_kernel.errands', fromlist=['run']).run()"
 CONFIGURE_CODE = "__import__('kernelbroker_kernel.helper', fromlist=['configure']).configure()"
 """Constant code; the values ride in the metadata, so that none is ever part of a source text."""
 
@@ -56,6 +67,8 @@ ENTRIES_PATH = "/kernelbroker/entries"
 """Under it GET (``?recursive=true``) lists: ``{"entries": [{"path", "kind", "size", "modified_at"}],
 "truncated": bool}``, at most MAX_LIST_BYTES."""
 MAX_LIST_BYTES = 16 * 1024**2
+EXPORTS_PATH = "/kernelbroker/exports"
+"""Under it GET of an export's ticket, 32 hex digits, brings its data, once. The kernel itself answers."""
 GATEWAY_MODULE = "kernelbroker_kernel"
 """``python -P -m kernelbroker_kernel (--fd N | --handover PATH | --socket PATH | --tcp HOST:PORT)
 [--import MODULE]...``

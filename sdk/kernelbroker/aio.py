@@ -17,18 +17,32 @@ import inspect
 from collections.abc import AsyncGenerator
 from contextlib import aclosing, suppress
 from types import TracebackType
-from typing import Any, Unpack, cast
+from typing import TYPE_CHECKING, Any, Literal, Unpack, cast, overload
+from urllib.parse import quote
 from uuid import uuid4
 
-from . import discovery, rest
+from . import arrow, discovery, rest
 from .channel import Channel
 from .dial import CLOSE_TIMEOUT
 from .files import Files
 from .options import Callback, ExecutionOptions, RunOptions
 from .protocol import events
-from .protocol.errors import KernelBrokerError, SessionGone
-from .protocol.messages import Execute, Interrupt, Open, Restart, SessionInfo, Stdin
+from .protocol.codec import decode_as
+from .protocol.errors import KernelBrokerError, ProtocolError, SessionGone
+from .protocol.messages import (
+    Execute,
+    Interrupt,
+    Open,
+    Restart,
+    SessionInfo,
+    Stdin,
+    VariableList,
+)
 from .results import Collector, ExecutionResult
+from .transfer import Transfer
+
+if TYPE_CHECKING:
+    import pandas
 
 _CALLBACKS: dict[str, type[events.Event]] = {
     "on_stdout": events.Stdout,
@@ -37,6 +51,10 @@ _CALLBACKS: dict[str, type[events.Event]] = {
     "on_display": events.Display,
     "on_input": events.Input,
 }
+
+
+_TURN_S = 30.0
+"""How long the broker lets a call wait for the session's cells."""
 
 
 def connect(url: str | None = None, token: str | None = None, timeout: float = 30.0) -> Broker:
@@ -240,6 +258,46 @@ class Session:
     async def stdin(self, execution_id: str, value: str) -> None:
         """Answer an `input` event."""
         await (await self._opened()).operate(Stdin(execution_id=execution_id, value=value))
+
+    async def variables(self) -> list[events.Variable]:
+        """What the session holds, when the cells before have ended; the newest 100, oldest first."""
+        await self._opened()
+        path = f"/api/v1/sessions/{self.session_id}/variables"
+        async with Transfer(
+            self._broker._address, "GET", path, self._broker._timeout + _TURN_S
+        ) as transfer:
+            await transfer.begin()
+            await transfer.answer()
+            body = b""
+            while piece := await transfer.read():
+                body += piece
+        try:
+            return decode_as(body, VariableList).variables
+        except ProtocolError as exc:
+            raise self._broker._address.unreachable(exc) from exc
+
+    @overload
+    async def table(self, name: str, as_: Literal["pandas"] = "pandas") -> pandas.DataFrame: ...
+    @overload
+    async def table(self, name: str, as_: Literal["arrow", "polars"]) -> Any: ...
+    async def table(self, name: str, as_: Literal["pandas", "arrow", "polars"] = "pandas") -> Any:
+        """A table of the session's, whole and exact, when the cells before have ended.
+
+        A pandas DataFrame comes as it is, with its index, dtypes and labels; what cannot is refused. A
+        table of polars, pyarrow or another library with Arrow's interface comes as pandas has it, or
+        with `as_` as a pyarrow Table or a polars DataFrame.
+
+        Raises:
+            NotFound, Conflict: there is no such variable; it is no table; Arrow has no type for it.
+            RequestError, ConnectionLost, SessionGone: as the other calls.
+            ImportError: pyarrow (or pandas, polars) is not installed here.
+        """
+        await asyncio.to_thread(arrow.expect, as_)
+        await self._opened()
+        path = f"/api/v1/sessions/{self.session_id}/variables/{quote(name, safe='')}"
+        timeout = self._broker._timeout + _TURN_S
+        async with Transfer(self._broker._address, "GET", path, timeout) as transfer:
+            return await arrow.receive(transfer, as_)
 
     async def interrupt(self) -> None:
         """Raise KeyboardInterrupt in the running cell; the state stays."""

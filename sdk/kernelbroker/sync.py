@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Generator
 from os import PathLike
 from types import TracebackType
-from typing import IO, Any, Unpack, cast
+from typing import IO, TYPE_CHECKING, Any, Literal, Unpack, cast, overload
 
 from . import aio, files
 from .options import ExecutionOptions, RunOptions
@@ -25,6 +25,9 @@ from .portal import Portal, in_caller
 from .protocol import events
 from .protocol.messages import SessionInfo
 from .results import ExecutionResult
+
+if TYPE_CHECKING:
+    import pandas
 
 
 def connect(url: str | None = None, token: str | None = None, timeout: float = 30.0) -> Broker:
@@ -135,6 +138,16 @@ class Session:
 
     def stdin(self, execution_id: str, value: str) -> None:
         self._portal.call(self._aio.stdin(execution_id, value))
+
+    def variables(self) -> list[events.Variable]:
+        return self._portal.call(self._aio.variables())
+
+    @overload
+    def table(self, name: str, as_: Literal["pandas"] = "pandas") -> pandas.DataFrame: ...
+    @overload
+    def table(self, name: str, as_: Literal["arrow", "polars"]) -> Any: ...
+    def table(self, name: str, as_: Any = "pandas") -> Any:
+        return self._portal.call(self._aio.table(name, as_))
 
     def interrupt(self) -> None:
         self._portal.call(self._aio.interrupt())

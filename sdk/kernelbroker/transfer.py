@@ -121,6 +121,22 @@ class Transfer:
         """Write the next piece to a file; returns its size, 0 at the end. Raises what `file` raises."""
         return await self._read(file.write)
 
+    async def read_into(self, buffer: memoryview) -> int:
+        """Fill the buffer with what comes; returns how much that was, less only where it ended."""
+        response = self._response
+        assert response is not None, "`answer` comes first"
+
+        def work() -> int:
+            done = 0
+            try:
+                while done < len(buffer) and (size := response.readinto(buffer[done:])):
+                    done += size
+            except (OSError, http.client.HTTPException) as exc:
+                raise ConnectionLost(f"the download broke off: {exc}") from exc
+            return done
+
+        return await self._in_thread(work)
+
     async def _read(self, use: Callable[[bytes], T]) -> T:
         response = self._response
         assert response is not None, "`answer` comes first"

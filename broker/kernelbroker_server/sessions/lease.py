@@ -19,6 +19,7 @@ class Lease:
 
     Attributes:
         replaced: how often the sandbox was replaced.
+        timeout: seconds that an acquisition may take.
         state_lost: it was, and no execution has told yet.
     """
 
@@ -26,6 +27,7 @@ class Lease:
         self.replaced = 0
         self.state_lost = False
         self._pool = pool
+        self.timeout = pool.acquire_timeout
         self._options = options
         self._held = HeldFiles()
         self._warm: WarmSandbox | None = None
@@ -77,7 +79,7 @@ class Lease:
             self._pool.release(warm)
 
     async def _acquire(self, *, urgent: bool) -> WarmSandbox:
-        timeout = self._pool.acquire_timeout
+        timeout = self.timeout
         try:
             warm = await self._pool.acquire(timeout=timeout, urgent=urgent)
         except PoolFull:

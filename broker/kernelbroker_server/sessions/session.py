@@ -25,6 +25,7 @@ from kernelbroker.protocol.errors import (
 from kernelbroker.protocol.messages import ExecutionRequest, SessionOptions
 
 from ..kernels.client import KernelClient
+from ..kernels.execution import Errand
 from ..kernels.outputs import OutputLimits
 from ..pool.runner import Pool
 from ..telemetry.logs import bound
@@ -134,6 +135,11 @@ class Session:
         return SessionState.BUSY if busy else SessionState.IDLE
 
     @property
+    def patience(self) -> float:
+        """Seconds that something may wait for its turn in this session."""
+        return self._lease.timeout
+
+    @property
     def restarts(self) -> int:
         """How often its kernel was replaced."""
         return self._lease.replaced
@@ -178,18 +184,46 @@ class Session:
             on_done=lambda execution: self._on_executed(self, execution),
         )
         execution.ids = {**execution.ids, "session_id": self.id, "execution_id": execution.id}
-        self._door.enter()
+        self._enqueue(execution)
         self.executions[execution.id] = execution
-        self._queue.append(execution)
         self._forget_old()
-        self.active_at = time.time()
-        self._wake.set()
         for watcher in self._watchers:
             if watcher.qsize() < _WATCHER_LAG:
                 watcher.put_nowait(execution)
             elif watcher.qsize() == _WATCHER_LAG:
                 watcher.put_nowait(None)
         return execution
+
+    def run_errand(self, errand: Errand) -> Execution:
+        """Queue a cell of the broker's own, which is in no list; the caller's next duty is `withdraw`.
+
+        Raises:
+            TooManyRequests, Unavailable, SessionGone.
+        """
+        self._expect_open()
+        execution = Execution(
+            self._door.new_id(),
+            ExecutionRequest(code=""),
+            self.limits.max_timeout,
+            self.limits.output,
+            errand=errand,
+        )
+        self._enqueue(execution)
+        return execution
+
+    def withdraw(self, errand: Execution) -> None:
+        """Take an errand out of the line, or interrupt it; does nothing to one that has ended."""
+        if errand in self._queue:
+            self._queue.remove(errand)
+            self._door.leave()
+        errand.reject("Interrupted", "nobody waits for it any more", cause="interrupted")
+        errand.interrupt()
+
+    def _enqueue(self, execution: Execution) -> None:
+        self._door.enter()
+        self._queue.append(execution)
+        self.active_at = time.time()
+        self._wake.set()
 
     def execution(self, execution_id: str) -> Execution:
         """Raises NotFound where it is not known, or not remembered any more."""
@@ -318,7 +352,10 @@ class Session:
                 self._visits.end(None)  # not only when the cell has ended
                 if execution.state is ExecutionState.DONE:  # interrupted while it waited
                     return
-                state_lost, lease.state_lost = lease.state_lost, False
+                state_lost = lease.state_lost
+                lease.state_lost = (
+                    state_lost and execution.is_silent
+                )  # told by the next that is seen
                 with bound(**execution.ids):
                     usable = await execution.run(
                         warm, grace=self.limits.interrupt_grace, state_lost=state_lost
@@ -338,7 +375,7 @@ class Session:
         if not usable and self.closed_reason is None:
             with contextlib.suppress(RequestError):
                 await lease.replace()
-            lease.state_lost = False  # that execution's own result said so
+            lease.state_lost = execution.is_silent  # else that execution's own result said so
 
     async def _restart(self, restarting: asyncio.Future[None]) -> None:
         try:

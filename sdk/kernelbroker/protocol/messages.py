@@ -15,6 +15,8 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 import msgspec
 
+from .events import Variable
+
 Identifier: TypeAlias = Annotated[
     str, msgspec.Meta(pattern=r"^[A-Za-z0-9_-][A-Za-z0-9_.-]{0,63}(?!\n)$")
 ]
@@ -135,6 +137,13 @@ class FileList(msgspec.Struct, kw_only=True, frozen=True):
 
     entries: list[FileInfo]
     truncated: bool = False
+
+
+class VariableList(msgspec.Struct, kw_only=True, frozen=True):
+    """What a session holds, oldest first; `dropped` older ones are not listed."""
+
+    variables: list[Variable]
+    dropped: int = 0
 
 
 class ErrorBody(msgspec.Struct, kw_only=True, omit_defaults=True):
