@@ -29,6 +29,7 @@ from .config import (
     ConfigError,
     DockerSettings,
     LocalSettings,
+    PackageSettings,
     Settings,
     TemplateSettings,
     TlsSettings,
@@ -70,7 +71,7 @@ class Broker:
         self.url = ""
         self.backend = _backend(settings)
         self.pools = {
-            name: _pool(name, template, self.backend)
+            name: _pool(name, template, settings.packages, self.backend)
             for name, template in settings.templates.items()
         }
         self._metrics = Metrics(self._gauges)
@@ -282,7 +283,9 @@ def _own_directory(parent: Path, key: str) -> Path:
     return path
 
 
-def _pool(name: str, template: TemplateSettings, backend: Backend) -> Pool:
+def _pool(
+    name: str, template: TemplateSettings, packages: PackageSettings, backend: Backend
+) -> Pool:
     spec = SandboxSpec(
         template=name,
         image=template.image,
@@ -296,6 +299,8 @@ def _pool(name: str, template: TemplateSettings, backend: Backend) -> Pool:
         imports=template.imports,
         env=template.env,
         shared_data=template.shared_data,
+        wheels=packages.wheels,
+        index_url=packages.index_url,
         network=template.network,
         allow=template.allow,
     )

@@ -132,6 +132,16 @@ class DockerSettings(_Section):
     """Where sockets are made; its path must be short."""
 
 
+class PackageSettings(_Section):
+    """What sessions install packages from, besides what is in the image."""
+
+    index_url: str | None = None
+    """A package index in the place of PyPI. It is reached as the template's network allows, and seen by
+    user code, with whatever password it holds."""
+    wheels: Path | None = None
+    """A directory of wheels, seen read-only by every sandbox at /opt/wheels; needs no network."""
+
+
 class SessionSettings(_Section):
     idle_timeout: float = Field(default=1800, gt=0)
     """A session without executions for so long is closed."""
@@ -223,6 +233,7 @@ class Settings(BaseSettings):
     sandbox: SandboxSettings = SandboxSettings()
     local: LocalSettings = LocalSettings()
     docker: DockerSettings = DockerSettings()
+    packages: PackageSettings = PackageSettings()
     sessions: SessionSettings = SessionSettings()
     limits: LimitSettings = LimitSettings()
     tls: TlsSettings = TlsSettings()

@@ -12,6 +12,11 @@ A cell in another language is `LANGUAGE_CODE`, and carries besides::
 
     {"foreign": {"language": "shell" | "javascript", "code": str, "result_var": str | null}}
 
+A cell that installs packages is `INSTALL_CODE`, and carries besides (`index` says whether one can be
+reached, `index_url` which one, if not pip's own)::
+
+    {"install": {"requirements": [str], "index": bool, "index_url": str | null}}
+
 The report cell carries (`silent`, so that it leaves no trace in the history)::
 
     {"report": {"result_var": str, "preview_rows": int, "max_bytes": int}}
@@ -48,6 +53,7 @@ DROPPED_MIME = "application/vnd.kernelbroker.dropped+json"
 
 REPORT_CODE = "__import__('kernelbroker_kernel.report', fromlist=['run']).run()"
 LANGUAGE_CODE = "__import__('kernelbroker_kernel.languages', fromlist=['run']).run()"
+INSTALL_CODE = "__import__('kernelbroker_kernel.installs', fromlist=['run']).run()"
 ERRAND_CODE = "__import__('kernelbroker_kernel.errands', fromlist=['run']).run()"
 CONFIGURE_CODE = "__import__('kernelbroker_kernel.helper', fromlist=['configure']).configure()"
 """Constant code; the values ride in the metadata, so that none is ever part of a source text."""
@@ -59,6 +65,8 @@ STREAM_CHUNK_CHARS = 256 * 1024
 """The kernel splits longer text, so that no single message holds all of a large output."""
 
 WORKSPACE = "/data"
+PACKAGES = ".packages"
+"""Directory of the workspace that holds what a session has installed."""
 FILES_PATH = "/kernelbroker/files"
 """Under it the gateway serves the workspace's files, by percent-encoded path: GET (with Range), PUT,
 DELETE (``?recursive=true``), POST ``?op=mkdir`` or ``?op=move&to=PATH``. An error is

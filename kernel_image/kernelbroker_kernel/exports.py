@@ -8,7 +8,6 @@ nothing is copied, and its size is known beforehand. CSV and JSON are made piece
 from __future__ import annotations
 
 import itertools
-import json
 import os
 import re
 import socket
@@ -25,7 +24,7 @@ FETCH_S = 30.0
 """How long the broker may take to fetch what it was told is ready."""
 SILENCE_S = 90.0
 """How long it may then take nothing; it gives up on its own client earlier."""
-SEND_BUFFER_BYTES = 4 * 1024**2
+SEND_BUFFER_BYTES = 1024**2
 PIECE_ROWS = 20_000
 _TICKET = re.compile(r"[0-9a-f]{32}")
 _ERROR_CHARS = 500

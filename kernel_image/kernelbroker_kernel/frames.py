@@ -105,7 +105,7 @@ def _has_default_index(frame: Any) -> bool:
 def _flat(frame: Any, without_index: bool) -> Any:
     if not without_index:
         index = frame.index.to_frame(index=False)
-        names = [name for name in frame.index.names]
+        names = list(frame.index.names)
         index.columns = [
             f"level_{place}" if name is None else name for place, name in enumerate(names)
         ]
@@ -139,7 +139,7 @@ def _of_pandas(frame: Any) -> Any:
         beside["freq"] = freq
     objects = {}
     for place, dtype in enumerate(frame.dtypes):
-        if dtype == object:
+        if dtype.kind == "O" and is_a(dtype, "numpy", "dtype"):
             objects[str(place)] = _missing(columns[place], frame.iloc[:, place])
     if objects:
         beside["objects"] = objects
@@ -218,7 +218,7 @@ def _missing(label: object, column: Any) -> str:
         return "None" if "None" in kinds else "nan"
     raise Refused(
         "conflict",
-        f"column {safe_text(label, LABEL_CHARS)} has several kinds of missing values; see .convert_dtypes()",
+        f"column {safe_text(label, LABEL_CHARS)} has several kinds of missing values: see convert_dtypes",
     )
 
 

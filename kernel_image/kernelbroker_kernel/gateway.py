@@ -2,9 +2,9 @@
 
 It is the stock gateway but for five things: it can listen on a socket that it was handed (or on a
 unix socket), it starts our kernel class, it passes on output without the stock rate limits (which
-drop output silently), it serves the workspace's files and tables, and it ends when its kernel ends. A kernel is
-never restarted in place: the broker replaces the whole sandbox, so that nothing of a dead kernel's
-(children, files in /tmp, memory) outlives it.
+drop output silently), it serves the workspace's files and the session's tables, and it ends when its
+kernel ends. A kernel is never restarted in place: the broker replaces the whole sandbox, so that
+nothing of a dead kernel's (children, files in /tmp, memory) outlives it.
 """
 
 from __future__ import annotations

@@ -27,10 +27,11 @@ from .dial import CLOSE_TIMEOUT
 from .files import Files
 from .options import Callback, ExecutionOptions, RunOptions
 from .protocol import events
-from .protocol.codec import decode_as
-from .protocol.errors import KernelBrokerError, ProtocolError, SessionGone
+from .protocol.codec import decode_as, decode_incoming, encode
+from .protocol.errors import ConnectionLost, KernelBrokerError, ProtocolError, SessionGone
 from .protocol.messages import (
     Execute,
+    InstallRequest,
     Interrupt,
     Open,
     Restart,
@@ -53,6 +54,8 @@ _CALLBACKS: dict[str, type[events.Event]] = {
 }
 
 
+_INSTALL_S = 900.0
+"""How long an installation may wait for its turn, or be silent."""
 _TURN_S = 30.0
 """How long the broker lets a call wait for the session's cells."""
 
@@ -298,6 +301,57 @@ class Session:
         timeout = self._broker._timeout + _TURN_S
         async with Transfer(self._broker._address, "GET", path, timeout) as transfer:
             return await arrow.receive(transfer, as_)
+
+    async def install(
+        self,
+        *packages: str,
+        timeout: float | None = None,
+        on_stdout: Callback | None = None,
+        on_stderr: Callback | None = None,
+    ) -> ExecutionResult:
+        """Install packages, such as `"name"` or `"name>=1.2"`, for this session alone.
+
+        They can be imported at once, and stay with the session's files when its kernel is replaced. The callbacks get the installer's
+        output as it comes. An installation that fails is a result, as with `run`.
+
+        Args:
+            timeout: seconds until it is interrupted; by default the longest that the broker allows.
+
+        Raises:
+            BadRequest: something is not a name with versions.
+            Conflict: the broker has nothing to install from.
+            RequestError, ConnectionLost, SessionGone: as the other calls.
+        """
+        await self._opened()
+        address = self._broker._address
+        body = encode(InstallRequest(packages=list(packages), timeout=timeout))
+        path = f"/api/v1/sessions/{self.session_id}/packages"
+        callbacks = {events.Stdout: on_stdout, events.Stderr: on_stderr}
+        collector, line = Collector(), b""
+        async with Transfer(address, "POST", path, _INSTALL_S) as transfer:
+            await transfer.begin(
+                {
+                    "Content-Length": str(len(body)),
+                    "Content-Type": "application/json",
+                    "Accept": "application/x-ndjson",
+                }
+            )
+            await transfer.send(body)
+            await transfer.answer()
+            while piece := await transfer.read_available():
+                *lines, line = (line + piece).split(b"\n")
+                for text in lines:
+                    event = decode_incoming(text)
+                    if not isinstance(event, events.Event):
+                        continue
+                    output = collector.add(event)
+                    if callback := callbacks.get(type(event)):
+                        answer = callback(output)
+                        if inspect.isawaitable(answer):
+                            await answer
+                    if isinstance(event, events.Result):
+                        return collector.result()
+        raise ConnectionLost("the connection broke off before the installation had ended")
 
     async def interrupt(self) -> None:
         """Raise KeyboardInterrupt in the running cell; the state stays."""

@@ -14,7 +14,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from .protocol.errors import ConnectionLost, ProtocolError
-from .transfer import CHUNK, Transfer
+from .transfer import Transfer
 
 if TYPE_CHECKING:
     import pandas

@@ -20,7 +20,7 @@ from types import TracebackType
 from typing import IO, TYPE_CHECKING, Any, Literal, Unpack, cast, overload
 
 from . import aio, files
-from .options import ExecutionOptions, RunOptions
+from .options import Callback, ExecutionOptions, RunOptions
 from .portal import Portal, in_caller
 from .protocol import events
 from .protocol.messages import SessionInfo
@@ -148,6 +148,22 @@ class Session:
     def table(self, name: str, as_: Literal["arrow", "polars"]) -> Any: ...
     def table(self, name: str, as_: Any = "pandas") -> Any:
         return self._portal.call(self._aio.table(name, as_))
+
+    def install(
+        self,
+        *packages: str,
+        timeout: float | None = None,
+        on_stdout: Callback | None = None,
+        on_stderr: Callback | None = None,
+    ) -> ExecutionResult:
+        return self._portal.call(
+            self._aio.install(
+                *packages,
+                timeout=timeout,
+                on_stdout=on_stdout and in_caller(on_stdout),
+                on_stderr=on_stderr and in_caller(on_stderr),
+            )
+        )
 
     def interrupt(self) -> None:
         self._portal.call(self._aio.interrupt())

@@ -121,6 +121,19 @@ class Transfer:
         """Write the next piece to a file; returns its size, 0 at the end. Raises what `file` raises."""
         return await self._read(file.write)
 
+    async def read_available(self) -> bytes:
+        """The same, without waiting for more than something."""
+        response = self._response
+        assert response is not None, "`answer` comes first"
+
+        def work() -> bytes:
+            try:
+                return response.read1(CHUNK)
+            except (OSError, http.client.HTTPException) as exc:
+                raise ConnectionLost(f"the answer broke off: {exc}") from exc
+
+        return await self._in_thread(work)
+
     async def read_into(self, buffer: memoryview) -> int:
         """Fill the buffer with what comes; returns how much that was, less only where it ended."""
         response = self._response

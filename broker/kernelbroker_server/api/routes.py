@@ -43,6 +43,7 @@ ROUTES: list[tuple[str, type[RequestHandler]]] = [
     (f"{_ONE}/executions/{{execution_id}}/events", executions.ExecutionEvents),
     (f"{_ONE}/files", files.Files),
     (f"{_ONE}/files/{{path}}", files.OneFile),
+    (f"{_ONE}/packages", executions.Packages),
     (f"{_ONE}/variables", tables.Variables),
     (f"{_ONE}/variables/{{name}}", tables.OneVariable),
     (f"{_PREFIX}/pool/status", status.Pools),

@@ -12,6 +12,7 @@ from .base import SandboxSpec
 HOME = Path("/home/sandbox")
 TMP = Path("/tmp")
 LIBRARY = Path("/opt/kernelbroker/lib")
+WHEELS = Path("/opt/wheels")
 ENVIRONMENT = Path("/opt/kernelbroker/env")
 UID = 1000
 MAX_FILE_BYTES = 4 * 1024**3
@@ -30,7 +31,9 @@ def gateway_argv(
     return [str(python), *command, *listen, *imports]
 
 
-def environment(spec: SandboxSpec, *, home: Path, tmp: Path, workspace: Path) -> dict[str, str]:
+def environment(
+    spec: SandboxSpec, *, home: Path, tmp: Path, workspace: Path, wheels: Path | None = WHEELS
+) -> dict[str, str]:
     """Environment variables; nothing comes from the broker's own. How Python is found is not here."""
     threads = str(max(1, int(spec.limits.cpus)))
     return {
@@ -47,6 +50,7 @@ def environment(spec: SandboxSpec, *, home: Path, tmp: Path, workspace: Path) ->
         "OPENBLAS_NUM_THREADS": threads,
         "MKL_NUM_THREADS": threads,
         "KERNELBROKER_WORKSPACE": str(workspace),
+        **({} if spec.wheels is None else {"KERNELBROKER_WHEELS": str(wheels)}),
         **spec.env,
     }
 

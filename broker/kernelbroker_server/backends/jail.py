@@ -15,7 +15,7 @@ from kernelbroker_kernel.contract import WORKSPACE
 
 from .base import Limits, SandboxSpec
 from .host import Host
-from .inside import ENVIRONMENT, HOME, LIBRARY, TMP, UID, environment, python_environment
+from .inside import ENVIRONMENT, HOME, LIBRARY, TMP, UID, WHEELS, environment, python_environment
 
 _UNLESS_ORPHANED = ("sh", "-c", 'echo && exec "$@"', "sh")
 """Runs the rest if somebody still reads its output. A jail dies with the broker, but bubblewrap sees
@@ -77,6 +77,7 @@ def jail_argv(
         *_memory(spec.limits),
         *_python(host),
         *_workspace(workspace, spec.shared_data),
+        *([] if spec.wheels is None else _read_only(spec.wheels, WHEELS)),
         # The tree itself is a tmpfs without a bound, and an ordinary user's jail would own it.
         *("--remount-ro", "/", "--remount-ro", "/dev"),
         *_variables(host, spec),

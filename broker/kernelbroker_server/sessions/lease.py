@@ -20,6 +20,7 @@ class Lease:
     Attributes:
         replaced: how often the sandbox was replaced.
         timeout: seconds that an acquisition may take.
+        spec: what its sandboxes are made by.
         state_lost: it was, and no execution has told yet.
     """
 
@@ -28,6 +29,7 @@ class Lease:
         self.state_lost = False
         self._pool = pool
         self.timeout = pool.acquire_timeout
+        self.spec = pool.spec
         self._options = options
         self._held = HeldFiles()
         self._warm: WarmSandbox | None = None

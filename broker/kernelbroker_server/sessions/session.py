@@ -24,6 +24,7 @@ from kernelbroker.protocol.errors import (
 )
 from kernelbroker.protocol.messages import ExecutionRequest, SessionOptions
 
+from ..backends.base import SandboxSpec
 from ..kernels.client import KernelClient
 from ..kernels.execution import Errand
 from ..kernels.outputs import OutputLimits
@@ -135,6 +136,11 @@ class Session:
         return SessionState.BUSY if busy else SessionState.IDLE
 
     @property
+    def spec(self) -> SandboxSpec:
+        """What its sandboxes are made by."""
+        return self._lease.spec
+
+    @property
     def patience(self) -> float:
         """Seconds that something may wait for its turn in this session."""
         return self._lease.timeout
@@ -159,8 +165,16 @@ class Session:
 
     # Executions.
 
-    def submit(self, request: ExecutionRequest, *, allow_stdin: bool = False) -> Execution:
-        """Queue a cell. The same request under the same id is the same execution, not a second one.
+    def submit(
+        self,
+        request: ExecutionRequest,
+        *,
+        allow_stdin: bool = False,
+        errand: Errand | None = None,
+    ) -> Execution:
+        """Queue a cell, or an errand in its place.
+
+        The same request under the same id is the same execution, not a second one.
 
         Raises:
             BadRequest, TooManyRequests, Conflict, SessionGone.
@@ -182,6 +196,7 @@ class Session:
             allow_stdin=allow_stdin,
             secrets=self.options.secrets.values(),
             on_done=lambda execution: self._on_executed(self, execution),
+            errand=errand,
         )
         execution.ids = {**execution.ids, "session_id": self.id, "execution_id": execution.id}
         self._enqueue(execution)

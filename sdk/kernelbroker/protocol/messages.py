@@ -76,6 +76,19 @@ class ExecutionRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True)
     on_disconnect: Literal["continue", "interrupt"] = "continue"
 
 
+class InstallRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """Packages to install in a session: names with versions, as PEP 508 has them, such as `name>=1.2`.
+
+    `timeout` is in seconds, as that of a cell; the longest that is allowed, by default.
+    """
+
+    packages: Annotated[
+        list[Annotated[str, msgspec.Meta(min_length=1, max_length=200)]],
+        msgspec.Meta(min_length=1, max_length=100),
+    ]
+    timeout: Annotated[float, msgspec.Meta(gt=0)] | None = None
+
+
 SessionState: TypeAlias = Literal["idle", "busy", "closed"]
 
 
