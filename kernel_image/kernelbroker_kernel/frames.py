@@ -6,7 +6,7 @@ metadata, as JSON under `KEY`, for the SDK (and whoever else cares)::
     {"columns": base64 of an Arrow stream, whose table has the column labels as its index,
      "labels": the same as JSON, where Arrow has no type for them,
      "objects": {position: "None" | "nan"}: columns of Python objects, and what stands for missing,
-     "freq": of the index}
+     "freq", "columns_freq": of labels that are moments or durations}
 
 What would come back as something else is refused.
 """
@@ -129,18 +129,19 @@ def _of_pandas(frame: Any) -> Any:
 
     beside: dict[str, Any] = {}
     columns = frame.columns
+    attrs = frame.attrs
     frame = pandas.DataFrame(frame).copy(deep=False)  # a derived class may have its own ways
+    frame.attrs = attrs
     if not _are_plain(columns):
         beside |= _labels(columns)
         frame.columns = unique(safe_text(label, LABEL_CHARS) for label in columns)
-    if (freq := getattr(frame.index, "freqstr", None)) is not None and not is_a(
-        frame.index, "pandas", "PeriodIndex"
-    ):
-        beside["freq"] = freq
-    objects = {}
+    for key, index in (("freq", frame.index), ("columns_freq", columns)):
+        if (freq := _freq(index)) is not None:
+            beside[key] = freq
+    objects: dict[int, str] = {}
     for place, dtype in enumerate(frame.dtypes):
         if dtype.kind == "O" and is_a(dtype, "numpy", "dtype"):
-            objects[str(place)] = _missing(columns[place], frame.iloc[:, place])
+            objects[place] = _missing(columns[place], frame.iloc[:, place])
     if objects:
         beside["objects"] = objects
     _expect_plain_index(frame.index)
@@ -149,12 +150,19 @@ def _of_pandas(frame: Any) -> Any:
     except (pyarrow.ArrowException, TypeError, ValueError, OverflowError) as error:
         raise Refused("conflict", f"Arrow has no type for it: {safe_text(error, 300)}") from None
     for place in objects:
-        _expect_kept(columns[int(place)], frame.iloc[:, int(place)], table.column(int(place)))
+        _expect_kept(columns[place], frame.iloc[:, place], table.column(place))
     if beside:
         table = table.replace_schema_metadata(
             {**(table.schema.metadata or {}), KEY: json.dumps(beside).encode()}
         )
     return table
+
+
+def _freq(index: Any) -> str | None:
+    """What pyarrow loses of an index of moments or durations."""
+    if is_a(index, "pandas", "DatetimeIndex") or is_a(index, "pandas", "TimedeltaIndex"):
+        return None if index.freq is None else str(index.freqstr)
+    return None
 
 
 def _are_plain(columns: Any) -> bool:

@@ -95,7 +95,7 @@ def _arguments(asked: dict[str, Any], constraints: Path) -> list[str]:
 def _pins() -> list[str]:
     """What the image has, as constraints: of another version the kernel would never see anything."""
     path = [entry for entry in sys.path if entry and not entry.startswith(WORKSPACE)]
-    found = {}
+    found: dict[str, str] = {}
     for distribution in distributions(path=path):
         name = distribution.metadata["Name"]
         if name and distribution.version:

@@ -311,8 +311,9 @@ class Session:
     ) -> ExecutionResult:
         """Install packages, such as `"name"` or `"name>=1.2"`, for this session alone.
 
-        They can be imported at once, and stay with the session's files when its kernel is replaced. The callbacks get the installer's
-        output as it comes. An installation that fails is a result, as with `run`.
+        They can be imported at once, and stay, with the session's files, when its kernel is replaced.
+        The callbacks get the installer's output as it comes. An installation that fails is a result, as
+        with `run`.
 
         Args:
             timeout: seconds until it is interrupted; by default the longest that the broker allows.

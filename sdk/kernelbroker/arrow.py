@@ -83,6 +83,9 @@ def frame(table: Any) -> pandas.DataFrame:
     made: pandas.DataFrame = table.to_pandas(integer_object_nulls=True)
     for place, missing in beside.get("objects", {}).items():
         _restore_objects(made, int(place), table.column(int(place)), missing)
+    for place, dtype in enumerate(made.dtypes):
+        if isinstance(dtype, pandas.CategoricalDtype):  # which pyarrow leaves in its own memory
+            made.isetitem(place, made.iloc[:, place].copy(deep=True))
     if "labels" in beside:
         labels = beside["labels"]
         made.columns = pandas.Index(labels["values"], dtype=object, name=labels["name"])
@@ -95,7 +98,9 @@ def frame(table: Any) -> pandas.DataFrame:
         labels.validate(full=True)
         made.columns = labels.to_pandas().index
     if "freq" in beside:
-        made.index.freq = beside["freq"]  # type: ignore[attr-defined]
+        made.index.freq = beside["freq"]
+    if "columns_freq" in beside:
+        made.columns.freq = beside["columns_freq"]
     return made
 
 
