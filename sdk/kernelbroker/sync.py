@@ -146,7 +146,7 @@ class Session:
     def table(self, name: str, as_: Literal["pandas"] = "pandas") -> pandas.DataFrame: ...
     @overload
     def table(self, name: str, as_: Literal["arrow", "polars"]) -> Any: ...
-    def table(self, name: str, as_: Any = "pandas") -> Any:
+    def table(self, name: str, as_: Literal["pandas", "arrow", "polars"] = "pandas") -> Any:
         return self._portal.call(self._aio.table(name, as_))
 
     def install(

@@ -1,6 +1,6 @@
 """A whole broker whose sandboxes are containers, as a client over REST sees it."""
 
-# ruff: noqa: ASYNC240 - a test may block its own loop
+
 
 from __future__ import annotations
 
@@ -14,10 +14,17 @@ from typing import Any
 import pytest
 import pytest_asyncio
 from kernelbroker_server.app import Broker
-from kernelbroker_server.config import DockerSettings, PoolSettings, SandboxSettings, Settings
+from kernelbroker_server.config import (
+    DockerSettings,
+    PackageSettings,
+    PoolSettings,
+    SandboxSettings,
+    Settings,
+)
 from tornado.simple_httpclient import SimpleAsyncHTTPClient
 
 from tests.backends.probes import IMAGE, containers_of, needs_docker
+from tests.support.wheels import make_wheel
 
 pytestmark = [pytest.mark.sandbox, needs_docker]
 
@@ -39,7 +46,9 @@ class Client:
             body=None if body is None else json.dumps(body),
             allow_nonstandard_methods=True,
             request_timeout=DEADLINE_S,
+            raise_error=False,
         )
+        assert answer.code < 400, answer.body
         return json.loads(answer.body or b"null")
 
     async def run(self, code: str, **options: Any) -> Any:
@@ -53,13 +62,16 @@ class Client:
 @pytest_asyncio.fixture
 async def client() -> AsyncIterator[Client]:
     with tempfile.TemporaryDirectory(prefix="kb-") as directory:
-        data, run = Path(directory, "data"), Path(directory, "run")
+        data, run, wheels = (Path(directory, name) for name in ("data", "run", "wheels"))
+        wheels.mkdir(mode=0o755)
+        make_wheel(wheels, "firstmade", "1.0")
         settings = Settings(
             port=0,
             backend="docker",
             docker=DockerSettings(image=IMAGE, data_dir=data, run_dir=run),
             pool=PoolSettings(min_size=1, max_size=2, acquire_timeout=DEADLINE_S),
             sandbox=SandboxSettings(memory="600MiB"),  # type: ignore[arg-type]
+            packages=PackageSettings(wheels=wheels),
         )
         broker = Broker(settings)
         await broker.start()
@@ -102,3 +114,17 @@ async def test_a_session_in_a_container(client: Client) -> None:
     fresh = (await client.run("y"))["result"]
     assert fresh["error"] == "NameError: name 'y' is not defined"
     await client.call("DELETE", "/api/v1/sessions/one")
+
+
+async def test_tables_and_packages(client: Client) -> None:
+    """A container sends whole tables, and installs wheels that stay when its kernel is replaced."""
+    await client.run("import pandas as pd; df = pd.DataFrame({'a': [1, 2]})")
+    path = "/api/v1/sessions/one"
+    assert await client.call("GET", f"{path}/variables/df?format=json") == [{"a": 1}, {"a": 2}]
+    variables = (await client.call("GET", f"{path}/variables"))["variables"]
+    assert variables == [{"name": "df", "type": "DataFrame", "shape": [2, 1]}]
+    installed = await client.call("POST", f"{path}/packages", {"packages": ["firstmade"]})
+    assert installed["result"]["success"], installed
+    await client.call("POST", f"{path}/restart", {})
+    imported = await client.run("import firstmade; v = firstmade.VERSION", result_var="v")
+    assert imported["result"]["return_value"] == "1.0", imported
