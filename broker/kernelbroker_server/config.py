@@ -152,6 +152,7 @@ class LimitSettings(_Section):
         10 * _MIB, "Output of one execution; the cell runs on, the rest is cut."
     )
     event: ByteSize = _size(1 * _MIB, "Text of one event; longer text is split.")
+    file: ByteSize = _size(100 * _MIB, "One uploaded file; cells may write larger ones.")
     preview_rows: int = Field(default=500, ge=0)
     """Rows of a table that a client may ask for."""
     variables: int = Field(default=100, ge=0)

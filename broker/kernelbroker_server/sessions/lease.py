@@ -39,6 +39,11 @@ class Lease:
         """
         self._warm = await self._acquire(urgent=False)
 
+    @property
+    def alive(self) -> WarmSandbox | None:
+        """The sandbox as it is now; None while there is none that lives."""
+        return self._warm if self._warm is not None and self._warm.alive else None
+
     async def living(self) -> WarmSandbox:
         """The sandbox, or a fresh one in the place of one that died. Raises as `acquire` does."""
         if self._warm is None or not self._warm.alive:
