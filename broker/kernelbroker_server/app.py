@@ -29,6 +29,7 @@ from .kernels.outputs import OutputLimits
 from .pool.runner import Pool
 from .pool.state import PoolLimits
 from .sessions.gate import Gate
+from .sessions.policy import Policies, Policy
 from .sessions.registry import Registry
 from .sessions.session import SessionLimits
 
@@ -64,7 +65,10 @@ class Broker:
             for name, template in settings.templates.items()
         }
         gate = Gate(settings.limits.concurrent, settings.limits.queued)
-        self.registry = Registry(self.pools, _session_limits(settings), gate)
+        policies = Policies(
+            {name: Policy(t.policy, t.policy_threshold) for name, t in settings.templates.items()}
+        )
+        self.registry = Registry(self.pools, _session_limits(settings), gate, policies)
         self._service = Service(
             registry=self.registry,
             pools=self.pools,

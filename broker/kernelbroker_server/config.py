@@ -90,6 +90,11 @@ class SandboxSettings(_Section):
     """none, allowlist (HTTP and HTTPS to the domains of `allow`, through the broker), or open."""
     allow: tuple[str, ...] = ()
     """Domains that network = "allowlist" lets through, such as pypi.org or *.example.org."""
+    policy: Literal["off", "warn", "confirm", "block"] = "off"
+    """What becomes of risky code: nothing (the sandbox holds it), findings in its result, a refusal
+    until it is confirmed, or a refusal. See docs/risk.md."""
+    policy_threshold: Literal["safe", "low", "medium", "high", "critical"] = "high"
+    """The level from which code counts as risky."""
 
 
 class TemplateSettings(SandboxSettings):

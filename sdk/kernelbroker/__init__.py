@@ -9,11 +9,12 @@
 
 from importlib.metadata import version
 
-from . import sync
+from . import risk, sync
 from .aio import Broker, Session, connect
 from .protocol import events
 from .protocol.errors import (
     BadRequest,
+    ConfirmationRequired,
     Conflict,
     ConnectionFailed,
     ConnectionLost,
@@ -21,6 +22,7 @@ from .protocol.errors import (
     InternalError,
     KernelBrokerError,
     NotFound,
+    PolicyRefused,
     ProtocolError,
     RequestError,
     SessionGone,
@@ -29,15 +31,19 @@ from .protocol.errors import (
     Unauthorized,
     Unavailable,
 )
+from .protocol.findings import Assessment, Finding
 from .results import Display, ExecutionResult, Image
+from .risk import assess
 from .simple import SandboxClient, StreamChunk
 from .tables import DataFrameInfo
 
 __version__ = version("kernelbroker")
 
 __all__ = [
+    "Assessment",
     "BadRequest",
     "Broker",
+    "ConfirmationRequired",
     "Conflict",
     "ConnectionFailed",
     "ConnectionLost",
@@ -45,10 +51,12 @@ __all__ = [
     "Display",
     "ExecutionFailed",
     "ExecutionResult",
+    "Finding",
     "Image",
     "InternalError",
     "KernelBrokerError",
     "NotFound",
+    "PolicyRefused",
     "ProtocolError",
     "RequestError",
     "SandboxClient",
@@ -59,7 +67,9 @@ __all__ = [
     "TooManyRequests",
     "Unauthorized",
     "Unavailable",
+    "assess",
     "connect",
     "events",
+    "risk",
     "sync",
 ]

@@ -3,9 +3,11 @@
     kernelbroker exec 'print(1 + 1)'
     kernelbroker exec -f script.py --session work
     kernelbroker exec --result-var df < script.py
+    kernelbroker assess script.py
     kernelbroker health
 
-Exit status: 0 done, 1 the cell failed, 2 the broker could not be used, 130 interrupted.
+Exit status: 0 done, 1 the cell failed or the code assessed is high or critical, 2 the broker could not be
+used, 130 interrupted.
 """
 
 from __future__ import annotations
@@ -21,15 +23,25 @@ import termios
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import aclosing, contextmanager, nullcontext, suppress
 from pathlib import Path
+from typing import get_args
 
 from . import __version__
 from .aio import Session, connect
 from .protocol import events
 from .protocol.codec import encode
 from .protocol.errors import KernelBrokerError
+from .protocol.findings import Language, at_least
+from .risk import assess
 from .terminal import Renderer, harmless
 
 FAILED, UNUSABLE, INTERRUPTED = 1, 2, 130
+_LANGUAGES: dict[str, Language] = {
+    ".js": "javascript",
+    ".mjs": "javascript",
+    ".cjs": "javascript",
+    ".sh": "shell",
+    ".bash": "shell",
+}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -39,6 +51,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # Lone surrogates are no reason to fail.
     try:
+        if args.command == "assess":
+            return _assess(args)
         if args.command == "exec":
             args.code = _code(args)
         return asyncio.run(run(args))
@@ -74,6 +88,13 @@ def parser() -> argparse.ArgumentParser:
         help="save pictures here; default: inline in iTerm2 and kitty, else the current directory",
     )
     execute.add_argument("--json", action="store_true", help="print the events, one JSON a line")
+
+    assessing = commands.add_parser("assess", help="judge code without running it; asks no broker")
+    assessing.add_argument("file", help="the code's file; '-' reads it from stdin")
+    assessing.add_argument(
+        "--language", choices=get_args(Language), help="default: by the file's name, else python"
+    )
+    assessing.add_argument("--json", action="store_true", help="print the assessment as JSON")
 
     commands.add_parser("health", help="print what the broker says of itself")
     return top
@@ -121,6 +142,21 @@ async def _execute(
                 was_interrupted = detail is not None and detail.cause == "interrupted"
                 status = 0 if event.success else INTERRUPTED if was_interrupted else FAILED
     return status
+
+
+def _assess(args: argparse.Namespace) -> int:
+    """Raises KernelBrokerError where the language's parser is missing, OSError, UnicodeError."""
+    code = sys.stdin.read() if args.file == "-" else Path(args.file).read_text("utf-8")
+    language = args.language or _LANGUAGES.get(Path(args.file).suffix, "python")
+    assessment = assess(code, language)
+    if args.json:
+        print(encode(assessment).decode())
+    else:
+        for found in assessment.findings:
+            where = f"{args.file}:{found.line}:{found.column}"
+            print(harmless(f"{where}: {found.level}: {found.reason} [{found.rule}]"))
+        print(assessment.level)
+    return FAILED if at_least(assessment.level, "high") else 0
 
 
 def _code(args: argparse.Namespace) -> str:

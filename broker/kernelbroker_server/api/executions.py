@@ -94,7 +94,8 @@ class Exec(StreamingHandler):
             raise BadRequest("the session_id of the body is not that of the path")
         async with self.until_disconnected(), contextlib.AsyncExitStack() as stack:
             session = await self._session(session_id, asked, stack)
-            execution = session.submit(asked.request())
+            request = asked.request()
+            execution = session.submit(request, assessment=await session.judge(request))
             try:
                 await self.answer(execution, 0, forms.TAGS)
             finally:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tornado.web import Application
 
-from . import executions, sessions, status
+from . import executions, risk, sessions, status
 from .base import MAX_BODY_BYTES, Service, UnknownPath
 from .websocket import SessionSocket
 
@@ -18,6 +18,7 @@ def make_application(service: Service) -> Application:
     one = f"{_PREFIX}/sessions/{_ID}"
     routes: list[tuple[str, type]] = [
         (f"{_PREFIX}/exec", executions.Exec),
+        (f"{_PREFIX}/assess", risk.Assess),
         (f"{_PREFIX}/sessions", sessions.Sessions),
         (one, sessions.OneSession),
         (f"{one}/exec", executions.Exec),

@@ -10,11 +10,12 @@ import asyncio
 import contextlib
 import enum
 import time
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from kernelbroker.protocol.events import Cause, ErrorDetail, Event, Result, Started
+from kernelbroker.protocol.findings import Finding
 from kernelbroker.protocol.messages import ExecutionRequest
 
 from ..backends.base import EndCause
@@ -58,8 +59,10 @@ class Execution:
         limits: OutputLimits,
         *,
         allow_stdin: bool = False,
+        findings: Sequence[Finding] = (),
     ) -> None:
         self.id = execution_id
+        self.findings = list(findings)
         self.request = request
         self.timeout = timeout
         self.journal = Journal(execution_id)
@@ -185,6 +188,7 @@ class Execution:
             event.queued_s = round(time.monotonic() - self._accepted, 6)
         elif isinstance(event, Result):
             event.kernel_restarted |= self._state_lost
+            event.findings = self.findings
         self.journal.append(event)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:

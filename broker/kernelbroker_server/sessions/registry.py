@@ -13,6 +13,7 @@ from kernelbroker.protocol.messages import SessionOptions
 
 from ..pool.runner import Pool
 from .gate import Gate
+from .policy import Policies
 from .session import Session, SessionLimits
 
 _REMEMBERED_S = 3600.0
@@ -29,8 +30,15 @@ class Registry:
         stopping: no session is opened any more.
     """
 
-    def __init__(self, pools: dict[str, Pool], limits: SessionLimits, gate: Gate) -> None:
+    def __init__(
+        self,
+        pools: dict[str, Pool],
+        limits: SessionLimits,
+        gate: Gate,
+        policies: Policies | None = None,
+    ) -> None:
         self.gate = gate
+        self._policies = policies or Policies()
         self.limits = limits
         self._pools = pools
         self._sessions: dict[str, Session] = {}
@@ -116,6 +124,7 @@ class Registry:
     async def ephemeral(self, options: SessionOptions) -> AsyncIterator[Session]:
         """A session that lives as long as the block."""
         session, _ = await self.open(options)
+        session.scope = ""  # no session to come back to: what is confirmed runs in the next one
         try:
             yield session
         finally:
@@ -130,7 +139,9 @@ class Registry:
 
     async def _open(self, session_id: str, options: SessionOptions) -> Session:
         pool = self._pools[options.template]
-        session = Session(session_id, options, self.limits, pool, self.gate, self._closed)
+        session = Session(
+            session_id, options, self.limits, pool, self.gate, self._closed, self._policies
+        )
         await session.open()
         self._sessions[session_id] = session
         return session

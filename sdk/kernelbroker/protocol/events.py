@@ -11,6 +11,8 @@ from typing import Any, Literal, TypeAlias
 
 import msgspec
 
+from .findings import Finding
+
 Cause: TypeAlias = Literal[
     "exception",
     "timeout",
@@ -157,7 +159,8 @@ class Result(EventBase, tag="result"):
     """The end of an execution.
 
     `execution_time` is in seconds, measured in the kernel, null where the kernel died. `error` is one
-    line, `Name: message`. `kernel_restarted` is true where the session's state was lost.
+    line, `Name: message`. `kernel_restarted` is true where the session's state was lost. `findings` says
+    what the broker's policy has to warn of.
     """
 
     success: bool
@@ -171,6 +174,7 @@ class Result(EventBase, tag="result"):
     files: list[FileChange] = []
     truncated: Truncated | None = None
     kernel_restarted: bool = False
+    findings: list[Finding] = []
 
 
 Event: TypeAlias = Started | Stdout | Stderr | Image | Display | Clear | Input | Result

@@ -16,12 +16,28 @@ _SHELL_CELLS = {"bash", "sh", "!", "sx", "system"}
 _PYTHON_CELLS = {"time", "timeit", "capture", "prun", "python", "python3", "pypy", "debug", "memit"}
 _SCRIPT_CELLS = {"javascript", "js", "html", "svg", "latex", "markdown", "perl", "ruby", "cython"}
 _SHELL_MAGICS = {"sx", "system", "pip", "conda", "mamba", "uv"}
-_COMMANDS = {"cat", "cp", "less", "ls", "ll", "man", "mkdir", "more", "mv", "rm", "rmdir", "pip", "conda"}
+_COMMANDS = {
+    "cat",
+    "cp",
+    "less",
+    "ls",
+    "ll",
+    "man",
+    "mkdir",
+    "more",
+    "mv",
+    "rm",
+    "rmdir",
+    "pip",
+    "conda",
+}
 """Magics that are shell commands; IPython takes these without the `%` as well."""
 _PYTHON_MAGICS = {"time", "timeit", "prun", "debug", "memit", "mprun", "lprun"}
 
 _CELL = re.compile(r"\s*%%(!|\w+)[ \t]*([^\n]*)\n?", re.ASCII)
-_LINE = re.compile(r"(?P<lead>\s*(?:[\w., \t*\[\]\"']+=(?!=)\s*)?)(?P<sign>!!?|%(?!%))(?P<rest>.*)", re.DOTALL)
+_LINE = re.compile(
+    r"(?P<lead>\s*(?:[\w., \t*\[\]\"']+=(?!=)\s*)?)(?P<sign>!!?|%(?!%))(?P<rest>.*)", re.DOTALL
+)
 _ESCAPED = re.compile(r"\s*(?P<sign>[/,;])(?P<name>[\w.]+)[ \t]*(?P<rest>.*)", re.DOTALL)
 _AUTOMAGIC = re.compile(rf"\s*(?:{'|'.join(sorted(_COMMANDS))})[ \t]+[^=(\[,.].*", re.DOTALL)
 _HELP = re.compile(r"\s*\?{1,2}[\w.*]+\s*|\s*%{0,2}[\w.*]+\?{1,2}\s*")
@@ -109,7 +125,9 @@ def _magic(text: str, number: int) -> Part:
 
 def _command(text: str) -> str:
     """A command as the shell gets it; what IPython puts in is not known here."""
-    return _INSERTED.sub(lambda found: "${_}" if "," not in found[0] else found[0], text).replace("\\\n", " ")
+    return _INSERTED.sub(lambda found: "${_}" if "," not in found[0] else found[0], text).replace(
+        "\\\n", " "
+    )
 
 
 def _is_python(line: str) -> bool:
@@ -163,7 +181,11 @@ def _end_of_command(cell: str, position: int) -> int:
 
 def _end_of_string(cell: str, position: int, quote: str) -> int:
     """After the string that began before `position`; an unclosed one ends with its line, or the cell."""
-    pattern = r"(?:\\.|(?!QUOTE).)*(?:QUOTE)?" if len(quote) == 3 else r"(?:\\.|(?!QUOTE)[^\n])*(?:QUOTE)?"
+    pattern = (
+        r"(?:\\.|(?!QUOTE).)*(?:QUOTE)?"
+        if len(quote) == 3
+        else r"(?:\\.|(?!QUOTE)[^\n])*(?:QUOTE)?"
+    )
     end = re.compile(pattern.replace("QUOTE", quote), re.DOTALL).match(cell, position)
     assert end is not None
     return end.end()

@@ -50,7 +50,9 @@ class Commands:
             return
         if UNKNOWN in argv[0]:
             if argv[0].strip("./") in (UNKNOWN, f"{UNKNOWN}{UNKNOWN}"):
-                self._add(spot, "dynamic", "medium", "runs a command that is known at run time only")
+                self._add(
+                    spot, "dynamic", "medium", "runs a command that is known at run time only"
+                )
             return
         if argv[0] in self._functions:
             return
@@ -124,16 +126,28 @@ class Commands:
             if text.strip():
                 self._add(spot, "code", "high", f"{name} runs text that is made at run time")
             return
-        self._report.judge_nested(text.replace(UNKNOWN, "${_}" if language == "shell" else "_"), language, *spot)
+        self._report.judge_nested(
+            text.replace(UNKNOWN, "${_}" if language == "shell" else "_"), language, *spot
+        )
 
     def _paths(self, name: str, args: list[str], spot: Spot) -> None:
         files = [arg for arg in args if not arg.startswith("-")]
         if name in READERS:
             for arg in args:
-                path = arg.partition("=")[2] if re.match(r"--?[\w-]+=|if=", arg) else arg.removeprefix("@")
+                path = (
+                    arg.partition("=")[2]
+                    if re.match(r"--?[\w-]+=|if=", arg)
+                    else arg.removeprefix("@")
+                )
                 if found := paths.reading(path):
                     self._add(spot, *found)
-        written = files if WRITERS.get(name) == "all" else files[-1:] if WRITERS.get(name) and len(files) > 1 else []
+        written = (
+            files
+            if WRITERS.get(name) == "all"
+            else files[-1:]
+            if WRITERS.get(name) and len(files) > 1
+            else []
+        )
         if name == "sed" and any(arg.startswith(("-i", "--in-place")) for arg in args):
             written = files[-1:]
         for path in written:
@@ -145,7 +159,9 @@ class Commands:
     def _rm(self, args: list[str], spot: Spot) -> None:
         flags = [arg for arg in args if arg.startswith("-")]
         short = "".join(flag for flag in flags if not flag.startswith("--"))
-        whole = "r" in short.lower() or any("--recursive".startswith(f) and len(f) > 4 for f in flags)
+        whole = "r" in short.lower() or any(
+            "--recursive".startswith(f) and len(f) > 4 for f in flags
+        )
         if "--no-preserve-root" in flags:
             self._add(spot, "delete", "critical", "rm is told to delete the root as well")
         for path in (arg for arg in args if not arg.startswith("-")):
@@ -205,7 +221,9 @@ class Commands:
             self._add(spot, "code", "low", "source runs a file as code")
 
     def _nc(self, args: list[str], spot: Spot) -> None:
-        runs = any(re.fullmatch(r"-\w*[ec]|--(sh-)?exec.*|exec:.*", arg, re.IGNORECASE) for arg in args)
+        runs = any(
+            re.fullmatch(r"-\w*[ec]|--(sh-)?exec.*|exec:.*", arg, re.IGNORECASE) for arg in args
+        )
         level: Level = "critical" if runs else "medium"
         reason = "gives a program to a connection" if runs else "uses the network"
         self._add(spot, "network", level, f"nc {reason}")
@@ -234,13 +252,18 @@ class Commands:
     def _other(self, args: list[str], spot: Spot) -> None:
         """perl, awk and others: their code is not parsed, only looked at for the plainest signs."""
         text = " ".join(args)
-        if re.search(r"\b(system|exec|popen|shell_exec|passthru)\b|`|\bsocket\b|/inet/", text, re.IGNORECASE):
+        if re.search(
+            r"\b(system|exec|popen|shell_exec|passthru)\b|`|\bsocket\b|/inet/", text, re.IGNORECASE
+        ):
             self._add(spot, "process", "high", "code of another language runs another program")
         elif re.search(r"-\w*e\b|-r\b", text) and UNKNOWN in text:
             self._add(spot, "code", "medium", "runs text that is made at run time")
 
     def _tar(self, args: list[str], spot: Spot) -> None:
-        if any(arg.startswith(("--to-command", "--checkpoint-action", "--use-compress-program", "-I")) for arg in args):
+        if any(
+            arg.startswith(("--to-command", "--checkpoint-action", "--use-compress-program", "-I"))
+            for arg in args
+        ):
             self._add(spot, "process", "high", "tar runs another program")
 
     def _pip(self, args: list[str], spot: Spot) -> None:
@@ -251,7 +274,9 @@ class Commands:
     def _wget(self, args: list[str], spot: Spot) -> None:
         self._add(spot, "network", "medium", "uses the network")
         for i, arg in enumerate(args[:-1]):
-            if arg in ("-o", "-O", "--output", "--output-document") and (found := paths.writing(args[i + 1])):
+            if arg in ("-o", "-O", "--output", "--output-document") and (
+                found := paths.writing(args[i + 1])
+            ):
                 self._add(spot, *found)
 
     def _add(self, spot: Spot, rule: str, level: Level, reason: str) -> None:
@@ -287,6 +312,8 @@ _SPECIAL: dict[str, Callable[[Commands, list[str], Spot], None]] = {
     "curl": Commands._wget,
     "wget": Commands._wget,
     **dict.fromkeys(("nc", "ncat", "netcat", "socat"), Commands._nc),
-    **dict.fromkeys(("pip", "pip3", "npm", "uv", "conda", "mamba", "apt", "apt-get"), Commands._pip),
+    **dict.fromkeys(
+        ("pip", "pip3", "npm", "uv", "conda", "mamba", "apt", "apt-get"), Commands._pip
+    ),
     **dict.fromkeys(OTHER_INTERPRETERS, Commands._other),
 }

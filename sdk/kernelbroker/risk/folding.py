@@ -140,7 +140,9 @@ def _length(value: object) -> int:
 
 def _times(left: object, right: object) -> int:
     counts = [value for value in (left, right) if isinstance(value, int)]
-    return max(1, counts[0]) * _length(right if left is counts[0] else left) if counts else _SMALL + 1
+    return (
+        max(1, counts[0]) * _length(right if left is counts[0] else left) if counts else _SMALL + 1
+    )
 
 
 def _fits(*values: object) -> bool:

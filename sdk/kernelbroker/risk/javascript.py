@@ -29,7 +29,13 @@ _MAX_VALUES = 8
 _MAX_DEPTH = 60
 _MAX_TEXT = 100_000
 _ROUNDS = 3
-_LOADERS = {"require", "module.require", "process.mainModule.require", "process.getBuiltinModule", "import"}
+_LOADERS = {
+    "require",
+    "module.require",
+    "process.mainModule.require",
+    "process.getBuiltinModule",
+    "import",
+}
 _DEEP = "constructor.constructor"
 
 
@@ -93,9 +99,13 @@ class _Names:
     def _bind_node(self, node: Node) -> None:
         match node.type:
             case "variable_declarator":
-                self._assign(node.child_by_field_name("name"), self.values(node.child_by_field_name("value")))
+                self._assign(
+                    node.child_by_field_name("name"), self.values(node.child_by_field_name("value"))
+                )
             case "assignment_expression" | "augmented_assignment_expression":
-                self._assign(node.child_by_field_name("left"), self.values(node.child_by_field_name("right")))
+                self._assign(
+                    node.child_by_field_name("left"), self.values(node.child_by_field_name("right"))
+                )
             case "import_statement":
                 self._import(node)
             case "function_declaration" | "class_declaration":
@@ -129,9 +139,11 @@ class _Names:
                     name = trees.text_of(part)
                     self._bind(name, {_member(ref, name) for ref in refs})
                 elif key is not None:
-                    names = self.texts(key.named_children[0]) if key.type == "computed_property_name" else [
-                        trees.text_of(key).strip("'\"")
-                    ]
+                    names = (
+                        self.texts(key.named_children[0])
+                        if key.type == "computed_property_name"
+                        else [trees.text_of(key).strip("'\"")]
+                    )
                     self._assign(inner, {_member(ref, name) for ref in refs for name in names})
                 elif (left := part.child_by_field_name("left")) is not None:
                     name = trees.text_of(left)
@@ -182,7 +194,11 @@ class _Names:
         yield from self._bound.get(name, ())
         if name in GLOBALS:
             yield Ref("globalThis")
-        elif name not in self._own and (name in MODULES or name not in self._bound) and name != "undefined":
+        elif (
+            name not in self._own
+            and (name in MODULES or name not in self._bound)
+            and name != "undefined"
+        ):
             yield Ref(name)
 
     def _member(self, base: Node | None, name: str) -> Iterator[Ref | Const]:
@@ -206,11 +222,21 @@ class _Names:
                     for key in self.texts(args[1] if len(args) > 1 else None):
                         yield from self._member(first, key)
             elif name in ("atob", "decodeURIComponent", "unescape", "String"):
-                yield from (Const(text) for raw in self.texts(first) if (text := _decoded(name, raw)) is not None)
+                yield from (
+                    Const(text)
+                    for raw in self.texts(first)
+                    if (text := _decoded(name, raw)) is not None
+                )
             elif name == "String.fromCharCode":
                 codes = [self.texts(arg) for arg in args]
                 if codes and all(codes):
-                    yield Const("".join(chr(int(c[0], 0)) for c in codes if re.fullmatch(r"\d{1,5}|0x\w{1,4}", c[0])))
+                    yield Const(
+                        "".join(
+                            chr(int(c[0], 0))
+                            for c in codes
+                            if re.fullmatch(r"\d{1,5}|0x\w{1,4}", c[0])
+                        )
+                    )
             elif name.endswith((".bind", ".promisify")) or name == "util.promisify":
                 yield from self.values(first if "promisify" in name else None)
                 yield Ref(name.removesuffix(".bind"))
@@ -229,11 +255,26 @@ class _Names:
         for text in self.texts(base):
             known = [self.texts(arg) for arg in args]
             if name in ("toLowerCase", "toUpperCase", "trim", "toString"):
-                yield Const({"toLowerCase": text.lower(), "toUpperCase": text.upper(), "trim": text.strip()}.get(name, text))
+                yield Const(
+                    {
+                        "toLowerCase": text.lower(),
+                        "toUpperCase": text.upper(),
+                        "trim": text.strip(),
+                    }.get(name, text)
+                )
             elif name == "concat" and all(known):
                 yield Const((text + "".join(k[0] for k in known))[:_MAX_TEXT])
-            elif name in ("replace", "replaceAll") and len(known) == 2 and all(known) and len(text) < 1000:
-                yield Const(text.replace(known[0][0], known[1][0], 1 if name == "replace" else -1)[:_MAX_TEXT])
+            elif (
+                name in ("replace", "replaceAll")
+                and len(known) == 2
+                and all(known)
+                and len(text) < 1000
+            ):
+                yield Const(
+                    text.replace(known[0][0], known[1][0], 1 if name == "replace" else -1)[
+                        :_MAX_TEXT
+                    ]
+                )
 
     def _arrays(self, node: Node) -> Iterator[list[str]]:
         """`[...]`, `"abc".split("")`, and either reversed."""
@@ -248,7 +289,9 @@ class _Names:
             if name == "reverse" and base is not None:
                 yield from (parts[::-1] for parts in self._arrays(base))
             elif name == "split" and arguments(node):
-                for text, by in islice(product(self.texts(base), self.texts(arguments(node)[0])), _MAX_VALUES):
+                for text, by in islice(
+                    product(self.texts(base), self.texts(arguments(node)[0])), _MAX_VALUES
+                ):
                     yield text.split(by) if by else list(text)
 
     def _text(self, node: Node) -> Iterator[str]:
@@ -260,7 +303,11 @@ class _Names:
                 pieces = [_unescaped(trees.text_of(child))]
             else:
                 pieces = [trees.text_of(child)]
-            texts = [a + b for a, b in islice(product(texts, pieces), _MAX_VALUES) if len(a) + len(b) <= _MAX_TEXT]
+            texts = [
+                a + b
+                for a, b in islice(product(texts, pieces), _MAX_VALUES)
+                if len(a) + len(b) <= _MAX_TEXT
+            ]
         yield from texts
 
     def _binary(self, node: Node) -> Iterator[Ref | Const]:
@@ -301,9 +348,16 @@ class _Judge:
             if base is not None and "process.env" in self._names.refs(base):
                 self._seen.add(base.id)
             index = node.child_by_field_name("index")
-            if index is not None and not self._names.values(index) and "globalThis" in self._names.refs(base):
-                self._add(node, "dynamic", "medium", "a global is taken that is known at run time only")
-        if node.type in _USES and node.id not in self._seen and not _is_key(node):
+            if (
+                index is not None
+                and not self._names.values(index)
+                and "globalThis" in self._names.refs(base)
+            ):
+                self._add(
+                    node, "dynamic", "medium", "a global is taken that is known at run time only"
+                )
+        self._seen.update(child.id for child in _named_anew(node))
+        if node.type in _USES and node.id not in self._seen:
             for name in self._names.refs(node):
                 if name.endswith(_DEEP):
                     self._add(node, "code", "high", "constructor.constructor runs text as code")
@@ -318,10 +372,21 @@ class _Judge:
             module, _, last = name.rpartition(".")
             if name in _LOADERS or name == "<require>":
                 if not self._names.texts(first) and first is not None:
-                    self._add(node, "dynamic", "medium", f"{name.strip('<>')} loads what is known at run time only")
+                    self._add(
+                        node,
+                        "dynamic",
+                        "medium",
+                        f"{name.strip('<>')} loads what is known at run time only",
+                    )
             elif name.startswith("child_process."):
                 self._command(node, name, function, args)
-            elif name in ("eval", "Function", "vm.runInThisContext", "vm.runInNewContext", "vm.Script"):
+            elif name in (
+                "eval",
+                "Function",
+                "vm.runInThisContext",
+                "vm.runInNewContext",
+                "vm.Script",
+            ):
                 for text in self._names.texts(args[-1] if name == "Function" and args else first):
                     self._report.judge_nested(text, "javascript", *trees.place(node))
                     if function is not None:
@@ -336,14 +401,19 @@ class _Judge:
         words = [""]
         if len(args) > 1 and args[1].type == "array":
             items = [self._names.texts(item) or ["${_}"] for item in args[1].named_children]
-            words = [" ".join(item[0] if item[0] == "${_}" else shlex.quote(item[0]) for item in items)]
+            words = [
+                " ".join(item[0] if item[0] == "${_}" else shlex.quote(item[0]) for item in items)
+            ]
         elif "File" in name or "spawn" in name:
             words = [""] if len(args) < 2 or args[1].type in ("object", "arrow_function") else []
         if not words:
             return
         level: Level = "medium"
         for program in programs[:4]:
-            level = worse(level, self._report.judge_nested(f"{program} {words[0]}", "shell", *trees.place(node)))
+            level = worse(
+                level,
+                self._report.judge_nested(f"{program} {words[0]}", "shell", *trees.place(node)),
+            )
         self._seen.add(function.id)
         self._add(node, "process", level, f"{name} runs another program")
 
@@ -360,7 +430,9 @@ class _Judge:
                 if found := paths.deleting(path, whole=whole):
                     self._add(node, *found)
             if whole and not known:
-                self._add(node, "delete", "medium", f"fs.{last} deletes a directory named at run time")
+                self._add(
+                    node, "delete", "medium", f"fs.{last} deletes a directory named at run time"
+                )
         if last in WRITES and len(args) > WRITES[last]:
             for path in self._names.texts(args[WRITES[last]]):
                 if found := paths.writing(path):
@@ -374,7 +446,13 @@ _BINDING = {
     "variable_declarator", "assignment_expression", "augmented_assignment_expression", "import_statement",
     "function_declaration", "class_declaration",
 }  # fmt: skip
-_USES = {"identifier", "member_expression", "subscript_expression", "call_expression", "new_expression"}
+_USES = {
+    "identifier",
+    "member_expression",
+    "subscript_expression",
+    "call_expression",
+    "new_expression",
+}
 
 
 def arguments(call: Node) -> list[Node]:
@@ -382,14 +460,19 @@ def arguments(call: Node) -> list[Node]:
     return [] if given is None else [arg for arg in given.named_children if arg.type != "comment"]
 
 
-def _is_key(node: Node) -> bool:
-    """An identifier that names something new, and uses nothing."""
-    parent = node.parent
-    if node.type != "identifier" or parent is None:
-        return False
-    if parent.type in ("variable_declarator", "function_declaration", "class_declaration"):
-        return parent.child_by_field_name("name") == node
-    return parent.type in ("formal_parameters", "import_specifier", "import_clause", "namespace_import", "labeled_statement")
+def _named_anew(node: Node) -> list[Node]:
+    """The identifiers in a node that name something new, and use nothing."""
+    if node.type in ("variable_declarator", "function_declaration", "class_declaration"):
+        name = node.child_by_field_name("name")
+        return [] if name is None else [name]
+    whole = (
+        "formal_parameters",
+        "import_specifier",
+        "import_clause",
+        "namespace_import",
+        "labeled_statement",
+    )
+    return node.named_children if node.type in whole else []
 
 
 def _module(name: str) -> str:
@@ -408,7 +491,11 @@ def _member(ref: Ref, name: str) -> Ref:
     if base == "process" and name == "mainModule":
         return Ref("process.mainModule")
     if name == "constructor":
-        return Ref("<own>.constructor.constructor" if base.endswith(".constructor") else "<own>.constructor")
+        return Ref(
+            "<own>.constructor.constructor"
+            if base.endswith(".constructor")
+            else "<own>.constructor"
+        )
     return Ref(f"{base}.{name}"[:200])
 
 
@@ -433,7 +520,9 @@ def _decoded(name: str, text: str) -> str | None:
 
 
 def _unescaped(text: str) -> str:
-    if found := re.fullmatch(r"\\(?:x([0-9a-fA-F]{2})|u([0-9a-fA-F]{4})|u\{([0-9a-fA-F]{1,6})\})", text):
+    if found := re.fullmatch(
+        r"\\(?:x([0-9a-fA-F]{2})|u([0-9a-fA-F]{4})|u\{([0-9a-fA-F]{1,6})\})", text
+    ):
         code = int(found[1] or found[2] or found[3], 16)
         return chr(code) if code < 0x110000 else ""
     return {"n": "\n", "t": "\t", "r": "\r", "0": "\0"}.get(text[1:], text[1:])

@@ -24,11 +24,13 @@ NAMES: dict[str, Rule] = {
     **_rules("native", "high", "calls native code past JavaScript's checks", """
         process.binding process._linkedBinding process.dlopen Deno.dlopen WebAssembly.System wasi.WASI"""),
     **_rules("network", "medium", "uses the network", """
-        fetch XMLHttpRequest WebSocket EventSource net.* tls.* dgram.* http.request http.get http.createServer
+        fetch XMLHttpRequest WebSocket EventSource net.* tls.* dgram.* http.request http.get
+        http.createServer
         https.request https.get https.createServer http2.* dns.* axios.* axios got.* node-fetch node-fetch.*
         undici.* ws.* superagent.* Deno.connect Deno.listen navigator.sendBeacon"""),
     **_rules("network", "safe", "", "net.isIP net.isIPv4 net.isIPv6"),
-    **_rules("environment", "medium", "hands out all environment variables", "process.env Deno.env.toObject"),
+    **_rules("environment", "medium", "hands out all environment variables",
+        "process.env Deno.env.toObject"),
     **_rules("end", "low", "ends the process", "process.exit process.abort process.reallyExit"),
     **_rules("signal", "medium", "can end other processes", "process.kill"),
     **_rules("escape", "high", "changes what the process is to the system", """
@@ -48,11 +50,13 @@ GLOBALS = {"globalThis", "global", "window", "self", "frames"}
 WRITES = {
     # function of fs: which argument is written to
     "writeFile": 0, "writeFileSync": 0, "appendFile": 0, "appendFileSync": 0, "createWriteStream": 0,
-    "mkdir": 0, "mkdirSync": 0, "copyFile": 1, "copyFileSync": 1, "rename": 1, "renameSync": 1, "cp": 1, "cpSync": 1,
+    "mkdir": 0, "mkdirSync": 0, "copyFile": 1, "copyFileSync": 1, "rename": 1, "renameSync": 1,
+    "cp": 1, "cpSync": 1,
     "symlink": 1, "symlinkSync": 1, "chmod": 0, "chmodSync": 0, "truncate": 0, "truncateSync": 0,
 }  # fmt: skip
 READS = {
-    "readFile", "readFileSync", "createReadStream", "open", "openSync", "readdir", "readdirSync", "copyFile",
+    "readFile", "readFileSync", "createReadStream", "open", "openSync", "readdir", "readdirSync",
+    "copyFile",
     "copyFileSync", "cp", "cpSync", "readlink", "readlinkSync", "opendir", "opendirSync",
 }  # fmt: skip
 DELETES = {"rm", "rmSync", "rmdir", "rmdirSync", "unlink", "unlinkSync"}

@@ -94,7 +94,11 @@ class Names:
         self._memo: dict[int, Values] = {}
         self._changed = False
         self._depth = 0
+        self._recursive: set[int] = set()
         for node, function, _ in places:
+            called = getattr(node.func, "id", None) if isinstance(node, ast.Call) else None
+            if called is not None and called == getattr(function, "name", None):
+                self._recursive.add(id(function))
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
                 self._functions[id(node)] = node
                 if isinstance(node, ast.Lambda):
@@ -104,13 +108,15 @@ class Names:
         for child in ast.iter_child_nodes(places[0].node):
             if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
                 self._own.add(child.name)
-        deleted = {n.id for n, *_ in places if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Del)}
+        deleted = {
+            n.id for n, *_ in places if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Del)
+        }
         self._own -= deleted
         binding = [p for p in places if isinstance(p.node, _BINDING)]
         for _ in range(_ROUNDS):
             self._changed = False
-            for node, function, _loop in binding:
-                self._bind_all(node, function)
+            for place in binding:
+                self._bind_all(place.node)
             if not self._changed:
                 break
             self._memo.clear()
@@ -136,6 +142,10 @@ class Names:
         self._memo[id(node)] = found
         return found
 
+    def is_recursive(self, function: ast.AST | None) -> bool:
+        """Whether a function calls itself by its name."""
+        return id(function) in self._recursive
+
     def refs(self, node: ast.AST | None) -> list[str]:
         return [value.name for value in self.values(node) if isinstance(value, Ref)]
 
@@ -154,16 +164,18 @@ class Names:
 
     # Binding.
 
-    def _bind_all(self, node: ast.AST, function: ast.AST | None) -> None:
+    def _bind_all(self, node: ast.AST) -> None:
         match node:
             case ast.Import(names=names):
                 for alias in names:
-                    target = alias.name if alias.asname else alias.name.partition(".")[0]
-                    self._bind(alias.asname or target, {Ref(_canonical(target))})
-            case ast.ImportFrom(module=module, names=names, level=0):
+                    module = alias.name if alias.asname else alias.name.partition(".")[0]
+                    self._bind(alias.asname or module, {Ref(_canonical(module))})
+            case ast.ImportFrom(module=source, names=names, level=0):
                 for alias in names:
-                    for name in EXPORTS.get(module or "", ()) if alias.name == "*" else (alias.name,):
-                        self._bind(alias.asname or name, {_member(Ref(module or ""), name)})
+                    for name in (
+                        EXPORTS.get(source or "", ()) if alias.name == "*" else (alias.name,)
+                    ):
+                        self._bind(alias.asname or name, {_member(Ref(source or ""), name)})
             case ast.Assign(targets=targets, value=value):
                 for target in targets:
                     self._assign(target, self.values(value), value)
@@ -189,11 +201,13 @@ class Names:
                     if isinstance(statement, ast.Assign):
                         for target in statement.targets:
                             if isinstance(target, ast.Name):
-                                self._note(self._attributes, target.id, self.values(statement.value))
+                                self._note(
+                                    self._attributes, target.id, self.values(statement.value)
+                                )
             case ast.Call(func=func, args=args, keywords=keywords):
-                for value in self.values(func):
-                    if isinstance(value, Function):
-                        self._pass(self._functions[value.key].args, args, keywords)
+                for called in self.values(func):
+                    if isinstance(called, Function):
+                        self._pass(self._functions[called.key].args, args, keywords)
 
     def _defaults(self, args: ast.arguments) -> None:
         positional = [*args.posonlyargs, *args.args]
@@ -449,7 +463,6 @@ class Names:
             ) if name == target and "builtins.chr" in self.refs(func):
                 for items in self.constants(source):
                     if isinstance(items, tuple | bytes):
-                        self._report.spend(len(items))
                         letters = [folding.call("builtins.chr", (i,)) for i in items]
                         yield Const(tuple(letters))
 
@@ -522,5 +535,3 @@ def _slice(node: ast.Slice) -> slice | None:
             case _:
                 return None
     return slice(*parts)
-
-

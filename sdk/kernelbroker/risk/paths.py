@@ -63,7 +63,18 @@ SECRETS: dict[str, Level] = {
     "*/id_rsa": "high",
     "*/id_ed25519": "high",
 }
-_SYSTEM = ("/bin", "/boot", "/dev", "/etc", "/lib", "/lib64", "/opt", "/proc", "/root", "/run")
+_SYSTEM: tuple[str, ...] = (
+    "/bin",
+    "/boot",
+    "/dev",
+    "/etc",
+    "/lib",
+    "/lib64",
+    "/opt",
+    "/proc",
+    "/root",
+    "/run",
+)
 _SYSTEM += ("/sbin", "/sys", "/usr", "/var", "/home", "/srv")
 _DEVICES = re.compile(r"/dev/(sd|hd|vd|xvd|nvme|mmcblk|loop|dm-|md|mapper/|disk/|k?mem)")
 _AT_LOGIN = re.compile(r".*/\.(bashrc|profile|bash_profile|zshrc|ssh/.*)|/etc/.*")
@@ -99,7 +110,9 @@ def writing(path: str) -> Judged | None:
     if where.startswith(("/dev/tcp/", "/dev/udp/")):
         return Judged("network", "high", "/dev/tcp opens a connection")
     if _DEVICES.match(where):
-        return Judged("device", "critical", "writing to a disk or to memory as a device destroys it")
+        return Judged(
+            "device", "critical", "writing to a disk or to memory as a device destroys it"
+        )
     if where == "/proc/sysrq-trigger":
         return Judged("device", "critical", "/proc/sysrq-trigger can stop the machine")
     if is_workspace(where) or where in _HARMLESS or where.startswith("/dev/fd/"):

@@ -12,6 +12,7 @@ import re
 import warnings
 from collections.abc import Iterable
 
+from ..protocol.findings import Level
 from . import paths, trees
 from .cells import Part, parts
 from .names import DOWNLOAD, Names, Place, walk
@@ -84,7 +85,9 @@ def _parsed(code: str) -> ast.Module:
 def _readable(code: str) -> Iterable[list[ast.stmt]]:
     """The statements of each block that parses, where a block begins at the left margin."""
     lines = code.splitlines(keepends=True)
-    starts = [i for i, line in enumerate(lines) if line[:1] not in (" ", "\t", "\n", "#", ")", "]", "}")]
+    starts = [
+        i for i, line in enumerate(lines) if line[:1] not in (" ", "\t", "\n", "#", ")", "]", "}")
+    ]
     for start, end in itertools.pairwise([*starts[:2000], len(lines)]):
         try:
             block = _parsed("".join(lines[start:end])).body
@@ -151,12 +154,19 @@ class _Judge:
             self._seen.add(id(node.func))
         self._calls.look_at_paths(node, names)
         for name in names:
-            if name in ("builtins.getattr", "builtins.vars", "inspect.getattr_static") and node.args:
+            if (
+                name in ("builtins.getattr", "builtins.vars", "inspect.getattr_static")
+                and node.args
+            ):
                 for key in self._names.texts(node.args[1]) if len(node.args) > 1 else ():
                     self._dunder(node, node.args[0], key)
-        if isinstance(node.func, ast.Attribute) and node.func.attr in ("format", "format_map"):
-            if any(_ASKS_TOO_MUCH.search(text) for text in self._names.texts(node.func.value)):
-                self._add(node, "the format string", DUNDERS["__globals__"])
+        formats = isinstance(node.func, ast.Attribute) and node.func.attr in (
+            "format",
+            "format_map",
+        )
+        texts = self._names.texts(node.func.value) if formats else []  # type: ignore[attr-defined]
+        if any(_ASKS_TOO_MUCH.search(text) for text in texts):
+            self._add(node, "the format string", DUNDERS["__globals__"])
 
     def _subscript(self, node: ast.Subscript, base: ast.expr) -> None:
         stores = isinstance(node.ctx, ast.Store)
@@ -168,8 +178,12 @@ class _Judge:
                     self._add(node, name, Rule("tamper", "high", "is made to load other code"))
             elif name == "sys.modules" and stores:
                 self._add(node, name, Rule("tamper", "medium", "is given another module"))
-            elif not keys and not stores and name in ("sys.modules", "builtins", "builtins.__dict__"):
-                self._add(node, name, Rule("dynamic", "high", "gives what is known at run time only"))
+            elif (
+                not keys and not stores and name in ("sys.modules", "builtins", "builtins.__dict__")
+            ):
+                self._add(
+                    node, name, Rule("dynamic", "high", "gives what is known at run time only")
+                )
 
     def _dunder(self, node: ast.expr, base: ast.expr, name: str) -> None:
         if name == "__subclasses__":
@@ -177,7 +191,7 @@ class _Judge:
                 isinstance(part, ast.Attribute) and part.attr in ANCESTRY for part in _chain(base)
             )
             known = climbed or not isinstance(base, ast.Name | ast.Attribute)
-            level = "high" if known else "low"
+            level: Level = "high" if known else "low"
             self._add(node, name, Rule("dunder", level, "gives every class below another"))
         elif rule := DUNDERS.get(name):
             self._add(node, name, rule)

@@ -37,7 +37,9 @@ class Calls:
                 for path in self._texts(arg):
                     if found := paths.reading(path):
                         self._add(node, *found)
-                    elif last.startswith("read_") and path.startswith(("http://", "https://", "ftp://")):
+                    elif last.startswith("read_") and path.startswith(
+                        ("http://", "https://", "ftp://")
+                    ):
                         self._add(node, "network", "low", "reads data over the network")
         if last in WRITERS:
             at = WRITERS[last]
@@ -77,7 +79,7 @@ class Calls:
             pass
         elif _is_compiled(first):
             pass  # the call of compile is a finding of its own
-        elif isinstance(first, ast.Lambda) or name in _TIMERS and not isinstance(first, _TEXT):
+        elif isinstance(first, ast.Lambda) or (name in _TIMERS and not isinstance(first, _TEXT)):
             pass
         else:
             level: Level = "high" if runs else "medium"
@@ -131,12 +133,7 @@ class Calls:
             self._add(node, "signal", level, f"{name} {NAMES[name].reason}")
 
     def forking(self, name: str, node: ast.Call, place: Place) -> None:
-        own = getattr(place.function, "name", None)
-        recurs = own and any(
-            isinstance(inner, ast.Call) and isinstance(inner.func, ast.Name) and inner.func.id == own
-            for inner in ast.walk(place.function or node)
-        )
-        if place.in_loop or recurs:
+        if place.in_loop or self._names.is_recursive(place.function):
             self._add(node, "exhaustion", "critical", f"{name} in a loop is a fork bomb")
         else:
             self._add(node, "process", NAMES[name].level, f"{name} {NAMES[name].reason}")
@@ -152,7 +149,9 @@ class Calls:
         if name == "yaml.load":
             loader = _argument(node, 1, "Loader")
             if not any("Safe" in ref or "Base" in ref for ref in self._names.refs(loader)):
-                self._add(node, "pickle", "medium", "yaml.load without SafeLoader runs what the data says")
+                self._add(
+                    node, "pickle", "medium", "yaml.load without SafeLoader runs what the data says"
+                )
         elif any(self._names.constants(_argument(node, 2, "allow_pickle"))):
             self._add(node, "pickle", "low", f"{name} with allow_pickle runs what the file says")
 
@@ -177,7 +176,11 @@ class Calls:
                 found.append(shlex.join(value))
         if not found and isinstance(first, ast.List | ast.Tuple) and self._is_python(first):
             words = [self._texts(item) or ["${_}"] for item in first.elts[1:]]
-            found.append(" ".join(["python3", *(w[0] if w[0] == "${_}" else shlex.quote(w[0]) for w in words)]))
+            found.append(
+                " ".join(
+                    ["python3", *(w[0] if w[0] == "${_}" else shlex.quote(w[0]) for w in words)]
+                )
+            )
         return found
 
     def _is_python(self, command: ast.List | ast.Tuple) -> bool:
@@ -207,17 +210,26 @@ _TIMERS = {"timeit.timeit", "timeit.repeat", "timeit.Timer", "cProfile.run", "pr
 _Look = Callable[[Calls, str, ast.Call, Place], None]
 
 LOOKED_INTO: dict[str, _Look] = {
-    **{name: Calls.command for name, rule in NAMES.items() if rule.rule == "process" and "*" not in name},
+    **{
+        name: Calls.command
+        for name, rule in NAMES.items()
+        if rule.rule == "process" and "*" not in name
+    },
     **dict.fromkeys(("builtins.exec", "builtins.eval", "builtins.compile"), Calls.code),
     **dict.fromkeys(("IPython.shell.run_cell", "IPython.shell.ex", "IPython.shell.ev"), Calls.code),
     **dict.fromkeys(_TIMERS, Calls.code),
-    **dict.fromkeys(("builtins.getattr", "builtins.__import__", "importlib.import_module"), Calls.lookup),
+    **dict.fromkeys(
+        ("builtins.getattr", "builtins.__import__", "importlib.import_module"), Calls.lookup
+    ),
     **dict.fromkeys(("builtins.open", "os.open", "pathlib.Path.open"), Calls.opening),
-    **dict.fromkeys(("shutil.rmtree", "os.remove", "os.unlink", "os.rmdir", "os.removedirs"), Calls.deleting),
+    **dict.fromkeys(
+        ("shutil.rmtree", "os.remove", "os.unlink", "os.rmdir", "os.removedirs"), Calls.deleting
+    ),
     **dict.fromkeys(("os.kill", "os.killpg"), Calls.killing),
     **dict.fromkeys(("os.fork", "os.forkpty"), Calls.forking),
     **dict.fromkeys(
-        ("pickle.loads", "pickle.load", "dill.loads", "cloudpickle.loads", "pickle.Unpickler"), Calls.unpickling
+        ("pickle.loads", "pickle.load", "dill.loads", "cloudpickle.loads", "pickle.Unpickler"),
+        Calls.unpickling,
     ),
     **dict.fromkeys(("yaml.load", "numpy.load"), Calls.loading),
 }
@@ -225,7 +237,9 @@ LOOKED_INTO: dict[str, _Look] = {
 
 def _argument(node: ast.Call, index: int, *names: str) -> ast.expr | None:
     """An argument by its place or by one of its names."""
-    if len(node.args) > index and not any(isinstance(a, ast.Starred) for a in node.args[: index + 1]):
+    if len(node.args) > index and not any(
+        isinstance(a, ast.Starred) for a in node.args[: index + 1]
+    ):
         return node.args[index]
     return next((keyword.value for keyword in node.keywords if keyword.arg in names), None)
 

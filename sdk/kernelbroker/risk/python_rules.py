@@ -135,7 +135,9 @@ SAME_AS = {
 }  # fmt: skip
 """Names by which something better known goes as well."""
 
-KNOWN_BUILTINS = {name: f"builtins.{name}" for name in dir(builtins) if not name.startswith("_")} | {
+KNOWN_BUILTINS = {
+    name: f"builtins.{name}" for name in dir(builtins) if not name.startswith("_")
+} | {
     "__import__": "builtins.__import__",
     "__builtins__": "builtins",
     "__loader__": "<loader>",
@@ -145,8 +147,10 @@ KNOWN_BUILTINS = {name: f"builtins.{name}" for name in dir(builtins) if not name
 USUAL = {
     name: name
     for name in (
-        "asyncio", "base64", "builtins", "codecs", "ctypes", "importlib", "marshal", "mmap", "os", "pathlib",
-        "pickle", "pty", "requests", "runpy", "shutil", "socket", "subprocess", "sys", "types", "urllib", "yaml",
+        "asyncio", "base64", "builtins", "codecs", "ctypes", "importlib", "marshal", "mmap", "os",
+        "pathlib",
+        "pickle", "pty", "requests", "runpy", "shutil", "socket", "subprocess", "sys", "types",
+        "urllib", "yaml",
         "zlib", "joblib",
     )
 } | {"np": "numpy", "pd": "pandas", "Path": "pathlib.Path"}  # fmt: skip
@@ -156,7 +160,9 @@ _DANGEROUS_MODULES = ("os", "subprocess", "builtins", "ctypes", "sys", "importli
 
 EXPORTS: dict[str, tuple[str, ...]] = {
     module: tuple(
-        name.removeprefix(f"{module}.") for name in NAMES if name.startswith(f"{module}.") and "*" not in name
+        name.removeprefix(f"{module}.")
+        for name in NAMES
+        if name.startswith(f"{module}.") and "*" not in name
     )
     for module in {name.partition(".")[0] for name in NAMES}
 }
@@ -166,9 +172,11 @@ DANGEROUS_MODULES = frozenset(_DANGEROUS_MODULES)
 """Taking from these what is only known at run time is a finding."""
 
 READERS = {
-    "open", "Path", "PurePath", "listdir", "scandir", "walk", "glob", "iglob", "rglob", "loadtxt", "genfromtxt",
+    "open", "Path", "PurePath", "listdir", "scandir", "walk", "glob", "iglob", "rglob", "loadtxt",
+    "genfromtxt",
     "fromfile", "copy", "copy2", "copyfile", "copytree", "move", "readlink", "symlink", "link", "read_text",
-    "read_bytes", "getline", "getlines", "input", "FileInput", "load", "connect", "ZipFile", "unpack_archive",
+    "read_bytes", "getline", "getlines", "input", "FileInput", "load", "connect", "ZipFile",
+    "unpack_archive",
     "rename", "replace", "stat", "read_table", "scan_csv",
 }  # fmt: skip
 """Functions, by their last name, whose arguments may be paths; `read_...` are as well."""

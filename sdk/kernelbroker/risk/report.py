@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -10,7 +11,10 @@ from ..protocol.findings import LEVELS, Assessment, Finding, Language, Level
 MAX_FINDINGS = 50
 _MAX_GATHERED = 1000
 _BUDGET = 400_000
-"""Steps; a cell of 100,000 characters needs some 150,000, in half a second."""
+"""Steps, and so memory; a cell of 100,000 characters needs some 150,000."""
+_CPU_S = 0.8
+"""Of this thread; looked at every `_LOOK` steps."""
+_LOOK = 64
 
 
 class TooMuch(Exception):
@@ -35,11 +39,13 @@ class Report:
         self._found: dict[tuple[str, int, str], Finding] = {}
         self._worst: Level = "safe"
         self._budget = _BUDGET
+        self._ends_at = time.thread_time() + _CPU_S
 
-    def spend(self, steps: int = 1) -> None:
+    def spend(self) -> None:
         """Raises TooMuch."""
-        self._budget -= steps
-        if self._budget < 0:
+        self._budget -= 1
+        if self._budget < 0 or (self._budget % _LOOK == 0 and time.thread_time() > self._ends_at):
+            self._budget = 0
             raise TooMuch
 
     def add(self, rule: str, level: Level, reason: str, line: int = 1, column: int = 1) -> None:
@@ -76,7 +82,7 @@ class Report:
     def assessment(self, language: Language) -> Assessment:
         worst_first = sorted(self._found.values(), key=lambda found: -_rank(found.level))
         kept = sorted(worst_first[:MAX_FINDINGS], key=lambda found: (found.line, found.column))
-        level = max((found.level for found in kept), key=_rank, default="safe")
+        level = worse("safe", *(found.level for found in kept))
         return Assessment(language=language, level=level, findings=kept)
 
     @property

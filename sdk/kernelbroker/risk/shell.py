@@ -65,13 +65,18 @@ class _Judge:
             if child.type == "variable_assignment":
                 name = child.child_by_field_name("name")
                 if name is not None and trees.text_of(name).startswith("LD_"):
-                    self._report.add("tamper", "high", "a program is made to load other code", *trees.place(child))
+                    self._report.add(
+                        "tamper",
+                        "high",
+                        "a program is made to load other code",
+                        *trees.place(child),
+                    )
         self._commands.judge(self._words.argv(node), trees.place(node), self._fed.get(node.id))
 
     def _pipeline(self, node: Node) -> None:
         steps = [child for child in node.named_children if child.type != "comment"]
-        for i, step in enumerate(steps[1:], 1):
-            self._feed(step, self._words.piped(steps[:i]))
+        for step, text in zip(steps[1:], self._words.flow(steps[:-1]), strict=True):
+            self._feed(step, text)
 
     def _redirected(self, node: Node) -> None:
         body = node.child_by_field_name("body")
@@ -111,7 +116,9 @@ class _Judge:
     def _redirect(self, node: Node) -> None:
         operator = next((child.type for child in node.children if not child.is_named), ">")
         destination = node.child_by_field_name("destination")
-        if destination is None or operator in (">&", "<&") and trees.text_of(destination).isdigit():
+        if destination is None or (
+            operator in (">&", "<&") and trees.text_of(destination).isdigit()
+        ):
             return
         path = self._words.text(destination)
         found = paths.reading(path) if operator == "<" else paths.writing(path)
@@ -132,14 +139,25 @@ class _Judge:
             inner = (child for child in trees.walk(node, self._report) if child.type == "pipeline")
             bomb = any(len(re.findall(called, trees.text_of(pipe))) > 1 for pipe in inner)
             if bomb or re.search(rf"{called}\s*&(?!&)", body):
-                self._report.add("exhaustion", "critical", "a function that starts itself over and over", *trees.place(node))
+                self._report.add(
+                    "exhaustion",
+                    "critical",
+                    "a function that starts itself over and over",
+                    *trees.place(node),
+                )
 
     def _loop(self, node: Node) -> None:
         condition, body = node.child_by_field_name("condition"), node.child_by_field_name("body")
-        if condition is None or body is None or trees.text_of(condition).strip("; \n") not in ("true", ":", "[ 1 ]"):
+        if (
+            condition is None
+            or body is None
+            or trees.text_of(condition).strip("; \n") not in ("true", ":", "[ 1 ]")
+        ):
             return
         if any(child.type == "&" for child in body.children):
-            self._report.add("exhaustion", "high", "starts programs without end", *trees.place(node))
+            self._report.add(
+                "exhaustion", "high", "starts programs without end", *trees.place(node)
+            )
 
 
 def _function_name(node: Node) -> str:

@@ -20,7 +20,8 @@ COMMANDS: dict[str, Rule] = {
         dig nslookup host ping whois nmap masscan mail sendmail"""),
     **_rules("network", "high", "joins programs to connections", "nc ncat netcat socat"),
     **_rules("device", "critical", "destroys what a disk holds", """
-        mkfs mkfs.ext2 mkfs.ext3 mkfs.ext4 mkfs.xfs mkfs.btrfs mke2fs mkswap wipefs fdisk sfdisk parted blkdiscard
+        mkfs mkfs.ext2 mkfs.ext3 mkfs.ext4 mkfs.xfs mkfs.btrfs mke2fs mkswap wipefs fdisk sfdisk
+        parted blkdiscard
         hdparm"""),
     **_rules("escape", "high", "changes what the process is to the system", """
         nsenter unshare chroot mount umount pivot_root setcap capsh insmod modprobe rmmod kexec losetup
@@ -34,13 +35,26 @@ COMMANDS: dict[str, Rule] = {
     **_rules("secrets", "medium", "shows what was typed before", "history"),
     **_rules("signal", "medium", "can end other processes", "pkill killall killall5"),
     **_rules("process", "medium", "starts another terminal or session", "screen tmux script expect"),
-    **_rules("install", "low", "installs software", "pip pip3 npm yarn conda mamba apt apt-get uv gem cargo"),
+    **_rules("install", "low", "installs software",
+        "pip pip3 npm yarn conda mamba apt apt-get uv gem cargo"),
     **_rules("mining", "critical", "mines coins", "xmrig minerd cpuminer ethminer t-rex"),
 }  # fmt: skip
 
 SHELLS = {"sh", "bash", "dash", "zsh", "ksh", "ash", "fish", "rbash"}
 INTERPRETERS = {"python": "python", "python2": "python", "python3": "python", "node": "javascript"}
-OTHER_INTERPRETERS = {"perl", "ruby", "php", "lua", "awk", "gawk", "mawk", "osascript", "tclsh", "R", "Rscript"}
+OTHER_INTERPRETERS = {
+    "perl",
+    "ruby",
+    "php",
+    "lua",
+    "awk",
+    "gawk",
+    "mawk",
+    "osascript",
+    "tclsh",
+    "R",
+    "Rscript",
+}
 DOWNLOADERS = {"curl", "wget", "fetch", "aria2c", "nc", "ncat", "http", "https", "lynx"}
 
 WRAPPERS: dict[str, str] = {
@@ -55,14 +69,18 @@ SKIPPED = {"timeout": 1, "taskset": 1, "flock": 1, "chrt": 1}
 
 READERS = {
     "cat", "less", "more", "head", "tail", "tac", "nl", "od", "xxd", "hexdump", "strings", "base64", "grep",
-    "egrep", "fgrep", "sed", "awk", "cut", "sort", "uniq", "wc", "cp", "mv", "tar", "zip", "gzip", "bzip2", "xz",
-    "diff", "cmp", "find", "ls", "stat", "file", "scp", "rsync", "curl", "wget", "tee", "dd", "ln", "rev", "paste",
-    "join", "source", ".", "read", "md5sum", "sha256sum", "openssl", "gpg", "nc", "install", "jq", "vi", "nano",
+    "egrep", "fgrep", "sed", "awk", "cut", "sort", "uniq", "wc", "cp", "mv", "tar", "zip", "gzip",
+    "bzip2", "xz",
+    "diff", "cmp", "find", "ls", "stat", "file", "scp", "rsync", "curl", "wget", "tee", "dd", "ln",
+    "rev", "paste",
+    "join", "source", ".", "read", "md5sum", "sha256sum", "openssl", "gpg", "nc", "install", "jq",
+    "vi", "nano",
 }  # fmt: skip
 """Commands whose arguments may be paths that are read."""
 
 WRITERS: dict[str, str] = {
     # command: which of its arguments it writes to
-    "tee": "all", "touch": "all", "mkdir": "all", "cp": "last", "mv": "last", "ln": "last", "install": "last",
+    "tee": "all", "touch": "all", "mkdir": "all", "cp": "last", "mv": "last", "ln": "last",
+    "install": "last",
     "truncate": "all", "mkfifo": "all", "mknod": "all", "chattr": "last",
 }  # fmt: skip

@@ -9,6 +9,7 @@ import base64
 import binascii
 import codecs
 import re
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from .report import Report
@@ -24,7 +25,14 @@ _MAX_WORDS = 256
 _MAX_DEPTH = 40
 _BRACES = re.compile(r"\{([^{}\s]*,[^{}\s]*)\}")
 _ESCAPE = re.compile(r"\\(.)", re.DOTALL)
-_STATIC = {"HOME": "~", "IFS": " ", "SHELL": "/bin/bash", "PWD": "/data", "USER": "user", "PATH": "/usr/bin:/bin"}
+_STATIC = {
+    "HOME": "~",
+    "IFS": " ",
+    "SHELL": "/bin/bash",
+    "PWD": "/data",
+    "USER": "user",
+    "PATH": "/usr/bin:/bin",
+}
 
 
 class Words:
@@ -97,7 +105,11 @@ class Words:
         raw = node.text or b""
         pieces, position = [], node.start_byte
         for child in node.children:
-            pieces.append(raw[position - node.start_byte : child.start_byte - node.start_byte].decode("utf-8", "replace"))
+            pieces.append(
+                raw[position - node.start_byte : child.start_byte - node.start_byte].decode(
+                    "utf-8", "replace"
+                )
+            )
             if child.is_named and child.type not in ("string_content", "heredoc_content"):
                 pieces.append(self.text(child))
             elif child.type != '"':
@@ -110,8 +122,18 @@ class Words:
         inner = [child for child in node.named_children if child.type != "comment"]
         names = [child for child in inner if child.type == "variable_name"]
         if not names:
-            return "" if inner and inner[0].type == "special_variable_name" and text_of(node) in ("$@", "$*") else UNKNOWN
-        operators = [child.type for child in node.children if not child.is_named and child.type not in ("$", "${", "}")]
+            return (
+                ""
+                if inner
+                and inner[0].type == "special_variable_name"
+                and text_of(node) in ("$@", "$*")
+                else UNKNOWN
+            )
+        operators = [
+            child.type
+            for child in node.children
+            if not child.is_named and child.type not in ("$", "${", "}")
+        ]
         value = self.variables.get(text_of(names[0]))
         if not operators:
             return UNKNOWN if value is None else value
@@ -136,20 +158,26 @@ class Words:
 
     def piped(self, steps: list[Node]) -> str:
         """The output of commands that feed each other."""
+        return list(self.flow(steps))[-1]
+
+    def flow(self, steps: list[Node]) -> Iterator[str]:
+        """The output of each command of a pipeline."""
         flowing = ""
         for step in steps:
             if step.type == "redirected_statement" and step.named_children:
                 step = step.named_children[0]
-            if step.type != "command":
-                return UNKNOWN
-            flowing = _filter(self.argv(step), flowing)
-        return flowing
+            flowing = _filter(self.argv(step), flowing) if step.type == "command" else UNKNOWN
+            yield flowing
 
     def argv(self, command: Node) -> list[str]:
         """The words of a command, assignments and redirections left out."""
         found: list[str] = []
         for child in command.named_children:
-            if child.type == "variable_assignment" or "redirect" in child.type or child.type == "comment":
+            if (
+                child.type == "variable_assignment"
+                or "redirect" in child.type
+                or child.type == "comment"
+            ):
                 continue
             for inner in child.children if child.type == "command_name" else [child]:
                 found.extend(self.split(inner))
@@ -196,7 +224,9 @@ def _filter(argv: list[str], text: str) -> str:
 def _translated(text: str, source: str, target: str) -> str:
     def spread(letters: str) -> str:
         return re.sub(
-            r"(\w)-(\w)", lambda m: "".join(map(chr, range(ord(m[1]), min(ord(m[2]), 0x250) + 1))), letters
+            r"(\w)-(\w)",
+            lambda m: "".join(map(chr, range(ord(m[1]), min(ord(m[2]), 0x250) + 1))),
+            letters,
         )
 
     return text.translate(dict(zip(map(ord, spread(source)), spread(target), strict=False)))
@@ -211,11 +241,13 @@ def _ansi_c(text: str) -> str:
 
 def _braces(text: str) -> list[str]:
     """`{a,b}` spread out, within bounds."""
-    waiting, found = [text], []
+    waiting, found = [text], list[str]()
     while waiting and len(found) + len(waiting) < 64:
         word = waiting.pop(0)
         if brace := _BRACES.search(word):
-            waiting.extend(word[: brace.start()] + part + word[brace.end() :] for part in brace[1].split(","))
+            waiting.extend(
+                word[: brace.start()] + part + word[brace.end() :] for part in brace[1].split(",")
+            )
         else:
             found.append(word)
     return found + waiting
