@@ -50,7 +50,7 @@ def judge(code: str, report: Report) -> None:
         elif part.language == "shell" and not trees.is_available():
             report.add("process", "high", "a shell command is run", part.line)
         else:
-            report.judge_nested(part.code, part.language, part.line, 1)
+            report.judge_part(part.code, part.language, part.line)
 
 
 def _judge_magic(part: Part, report: Report) -> None:

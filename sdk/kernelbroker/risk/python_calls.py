@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import shlex
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeGuard
 
 from ..protocol.findings import Level
 from . import paths, trees
@@ -67,6 +67,8 @@ class Calls:
     def code(self, name: str, node: ast.Call, _place: Place) -> None:
         """Text is run as code, or made into some."""
         first = _argument(node, 0, "source", "stmt", "statement", "raw_cell", "string")
+        while _is_compiled(first):
+            first = _argument(first, 0, "source")
         if first is None:
             return
         runs = name != "builtins.compile"
@@ -77,8 +79,6 @@ class Calls:
                 self._nested(text, "python", node)
         elif any(not isinstance(value, str) for value in self._names.constants(first)):
             pass
-        elif _is_compiled(first):
-            pass  # the call of compile is a finding of its own
         elif isinstance(first, ast.Lambda) or (name in _TIMERS and not isinstance(first, _TEXT)):
             pass
         else:
@@ -244,7 +244,7 @@ def _argument(node: ast.Call, index: int, *names: str) -> ast.expr | None:
     return next((keyword.value for keyword in node.keywords if keyword.arg in names), None)
 
 
-def _is_compiled(node: ast.expr) -> bool:
+def _is_compiled(node: ast.expr | None) -> TypeGuard[ast.Call]:
     return isinstance(node, ast.Call) and getattr(node.func, "id", "") == "compile"
 
 

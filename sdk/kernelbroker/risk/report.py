@@ -69,6 +69,10 @@ class Report:
         inner, self._worst = self._worst, max(before, self._worst, key=_rank)
         return inner
 
+    def judge_part(self, code: str, language: Language, line: int) -> None:
+        """Judge code of another language that begins on this line of the code."""
+        self._nested("\n" * (line - 1) + code, language, self)
+
     @contextmanager
     def at(self, line: int, column: int) -> Iterator[None]:
         """Whatever is found meanwhile stands at this place."""
