@@ -62,7 +62,7 @@ def test_what_is_too_large_says_so() -> None:
 
 
 @given(st.sampled_from(LANGUAGES), st.text(max_size=300))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 def test_no_text_makes_it_fail(language: Language, code: str) -> None:
     """Any text has an assessment."""
     assert isinstance(assess(code, language), Assessment)

@@ -26,8 +26,6 @@ Mode: TypeAlias = Literal["off", "warn", "confirm", "block"]
 CONFIRMATION_S = 300.0
 _MAX_CONFIRMATIONS = 10_000
 """Tokens that are out at once; the oldest is forgotten first."""
-_IN_PLACE_CHARS = 1_000
-"""Code as short as this is judged within a few milliseconds, which a thread is not worth."""
 _NAMED = 3
 """Findings that an error names in its message."""
 
@@ -133,13 +131,11 @@ class Policies:
 
 
 async def judged(code: str, language: Language) -> Assessment:
-    """An assessment, made in a thread where the code is long.
+    """An assessment, made in a thread: even short code can take a tenth of a second.
 
     Raises:
         Unavailable: code of this language cannot be judged here.
     """
-    if len(code) <= _IN_PLACE_CHARS:
-        return _assess(code, language)
     return await asyncio.to_thread(_assess, code, language)
 
 

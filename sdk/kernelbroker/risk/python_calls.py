@@ -77,13 +77,17 @@ class Calls:
         elif texts := self._texts(first):
             for text in texts[:_MAX_COMMANDS]:
                 self._nested(text, "python", node)
-        elif any(not isinstance(value, str) for value in self._names.constants(first)):
-            pass
-        elif isinstance(first, ast.Lambda) or (name in _TIMERS and not isinstance(first, _TEXT)):
+        elif self._is_no_text(name, first):
             pass
         else:
             level: Level = "high" if runs else "medium"
             self._add(node, "code", level, f"{name} runs text that is made at run time")
+
+    def _is_no_text(self, name: str, first: ast.expr) -> bool:
+        """A function that is timed, say, or a constant that no code can be."""
+        if name in _TIMERS and not isinstance(first, _TEXT):
+            return True
+        return bool(self._names.constants(first))  # of which none is text
 
     def lookup(self, name: str, node: ast.Call, _place: Place) -> None:
         """`getattr` of a module, and imports, by a name that is not known before."""
