@@ -15,10 +15,11 @@ from collections.abc import Iterable
 from ..protocol.findings import Level
 from . import paths, trees
 from .cells import Part, parts
-from .names import DOWNLOAD, Names, Place, walk
+from .names import Names
 from .python_calls import LOOKED_INTO, Calls
 from .python_rules import ANCESTRY, DUNDERS, NAMES, Rule
 from .report import Report
+from .values import DOWNLOAD, Place, walk
 
 _MAGICS = {
     "run": Rule("code", "low", "%run runs a file as code"),

@@ -9,9 +9,10 @@ from typing import Any, TypeGuard
 
 from ..protocol.findings import Level
 from . import paths, trees
-from .names import DOWNLOAD, Names, Place
+from .names import Names
 from .python_rules import DANGEROUS_MODULES, NAMES, READERS, WRITERS
 from .report import Report, worse
+from .values import DOWNLOAD, Place
 
 _MAX_COMMANDS = 4
 
