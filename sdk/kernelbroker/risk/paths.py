@@ -150,7 +150,8 @@ def _secret(where: str) -> str | None:
         for path, known in _NAMED.items():
             if _same_depth(where, path) and fnmatch.fnmatchcase(path, where):
                 return known
-    lead = where if where.startswith(("/", HOME)) else f"{HOME}/{where}"
+    climbed = re.sub(r"^(\.\./)+", "/", where)  # as if from just below the root
+    lead = climbed if climbed.startswith(("/", HOME)) else f"{HOME}/{where}"
     for known in SECRETS:
         if fnmatch.fnmatchcase(lead, known):
             return known

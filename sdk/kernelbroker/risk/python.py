@@ -29,6 +29,18 @@ _MAGICS = {
     "perl": Rule("code", "medium", "the cell is handed to another interpreter"),
     "ruby": Rule("code", "medium", "the cell is handed to another interpreter"),
 }
+_HANDED_OUT = {
+    "stdout",
+    "stderr",
+    "stdin",
+    "path",
+    "argv",
+    "displayhook",
+    "excepthook",
+    "ps1",
+    "ps2",
+}
+"""What of `sys` is there to be replaced."""
 _ASKS_TOO_MUCH = re.compile(r"__(globals|subclasses|builtins|code|mro|bases)__")
 
 
@@ -139,11 +151,12 @@ class _Judge:
         """A name that there is a rule for."""
         if id(node) in self._seen:
             return
+        if isinstance(getattr(node, "ctx", None), ast.Store | ast.Del):
+            if isinstance(node, ast.Attribute):
+                self._replaced(node)
+            return
         for name in self._names.refs(node):
-            if isinstance(getattr(node, "ctx", None), ast.Store | ast.Del):
-                if not isinstance(node, ast.Name) and name.startswith(("builtins.", "os.", "sys.")):
-                    self._replaced(node, name)
-            elif rule := _rule(name):
+            if rule := _rule(name):
                 self._add(node, name, rule)
 
     def _call(self, node: ast.Call, place: Place) -> None:
@@ -179,9 +192,9 @@ class _Judge:
                     self._add(node, name, Rule("tamper", "high", "is made to load other code"))
             elif name == "sys.modules" and stores:
                 self._add(node, name, Rule("tamper", "medium", "is given another module"))
-            elif (
-                not keys and not stores and name in ("sys.modules", "builtins", "builtins.__dict__")
-            ):
+            elif keys or stores or _is_own_module(node.slice):
+                pass
+            elif name in ("sys.modules", "builtins", "builtins.__dict__"):
                 self._add(
                     node, name, Rule("dynamic", "high", "gives what is known at run time only")
                 )
@@ -201,14 +214,21 @@ class _Judge:
         if "os.environ" in self._names.refs(node):
             self._seen.add(id(node))
 
-    def _replaced(self, node: ast.expr, name: str) -> None:
-        if name not in ("sys.stdout", "sys.stderr", "sys.stdin", "sys.path", "sys.argv"):
-            self._add(node, name, Rule("tamper", "medium", "is replaced by something else"))
+    def _replaced(self, node: ast.Attribute) -> None:
+        for module in set(self._names.refs(node.value)) & {"builtins", "os", "sys"}:
+            if not (module == "sys" and node.attr in _HANDED_OUT):
+                rule = Rule("tamper", "medium", "is replaced by something else")
+                self._add(node, f"{module}.{node.attr}", rule)
 
     def _add(self, node: ast.AST, name: str, rule: Rule) -> None:
         line, column = getattr(node, "lineno", 1), getattr(node, "col_offset", 0) + 1
         reason = f"{name} {rule.reason}"
         self._report.add(rule.rule, rule.level, reason, line, column)
+
+
+def _is_own_module(node: ast.expr) -> bool:
+    """`sys.modules[__name__]`, and `[cls.__module__]`."""
+    return getattr(node, "id", "") == "__name__" or getattr(node, "attr", "") == "__module__"
 
 
 def _rule(name: str) -> Rule | None:

@@ -55,6 +55,8 @@ class _Judge:
                     self._declaration(node)
                 case "function_definition":
                     self._function(node)
+                case "for_statement":
+                    self._words.assign_each(node)
                 case "while_statement":
                     self._loop(node)
 

@@ -53,6 +53,13 @@ class Words:
         appends = any(child.type == "+=" for child in node.children)
         self.variables[text_of(name)] = ((known if appends else "") + text)[:_MAX_TEXT]
 
+    def assign_each(self, node: Node) -> None:
+        """Take the first value of a `for_statement` for all of them."""
+        name = node.child_by_field_name("variable")
+        values = [child for child in node.children_by_field_name("value") if child.is_named]
+        if name is not None and values:
+            self.variables[text_of(name)] = self.text(values[0])
+
     def split(self, node: Node) -> list[str]:
         """The fields that one word of the text gives."""
         if node.type in ("simple_expansion", "expansion", "command_substitution"):
@@ -162,10 +169,14 @@ class Words:
 
     def flow(self, steps: list[Node]) -> Iterator[str]:
         """The output of each command of a pipeline."""
-        flowing = ""
+        flowing = UNKNOWN
         for step in steps:
+            given = [child for child in step.named_children if child.type == "herestring_redirect"]
             if step.type == "redirected_statement" and step.named_children:
                 step = step.named_children[0]
+                given += [c for c in step.named_children if c.type == "herestring_redirect"]
+            if given and given[0].named_children:
+                flowing = self.text(given[0].named_children[-1])
             flowing = _filter(self.argv(step), flowing) if step.type == "command" else UNKNOWN
             yield flowing
 
@@ -206,6 +217,8 @@ def _filter(argv: list[str], text: str) -> str:
         if name == "printf" and plain:
             parts = iter(plain[1:])
             return re.sub(r"%[sb]", lambda _: next(parts, ""), _ansi_c(plain[0]))
+        if UNKNOWN in text:
+            return UNKNOWN
         if name == "base64" and re.search("d|D", flags) and not plain:
             return base64.b64decode(text.strip()).decode("utf-8", "replace")
         if name == "xxd" and "r" in flags:
