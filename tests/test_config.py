@@ -192,6 +192,18 @@ def test_loopback(host: str, loopback: bool) -> None:
     assert Settings(host=host).on_loopback == loopback
 
 
+def test_policy_of_templates(tmp_path: Path) -> None:
+    """There is no policy but where one is set; a template's own goes before that of all."""
+    assert load(None, {}).templates["default"].policy == "off"
+    path = tmp_path / "broker.toml"
+    path.write_text(
+        '[sandbox]\npolicy = "warn"\n[templates.prod]\npolicy = "block"\npolicy_threshold = "low"'
+    )
+    templates = load(path, {}).templates
+    assert (templates["default"].policy, templates["default"].policy_threshold) == ("warn", "high")
+    assert (templates["prod"].policy, templates["prod"].policy_threshold) == ("block", "low")
+
+
 def test_templates_begin_as_sandbox_and_pool_are(tmp_path: Path) -> None:
     """A template says what differs; there is always a default one."""
     path = tmp_path / "config.toml"

@@ -37,6 +37,7 @@ from .kernels.outputs import OutputLimits
 from .pool.runner import Pool
 from .pool.state import PoolLimits
 from .sessions.gate import Gate
+from .sessions.policy import Policies, Policy
 from .sessions.registries import Registries
 from .sessions.session import SessionLimits
 from .telemetry.metrics import Metrics
@@ -78,7 +79,12 @@ class Broker:
         observers = [each for each in (self._metrics, self._traces) if each is not None]
         observer = Observers(observers)
         gate = Gate(settings.limits.concurrent, settings.limits.queued)
-        self.registries = Registries(self.pools, _session_limits(settings), gate, observer)
+        policies = Policies(
+            {name: Policy(t.policy, t.policy_threshold) for name, t in settings.templates.items()}
+        )
+        self.registries = Registries(
+            self.pools, _session_limits(settings), gate, observer, policies
+        )
         self._service = Service(
             registries=self.registries,
             pools=self.pools,
@@ -242,6 +248,8 @@ def _keyring(settings: Settings, token: str | None) -> Keyring:
             concurrent=tenant.max_concurrent,
             rate=tenant.rate,
             templates=None if tenant.templates is None else frozenset(tenant.templates),
+            policy=tenant.policy,
+            policy_threshold=tenant.policy_threshold,
         )
         for name, tenant in settings.tenants.items()
     }

@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, TypeAlias
 
+from kernelbroker.protocol.findings import Level, PolicyMode
 from pydantic import (
     BaseModel,
     ByteSize,
@@ -95,6 +96,11 @@ class SandboxSettings(_Section):
     """none, allowlist (HTTP and HTTPS to the domains of `allow`, through the broker), or open."""
     allow: tuple[str, ...] = ()
     """Domains that network = "allowlist" lets through, such as pypi.org or *.example.org."""
+    policy: PolicyMode = "off"
+    """What becomes of risky code: nothing (the sandbox holds it), findings in its result, a refusal
+    until it is confirmed, or a refusal. See docs/risk.md."""
+    policy_threshold: Level = "high"
+    """The level from which code counts as risky."""
 
 
 class TemplateSettings(SandboxSettings):
@@ -172,6 +178,10 @@ class TenantSettings(_Section):
     """Executions a minute; as many may come at once. No bound if not set."""
     templates: tuple[str, ...] | None = None
     """The templates that its sessions may have; all if not set."""
+    policy: PolicyMode | None = None
+    """What becomes of risky code, whatever its template says; as the template says if not set."""
+    policy_threshold: Level = "high"
+    """The level from which that policy applies."""
 
 
 class TlsSettings(_Section):

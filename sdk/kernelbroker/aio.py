@@ -20,14 +20,26 @@ from types import TracebackType
 from typing import Any, Unpack, cast
 from uuid import uuid4
 
+import msgspec
+
 from . import discovery, rest
 from .channel import Channel
 from .dial import CLOSE_TIMEOUT
 from .files import Files
 from .options import Callback, ExecutionOptions, RunOptions
 from .protocol import events
+from .protocol.codec import encode
 from .protocol.errors import KernelBrokerError, SessionGone
-from .protocol.messages import Execute, Interrupt, Open, Restart, SessionInfo, Stdin
+from .protocol.findings import Assessment, Language
+from .protocol.messages import (
+    AssessmentRequest,
+    Execute,
+    Interrupt,
+    Open,
+    Restart,
+    SessionInfo,
+    Stdin,
+)
 from .results import Collector, ExecutionResult
 
 _CALLBACKS: dict[str, type[events.Event]] = {
@@ -129,6 +141,12 @@ class Broker:
         """How many sandboxes the pool has: `total_containers`, `idle_containers` and so on."""
         return await self._get("/api/v1/pool/status")
 
+    async def assess(self, code: str, language: Language = "python") -> Assessment:
+        """Have the broker judge code, without running it. `kernelbroker.assess` does it here."""
+        body = encode(AssessmentRequest(code=code, language=language))
+        answer = await rest.call(self._address, "POST", "/api/v1/assess", self._timeout, body)
+        return msgspec.convert(answer, Assessment)
+
     async def close(self) -> None:
         """Close all sessions that were opened here and are still open."""
         await asyncio.gather(*(session.close() for session in self._sessions))
@@ -189,6 +207,9 @@ class Session:
         """Run a cell and wait for its result. A cell that fails is a result too, not an exception.
 
         Raises:
+            PolicyRefused, ConfirmationRequired: the code is too risky to run, or to run unasked; see
+                `findings`. After the second, `run(code, confirm=exc.confirmation)` runs it, in the
+                same session, once.
             RequestError: the broker refused the execution; it did not run.
             SessionGone: the session ended before the result.
             ConnectionLost: the connection did, and resuming it did not work.

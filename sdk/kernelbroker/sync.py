@@ -23,6 +23,7 @@ from . import aio, files
 from .options import ExecutionOptions, RunOptions
 from .portal import Portal, in_caller
 from .protocol import events
+from .protocol.findings import Assessment, Language
 from .protocol.messages import SessionInfo
 from .results import ExecutionResult
 
@@ -82,6 +83,9 @@ class Broker:
 
     def pool_status(self) -> dict[str, Any]:
         return self._portal.call(self._aio.pool_status())
+
+    def assess(self, code: str, language: Language = "python") -> Assessment:
+        return self._portal.call(self._aio.assess(code, language))
 
     def close(self) -> None:
         """Close all open sessions, and end the thread."""

@@ -15,6 +15,7 @@ from kernelbroker_server.pool.runner import Pool
 from kernelbroker_server.pool.state import PoolLimits
 from kernelbroker_server.sessions.execution import Execution
 from kernelbroker_server.sessions.gate import Gate
+from kernelbroker_server.sessions.policy import Policies
 from kernelbroker_server.sessions.registries import Registries
 from kernelbroker_server.sessions.registry import Registry
 from kernelbroker_server.sessions.session import Session, SessionLimits
@@ -48,6 +49,7 @@ async def world(
     gate: Gate | None = None,
     acquire_timeout: float = DEADLINE_S,
     observer: Observer | None = None,
+    policies: Policies | None = None,
     **limits: Any,
 ) -> AsyncIterator[World]:
     """It must stop in order, whatever was done with it."""
@@ -55,7 +57,7 @@ async def world(
     gate = gate or Gate(50, 100)
     sizes = pool or PoolLimits(min_size=1, max_size=4)
     warm = Pool(backend, SandboxSpec(), sizes, acquire_timeout=acquire_timeout)
-    registries = Registries({"default": warm}, SessionLimits(**settings), gate, observer)
+    registries = Registries({"default": warm}, SessionLimits(**settings), gate, observer, policies)
     registry = registries.of(DEFAULT)
     warm.start()
     try:

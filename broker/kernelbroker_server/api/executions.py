@@ -118,9 +118,18 @@ class Exec(StreamingHandler):
                 session = registry.get(session_id)
             elif ephemeral and key is None:
                 session = await stack.enter_async_context(registry.ephemeral(options))
+            elif ephemeral:
+                session = await registry.open_for_one(options)
             else:
                 session, _ = await registry.open(options)
-            execution = session.submit(asked.request())
+            request = asked.request()
+            try:
+                assessment = await session.judge(request)
+                execution = session.submit(request, assessment=assessment)
+            except BaseException:
+                if ephemeral and key is not None:
+                    registry.close_soon(session, "its one execution was refused")
+                raise
             if ephemeral and key is not None:  # it outlives its client, who may ask again
                 registry.close_after(session, execution)
             return session, execution

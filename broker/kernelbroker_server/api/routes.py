@@ -9,7 +9,7 @@ import msgspec
 from kernelbroker.protocol.messages import Identifier
 from tornado.web import Application, RequestHandler
 
-from . import executions, files, sessions, status
+from . import executions, files, risk, sessions, status
 from .base import MAX_BODY_BYTES, Service, UnknownPath
 from .contract import document
 from .websocket import SessionSocket
@@ -31,6 +31,7 @@ _PING_INTERVAL_S = 20
 
 ROUTES: list[tuple[str, type[RequestHandler]]] = [
     (f"{_PREFIX}/exec", executions.Exec),
+    (f"{_PREFIX}/assess", risk.Assess),
     (f"{_PREFIX}/sessions", sessions.Sessions),
     (_ONE, sessions.OneSession),
     (f"{_ONE}/exec", executions.SessionExec),

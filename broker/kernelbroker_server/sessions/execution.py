@@ -10,11 +10,12 @@ import asyncio
 import contextlib
 import enum
 import time
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from kernelbroker.protocol.events import Cause, ErrorDetail, Event, Result, Started
+from kernelbroker.protocol.findings import Finding
 from kernelbroker.protocol.messages import ExecutionRequest
 
 from ..backends.base import EndCause
@@ -67,9 +68,11 @@ class Execution:
         *,
         allow_stdin: bool = False,
         secrets: Iterable[str] = (),
+        findings: Sequence[Finding] = (),
         on_done: Callable[[Execution], None] = lambda _: None,
     ) -> None:
         self.id = execution_id
+        self.findings = list(findings)
         self.request = request
         self.timeout = timeout
         self.journal = Journal(execution_id)
@@ -202,6 +205,7 @@ class Execution:
             self.queued_s = event.queued_s = round(self.age, 6)
         elif isinstance(event, Result):
             event.kernel_restarted |= self._state_lost
+            event.findings = self.findings
         for clean in self._redactor.events(event):
             self.journal.append(clean)
         if self.journal.result is not None:

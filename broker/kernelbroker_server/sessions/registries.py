@@ -9,6 +9,7 @@ from ..pool.runner import Pool
 from ..telemetry.observer import Observer
 from ..tenants.tenant import Tenant
 from .gate import Gate
+from .policy import Policies
 from .registry import Registry
 from .session import SessionLimits
 
@@ -25,12 +26,14 @@ class Registries:
         limits: SessionLimits,
         gate: Gate,
         observer: Observer | None = None,
+        policies: Policies | None = None,
     ) -> None:
         self.gate = gate
         self.stopping = False
         self._pools = pools
         self._limits = limits
         self._observer = observer or Observer()
+        self._policies = policies or Policies()
         self._by_tenant: dict[str, Registry] = {}
 
     def of(self, tenant: Tenant) -> Registry:
@@ -38,7 +41,14 @@ class Registries:
         if (registry := self._by_tenant.get(tenant.name)) is None:
             allowed = tenant.limits.templates
             pools = {n: p for n, p in self._pools.items() if allowed is None or n in allowed}
-            registry = Registry(tenant, pools, self._limits, self.gate.of(tenant), self._observer)
+            registry = Registry(
+                tenant,
+                pools,
+                self._limits,
+                self.gate.of(tenant),
+                self._observer,
+                self._policies.of(tenant),
+            )
             registry.stopping = self.stopping
             self._by_tenant[tenant.name] = registry
             registry.start()

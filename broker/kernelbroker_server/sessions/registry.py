@@ -25,6 +25,7 @@ from ..telemetry.observer import ExecutionFacts, Observer
 from ..tenants.tenant import Tenant
 from .execution import Execution
 from .gate import Door
+from .policy import Policies
 from .repeats import Repeats
 from .session import Session, SessionLimits
 
@@ -51,9 +52,11 @@ class Registry:
         limits: SessionLimits,
         door: Door,
         observer: Observer,
+        policies: Policies,
     ) -> None:
         self.tenant = tenant
         self.door = door
+        self._policies = policies
         self.limits = limits
         self._observer = observer
         self._pools = pools
@@ -143,10 +146,16 @@ class Registry:
     def list(self) -> list[Session]:
         return list(self._sessions.values())
 
+    async def open_for_one(self, options: SessionOptions) -> Session:
+        """A session for one execution; `close_after` sees to its end. Raises as `open` does."""
+        session, _ = await self.open(options)
+        session.scope = ""  # no session to come back to: what is confirmed runs in the next one
+        return session
+
     @contextlib.asynccontextmanager
     async def ephemeral(self, options: SessionOptions) -> AsyncIterator[Session]:
         """A session that lives as long as the block."""
-        session, _ = await self.open(options)
+        session = await self.open_for_one(options)
         try:
             yield session
         finally:
@@ -182,7 +191,14 @@ class Registry:
     async def _open(self, session_id: str, options: SessionOptions) -> Session:
         pool = self._pools[options.template]
         session = Session(
-            session_id, options, self.limits, pool, self.door, self._closed, self._executed
+            session_id,
+            options,
+            self.limits,
+            pool,
+            self.door,
+            self._closed,
+            self._executed,
+            self._policies,
         )
         await session.open()
         self._sessions[session_id] = session

@@ -15,6 +15,7 @@ from collections import OrderedDict, deque
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass, field
 
+import msgspec
 from kernelbroker.protocol.errors import (
     BadRequest,
     Conflict,
@@ -22,6 +23,7 @@ from kernelbroker.protocol.errors import (
     RequestError,
     SessionGone,
 )
+from kernelbroker.protocol.findings import Assessment
 from kernelbroker.protocol.messages import ExecutionRequest, SessionOptions
 
 from ..kernels.client import KernelClient
@@ -31,6 +33,7 @@ from ..telemetry.logs import bound
 from .execution import Abort, Execution, ExecutionState
 from .gate import Door
 from .lease import Lease
+from .policy import Policies
 from .visits import Visits
 
 logger = logging.getLogger(__name__)
@@ -66,7 +69,11 @@ class SessionState(enum.StrEnum):
 
 class Session:
     """Made by the registry, by `open`; `on_closed` is called once, with the reason, `on_executed`
-    for each execution that has ended."""
+    for each execution that has ended.
+
+    Attributes:
+        scope: where confirmations are good: in this session, unless it is one of a single execution.
+    """
 
     def __init__(
         self,
@@ -77,8 +84,9 @@ class Session:
         door: Door,
         on_closed: Callable[[Session, str], None],
         on_executed: Callable[[Session, Execution], None],
+        policies: Policies,
     ) -> None:
-        self.id = session_id
+        self.id = self.scope = session_id
         self.options = options
         self.limits = limits
         self.idle_timeout = min(options.idle_timeout or limits.idle_timeout, limits.max_lifetime)
@@ -90,6 +98,7 @@ class Session:
         self._door = door
         self._on_closed = on_closed
         self._on_executed = on_executed
+        self._policies = policies
         self._queue: deque[Execution] = deque()
         self._running: Execution | None = None
         self._wake = asyncio.Event()
@@ -153,13 +162,33 @@ class Session:
 
     # Executions.
 
-    def submit(self, request: ExecutionRequest, *, allow_stdin: bool = False) -> Execution:
-        """Queue a cell. The same request under the same id is the same execution, not a second one.
+    async def judge(self, request: ExecutionRequest) -> Assessment | None:
+        """What `submit` wants to know of the code, found in a thread; None where it does not matter.
+
+        Raises: as `submit`.
+        """
+        self._expect_open()
+        if request.execution_id in self.executions:
+            return None
+        self._check(request)
+        return await self._policies.judge(request, self.options.template)
+
+    def submit(
+        self,
+        request: ExecutionRequest,
+        *,
+        allow_stdin: bool = False,
+        assessment: Assessment | None = None,
+    ) -> Execution:
+        """Queue a cell. The same request under the same id is the same execution, not a second one,
+        and needs no second confirmation.
 
         Raises:
             BadRequest, TooManyRequests, Conflict, SessionGone.
+            PolicyRefused, ConfirmationRequired: the session's policy does not let it run, or not yet.
         """
         self._expect_open()
+        asked, request = request, msgspec.structs.replace(request, confirm=None)
         if request.execution_id is not None:
             earlier = self.executions.get(request.execution_id)
             if earlier is not None:
@@ -168,17 +197,24 @@ class Session:
                         f"execution {request.execution_id} is another one; choose a new execution_id"
                     )
                 return earlier
+        timeout = self._check(request)
+        self._door.enter()
+        try:
+            findings = self._policies.admit(asked, self.options.template, self.scope, assessment)
+        except RequestError:
+            self._door.leave()
+            raise
         execution = Execution(
             request.execution_id or self._door.new_id(),
             request,
-            self._check(request),
+            timeout,
             self.limits.output,
             allow_stdin=allow_stdin,
             secrets=self.options.secrets.values(),
+            findings=findings,
             on_done=lambda execution: self._on_executed(self, execution),
         )
         execution.ids = {**execution.ids, "session_id": self.id, "execution_id": execution.id}
-        self._door.enter()
         self.executions[execution.id] = execution
         self._queue.append(execution)
         self._forget_old()

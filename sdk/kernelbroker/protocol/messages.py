@@ -15,6 +15,8 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 import msgspec
 
+from .findings import Finding, Language
+
 Identifier: TypeAlias = Annotated[
     str, msgspec.Meta(pattern=r"^[A-Za-z0-9_-][A-Za-z0-9_.-]{0,63}(?!\n)$")
 ]
@@ -59,11 +61,12 @@ class ExecutionRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True)
         preview_rows: rows of the table to send.
         on_error: `rollback` removes names that a failed cell created; `keep` leaves them.
         on_disconnect: whether the cell runs on or is interrupted when its client goes away.
+        confirm: the token of a `confirmation_required` that this very cell was refused with.
     """
 
     code: str
     execution_id: Identifier | None = None
-    language: Literal["python", "javascript", "shell"] = "python"
+    language: Language = "python"
     timeout: Annotated[float, msgspec.Meta(gt=0)] | None = None
     cwd: str | None = None
     env: dict[str, str] = {}
@@ -72,6 +75,14 @@ class ExecutionRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True)
     preview_rows: Annotated[int, msgspec.Meta(ge=0)] = 10
     on_error: Literal["rollback", "keep"] = "rollback"
     on_disconnect: Literal["continue", "interrupt"] = "continue"
+    confirm: Annotated[str, msgspec.Meta(max_length=64)] | None = None
+
+
+class AssessmentRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """Code to be judged, and not run."""
+
+    code: str
+    language: Language = "python"
 
 
 SessionState: TypeAlias = Literal["idle", "busy", "closed"]
@@ -142,6 +153,9 @@ class ErrorBody(msgspec.Struct, kw_only=True, omit_defaults=True):
     message: str
     request_id: str | None = None
     retry_after: float | None = None
+    findings: list[Finding] = []
+    confirmation: str | None = None
+    expires_in: float | None = None
 
 
 class ErrorEnvelope(msgspec.Struct, kw_only=True):
