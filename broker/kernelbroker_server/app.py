@@ -50,14 +50,8 @@ class Broker:
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
-        self.token = (
-            secrets.token_urlsafe(24)
-            if settings.token is None
-            else settings.token.get_secret_value()
-        )
+        self.token = _token(settings)
         self.url = ""
-        if not self.token:
-            raise ConfigError("token is empty; leave it out to have one made")
         self.backend = _backend(settings)
         self.pools = {
             name: _pool(name, template, self.backend)
@@ -129,6 +123,23 @@ class Broker:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(1):
                     await self._server.close_all_connections()
+
+
+def _token(settings: Settings) -> str:
+    if settings.token is not None and settings.token_file is not None:
+        raise ConfigError("token and token_file are both set; leave one out")
+    if settings.token_file is not None:
+        try:
+            token = settings.token_file.read_text().strip()
+        except (OSError, UnicodeDecodeError) as exc:
+            raise ConfigError(f"token_file cannot be read: {exc}") from exc
+    elif settings.token is not None:
+        token = settings.token.get_secret_value()
+    else:
+        return secrets.token_urlsafe(24)
+    if not token:
+        raise ConfigError("token is empty; leave it out to have one made")
+    return token
 
 
 def _backend(settings: Settings) -> Backend:

@@ -172,6 +172,8 @@ class Settings(BaseSettings):
     """Port to listen on; 0 takes a free one."""
     token: SecretStr | None = None
     """The bearer token that clients must show; made anew at each start if not set."""
+    token_file: Path | None = None
+    """A file that holds the token, in place of `token`: a secret as Docker and systemd mount it."""
     unsafe_expose_without_isolation: bool = False
     """Listen on other addresses than loopback even where user code runs as a plain process, so that
     anyone with the token owns this account."""
