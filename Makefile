@@ -6,10 +6,11 @@ BROKER := .venv
 KERNEL := .venv-kernel
 IMAGE ?= kernelbroker-kernel
 BROKER_IMAGE ?= kernelbroker-broker
+DIND_IMAGE ?= kernelbroker-dind
 BASE_IMAGE ?= python:3.12-slim-bookworm
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run demo image broker-image test check bench lock clean
+.PHONY: help setup run demo image broker-image dind-image bundle test check bench lock clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 20
@@ -32,6 +33,12 @@ image: $(BROKER)/bin/python ## Build the sandboxes' image for docker, and their 
 
 broker-image: ## Build the broker's own image, for compose/
 	docker build $(BUILD_OPTIONS) --build-arg BASE_IMAGE=$(BASE_IMAGE) -t $(BROKER_IMAGE) -f compose/Dockerfile .
+
+dind-image: ## Build an image of the broker with an engine of its own, upon broker-image
+	docker build $(BUILD_OPTIONS) --build-arg BROKER_IMAGE=$(BROKER_IMAGE) -t $(DIND_IMAGE) -f compose/dind/Dockerfile .
+
+bundle: ## Pack both images and an installer for machines without a registry, into dist/
+	compose/offline/bundle $(IMAGE) $(BROKER_IMAGE)
 
 test: $(BROKER)/.dev $(KERNEL)/.made ## All tests, with real kernels in real jails and, where an engine answers, containers
 	@$(BROKER)/bin/python -m pytest

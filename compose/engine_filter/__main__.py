@@ -22,6 +22,7 @@ from tornado.iostream import StreamClosedError
 from tornado.netutil import bind_unix_socket
 from tornado.web import Application, RequestHandler
 
+from .ping import LISTEN
 from .rules import Policy, Refused
 
 log = logging.getLogger("engine_filter")
@@ -36,7 +37,7 @@ def main(argv: list[str] | None = None) -> int:
     """Serve until told to stop."""
     parser = argparse.ArgumentParser(prog="engine_filter", description=__doc__)
     parser.add_argument("--engine", type=Path, default=Path("/var/run/docker.sock"))
-    parser.add_argument("--listen", type=Path, default=Path("/run/engine/docker.sock"))
+    parser.add_argument("--listen", type=Path, default=Path(LISTEN))
     parser.add_argument("--image", action="append", required=True)
     parser.add_argument("--data-dir", type=PurePosixPath, required=True)
     parser.add_argument("--run-dir", type=PurePosixPath, required=True)

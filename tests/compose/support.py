@@ -29,11 +29,18 @@ needs_compose = pytest.mark.skipif(NO_COMPOSE, reason="apt-get install docker-co
 containers = [pytest.mark.sandbox, needs_docker, needs_root]
 
 
-def run(*argv: str | Path, timeout: float = DEADLINE_S, **environ: str | Path) -> str:
-    """Run a program to its end; returns what it wrote."""
+def run(
+    *argv: str | Path,
+    timeout: float = DEADLINE_S,
+    cwd: str | Path = ROOT,
+    fails: bool = False,
+    **environ: str | Path,
+) -> str:
+    """Run a program to its end, which should be a failure if `fails`; returns what it wrote."""
     done = subprocess.run(
         list(map(str, argv)),
         env=os.environ | {key: str(value) for key, value in environ.items()},
+        cwd=cwd,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -41,7 +48,8 @@ def run(*argv: str | Path, timeout: float = DEADLINE_S, **environ: str | Path) -
         timeout=timeout,
         check=False,
     )
-    assert done.returncode == 0, f"{argv} ended with {done.returncode}:\n{done.stdout}"
+    ended = f"{argv} ended with {done.returncode}:\n{done.stdout}"
+    assert (done.returncode != 0) == fails, ended
     return done.stdout
 
 
@@ -52,7 +60,7 @@ def compose_argv() -> list[str]:
 def build(name: str, target: str, *variables: str) -> str:
     """Build an image by its target of the Makefile; layers that stand are used again."""
     settings = [f"BASE_IMAGE={base_image()}", "BUILD_OPTIONS=--network host", *variables]
-    run("make", "-C", ROOT, target, *settings, timeout=600)
+    run("make", target, *settings, timeout=600)
     return name
 
 
@@ -73,11 +81,15 @@ def engine_socket() -> Path:
     )
 
 
-def until(condition: Callable[[], Any], what: str, deadline: float = DEADLINE_S) -> Any:
+def until(
+    condition: Callable[[], Any], what: Callable[[], str] | str, deadline: float = DEADLINE_S
+) -> Any:
     """Wait for what nobody announces."""
     end = time.monotonic() + deadline
     while not (value := condition()):
-        assert time.monotonic() < end, f"not within {deadline:g} s: {what}"
+        assert time.monotonic() < end, (
+            f"not within {deadline:g} s: {what() if callable(what) else what}"
+        )
         time.sleep(0.1)
     return value
 
@@ -85,7 +97,7 @@ def until(condition: Callable[[], Any], what: str, deadline: float = DEADLINE_S)
 def healthy(container: str) -> bool:
     with engine() as api:
         state: Mapping[str, Any] = api.inspect_container(container)["State"]
-    assert state["Status"] != "exited", f"{container} has ended"
+    assert state["Status"] != "exited", run("docker", "logs", "--tail", "50", container)
     return bool(state["Health"]["Status"] == "healthy")
 
 
