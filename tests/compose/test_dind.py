@@ -16,7 +16,7 @@ from tests.compose.support import build, containers, healthy, run, until, use
 pytestmark = containers
 
 DIND_IMAGE = "kernelbroker-test-dind"
-NAME = "kernelbroker-test-dind"
+NAME = f"kernelbroker-test-dind-{os.getpid()}"
 TOKEN = "a token of the tests"
 # As docs/deployment.md has it: what an inner engine needs, which is less than --privileged.
 RIGHTS = (

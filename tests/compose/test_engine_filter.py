@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import socket
 import subprocess
 import sys
@@ -21,6 +22,8 @@ from tests.backends.probes import IMAGE, ask, containers_of, end, engine, runnin
 from tests.compose.support import ROOT, containers, engine_socket, until
 
 pytestmark = containers
+
+OTHER = f"kernelbroker-test-other-{os.getpid()}"
 
 
 class Filter:
@@ -84,7 +87,9 @@ async def test_a_backend(filtered: Filter) -> None:
     labels = {"kernelbroker.data": str(filtered.data), "kernelbroker.broker": "0123abcd"}
     with engine() as whole:
         image = whole.inspect_image(IMAGE)["Id"]
-        left = whole.create_container(image, name="kernelbroker-0123abcd-left", labels=labels)
+        left = whole.create_container(
+            image, name=f"kernelbroker-0123abcd-{os.getpid()}", labels=labels
+        )
         try:
             async with running_docker(
                 host=filtered.host, data_dir=filtered.data, run_dir=filtered.run
@@ -134,12 +139,10 @@ def test_what_is_refused(api: Any, call: Callable[[Any], object]) -> None:
 def test_containers_of_others(api: Any) -> None:
     """A container that is no sandbox can neither be looked at nor ended."""
     with engine() as whole:
-        other = whole.create_container(
-            whole.inspect_image(IMAGE)["Id"], name="kernelbroker-test-other"
-        )
+        other = whole.create_container(whole.inspect_image(IMAGE)["Id"], name=OTHER)
         try:
             for call in (api.inspect_container, api.remove_container, api.start, api.logs):
-                for name in ("kernelbroker-test-other", other["Id"]):
+                for name in (OTHER, other["Id"]):
                     with pytest.raises(APIError, match="Refused"):
                         call(name)
         finally:
