@@ -218,6 +218,20 @@ def test_settings_that_cannot_be_used(directory: Path) -> None:
         Broker(settings(directory, local={"kernel_python": None}))
 
 
+def test_a_token_in_a_file(directory: Path) -> None:
+    """A secret's file is read without its line end; one of no use is an error that says so."""
+    file = directory / "token"
+    with pytest.raises(ConfigError, match=r"token_file cannot be read.*token"):
+        Broker(settings(directory, token_file=file))
+    file.write_text("\n")
+    with pytest.raises(ConfigError, match="token is empty"):
+        Broker(settings(directory, token_file=file))
+    file.write_text("mine\n")
+    assert Broker(settings(directory, token_file=file)).token == "mine"
+    with pytest.raises(ConfigError, match="both set"):
+        Broker(settings(directory, token_file=file, token="other"))
+
+
 def test_tokens(directory: Path) -> None:
     """A token is made anew for each broker, unless one is set."""
     assert Broker(settings(directory, token="mine")).token == "mine"

@@ -196,6 +196,23 @@ def _operator_tokens(settings: Settings, token: str | None) -> tuple[str, ...]:
     return tuple(each for each in (token, metrics) if each)
 
 
+def _token(settings: Settings) -> str | None:
+    if settings.token is not None and settings.token_file is not None:
+        raise ConfigError("token and token_file are both set; leave one out")
+    if settings.token_file is not None:
+        try:
+            token = settings.token_file.read_text().strip()
+        except (OSError, UnicodeDecodeError) as exc:
+            raise ConfigError(f"token_file cannot be read: {exc}") from exc
+    elif settings.token is not None:
+        token = settings.token.get_secret_value()
+    else:
+        return secrets.token_urlsafe(24) if settings.tokens_file is None else None
+    if not token:
+        raise ConfigError("token is empty; leave it out to have one made")
+    return token
+
+
 def _backend(settings: Settings) -> Backend:
     return _docker(settings.docker) if settings.backend == "docker" else _local(settings.local)
 
@@ -231,14 +248,6 @@ def _docker(docker: DockerSettings) -> Backend:
         data_dir=docker.data_dir or _own_directory(own_data, "docker.data_dir") / "docker",
         run_dir=docker.run_dir or _own_directory(own_run, "docker.run_dir") / "docker",
     )
-
-
-def _token(settings: Settings) -> str | None:
-    if settings.token is not None:
-        if not (token := settings.token.get_secret_value()):
-            raise ConfigError("token is empty; leave it out to have one made")
-        return token
-    return secrets.token_urlsafe(24) if settings.tokens_file is None else None
 
 
 def _keyring(settings: Settings, token: str | None) -> Keyring:

@@ -205,8 +205,10 @@ class Settings(BaseSettings):
     port: int = Field(default=8720, ge=0, le=65535)
     """Port to listen on; 0 takes a free one."""
     token: SecretStr | None = None
-    """The bearer token of the tenant `default`; made anew at each start if neither it nor a
-    tokens_file is set."""
+    """The bearer token of the tenant `default`; made anew at each start if neither it nor a token_file
+    nor a tokens_file is set."""
+    token_file: Path | None = None
+    """A file that holds the token, in place of `token`: a secret as Docker and systemd mount it."""
     tokens_file: Path | None = None
     """Tokens of tenants, only their hashes, as `kernelbroker-server token create` writes them; looked
     at again whenever it changes."""

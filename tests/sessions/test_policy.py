@@ -165,7 +165,7 @@ async def test_a_full_line_uses_no_confirmation_up(backend: FakeBackend) -> None
         filled = 0
         with pytest.raises(TooManyRequests):
             while True:
-                gate.enter()
+                gate.of(DEFAULT).enter()
                 filled += 1
         with pytest.raises(TooManyRequests):
             submit(session, RISKY, confirm=refused.value.confirmation)

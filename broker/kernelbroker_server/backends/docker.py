@@ -181,7 +181,7 @@ class DockerBackend(Backend):
             broker_id = container["Labels"][LABEL_BROKER]
             if broker_id in dead or not (data_dir / broker_id).exists():
                 log.info("Removing a container that the broker %s left behind", broker_id)
-                await ground.engine.remove(container["Id"])
+                await ground.engine.remove(container["Names"][0].removeprefix("/"))
         for directories in dead.values():
             await directories.remove()
 
