@@ -28,6 +28,7 @@ from kernelbroker_server.backends.base import (
     SandboxEnd,
     SandboxSpec,
 )
+from kernelbroker_server.backends.docker import Transport
 from kernelbroker_server.backends.inside import GATEWAY_COMMAND
 
 from .probes import (
@@ -37,6 +38,7 @@ from .probes import (
     PROBE,
     ask,
     cancelled_at,
+    connect,
     containers_of,
     end,
     needs_docker,
@@ -54,12 +56,19 @@ LIMITS = Limits(memory=200 * MIB, processes=40, tmp_size=8 * MIB, open_files=100
 BACKENDS = [
     pytest.param("local", marks=[needs_jail, needs_kernel_environment]),
     pytest.param("docker", marks=needs_docker),
+    pytest.param("docker-tcp", marks=needs_docker),
 ]
 
 
 def running(kind: str, **options: Any) -> AbstractAsyncContextManager[Backend]:
     """A started backend in directories of its own; when it stops, nothing may be left of it."""
-    return running_docker(**options) if kind == "docker" else running_backend(**options)
+    match kind:
+        case "local":
+            return running_backend(**options)
+        case "docker":
+            return running_docker(**options)
+        case _:
+            return running_docker(transport=Transport.TCP, **options)
 
 
 @pytest.fixture(params=BACKENDS)
@@ -100,7 +109,7 @@ async def test_launch_and_remove(backend: Backend) -> None:
 async def test_a_connection_never_comes_too_early(backend: Backend) -> None:
     """The socket takes connections as soon as launch has returned."""
     sandbox = await backend.launch("one", SandboxSpec())
-    _, writer = await asyncio.open_unix_connection(str(sandbox.endpoint.path))
+    _, writer = await connect(sandbox)
     writer.close()
     await writer.wait_closed()
 
@@ -409,7 +418,7 @@ async def test_who_waits_for_a_dead_gateway_is_let_go(kind: str) -> None:
     """A connection made before the gateway came closes when it fails to come."""
     async with running(kind, command=("-c", "import time; time.sleep(0.3)")) as backend:
         sandbox = await backend.launch("one", SandboxSpec())
-        reader, writer = await asyncio.open_unix_connection(str(sandbox.endpoint.path))
+        reader, writer = await connect(sandbox)
         await end(sandbox)
         async with asyncio.timeout(DEADLINE_S):
             with contextlib.suppress(ConnectionError):
@@ -421,7 +430,7 @@ async def test_who_waits_for_a_dead_gateway_is_let_go(kind: str) -> None:
 
 async def request(sandbox: Sandbox, line: str, body: str = "") -> str:
     """One HTTP request to the gateway; returns its whole answer."""
-    reader, writer = await asyncio.open_unix_connection(str(sandbox.endpoint.path))
+    reader, writer = await connect(sandbox)
     headers = f"Host: x\r\nConnection: close\r\nContent-Length: {len(body)}\r\n\r\n"
     writer.write(f"{line} HTTP/1.1\r\n{headers}{body}".encode())
     async with asyncio.timeout(DEADLINE_S):

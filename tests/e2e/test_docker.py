@@ -39,7 +39,9 @@ class Client:
             body=None if body is None else json.dumps(body),
             allow_nonstandard_methods=True,
             request_timeout=DEADLINE_S,
+            raise_error=False,
         )
+        assert answer.code < 400, answer.body
         return json.loads(answer.body or b"null")
 
     async def run(self, code: str, **options: Any) -> Any:

@@ -1,38 +1,59 @@
 """The `docker` backend: each sandbox is a container of an engine on this machine, Docker or Podman.
 
-The container has no network; the gateway's socket comes to it as a descriptor (`sockets.py`). A
-broker may die at any time: its gateways end then, and the next broker removes the containers, known
-by their labels. The engine may go and come back: the sandboxes that it kept alive are used on.
+The container has no network; the gateway's socket comes to it as a descriptor (`sockets.py`). Where
+its runtime cannot pass one, it has an `InternalNetwork`. A broker may die at any time: its gateways
+end then, and the next broker removes the containers and networks, known by their labels. The engine
+may go and come back: the sandboxes that it kept alive are used on.
 """
 
 from __future__ import annotations
 
 import asyncio
+import enum
 import logging
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ..kernels.endpoint import TcpEndpoint
 from .base import Backend, BackendUnavailable, Isolation, LaunchError, Sandbox, SandboxSpec
 from .container_options import LABEL_BROKER, LABEL_DATA, LABEL_SANDBOX
 from .directories import Directories
 from .docker_sandbox import DockerSandbox, Ground
 from .engine import Engine, EngineError, Event, Missing
 from .inside import GATEWAY_COMMAND, UID
+from .internal_network import InternalNetwork
 from .roster import Roster
+from .trial import TCP_TRIAL, UNIX_TRIAL, listening_on, reached_from
 
 log = logging.getLogger(__name__)
 
 GVISOR = "runsc"
 AUTO = "auto"
-_TRIAL = (
-    "-c",
-    "import socket, sys; giver = socket.socket(socket.AF_UNIX); giver.connect(sys.argv[2]);"
-    "assert socket.recv_fds(giver, 1, 1)[1], 'no socket came'; open('/data/trial', 'x')",
-)
-"""What a sandbox must be able to do: run Python, take a descriptor from us, write to its workspace."""
 _TRIAL_TIMEOUT_S = 30.0
+
+
+class Transport(enum.StrEnum):
+    """How the broker reaches the gateways."""
+
+    AUTO = "auto"
+    """By unix sockets, else by TCP, but never so that user code reaches the host."""
+    UNIX = "unix"
+    TCP = "tcp"
+
+
+@dataclass(frozen=True, slots=True)
+class _Way:
+    """How sandboxes are run and reached; no network means unix sockets."""
+
+    runtime: str
+    network: InternalNetwork | None = None
+    host_guarded: bool = True
+
+    def __str__(self) -> str:
+        return f"{self.runtime} over {'TCP' if self.network else 'unix sockets'}"
 
 
 class DockerBackend(Backend):
@@ -43,7 +64,9 @@ class DockerBackend(Backend):
             under the same path.
         run_dir: where sockets lie; short, since a socket's path has at most 107 bytes. As data_dir.
         host: where the engine listens; see `Engine`.
-        runtime: `runc` and the like, `runsc` (gVisor), or `auto`: gVisor where it works.
+        runtime: `runc`, `runsc` (gVisor) or whatever the engine offers, or `auto`: gVisor where it
+            works, else the engine's own choice.
+        transport: how the gateways are reached.
         command: what the image's Python runs, before the gateway's options.
     """
 
@@ -57,6 +80,7 @@ class DockerBackend(Backend):
         run_dir: Path,
         host: str | None = None,
         runtime: str = AUTO,
+        transport: Transport = Transport.AUTO,
         command: Sequence[str] = GATEWAY_COMMAND,
     ) -> None:
         self._image = image
@@ -64,6 +88,9 @@ class DockerBackend(Backend):
         self._run_dir = run_dir
         self._engine = Engine(host)
         self._runtime = runtime
+        self._transport = transport
+        self._way = _Way(runtime)
+        self._network: InternalNetwork | None = None
         self._command = command
         self._info: Mapping[str, Any] = {}
         self._ground: Ground | None = None
@@ -99,18 +126,18 @@ class DockerBackend(Backend):
             await self._reap(self._ground)
             broker = f"{LABEL_BROKER}={directories.broker_id}"
             engine.listen(broker, self._on_event, self._on_gap)
-            self._runtime = await self._choose_runtime()
+            self._way = await self._choose_way(self._ground)
         except EngineError as error:
             await self.stop()
             raise BackendUnavailable(f"The container engine fails: {error}") from error
         except BaseException:
             await self.stop()
             raise
-        if self._runtime == GVISOR:
+        if self._way.runtime == GVISOR:
             self.isolation = Isolation.GVISOR
 
     async def launch(self, sandbox_id: str, spec: SandboxSpec) -> DockerSandbox:
-        return await self._launch(sandbox_id, spec, self._runtime, self._command)
+        return await self._launch(sandbox_id, spec, self._way, self._command)
 
     async def remove(self, sandbox: Sandbox) -> None:
         await self._roster.remove(sandbox)
@@ -119,6 +146,7 @@ class DockerBackend(Backend):
         ground, self._ground = self._ground, None  # no launch from here on
         if ground is not None:
             await self._roster.remove_all()
+            await self._drop_network()
             await ground.engine.close()
             await ground.directories.remove()
 
@@ -131,7 +159,9 @@ class DockerBackend(Backend):
         return {
             "backend": "docker",
             "isolation": self.isolation.value,
-            "runtime": self._runtime,
+            "runtime": self._way.runtime,
+            "transport": Transport.TCP if self._way.network else Transport.UNIX,
+            "host_network": "out of reach" if self._way.host_guarded else "within reach",
             "engine": f"{self._info.get('ServerVersion')}",
             "image": self._image,
             "seccomp": "on" if "seccomp" in str(self._info.get("SecurityOptions")) else "none",
@@ -146,12 +176,17 @@ class DockerBackend(Backend):
         }
 
     async def _launch(
-        self, sandbox_id: str, spec: SandboxSpec, runtime: str, command: Sequence[str]
+        self, sandbox_id: str, spec: SandboxSpec, way: _Way, command: Sequence[str]
     ) -> DockerSandbox:
         if self._ground is None:
             raise LaunchError("The backend is not running")
-        sandbox = DockerSandbox(sandbox_id, spec, self._ground, runtime)
+        sandbox = DockerSandbox(sandbox_id, spec, self._ground, way.runtime, way.network)
         await self._roster.launch(sandbox, sandbox.open(command))
+        try:
+            await sandbox.listening()
+        except BaseException:
+            await self.remove(sandbox)
+            raise
         return sandbox
 
     def _on_event(self, event: Event) -> None:
@@ -182,39 +217,79 @@ class DockerBackend(Backend):
             if broker_id in dead or not (data_dir / broker_id).exists():
                 log.info("Removing a container that the broker %s left behind", broker_id)
                 await ground.engine.remove(container["Id"])
+        for network in await ground.engine.networks_with_label(f"{LABEL_DATA}={data_dir}"):
+            broker_id = network["Labels"][LABEL_BROKER]
+            if broker_id in dead or not (data_dir / broker_id).exists():
+                await InternalNetwork(ground.engine, broker_id).remove()
         for directories in dead.values():
             await directories.remove()
 
-    async def _choose_runtime(self) -> str:
-        """Raises BackendUnavailable where sandboxes do not run under what was asked for."""
+    async def _choose_way(self, ground: Ground) -> _Way:
+        """The first way in which a sandbox really runs, the safest first.
+
+        Raises BackendUnavailable where sandboxes do not run in the way that was asked for.
+        """
+        problems: list[str] = []
+        for runtime in self._runtimes():
+            if self._transport is not Transport.TCP:
+                way = _Way(runtime)
+                if (problem := await self._try_socket(way)) is None:
+                    return self._chosen(way, problems)
+                problems.append(f"{way} was tried, and {problem}")
+            if self._transport is not Transport.UNIX:
+                way = _Way(runtime, await self._have_network(ground))
+                problem, guarded = await self._try_network(way)
+                if problem is None:
+                    return self._chosen(_Way(runtime, way.network, guarded), problems)
+                problems.append(f"{way} was tried, and {problem}")
+        raise BackendUnavailable(
+            f"No sandbox can be had of the image {self._image}: {'; '.join(problems)}. The engine "
+            "must be on this machine, and see data_dir and run_dir under the same paths."
+        )
+
+    def _runtimes(self) -> list[str]:
+        """Those to try. Raises BackendUnavailable if the one asked for is not offered."""
         offered = self._info.get("Runtimes", {})
         asked = self._runtime
-        if asked not in (AUTO, *offered):
+        if asked == AUTO:
+            default = self._info.get("DefaultRuntime", "runc")
+            return list(dict.fromkeys((GVISOR, default) if GVISOR in offered else (default,)))
+        if asked not in offered:
             raise BackendUnavailable(
                 f"The engine does not offer the runtime {asked}, but {', '.join(sorted(offered))}. "
                 f"Install {asked} and make it known to the engine, or set docker.runtime to auto."
             )
-        candidates = [asked]
-        if asked == AUTO:
-            default = self._info.get("DefaultRuntime", "runc")
-            candidates = [GVISOR, default] if GVISOR in offered else [default]
-        failure: str | None = "the engine does not offer gVisor (runsc)"
-        for candidate in candidates:
-            before, failure = failure, await self._try(candidate)
-            if failure is None:
-                if asked == AUTO and candidate != GVISOR:
-                    log.info("Sandboxes run under %s: %s", candidate, before)
-                return candidate
-            failure = f"{candidate} was tried, and {failure}"
-        raise BackendUnavailable(
-            f"No sandbox can be had of the image {self._image}: {failure}. The engine must be on "
-            "this machine, and see data_dir and run_dir under the same paths."
-        )
+        return [asked]
 
-    async def _try(self, runtime: str) -> str | None:
+    def _chosen(self, way: _Way, problems: list[str]) -> _Way:
+        if self._runtime == AUTO and way.runtime != GVISOR and not problems:
+            problems = ["the engine does not offer gVisor (runsc)"]
+        if problems:
+            log.info("Sandboxes run under %s: %s", way, "; ".join(problems))
+        if not way.host_guarded:
+            log.warning(
+                "User code reaches what listens on this host's addresses: see docs/docker.md"
+            )
+        return way
+
+    async def _have_network(self, ground: Ground) -> InternalNetwork:
+        if self._network is None:
+            network = InternalNetwork(ground.engine, ground.directories.broker_id)
+            self._network = network  # to be removed, however far its creation comes
+            await network.create(ground.labels)
+        return self._network
+
+    async def _drop_network(self) -> None:
+        if self._network is not None:
+            try:
+                await self._network.remove()
+            except EngineError as error:
+                log.error("The network %s could not be removed: %s", self._network.name, error)
+
+    async def _try_socket(self, way: _Way) -> str | None:
         """Run a real sandbox; returns what went wrong."""
         try:
-            trial = await self._launch("trial", SandboxSpec(), runtime, _TRIAL)
+            trial = await self._launch("trial", SandboxSpec(), way, UNIX_TRIAL)
         except LaunchError as error:
             return str(error)
         try:
@@ -224,3 +299,38 @@ class DockerBackend(Backend):
             return f"the trial failed: {await trial.output_tail()}"
         finally:
             await self.remove(trial)
+
+    async def _try_network(self, way: _Way) -> tuple[str | None, bool]:
+        """Run two real sandboxes; returns what went wrong, and whether they do not reach the host."""
+        assert way.network is not None, "this way has one"
+        trials: list[DockerSandbox] = []
+        try:
+            async with asyncio.timeout(_TRIAL_TIMEOUT_S):
+                for name in ("trial", "neighbour"):
+                    trials.append(await self._launch(name, SandboxSpec(), way, TCP_TRIAL))
+                for trial in trials:
+                    if trial.ended.done():
+                        return f"the trial failed: {await trial.output_tail()}", False
+                one, neighbour = (_address(trial) for trial in trials)
+                with listening_on(way.network.gateway) as host:
+                    met, host_met = await reached_from(one, [neighbour, host])
+        except LaunchError as error:
+            return str(error), False
+        except (OSError, ValueError) as error:  # also a TimeoutError
+            return f"its sandbox could not be reached: {error!r}", False
+        finally:
+            for trial in trials:
+                await self.remove(trial)
+        if met:
+            return "sandboxes reach each other there", False
+        if host_met and self._transport is Transport.AUTO:
+            return (
+                "user code would reach what listens on this host. Run the broker as root with iptables "
+                "installed, so that it can close that way, or accept it by docker.transport = tcp"
+            ), False
+        return None, not host_met
+
+
+def _address(trial: DockerSandbox) -> tuple[str, int]:
+    assert isinstance(trial.endpoint, TcpEndpoint), "it was launched on a network"
+    return trial.endpoint.host, trial.endpoint.port
