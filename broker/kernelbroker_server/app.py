@@ -152,7 +152,8 @@ def _local(local: LocalSettings) -> Backend:
 
 def _docker(docker: DockerSettings) -> Backend:
     try:
-        from .backends.docker import DockerBackend, Transport
+        from .backends.docker import DockerBackend
+        from .backends.docker_ways import Transport
     except ModuleNotFoundError as exc:
         raise ConfigError(
             f"backend = \"docker\" needs {exc.name}: pip install 'kernelbroker[server,docker]'"

@@ -9,51 +9,23 @@ may go and come back: the sandboxes that it kept alive are used on.
 from __future__ import annotations
 
 import asyncio
-import enum
 import logging
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..kernels.endpoint import TcpEndpoint
 from .base import Backend, BackendUnavailable, Isolation, LaunchError, Sandbox, SandboxSpec
 from .container_options import LABEL_BROKER, LABEL_DATA, LABEL_SANDBOX
 from .directories import Directories
 from .docker_sandbox import DockerSandbox, Ground
+from .docker_ways import AUTO, GVISOR, Asked, Transport, Way, Ways
 from .engine import Engine, EngineError, Event, Missing
 from .inside import GATEWAY_COMMAND, UID
 from .internal_network import InternalNetwork
 from .roster import Roster
-from .trial import TCP_TRIAL, UNIX_TRIAL, listening_on, reached_from
 
 log = logging.getLogger(__name__)
-
-GVISOR = "runsc"
-AUTO = "auto"
-_TRIAL_TIMEOUT_S = 30.0
-
-
-class Transport(enum.StrEnum):
-    """How the broker reaches the gateways."""
-
-    AUTO = "auto"
-    """By unix sockets, else by TCP, but never so that user code reaches the host."""
-    UNIX = "unix"
-    TCP = "tcp"
-
-
-@dataclass(frozen=True, slots=True)
-class _Way:
-    """How sandboxes are run and reached; no network means unix sockets."""
-
-    runtime: str
-    network: InternalNetwork | None = None
-    host_guarded: bool = True
-
-    def __str__(self) -> str:
-        return f"{self.runtime} over {'TCP' if self.network else 'unix sockets'}"
 
 
 class DockerBackend(Backend):
@@ -87,10 +59,9 @@ class DockerBackend(Backend):
         self._data_dir = data_dir
         self._run_dir = run_dir
         self._engine = Engine(host)
-        self._runtime = runtime
-        self._transport = transport
-        self._way = _Way(runtime)
-        self._network: InternalNetwork | None = None
+        self._asked = Asked(image, runtime, transport)
+        self._way = Way(runtime)
+        self._ways: Ways | None = None
         self._command = command
         self._info: Mapping[str, Any] = {}
         self._ground: Ground | None = None
@@ -126,7 +97,8 @@ class DockerBackend(Backend):
             await self._reap(self._ground)
             broker = f"{LABEL_BROKER}={directories.broker_id}"
             engine.listen(broker, self._on_event, self._on_gap)
-            self._way = await self._choose_way(self._ground)
+            self._ways = Ways(self._ground, self._info, self._asked, self._launch, self.remove)
+            self._way = await self._ways.choose()
         except EngineError as error:
             await self.stop()
             raise BackendUnavailable(f"The container engine fails: {error}") from error
@@ -146,7 +118,8 @@ class DockerBackend(Backend):
         ground, self._ground = self._ground, None  # no launch from here on
         if ground is not None:
             await self._roster.remove_all()
-            await self._drop_network()
+            if self._ways is not None:
+                await self._ways.close()
             await ground.engine.close()
             await ground.directories.remove()
 
@@ -176,7 +149,7 @@ class DockerBackend(Backend):
         }
 
     async def _launch(
-        self, sandbox_id: str, spec: SandboxSpec, way: _Way, command: Sequence[str]
+        self, sandbox_id: str, spec: SandboxSpec, way: Way, command: Sequence[str]
     ) -> DockerSandbox:
         if self._ground is None:
             raise LaunchError("The backend is not running")
@@ -223,114 +196,3 @@ class DockerBackend(Backend):
                 await InternalNetwork(ground.engine, broker_id).remove()
         for directories in dead.values():
             await directories.remove()
-
-    async def _choose_way(self, ground: Ground) -> _Way:
-        """The first way in which a sandbox really runs, the safest first.
-
-        Raises BackendUnavailable where sandboxes do not run in the way that was asked for.
-        """
-        problems: list[str] = []
-        for runtime in self._runtimes():
-            if self._transport is not Transport.TCP:
-                way = _Way(runtime)
-                if (problem := await self._try_socket(way)) is None:
-                    return self._chosen(way, problems)
-                problems.append(f"{way} was tried, and {problem}")
-            if self._transport is not Transport.UNIX:
-                way = _Way(runtime, await self._have_network(ground))
-                problem, guarded = await self._try_network(way)
-                if problem is None:
-                    return self._chosen(_Way(runtime, way.network, guarded), problems)
-                problems.append(f"{way} was tried, and {problem}")
-        raise BackendUnavailable(
-            f"No sandbox can be had of the image {self._image}: {'; '.join(problems)}. The engine "
-            "must be on this machine, and see data_dir and run_dir under the same paths."
-        )
-
-    def _runtimes(self) -> list[str]:
-        """Those to try. Raises BackendUnavailable if the one asked for is not offered."""
-        offered = self._info.get("Runtimes", {})
-        asked = self._runtime
-        if asked == AUTO:
-            default = self._info.get("DefaultRuntime", "runc")
-            return list(dict.fromkeys((GVISOR, default) if GVISOR in offered else (default,)))
-        if asked not in offered:
-            raise BackendUnavailable(
-                f"The engine does not offer the runtime {asked}, but {', '.join(sorted(offered))}. "
-                f"Install {asked} and make it known to the engine, or set docker.runtime to auto."
-            )
-        return [asked]
-
-    def _chosen(self, way: _Way, problems: list[str]) -> _Way:
-        if self._runtime == AUTO and way.runtime != GVISOR and not problems:
-            problems = ["the engine does not offer gVisor (runsc)"]
-        if problems:
-            log.info("Sandboxes run under %s: %s", way, "; ".join(problems))
-        if not way.host_guarded:
-            log.warning(
-                "User code reaches what listens on this host's addresses: see docs/docker.md"
-            )
-        return way
-
-    async def _have_network(self, ground: Ground) -> InternalNetwork:
-        if self._network is None:
-            network = InternalNetwork(ground.engine, ground.directories.broker_id)
-            self._network = network  # to be removed, however far its creation comes
-            await network.create(ground.labels)
-        return self._network
-
-    async def _drop_network(self) -> None:
-        if self._network is not None:
-            try:
-                await self._network.remove()
-            except EngineError as error:
-                log.error("The network %s could not be removed: %s", self._network.name, error)
-
-    async def _try_socket(self, way: _Way) -> str | None:
-        """Run a real sandbox; returns what went wrong."""
-        try:
-            trial = await self._launch("trial", SandboxSpec(), way, UNIX_TRIAL)
-        except LaunchError as error:
-            return str(error)
-        try:
-            await asyncio.wait([trial.ended], timeout=_TRIAL_TIMEOUT_S)
-            if trial.exit_status == 0:
-                return None
-            return f"the trial failed: {await trial.output_tail()}"
-        finally:
-            await self.remove(trial)
-
-    async def _try_network(self, way: _Way) -> tuple[str | None, bool]:
-        """Run two real sandboxes; returns what went wrong, and whether they do not reach the host."""
-        assert way.network is not None, "this way has one"
-        trials: list[DockerSandbox] = []
-        try:
-            async with asyncio.timeout(_TRIAL_TIMEOUT_S):
-                for name in ("trial", "neighbour"):
-                    trials.append(await self._launch(name, SandboxSpec(), way, TCP_TRIAL))
-                for trial in trials:
-                    if trial.ended.done():
-                        return f"the trial failed: {await trial.output_tail()}", False
-                one, neighbour = (_address(trial) for trial in trials)
-                with listening_on(way.network.gateway) as host:
-                    met, host_met = await reached_from(one, [neighbour, host])
-        except LaunchError as error:
-            return str(error), False
-        except (OSError, ValueError) as error:  # also a TimeoutError
-            return f"its sandbox could not be reached: {error!r}", False
-        finally:
-            for trial in trials:
-                await self.remove(trial)
-        if met:
-            return "sandboxes reach each other there", False
-        if host_met and self._transport is Transport.AUTO:
-            return (
-                "user code would reach what listens on this host. Run the broker as root with iptables "
-                "installed, so that it can close that way, or accept it by docker.transport = tcp"
-            ), False
-        return None, not host_met
-
-
-def _address(trial: DockerSandbox) -> tuple[str, int]:
-    assert isinstance(trial.endpoint, TcpEndpoint), "it was launched on a network"
-    return trial.endpoint.host, trial.endpoint.port
