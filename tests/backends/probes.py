@@ -175,27 +175,28 @@ async def running_docker(**options: Any) -> AsyncIterator[DockerBackend]:
         finally:
             await backend.stop()
             assert [*data.iterdir(), *run.iterdir()] == []
-            assert containers_of(data) == []
-            assert networks_of(data) == []
+            assert containers_of(data, options.get("host")) == []
+            assert networks_of(data, options.get("host")) == []
 
 
-def containers_of(data: Path) -> list[str]:
+def containers_of(data: Path, host: str | None = None) -> list[str]:
     """The names of the containers of the brokers that have their workspaces here."""
-    with engine() as api:
+    with engine(host) as api:
         found = api.containers(all=True, filters={"label": f"{LABEL_DATA}={data}"})
     return [container["Names"][0].removeprefix("/") for container in found]
 
 
-def networks_of(data: Path) -> list[str]:
+def networks_of(data: Path, host: str | None = None) -> list[str]:
     """The networks of the brokers that have their workspaces here."""
-    with engine() as api:
+    with engine(host) as api:
         found = api.networks(filters={"label": f"{LABEL_DATA}={data}"})
     return [network["Name"] for network in found]
 
 
 @contextmanager
-def engine() -> Iterator[Any]:
-    api = docker.APIClient(version="auto", **docker.utils.kwargs_from_env())
+def engine(host: str | None = None) -> Iterator[Any]:
+    where = {"base_url": host} if host else docker.utils.kwargs_from_env()
+    api = docker.APIClient(version="auto", **where)
     try:
         yield api
     finally:

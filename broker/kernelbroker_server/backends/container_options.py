@@ -29,6 +29,12 @@ PYTHON = "python"
 """Found by the image's own PATH, so that an image may bring a Python of its own."""
 
 _CPU_PERIOD_US = 100_000
+_SEALED = {
+    "/run": "rw,noexec,nosuid,nodev,mode=755,size=64k",
+    "/run/lock": "ro,size=4k",
+    "/var/tmp": "ro,size=4k",
+}
+"""Where Podman would mount memory without a bound that user code can write to."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +130,7 @@ def _files(spec: SandboxSpec, place: Place) -> dict[str, Any]:
     return {
         "ReadonlyRootfs": True,
         "Mounts": mounts,
-        "Tmpfs": {str(path): options for path in (TMP, HOME)},
+        "Tmpfs": {str(path): options for path in (TMP, HOME)} | _SEALED,
         "ShmSize": size,
     }
 
