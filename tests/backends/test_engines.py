@@ -218,14 +218,6 @@ result = [os.getuid(), [name for _, name in socket.if_nameindex()],
 
 
 @needs_podman
-async def test_podmans_sandboxes_are_none_of_a_network(podman: OwnPodman) -> None:
-    """Where an engine cannot keep sandboxes apart on a network, none is used."""
-    with pytest.raises(BackendUnavailable, match="No sandbox can be had"):
-        async with running_docker(host=podman.host, transport=Transport.TCP):
-            pass
-
-
-@needs_podman
 async def test_a_kernel_under_podman(podman: OwnPodman) -> None:
     """The real gateway starts its kernel, and a kernel's death is told with its signal."""
     async with running_docker(host=podman.host, command=GATEWAY_COMMAND) as backend:

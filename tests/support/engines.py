@@ -14,12 +14,13 @@ from pathlib import Path
 
 DEADLINE_S = 120.0
 
-_AS_ON_CGROUPS_V1 = (
-    *("unshare", "--mount", "--propagation", "slave", "sh", "-c"),
+_APART = (
+    *("unshare", "--net", "--mount", "--propagation", "slave", "sh", "-c"),
     'umount /sys/fs/cgroup/unified 2>/dev/null; exec "$@"',
     "-",
 )
-"""crun refuses a machine with both versions of control groups; so it sees but the first."""
+"""In a network namespace of its own, since a second dockerd would take the bridge from the first. And
+crun refuses a machine with both versions of control groups; so it sees but the first."""
 
 _WITHOUT_NPROC = """#!/bin/sh
 # Podman raises this limit by itself, for which not every machine's root has the right.
@@ -53,7 +54,7 @@ class OwnEngine:
         """Returns when it answers."""
         with (self.directory / "log").open("ab") as log:
             self._process = subprocess.Popen(
-                [*_AS_ON_CGROUPS_V1, *self.argv(), *options],
+                [*_APART, *self.argv(), *options],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -126,6 +127,8 @@ class OwnPodman(OwnEngine):
         return [*self._podman(), "system", "service", "--time=0", self.host]
 
     def close(self) -> None:
+        if self._process is not None:
+            self._process.kill()  # it would wait for clients that wait for events
         super().close()
         subprocess.run(["umount", f"{self.directory}/root/overlay"], capture_output=True)
 
