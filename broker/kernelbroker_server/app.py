@@ -235,6 +235,7 @@ def _local(local: LocalSettings) -> Backend:
 def _docker(docker: DockerSettings) -> Backend:
     try:
         from .backends.docker import DockerBackend
+        from .backends.docker_ways import Transport
     except ModuleNotFoundError as exc:
         raise ConfigError(
             f"backend = \"docker\" needs {exc.name}: pip install 'kernelbroker[server,docker]'"
@@ -244,6 +245,7 @@ def _docker(docker: DockerSettings) -> Backend:
         image=docker.image,
         host=docker.host,
         runtime=docker.runtime,
+        transport=Transport(docker.transport),
         # Apart from the local backend's: each reaps what dead brokers of its own kind left.
         data_dir=docker.data_dir or _own_directory(own_data, "docker.data_dir") / "docker",
         run_dir=docker.run_dir or _own_directory(own_run, "docker.run_dir") / "docker",

@@ -129,8 +129,12 @@ class DockerSettings(_Section):
     socket, if not set."""
     image: str = "kernelbroker-kernel"
     """What sandboxes are made of, unless their template names another; `make image` builds it."""
-    runtime: Literal["auto", "runc", "runsc"] = "auto"
-    """auto takes gVisor (runsc) where a sandbox runs under it, else runc."""
+    runtime: str = "auto"
+    """A runtime that the engine offers, by name; auto takes gVisor (runsc) where a sandbox runs under
+    it, else the engine's own choice."""
+    transport: Literal["auto", "unix", "tcp"] = "auto"
+    """How gateways are reached: by unix sockets, or on an internal network where the runtime cannot
+    pass one; auto finds out, and leaves user code no way to the host."""
     data_dir: Path | None = None
     """Where workspaces are kept; below the system's temporary directory if not set. The engine must
     see it under the same path, and run_dir as well."""

@@ -58,9 +58,14 @@ ENTRIES_PATH = "/kernelbroker/entries"
 MAX_LIST_BYTES = 16 * 1024**2
 GATEWAY_MODULE = "kernelbroker_kernel"
 """``python -P -m kernelbroker_kernel (--fd N | --handover PATH | --socket PATH | --tcp HOST:PORT)
-[--import MODULE]...``
+[--alone SECONDS] [--import MODULE]...``
 
 The gateway listens there, starts its one kernel, and exits when that kernel ends, with the kernel's
 exit status as a shell would give it: the code itself, or 128 + the signal's number."""
 EXIT_GATEWAY_FAILED = 125
 """The gateway's own failure, as opposed to its kernel's end."""
+TOKEN_VARIABLE = "KG_AUTH_TOKEN"
+"""The environment variable with the token that a gateway with ``--tcp`` asks for. The kernel does not
+get it. Such a gateway ends by itself when no channel to it has been open for `ALONE_S` seconds, since
+it cannot tell otherwise that the broker has died."""
+ALONE_S = 60.0

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 from kernelbroker_server.app import Broker
-from kernelbroker_server.config import DockerSettings, PoolSettings, SandboxSettings, Settings
+from kernelbroker_server.config import DockerSettings, Settings
 from tornado.simple_httpclient import SimpleAsyncHTTPClient
 
 from tests.backends.probes import IMAGE, containers_of, needs_docker
@@ -39,7 +39,9 @@ class Client:
             body=None if body is None else json.dumps(body),
             allow_nonstandard_methods=True,
             request_timeout=DEADLINE_S,
+            raise_error=False,
         )
+        assert answer.code < 400, answer.body
         return json.loads(answer.body or b"null")
 
     async def run(self, code: str, **options: Any) -> Any:
@@ -58,8 +60,9 @@ async def client() -> AsyncIterator[Client]:
             port=0,
             backend="docker",
             docker=DockerSettings(image=IMAGE, data_dir=data, run_dir=run),
-            pool=PoolSettings(min_size=1, max_size=2, acquire_timeout=DEADLINE_S),
-            sandbox=SandboxSettings(memory="600MiB"),  # type: ignore[arg-type]
+            # Tables, as in a file: what templates take over from them.
+            pool={"min_size": 1, "max_size": 2, "acquire_timeout": DEADLINE_S},  # type: ignore[arg-type]
+            sandbox={"memory": "600MiB"},  # type: ignore[arg-type]
         )
         broker = Broker(settings)
         await broker.start()

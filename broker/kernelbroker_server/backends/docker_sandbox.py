@@ -5,27 +5,35 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from kernelbroker_kernel.contract import EXIT_GATEWAY_FAILED
 
-from ..kernels.endpoint import UnixEndpoint
+from ..kernels.endpoint import TcpEndpoint, UnixEndpoint
 from .base import EndCause, LaunchError, SandboxEnd, SandboxSpec
 from .container_options import (
     LABEL_BROKER,
     LABEL_DATA,
     LABEL_SANDBOX,
+    OnNetwork,
+    OnSocket,
     Place,
     container_options,
 )
 from .directories import Directories, remove_tree
 from .ends import end_of
 from .engine import Engine, EngineError, Event, Missing
+from .internal_network import PORT, InternalNetwork
 from .roster import OwnSandbox
 from .sockets import Handover, listen
 
 log = logging.getLogger(__name__)
+
+_POLL_S = 0.02
+_KILL_OF_ANY_SIGNAL = "None"
+"""Podman tells of a kill, but not of its signal."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +49,14 @@ class Ground:
     image: str
     owner: int
 
+    @property
+    def labels(self) -> dict[str, str]:
+        """By which what this broker made is found when it is dead."""
+        return {
+            LABEL_BROKER: self.directories.broker_id,
+            LABEL_DATA: str(self.directories.data.parent),
+        }
+
 
 class DockerSandbox(OwnSandbox):
     """`open` it once, then `close` it until that says that everything is gone.
@@ -50,13 +66,17 @@ class DockerSandbox(OwnSandbox):
         exit_status: the gateway's, once it has ended and the engine has told.
     """
 
-    endpoint: UnixEndpoint
-
-    def __init__(self, sandbox_id: str, spec: SandboxSpec, ground: Ground, runtime: str) -> None:
+    def __init__(
+        self,
+        sandbox_id: str,
+        spec: SandboxSpec,
+        ground: Ground,
+        runtime: str,
+        network: InternalNetwork | None,
+    ) -> None:
         directories = ground.directories
         self.id = sandbox_id
         self.spec = spec
-        self.endpoint = UnixEndpoint(directories.run / f"{sandbox_id}.sock")
         self.ended = asyncio.get_running_loop().create_future()
         self.closing = False
         self.exit_status: int | None = None
@@ -64,16 +84,19 @@ class DockerSandbox(OwnSandbox):
         self._runtime = runtime
         self._directory = directories.sandboxes / sandbox_id
         self.workspace = self._directory / "workspace"
+        way: OnSocket | OnNetwork
+        if network is None:
+            self.endpoint = UnixEndpoint(directories.run / f"{sandbox_id}.sock")
+            way = OnSocket(directories.run / f"{sandbox_id}.give")
+        else:
+            way = OnNetwork(network.name, secrets.token_urlsafe(24))
+            self.endpoint = TcpEndpoint("", PORT, way.token)  # its address comes with its start
         self._place = Place(
             name=f"kernelbroker-{directories.broker_id}-{sandbox_id}",
-            handover=directories.run / f"{sandbox_id}.give",
+            way=way,
             workspace=self.workspace,
             owner=ground.owner,
-            labels={
-                LABEL_BROKER: directories.broker_id,
-                LABEL_DATA: str(directories.data.parent),
-                LABEL_SANDBOX: sandbox_id,
-            },
+            labels=ground.labels | {LABEL_SANDBOX: sandbox_id},
         )
         self._handover: Handover | None = None
         self._out_of_memory = False
@@ -93,13 +116,32 @@ class DockerSandbox(OwnSandbox):
         )
         try:
             self._make_directories()
-            listener = listen(self.endpoint.path)
-            self._handover = Handover(place.handover, listener, ground.owner)
+            if isinstance(place.way, OnSocket) and isinstance(self.endpoint, UnixEndpoint):
+                listener = listen(self.endpoint.path)
+                self._handover = Handover(place.way.handover, listener, ground.owner)
             await ground.engine.create(place.name, options)
             self._created = True
             await ground.engine.start(place.name)
+            if isinstance(place.way, OnNetwork):
+                host = await ground.engine.address(place.name, place.way.network)
+                self.endpoint = TcpEndpoint(host, PORT, place.way.token)
+        except Missing as error:
+            image = self.spec.image or ground.image
+            raise LaunchError(
+                f"The container could not be started: {error}. Build or pull {image}"
+            ) from error
         except (OSError, EngineError) as error:
             raise LaunchError(f"The container could not be started: {error}") from error
+
+    async def listening(self) -> None:
+        """Wait until to connect is not too early, or it has ended. A unix socket waits by itself."""
+        if isinstance(self.endpoint, TcpEndpoint) and self.endpoint.host:
+            answers = asyncio.create_task(_answers(self.endpoint.host, self.endpoint.port))
+            self.ended.add_done_callback(lambda _: answers.cancel())
+            try:
+                await asyncio.wait([answers])
+            finally:
+                answers.cancel()
 
     async def close(self) -> bool:
         """End it and remove all that belongs to it; tells whether everything is gone."""
@@ -112,7 +154,8 @@ class DockerSandbox(OwnSandbox):
         if self._looks:
             await asyncio.wait(self._looks)
         self._end(SandboxEnd(EndCause.SANDBOX_LOST, "it was removed"))
-        self.endpoint.path.unlink(missing_ok=True)
+        if isinstance(self.endpoint, UnixEndpoint):
+            self.endpoint.path.unlink(missing_ok=True)
         return await remove_tree(self._directory)
 
     async def output_tail(self) -> str:
@@ -131,7 +174,7 @@ class DockerSandbox(OwnSandbox):
                 self._signals.add(str(event["Actor"]["Attributes"].get("signal")))
             case "pause":
                 self._end(_lost("was paused from outside"))
-            case "die" | "destroy":
+            case "die" | "destroy" | "remove":  # as Podman calls it
                 self.look()
 
     def look(self, *, after_gap: bool = False) -> None:
@@ -158,7 +201,8 @@ class DockerSandbox(OwnSandbox):
                 self._end(_lost("ended, and the engine does not tell how"))
         else:
             out_of_memory = self._out_of_memory or bool(state.get("OOMKilled"))
-            if str(self.exit_status - 128) in self._signals and not out_of_memory:
+            ours = {str(self.exit_status - 128), _KILL_OF_ANY_SIGNAL}
+            if self.exit_status > 128 and self._signals & ours and not out_of_memory:
                 self._end(_lost("was killed from outside"))
             elif after_gap and not out_of_memory:
                 self._end(_lost("ended while the engine could not be reached"))
@@ -181,3 +225,15 @@ class DockerSandbox(OwnSandbox):
 
 def _lost(what: str) -> SandboxEnd:
     return SandboxEnd(EndCause.SANDBOX_LOST, f"the container {what}")
+
+
+async def _answers(host: str, port: int) -> None:
+    """Wait until somebody listens there; nothing tells but to try."""
+    while True:
+        try:
+            _, writer = await asyncio.open_connection(host, port)
+        except OSError:
+            await asyncio.sleep(_POLL_S)
+        else:
+            writer.close()
+            return

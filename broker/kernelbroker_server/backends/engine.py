@@ -110,6 +110,34 @@ class Engine:
         )
         return found
 
+    async def create_network(self, name: str, options: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Returns what `GET /networks/{name}` tells of it."""
+
+        def create() -> Mapping[str, Any]:
+            self._api.create_network(name, check_duplicate=True, **options)
+            network: Mapping[str, Any] = self._api.inspect_network(name)
+            return network
+
+        return await self._call(create)
+
+    async def remove_network(self, name: str) -> None:
+        """Remove a network, which may be gone already."""
+        with contextlib.suppress(Missing):
+            await self._call(lambda: self._api.remove_network(name))
+
+    async def networks_with_label(self, label: str) -> list[Mapping[str, Any]]:
+        """The networks with this `name=value`."""
+        found: list[Mapping[str, Any]] = await self._call(
+            lambda: self._api.networks(filters={"label": label})
+        )
+        return found
+
+    async def address(self, name: str, network: str) -> str:
+        """The container's address in a network; empty if it has none, having ended."""
+        container = await self._call(lambda: self._api.inspect_container(name))
+        networks: Mapping[str, Any] = container["NetworkSettings"]["Networks"] or {}
+        return str(networks.get(network, {}).get("IPAddress", ""))
+
     async def _call(self, call: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._threads, _translated, call)
 
