@@ -32,6 +32,7 @@ from tornado.ioloop import IOLoop
 from tornado.netutil import bind_sockets, bind_unix_socket
 
 from .contract import DROPPED_MIME, EXIT_GATEWAY_FAILED, MAX_MESSAGE_BYTES
+from .egress import Forwarder
 
 DRAIN_QUIET_S = 0.05
 """How long a dead kernel's last messages may take from its sockets to ours (they are local)."""
@@ -144,6 +145,7 @@ class Gateway(KernelGatewayApp):
     """The gateway application, listening on sockets that `main` made."""
 
     sockets: list[socket.socket]
+    forwarder: Forwarder | None = None
 
     def init_http_server(self) -> None:
         self.http_server = HTTPServer(self.web_app)
@@ -171,6 +173,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument(
         "--import", dest="imports", action="append", default=[], help="a module to have loaded"
     )
+    parser.add_argument("--egress", type=Path, help="a unix socket where a proxy listens")
     return parser.parse_args()
 
 
@@ -185,6 +188,8 @@ def _serve(options: argparse.Namespace) -> None:
         log_level="ERROR",
     )
     gateway.sockets = _listen(options)
+    if options.egress is not None:
+        gateway.forwarder = Forwarder(options.egress)
     gateway.config.KernelManager.transport = "ipc"
     gateway.config.KernelManager.autorestart = False
     # Who reaches the kernel's sockets can read their key, too: signatures would protect from nobody.

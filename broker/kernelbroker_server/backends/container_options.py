@@ -15,7 +15,7 @@ from typing import Any
 from kernelbroker_kernel.contract import WORKSPACE
 
 from .base import Limits, SandboxSpec
-from .inside import HOME, MAX_FILE_BYTES, TMP, environment, gateway_argv
+from .inside import EGRESS, HOME, MAX_FILE_BYTES, TMP, environment, gateway_argv
 
 LABEL_BROKER = "kernelbroker.broker"
 LABEL_DATA = "kernelbroker.data"
@@ -40,6 +40,8 @@ class Place:
         workspace: the directory that is /data inside.
         owner: the user that code in the container is, inside and on the host.
         labels: by which brokers find their containers.
+        egress: the proxy's socket, if it may use one.
+        network: of the engine, if it may use one.
     """
 
     name: str
@@ -47,6 +49,8 @@ class Place:
     workspace: Path
     owner: int
     labels: dict[str, str]
+    egress: Path | None = None
+    network: str | None = None
 
 
 def container_options(
@@ -67,11 +71,11 @@ def container_options(
         "WorkingDir": WORKSPACE,
         "Hostname": "sandbox",
         "Labels": place.labels | {LABEL_TEMPLATE: spec.template},
-        "NetworkDisabled": True,
+        "NetworkDisabled": place.network is None,
         "Healthcheck": {"Test": ["NONE"]},  # the broker watches; a check would cost each sandbox
         "HostConfig": {
             "Runtime": runtime,
-            "NetworkMode": "none",
+            "NetworkMode": place.network or "none",
             "IpcMode": "private",
             "Init": True,
             "Privileged": False,
@@ -93,6 +97,8 @@ def _files(spec: SandboxSpec, place: Place) -> dict[str, Any]:
         # Connecting needs no right to write to the mount, and nobody inside can put another file here.
         _bind(place.handover, str(HANDOVER), read_only=True),
     ]
+    if place.egress is not None:
+        mounts.append(_bind(place.egress, str(EGRESS), read_only=True))
     if spec.shared_data is not None:
         mounts.append(_bind(spec.shared_data, f"{WORKSPACE}/shared", read_only=True))
     # Programs may be run: what a package's installer builds in /tmp has to be. The mode is no more than

@@ -14,12 +14,22 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from .base import Backend, BackendUnavailable, Isolation, LaunchError, Sandbox, SandboxSpec
+from ..egress.proxy import Proxy
+from .base import (
+    Backend,
+    BackendUnavailable,
+    Isolation,
+    LaunchError,
+    Network,
+    Sandbox,
+    SandboxSpec,
+)
 from .container_options import LABEL_BROKER, LABEL_DATA, LABEL_SANDBOX
 from .directories import Directories
 from .docker_sandbox import DockerSandbox, Ground
 from .engine import Engine, EngineError, Event, Missing
 from .inside import GATEWAY_COMMAND, UID
+from .open_network import OpenNetwork
 from .roster import Roster
 
 log = logging.getLogger(__name__)
@@ -44,10 +54,13 @@ class DockerBackend(Backend):
         run_dir: where sockets lie; short, since a socket's path has at most 107 bytes. As data_dir.
         host: where the engine listens; see `Engine`.
         runtime: `runc` and the like, `runsc` (gVisor), or `auto`: gVisor where it works.
+        network: of the engine, for sandboxes with an open network; one of our own if not named.
+        proxy: the way out of sandboxes with an allow list.
         command: what the image's Python runs, before the gateway's options.
     """
 
     isolation = Isolation.CONTAINER
+    networks = frozenset(Network)
 
     def __init__(
         self,
@@ -57,6 +70,8 @@ class DockerBackend(Backend):
         run_dir: Path,
         host: str | None = None,
         runtime: str = AUTO,
+        network: str | None = None,
+        proxy: Proxy | None = None,
         command: Sequence[str] = GATEWAY_COMMAND,
     ) -> None:
         self._image = image
@@ -64,6 +79,8 @@ class DockerBackend(Backend):
         self._run_dir = run_dir
         self._engine = Engine(host)
         self._runtime = runtime
+        self._network = network
+        self._proxy = proxy or Proxy()
         self._command = command
         self._info: Mapping[str, Any] = {}
         self._ground: Ground | None = None
@@ -94,7 +111,13 @@ class DockerBackend(Backend):
             raise BackendUnavailable(f"data_dir or run_dir is of no use: {error}") from error
         # Who is not root can give files to nobody else, so user code is its own user, contained.
         owner = UID if os.geteuid() == 0 else os.geteuid()
-        self._ground = Ground(engine, directories, self._image, owner)
+        labels = {
+            LABEL_BROKER: directories.broker_id,
+            LABEL_DATA: str(directories.data.parent),
+        }
+        name = f"kernelbroker-{directories.broker_id}"
+        network = OpenNetwork(engine, self._network, name, labels)
+        self._ground = Ground(engine, directories, self._image, owner, self._proxy, network)
         try:
             await self._reap(self._ground)
             broker = f"{LABEL_BROKER}={directories.broker_id}"
@@ -119,6 +142,10 @@ class DockerBackend(Backend):
         ground, self._ground = self._ground, None  # no launch from here on
         if ground is not None:
             await self._roster.remove_all()
+            try:
+                await ground.open_network.remove()
+            except EngineError as error:
+                log.error("The network of open sandboxes could not be removed: %s", error)
             await ground.engine.close()
             await ground.directories.remove()
 
@@ -182,6 +209,10 @@ class DockerBackend(Backend):
             if broker_id in dead or not (data_dir / broker_id).exists():
                 log.info("Removing a container that the broker %s left behind", broker_id)
                 await ground.engine.remove(container["Id"])
+        for network in await ground.engine.networks_with_label(f"{LABEL_DATA}={data_dir}"):
+            broker_id = network["Labels"][LABEL_BROKER]
+            if broker_id in dead or not (data_dir / broker_id).exists():
+                await ground.engine.remove_network(network["Id"])
         for directories in dead.values():
             await directories.remove()
 

@@ -6,12 +6,13 @@ import asyncio
 import logging
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from kernelbroker_kernel.contract import EXIT_GATEWAY_FAILED
 
+from ..egress.proxy import Door, Proxy
 from ..kernels.endpoint import UnixEndpoint
-from .base import EndCause, LaunchError, SandboxEnd, SandboxSpec
+from .base import EndCause, LaunchError, Network, SandboxEnd, SandboxSpec
 from .container_options import (
     LABEL_BROKER,
     LABEL_DATA,
@@ -22,6 +23,7 @@ from .container_options import (
 from .directories import Directories, remove_tree
 from .ends import end_of
 from .engine import Engine, EngineError, Event, Missing
+from .open_network import OpenNetwork
 from .roster import OwnSandbox
 from .sockets import Handover, listen
 
@@ -40,6 +42,8 @@ class Ground:
     directories: Directories
     image: str
     owner: int
+    proxy: Proxy
+    open_network: OpenNetwork
 
 
 class DockerSandbox(OwnSandbox):
@@ -74,7 +78,11 @@ class DockerSandbox(OwnSandbox):
                 LABEL_DATA: str(directories.data.parent),
                 LABEL_SANDBOX: sandbox_id,
             },
+            egress=directories.run / f"{sandbox_id}.out"
+            if spec.network is Network.ALLOWLIST
+            else None,
         )
+        self._door: Door | None = None
         self._handover: Handover | None = None
         self._out_of_memory = False
         self._signals: set[str] = set()  # sent to it from outside
@@ -87,12 +95,18 @@ class DockerSandbox(OwnSandbox):
         Raises:
             LaunchError
         """
-        ground, place = self._ground, self._place
-        options = container_options(
-            self.spec, place, image=ground.image, runtime=self._runtime, command=command
-        )
+        ground, spec = self._ground, self.spec
         try:
+            if spec.network is Network.OPEN:
+                self._place = replace(self._place, network=await ground.open_network.name())
+            place = self._place
+            options = container_options(
+                spec, place, image=ground.image, runtime=self._runtime, command=command
+            )
             self._make_directories()
+            if place.egress is not None:
+                way_out = listen(place.egress, ground.owner)
+                self._door = ground.proxy.open(way_out, self.id, spec.template, spec.allow)
             listener = listen(self.endpoint.path)
             self._handover = Handover(place.handover, listener, ground.owner)
             await ground.engine.create(place.name, options)
@@ -113,6 +127,10 @@ class DockerSandbox(OwnSandbox):
             await asyncio.wait(self._looks)
         self._end(SandboxEnd(EndCause.SANDBOX_LOST, "it was removed"))
         self.endpoint.path.unlink(missing_ok=True)
+        if self._place.egress is not None:
+            self._place.egress.unlink(missing_ok=True)
+        if self._door is not None:
+            await self._door.close()
         return await remove_tree(self._directory)
 
     async def output_tail(self) -> str:

@@ -103,6 +103,28 @@ class Engine:
         with contextlib.suppress(Missing):
             await self._call(lambda: self._api.remove_container(name, force=True, v=True))
 
+    async def create_network(
+        self, name: str, options: Mapping[str, str], labels: Mapping[str, str]
+    ) -> None:
+        """Make a bridge network."""
+        await self._call(
+            lambda: self._api.create_network(
+                name, driver="bridge", options=dict(options), labels=dict(labels)
+            )
+        )
+
+    async def remove_network(self, name: str) -> None:
+        """Remove a network, which may be gone already."""
+        with contextlib.suppress(Missing):
+            await self._call(lambda: self._api.remove_network(name))
+
+    async def networks_with_label(self, label: str) -> list[Mapping[str, Any]]:
+        """The networks with this `name=value`."""
+        found: list[Mapping[str, Any]] = await self._call(
+            lambda: self._api.networks(filters={"label": label})
+        )
+        return found
+
     async def with_label(self, label: str) -> list[Mapping[str, Any]]:
         """The containers with this `name=value`, in any state."""
         found: list[Mapping[str, Any]] = await self._call(

@@ -14,10 +14,12 @@ import os
 import resource
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
+from ..egress.proxy import Door, Proxy
 from ..kernels.endpoint import UnixEndpoint
 from . import bubblewrap, process
-from .base import EndCause, Isolation, LaunchError, Limits, SandboxEnd, SandboxSpec
+from .base import EndCause, Isolation, LaunchError, Limits, Network, SandboxEnd, SandboxSpec
 from .cgroups import Cgroups
 from .directories import Directories, remove_tree
 from .ends import end_of
@@ -39,6 +41,7 @@ class Ground:
     directories: Directories
     cgroups: Cgroups
     isolation: Isolation
+    proxy: Proxy
 
 
 class LocalSandbox(OwnSandbox):
@@ -58,6 +61,10 @@ class LocalSandbox(OwnSandbox):
         self._directory = ground.directories.sandboxes / sandbox_id
         self.workspace = self._directory / "workspace"
         self._cgroup = ground.cgroups.of(sandbox_id)
+        self._egress: Path | None = None
+        if spec.network is Network.ALLOWLIST:
+            self._egress = ground.directories.run / f"{sandbox_id}.out"
+        self._door: Door | None = None
         self._running: bubblewrap.Jail | process.Process | None = None
         self._over_memory = False
         self.exit_status: int | None = None
@@ -77,6 +84,11 @@ class LocalSandbox(OwnSandbox):
         ground = self._ground
         try:
             self._make_directories()
+            if self._egress is not None:
+                way_out = listen(self._egress, self.host_uid)
+                self._door = ground.proxy.open(
+                    way_out, self.id, self.spec.template, self.spec.allow
+                )
             with listen(self.endpoint.path) as listener:
                 self._cgroup.create(self.spec.limits)
                 if ground.isolation is Isolation.BUBBLEWRAP:
@@ -86,6 +98,7 @@ class LocalSandbox(OwnSandbox):
                         command=command,
                         etc=ground.directories.run / "etc",
                         workspace=self.workspace,
+                        egress=self._egress,
                         listener=listener.fileno(),
                         host_uid=self.host_uid,
                         place=self._place,
@@ -118,6 +131,10 @@ class LocalSandbox(OwnSandbox):
         elif not self.ended.done():
             self.ended.set_result(SandboxEnd(EndCause.SANDBOX_LOST, "it was never started"))
         self.endpoint.path.unlink(missing_ok=True)
+        if self._egress is not None:
+            self._egress.unlink(missing_ok=True)
+        if self._door is not None:
+            await self._door.close()
         await self._cgroup.remove()
         return await remove_tree(self._directory)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 from kernelbroker.protocol.errors import BadRequest, TooManyRequests, Unavailable
 from kernelbroker.protocol.messages import SessionOptions
@@ -22,11 +23,15 @@ class Lease:
         state_lost: it was, and no execution has told yet.
     """
 
-    def __init__(self, pool: Pool, options: SessionOptions) -> None:
+    def __init__(
+        self, pool: Pool, options: SessionOptions, on_lease: Callable[[str], None]
+    ) -> None:
+        """`on_lease` is called with the id of each sandbox, before anything of the session runs in it."""
         self.replaced = 0
         self.state_lost = False
         self._pool = pool
         self._options = options
+        self._on_lease = on_lease
         self._held = HeldFiles()
         self._warm: WarmSandbox | None = None
 
@@ -87,6 +92,7 @@ class Lease:
             ) from None
         except PoolClosed:
             raise Unavailable("the broker is shutting down", retry_after=10) from None
+        self._on_lease(warm.sandbox.id)
         try:
             if self._options.env or self._options.cwd is not None:
                 asked = {"configure": {"env": self._options.env, "cwd": self._options.cwd}}

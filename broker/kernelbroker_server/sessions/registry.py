@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator
 from kernelbroker.protocol.errors import BadRequest, Conflict, NotFound, SessionGone, Unavailable
 from kernelbroker.protocol.messages import SessionOptions
 
+from ..audit import Audit
 from ..pool.runner import Pool
 from .gate import Gate
 from .session import Session, SessionLimits
@@ -29,8 +30,15 @@ class Registry:
         stopping: no session is opened any more.
     """
 
-    def __init__(self, pools: dict[str, Pool], limits: SessionLimits, gate: Gate) -> None:
+    def __init__(
+        self,
+        pools: dict[str, Pool],
+        limits: SessionLimits,
+        gate: Gate,
+        audit: Audit | None = None,
+    ) -> None:
         self.gate = gate
+        self._audit = audit or Audit(None)
         self.limits = limits
         self._pools = pools
         self._sessions: dict[str, Session] = {}
@@ -130,7 +138,11 @@ class Registry:
 
     async def _open(self, session_id: str, options: SessionOptions) -> Session:
         pool = self._pools[options.template]
-        session = Session(session_id, options, self.limits, pool, self.gate, self._closed)
+
+        def on_lease(sandbox_id: str) -> None:
+            self._audit.record("session.lease", session=session_id, sandbox=sandbox_id)
+
+        session = Session(session_id, options, self.limits, pool, self.gate, self._closed, on_lease)
         await session.open()
         self._sessions[session_id] = session
         return session

@@ -61,7 +61,10 @@ class SessionState(enum.StrEnum):
 
 
 class Session:
-    """Made by the registry, by `open`; `on_closed` is called once, with the reason."""
+    """Made by the registry, by `open`.
+
+    `on_closed` is called once, with the reason; `on_lease` with the id of each sandbox that it gets.
+    """
 
     def __init__(
         self,
@@ -71,6 +74,7 @@ class Session:
         pool: Pool,
         gate: Gate,
         on_closed: Callable[[Session, str], None],
+        on_lease: Callable[[str], None],
     ) -> None:
         self.id = session_id
         self.options = options
@@ -87,7 +91,7 @@ class Session:
         self._running: Execution | None = None
         self._wake = asyncio.Event()
         self._restarting: asyncio.Future[None] | None = None
-        self._lease = Lease(pool, options)
+        self._lease = Lease(pool, options, on_lease)
         self._worker: asyncio.Task[None] | None = None
         self._watchers: set[asyncio.Queue[Execution | None]] = set()
 
