@@ -118,7 +118,7 @@ def judge(request: h11.Request, allow: AllowList, template: str) -> Target:
         authority, scheme, path = _split(target, method)
         own_port = HTTP_PORT
     host, port = _host_and_port(authority, method)
-    asked = Asked(method, host, port or own_port)
+    asked = Asked(method, host, own_port if port is None else port)
     if scheme != ("https" if method == "CONNECT" else "http"):
         text = f"{scheme}:// is not passed on like this; for https set HTTPS_PROXY as it is"
         raise Refused(Reason.SCHEME, text, asked)
