@@ -493,19 +493,19 @@ async def test_describe(backend: Backend) -> None:
 BROKER = """
 import asyncio, sys
 from pathlib import Path
-from kernelbroker_server.backends.base import SandboxSpec
+from kernelbroker_server.backends.base import Network, SandboxSpec
 from kernelbroker_server.backends.docker import DockerBackend
 from kernelbroker_server.backends.local import LocalBackend
 
 async def main():
-    kind, python, image, command, data, run = sys.argv[1:]
+    kind, python, image, command, data, run, network = sys.argv[1:]
     common = {"data_dir": Path(data), "run_dir": Path(run), "command": ("-c", command)}
     if kind == "docker":
         backend = DockerBackend(image=image, **common)
     else:
         backend = LocalBackend(kernel_python=Path(python), **common)
     await backend.start()
-    await backend.launch("one", SandboxSpec())
+    await backend.launch("one", SandboxSpec(network=Network(network)))
     print("launched", flush=True)
     await asyncio.Event().wait()
 
@@ -513,8 +513,10 @@ asyncio.run(main())
 """
 
 
-async def other_broker(kind: str, data: Path, run: Path, command: str = PROBE[1]) -> Any:
-    arguments = [kind, str(KERNEL_PYTHON), IMAGE, command, str(data), str(run)]
+async def other_broker(
+    kind: str, data: Path, run: Path, command: str = PROBE[1], network: str = "none"
+) -> Any:
+    arguments = [kind, str(KERNEL_PYTHON), IMAGE, command, str(data), str(run), network]
     broker = await asyncio.create_subprocess_exec(
         sys.executable, *("-c", BROKER, *arguments), stdout=subprocess.PIPE
     )

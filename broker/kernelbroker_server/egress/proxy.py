@@ -112,7 +112,7 @@ class Door:
                 self._own_slots.release()
                 await asyncio.sleep(_ACCEPT_PAUSE_S)
                 continue
-            passage = asyncio.create_task(self._pass(connection))
+            passage = asyncio.create_task(self._pass(connection), name=f"egress of {self._sandbox}")
             self._passages.add(passage)
             passage.add_done_callback(self._passed)
 
