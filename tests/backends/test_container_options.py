@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
-from kernelbroker_server.backends.base import Limits, SandboxSpec
+from kernelbroker_server.backends.base import Limits, Network, SandboxSpec
 from kernelbroker_server.backends.container_options import Place, container_options
 
 PLACE = Place("name", Path("/run/one.give"), Path("/data/one"), 1000, {"kernelbroker.broker": "b"})
 
 
-def options(spec: SandboxSpec) -> dict[str, Any]:
-    return container_options(spec, PLACE, image="image", runtime="runc", command=("-m", "gateway"))
+def options(spec: SandboxSpec, place: Place = PLACE) -> dict[str, Any]:
+    return container_options(spec, place, image="image", runtime="runc", command=("-m", "gateway"))
 
 
 def test_every_boundary_is_asked_for() -> None:
@@ -55,6 +56,30 @@ def test_mounts() -> None:
         ("/run/one.give", "/run/kernelbroker.handover", True),
         ("/srv/shared", "/data/shared", True),
     ]
+
+
+def test_an_allow_list() -> None:
+    """There is a proxy's socket, read-only, and variables that lead to it, but still no network."""
+    place = dataclasses.replace(PLACE, way_out=Path("/run/one.out"))
+    asked = options(SandboxSpec(network=Network.ALLOWLIST), place)
+    assert (asked["HostConfig"]["NetworkMode"], asked["NetworkDisabled"]) == ("none", True)
+    mount = asked["HostConfig"]["Mounts"][2]
+    assert (mount["Source"], mount["Target"]) == ("/run/one.out", "/run/kernelbroker.egress")
+    assert mount["ReadOnly"] is True
+    assert asked["Entrypoint"][-2:] == ["--egress", "/run/kernelbroker.egress"]
+    assert {"http_proxy=http://127.0.0.1:3128", "HTTPS_PROXY=http://127.0.0.1:3128"} <= {
+        *asked["Env"]
+    }
+
+
+def test_an_open_network() -> None:
+    """The network is the one that was named; nothing else changes."""
+    asked = options(SandboxSpec(), dataclasses.replace(PLACE, network="bridge-of-ours"))
+    shut = options(SandboxSpec())
+    assert asked["HostConfig"].pop("NetworkMode") == "bridge-of-ours"
+    assert asked.pop("NetworkDisabled") is False
+    del shut["HostConfig"]["NetworkMode"], shut["NetworkDisabled"]
+    assert asked == shut
 
 
 def test_command_and_variables() -> None:

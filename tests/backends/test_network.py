@@ -185,13 +185,13 @@ async def test_lists_are_of_sandboxes(kind: str, upstream: Upstream) -> None:
 
 
 async def test_the_way_out_cannot_be_replaced(kind: str, upstream: Upstream) -> None:
-    """Its name is the only socket in sight, and nobody inside can put another in its place."""
+    """It is the only socket in sight that answers, and nobody inside can put another in its place."""
     source = """
 import stat
 path = "/run/kernelbroker.egress"
-found = [os.path.join(top, name) for top, _, names in os.walk("/") for name in names
-         if not top.startswith(("/proc", "/sys"))
-         and stat.S_ISSOCK(os.lstat(os.path.join(top, name)).st_mode)]
+places = ("/run", "/var", "/tmp", "/data", "/home", "/dev")
+found = [os.path.join(top, name) for place in places for top, _, names in os.walk(place)
+         for name in names if stat.S_ISSOCK(os.lstat(os.path.join(top, name)).st_mode)]
 os.symlink("/tmp", "/data/link")
 result = [found, attempt(os.unlink, path), attempt(os.rename, "/data/link", path),
           attempt(os.chmod, path, 0o777), attempt(os.rename, "/run", "/run2"),
@@ -333,6 +333,27 @@ async def test_a_plain_process_has_no_policy() -> None:
         for network in (Network.ALLOWLIST, Network.OPEN):
             with pytest.raises(LaunchError, match="isolation process"):
                 await backend.launch("one", SandboxSpec(network=network))
+
+
+async def test_a_list_with_a_mistake(kind: str) -> None:
+    """An entry that is no name keeps a sandbox from being launched, and is named."""
+    async with running(kind) as backend:
+        with pytest.raises(LaunchError, match=r"template default: 'https://x\.org' is no name"):
+            await backend.launch("one", allowing("https://x.org"))
+
+
+@needs_docker
+async def test_a_network_that_was_tidied_away() -> None:
+    """A network that somebody removed between two launches is made anew."""
+    async with running_docker() as backend:
+        sandbox = await backend.launch("one", SandboxSpec(network=Network.OPEN))
+        data = sandbox.workspace.parents[3]
+        await backend.remove(sandbox)
+        (network,) = networks_of(data)
+        with engine() as api:
+            api.remove_network(network)
+        await backend.launch("two", SandboxSpec(network=Network.OPEN))
+        assert networks_of(data) == [network]
 
 
 @needs_docker

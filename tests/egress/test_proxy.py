@@ -365,6 +365,16 @@ async def test_a_client_that_hangs_up(world: World, upstream: Upstream) -> None:
     writer.close()
 
 
+async def test_an_answer_before_the_body(upstream: Upstream) -> None:
+    """A server that refuses a body before it has come is heard."""
+    data = b"HTTP/1.1 413 Too Large\r\nContent-Length: 5\r\n\r\nshort"
+    async with speaking(data) as address, proxy({HOST: [[address]]}) as world:
+        length = "Content-Length: 1000000"
+        answer = await world.get(f"http://{HOST}/", length, method="POST", body="begin")
+        assert answer.startswith(b"HTTP/1.1 413 ")
+        assert answer.endswith(b"short")
+
+
 # Broken servers
 
 

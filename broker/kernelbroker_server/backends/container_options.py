@@ -15,7 +15,7 @@ from typing import Any
 from kernelbroker_kernel.contract import WORKSPACE
 
 from .base import Limits, SandboxSpec
-from .inside import EGRESS, HOME, MAX_FILE_BYTES, TMP, environment, gateway_argv
+from .inside import HOME, MAX_FILE_BYTES, TMP, WAY_OUT, environment, gateway_argv
 
 LABEL_BROKER = "kernelbroker.broker"
 LABEL_DATA = "kernelbroker.data"
@@ -40,7 +40,7 @@ class Place:
         workspace: the directory that is /data inside.
         owner: the user that code in the container is, inside and on the host.
         labels: by which brokers find their containers.
-        egress: the proxy's socket, if it may use one.
+        way_out: the proxy's socket, if it may use one.
         network: of the engine, if it may use one.
     """
 
@@ -49,7 +49,7 @@ class Place:
     workspace: Path
     owner: int
     labels: dict[str, str]
-    egress: Path | None = None
+    way_out: Path | None = None
     network: str | None = None
 
 
@@ -97,8 +97,8 @@ def _files(spec: SandboxSpec, place: Place) -> dict[str, Any]:
         # Connecting needs no right to write to the mount, and nobody inside can put another file here.
         _bind(place.handover, str(HANDOVER), read_only=True),
     ]
-    if place.egress is not None:
-        mounts.append(_bind(place.egress, str(EGRESS), read_only=True))
+    if place.way_out is not None:
+        mounts.append(_bind(place.way_out, str(WAY_OUT), read_only=True))
     if spec.shared_data is not None:
         mounts.append(_bind(spec.shared_data, f"{WORKSPACE}/shared", read_only=True))
     # Programs may be run: what a package's installer builds in /tmp has to be. The mode is no more than

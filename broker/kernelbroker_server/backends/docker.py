@@ -163,6 +163,7 @@ class DockerBackend(Backend):
             "image": self._image,
             "seccomp": "on" if "seccomp" in str(self._info.get("SecurityOptions")) else "none",
             "host_user": "one of its own" if os.geteuid() == 0 else "the broker's",
+            "networks": sorted(self.networks),
             "limits": {
                 "cpus": enforced("CpuCfsQuota"),
                 "memory": enforced("MemoryLimit"),

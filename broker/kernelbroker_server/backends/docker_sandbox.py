@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from kernelbroker_kernel.contract import EXIT_GATEWAY_FAILED
 
-from ..egress.proxy import Door, Proxy
+from ..egress.proxy import Proxy
 from ..kernels.endpoint import UnixEndpoint
 from .base import EndCause, LaunchError, Network, SandboxEnd, SandboxSpec
 from .container_options import (
@@ -26,6 +26,7 @@ from .engine import Engine, EngineError, Event, Missing
 from .open_network import OpenNetwork
 from .roster import OwnSandbox
 from .sockets import Handover, listen
+from .way_out import WayOut
 
 log = logging.getLogger(__name__)
 
@@ -78,11 +79,8 @@ class DockerSandbox(OwnSandbox):
                 LABEL_DATA: str(directories.data.parent),
                 LABEL_SANDBOX: sandbox_id,
             },
-            egress=directories.run / f"{sandbox_id}.out"
-            if spec.network is Network.ALLOWLIST
-            else None,
         )
-        self._door: Door | None = None
+        self._way_out: WayOut | None = None
         self._handover: Handover | None = None
         self._out_of_memory = False
         self._signals: set[str] = set()  # sent to it from outside
@@ -95,18 +93,18 @@ class DockerSandbox(OwnSandbox):
         Raises:
             LaunchError
         """
-        ground, spec = self._ground, self.spec
+        ground, spec, place = self._ground, self.spec, self._place
         try:
-            if spec.network is Network.OPEN:
-                self._place = replace(self._place, network=await ground.open_network.name())
-            place = self._place
+            self._make_directories()
+            if spec.network is Network.ALLOWLIST:
+                path = ground.directories.run / f"{self.id}.out"
+                self._way_out = WayOut(ground.proxy, path, ground.owner, self.id, spec)
+                place = replace(place, way_out=path)
+            elif spec.network is Network.OPEN:
+                place = replace(place, network=await ground.open_network.name())
             options = container_options(
                 spec, place, image=ground.image, runtime=self._runtime, command=command
             )
-            self._make_directories()
-            if place.egress is not None:
-                way_out = listen(place.egress, ground.owner)
-                self._door = ground.proxy.open(way_out, self.id, spec.template, spec.allow)
             listener = listen(self.endpoint.path)
             self._handover = Handover(place.handover, listener, ground.owner)
             await ground.engine.create(place.name, options)
@@ -127,10 +125,8 @@ class DockerSandbox(OwnSandbox):
             await asyncio.wait(self._looks)
         self._end(SandboxEnd(EndCause.SANDBOX_LOST, "it was removed"))
         self.endpoint.path.unlink(missing_ok=True)
-        if self._place.egress is not None:
-            self._place.egress.unlink(missing_ok=True)
-        if self._door is not None:
-            await self._door.close()
+        if self._way_out is not None:
+            await self._way_out.close()
         return await remove_tree(self._directory)
 
     async def output_tail(self) -> str:

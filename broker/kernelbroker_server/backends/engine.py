@@ -118,6 +118,13 @@ class Engine:
         with contextlib.suppress(Missing):
             await self._call(lambda: self._api.remove_network(name))
 
+    async def has_network(self, name: str) -> bool:
+        try:
+            await self._call(lambda: self._api.inspect_network(name))
+        except Missing:
+            return False
+        return True
+
     async def networks_with_label(self, label: str) -> list[Mapping[str, Any]]:
         """The networks with this `name=value`."""
         found: list[Mapping[str, Any]] = await self._call(

@@ -13,7 +13,7 @@ HOME = Path("/home/sandbox")
 TMP = Path("/tmp")
 LIBRARY = Path("/opt/kernelbroker/lib")
 ENVIRONMENT = Path("/opt/kernelbroker/env")
-EGRESS = Path("/run/kernelbroker.egress")
+WAY_OUT = Path("/run/kernelbroker.egress")
 """Where the broker's proxy listens, in a sandbox that may use it; nobody inside can replace it."""
 UID = 1000
 MAX_FILE_BYTES = 4 * 1024**3
@@ -35,7 +35,7 @@ def gateway_argv(
 ) -> list[str]:
     """The gateway's command line. `listen` is one of its options with its value, `--fd 3` for one."""
     imports = [arg for module in spec.imports for arg in ("--import", module)]
-    egress = ["--egress", str(EGRESS)] if spec.network is Network.ALLOWLIST else []
+    egress = ["--egress", str(WAY_OUT)] if spec.network is Network.ALLOWLIST else []
     return [str(python), *command, *listen, *imports, *egress]
 
 

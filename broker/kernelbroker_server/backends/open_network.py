@@ -28,21 +28,19 @@ class OpenNetwork:
         self._own = own
         self._labels = labels
         self._lock = asyncio.Lock()
-        self._made = False
+        self._used = False
 
     async def name(self) -> str:
         """What a container is to be attached to. Raises EngineError."""
         if self._given is not None:
             return self._given
         async with self._lock:
-            if not self._made:
+            self._used = True
+            if not await self._engine.has_network(self._own):  # or no more: somebody tidied up
                 await self._engine.create_network(self._own, _OPTIONS, self._labels)
-                self._made = True
         return self._own
 
     async def remove(self) -> None:
-        """After the last container; it is made anew for the next. Raises EngineError."""
-        async with self._lock:
-            if self._made:
-                await self._engine.remove_network(self._own)
-                self._made = False
+        """After the last container. Raises EngineError."""
+        if self._used:
+            await self._engine.remove_network(self._own)

@@ -243,18 +243,27 @@ class Passage:
                     self._send_up(server, writer, event)
                     await writer.drain()
                 elif event is h11.NEED_DATA:
-                    if client.they_are_waiting_for_100_continue:
+                    if client.they_are_waiting_for_100_continue and not self._answered:
                         go_on = h11.InformationalResponse(status_code=100, headers=[])
                         self._send_down(client, go_on)
-                    client.receive_data(await self._reader.read(_READ_BYTES))
+                    client.receive_data(await self._read_client())
                     self._awake()
                 else:
                     raise h11.RemoteProtocolError("the connection was closed")
             self._send_up(server, writer, h11.EndOfMessage())
             await writer.drain()
-        except (OSError, h11.ProtocolError):
+        except h11.ProtocolError:
             writer.transport.abort()  # a body that is cut is none; the answer ends with it
             raise
+        except OSError:  # the server hung up, perhaps behind its answer, which tells
+            pass
+
+    async def _read_client(self) -> bytes:
+        """Empty at the end, however it comes about."""
+        try:
+            return await self._reader.read(_READ_BYTES)
+        except OSError:
+            return b""
 
     def _send_up(
         self, server: h11.Connection, writer: asyncio.StreamWriter, event: h11.Event
