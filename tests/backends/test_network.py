@@ -30,8 +30,10 @@ from tests.support.upstream import Names, Page, Upstream, serving_http
 from tests.support.waiting import broker_tasks
 
 from .probes import (
+    DEADLINE_S,
     IMAGE,
     ask,
+    cancelled_at,
     engine,
     needs_docker,
     needs_jail,
@@ -218,6 +220,28 @@ result = proxy.recv(100).decode().split()[1]"""
         assert await ask(sandbox, source, name=HOST) == "200"
         await backend.remove(sandbox)
         assert broker_tasks() == set()
+
+
+@pytest.mark.parametrize(
+    ("kind", "network"),
+    [
+        pytest.param("local", Network.ALLOWLIST, marks=[needs_jail, needs_kernel_environment]),
+        pytest.param("docker", Network.ALLOWLIST, marks=needs_docker),
+        pytest.param("docker", Network.OPEN, marks=needs_docker),
+    ],
+)
+async def test_a_launch_that_is_cancelled(kind: str, network: Network) -> None:
+    """Wherever it is cancelled, neither a proxy's door nor a container or a network is left."""
+    spec = SandboxSpec(network=network, allow=(HOST,))
+    async with running(kind) as backend:
+        for step in range(1, 20):
+            if not await cancelled_at(backend.launch(f"s{step}", spec), step):
+                assert step > 1
+                break
+            async with asyncio.timeout(DEADLINE_S):
+                while broker_tasks():  # noqa: ASYNC110 - its removal goes on in the background
+                    await asyncio.sleep(0.01)
+    assert broker_tasks() == set()
 
 
 # Open

@@ -134,7 +134,7 @@ class LocalBackend(Backend):
             "isolation": self.isolation.value,
             "seccomp": "on" if jailed and seccomp.filter_for() else "none",
             "host_user": "one of its own" if own_user else "the broker's",
-            "networks": sorted(self.networks),
+            "networks": sorted(self.networks) if jailed else "not enforced",
             "limits": {
                 "cpus": enforced_by("cpu") or "none",
                 "memory": enforced_by("memory") or "watchdog",
