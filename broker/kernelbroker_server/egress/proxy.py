@@ -97,9 +97,8 @@ class Door:
 
     async def _accept(self) -> None:
         loop, limits = asyncio.get_running_loop(), self._regime.limits
-        served_until = (
-            loop.time()
-        )  # by a server that takes `rate` a second; `burst` are ahead of it
+        # As if a server took `rate` a second, and `burst` could be ahead of it.
+        served_until = loop.time()
         while True:
             await self._own_slots.acquire()
             now = loop.time()
@@ -154,7 +153,7 @@ class Door:
             address=passage.address,
             outcome=outcome,
             reason=None if refused is None else refused.reason,
-            bytes_up=passage.bytes_up,
-            bytes_down=passage.bytes_down,
+            bytes_up=passage.pipe.bytes_up,
+            bytes_down=passage.pipe.bytes_down,
             duration_s=round(duration, 3),
         )
