@@ -186,7 +186,7 @@ async def test_clients_at_the_end(directory: Path, monkeypatch: pytest.MonkeyPat
     """When the broker stops, each client has its result and the reason before the connection ends."""
     async with fake_backend() as backend, contextlib.AsyncExitStack() as stack:
         backend.scripts["deaf"] = deaf
-        monkeypatch.setattr(app, "_backend", lambda _settings: backend)
+        monkeypatch.setattr(app, "_backend", lambda *_: backend)
         broker = Broker(settings(directory, token="the-token"))
         await broker.start()
         url = broker.url.replace("http", "ws") + "/api/v1/ws"

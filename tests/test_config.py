@@ -86,6 +86,19 @@ def test_mistakes_in_a_file(tmp_path: Path, text: str, named: str) -> None:
     assert str(file) in str(refused.value)
 
 
+def test_allow_lists(tmp_path: Path) -> None:
+    """Names are kept as they are compared; what is none is told by its key, and networks are parsed."""
+    text = '[sandbox]\nallow = ["PyPI.org."]\n[egress]\nprivate_networks = ["10.1.2.0/24"]\n'
+    settings = load(write(tmp_path, text + '[templates.web]\nallow = ["*.bücher.example"]\n'))
+    assert settings.templates["default"].allow == ("pypi.org",)
+    assert settings.templates["web"].allow == ("*.xn--bcher-kva.example",)
+    assert [str(network) for network in settings.egress.private_networks] == ["10.1.2.0/24"]
+    for wrong in ("https://pypi.org", "10.0.0.1", "*"):
+        file = write(tmp_path, f'[templates.web]\nallow = ["{wrong}"]\n')
+        with pytest.raises(ConfigError, match=r"templates\.web\.allow.*such as pypi\.org"):
+            load(file)
+
+
 @pytest.mark.parametrize("content", [b"port = ", b"\xff\xfe", b"= 3"])
 def test_file_that_is_not_toml(tmp_path: Path, content: bytes) -> None:
     """A file that cannot be read as TOML is named."""

@@ -23,7 +23,8 @@ from tornado.netutil import bind_sockets
 
 from .api.base import Service
 from .api.routes import make_application
-from .backends.base import Backend, Isolation, Limits, SandboxSpec
+from .audit import Audit
+from .backends.base import Backend, Isolation, LaunchError, Limits, Network, SandboxSpec
 from .backends.local import LocalBackend
 from .config import (
     ConfigError,
@@ -33,6 +34,8 @@ from .config import (
     TemplateSettings,
     TlsSettings,
 )
+from .egress.dial import Resolve
+from .egress.proxy import Proxy
 from .kernels.outputs import OutputLimits
 from .pool.runner import Pool
 from .pool.state import PoolLimits
@@ -40,6 +43,7 @@ from .sessions.gate import Gate
 from .sessions.policy import Policies, Policy
 from .sessions.registries import Registries
 from .sessions.session import SessionLimits
+from .telemetry.audited import Audited
 from .telemetry.metrics import Metrics
 from .telemetry.observer import Observers
 from .telemetry.traces import tracing
@@ -60,24 +64,30 @@ _LAST_WORDS_S = 1.0
 class Broker:
     """A running service. `start` and `stop` frame its life.
 
+    Args:
+        resolve: how the proxy finds the addresses of names, if not as the system does.
+
     Attributes, after `start`:
         url: where clients reach it.
         token: what they must show; None where only tokens of the file count.
     """
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, *, resolve: Resolve | None = None) -> None:
         self.settings = settings
         self.token = _token(settings)
         self.url = ""
-        self.backend = _backend(settings)
+        self._audit = Audit(settings.audit_log)
+        proxy = Proxy(self._audit, settings.egress.private_networks, resolve)
+        self.backend = _backend(settings, proxy)
+        self._specs = [_spec(name, template) for name, template in settings.templates.items()]
         self.pools = {
-            name: _pool(name, template, self.backend)
-            for name, template in settings.templates.items()
+            spec.template: _pool(spec, settings.templates[spec.template], self.backend)
+            for spec in self._specs
         }
         self._metrics = Metrics(self._gauges)
         self._traces = tracing(os.environ, version("kernelbroker"))
-        observers = [each for each in (self._metrics, self._traces) if each is not None]
-        observer = Observers(observers)
+        listening = (self._metrics, self._traces, Audited(self._audit))
+        observer = Observers([each for each in listening if each is not None])
         gate = Gate(settings.limits.concurrent, settings.limits.queued)
         policies = Policies(
             {name: Policy(t.policy, t.policy_threshold) for name, t in settings.templates.items()}
@@ -108,8 +118,13 @@ class Broker:
         """
         settings = self.settings
         tls = _tls(settings.tls)
+        try:
+            self._audit.open()
+        except OSError as exc:
+            raise ConfigError(f"audit_log: {settings.audit_log}: {exc.strerror}") from exc
         await self.backend.start()
         try:
+            self._check_networks()
             if self.backend.isolation is Isolation.PROCESS and not (
                 settings.on_loopback or settings.unsafe_expose_without_isolation
             ):
@@ -121,6 +136,7 @@ class Broker:
             sockets = bind_sockets(settings.port, settings.host)
         except BaseException:
             await self.backend.stop()
+            self._audit.close()
             raise
         port = sockets[0].getsockname()[1]
         host = f"[{settings.host}]" if ":" in settings.host else settings.host
@@ -167,6 +183,20 @@ class Broker:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(1):
                     await self._server.close_all_connections()
+        self._audit.close()
+
+    def _check_networks(self) -> None:
+        """Raises ConfigError where the backend cannot give a template its network."""
+        for spec in self._specs:
+            try:
+                self.backend.require_network(spec)
+            except LaunchError as exc:
+                raise ConfigError(str(exc)) from exc
+            if spec.network is Network.OPEN:
+                logger.warning(
+                    "OPEN NETWORK: sandboxes of the template %s reach whatever this host reaches",
+                    spec.template,
+                )
 
     def _gauges(self) -> dict[str, dict[tuple[str, ...], float]]:
         """What the metrics look at; see `telemetry.metrics`."""
@@ -213,11 +243,13 @@ def _token(settings: Settings) -> str | None:
     return token
 
 
-def _backend(settings: Settings) -> Backend:
-    return _docker(settings.docker) if settings.backend == "docker" else _local(settings.local)
+def _backend(settings: Settings, proxy: Proxy) -> Backend:
+    if settings.backend == "docker":
+        return _docker(settings.docker, proxy)
+    return _local(settings.local, proxy)
 
 
-def _local(local: LocalSettings) -> Backend:
+def _local(local: LocalSettings, proxy: Proxy) -> Backend:
     if local.kernel_python is None:
         raise ConfigError(
             "local.kernel_python is not set. Make the kernels' environment (python3 -m venv DIR && "
@@ -229,10 +261,11 @@ def _local(local: LocalSettings) -> Backend:
         data_dir=local.data_dir or _own_directory(Path("/var/tmp"), "local.data_dir"),
         run_dir=local.run_dir or _own_directory(Path(tempfile.gettempdir()), "local.run_dir"),
         require_isolation=local.require_isolation,
+        proxy=proxy,
     )
 
 
-def _docker(docker: DockerSettings) -> Backend:
+def _docker(docker: DockerSettings, proxy: Proxy) -> Backend:
     try:
         from .backends.docker import DockerBackend
         from .backends.docker_ways import Transport
@@ -246,6 +279,8 @@ def _docker(docker: DockerSettings) -> Backend:
         host=docker.host,
         runtime=docker.runtime,
         transport=Transport(docker.transport),
+        network=docker.network,
+        proxy=proxy,
         # Apart from the local backend's: each reaps what dead brokers of its own kind left.
         data_dir=docker.data_dir or _own_directory(own_data, "docker.data_dir") / "docker",
         run_dir=docker.run_dir or _own_directory(own_run, "docker.run_dir") / "docker",
@@ -301,8 +336,8 @@ def _own_directory(parent: Path, key: str) -> Path:
     return path
 
 
-def _pool(name: str, template: TemplateSettings, backend: Backend) -> Pool:
-    spec = SandboxSpec(
+def _spec(name: str, template: TemplateSettings) -> SandboxSpec:
+    return SandboxSpec(
         template=name,
         image=template.image,
         limits=Limits(
@@ -318,6 +353,9 @@ def _pool(name: str, template: TemplateSettings, backend: Backend) -> Pool:
         network=template.network,
         allow=template.allow,
     )
+
+
+def _pool(spec: SandboxSpec, template: TemplateSettings, backend: Backend) -> Pool:
     pool = template.pool
     limits = PoolLimits(pool.min_size, pool.max_size, pool.max_waiters, pool.max_launches)
     return Pool(

@@ -23,6 +23,7 @@ from pydantic import (
     Field,
     SecretStr,
     ValidationError,
+    field_validator,
     model_validator,
 )
 from pydantic_settings import (
@@ -33,6 +34,7 @@ from pydantic_settings import (
 )
 
 from .backends.base import Network
+from .egress.names import canonical_entry
 from .tenants.tokens import TENANT_NAME
 
 PREFIX = "KERNELBROKER_"
@@ -102,6 +104,11 @@ class SandboxSettings(_Section):
     policy_threshold: Level = "high"
     """The level from which code counts as risky."""
 
+    @field_validator("allow")
+    @classmethod
+    def _entries(cls, allow: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(map(canonical_entry, allow))
+
 
 class TemplateSettings(SandboxSettings):
     """A named recipe. What it does not say is as [sandbox] and [pool] have it."""
@@ -140,6 +147,15 @@ class DockerSettings(_Section):
     see it under the same path, and run_dir as well."""
     run_dir: Path | None = None
     """Where sockets are made; its path must be short."""
+    network: str | None = None
+    """The engine's network for sandboxes with network = "open"; a bridge of the broker's own, on which
+    they cannot reach each other, if not set."""
+
+
+class EgressSettings(_Section):
+    private_networks: tuple[ipaddress.IPv4Network | ipaddress.IPv6Network, ...] = ()
+    """Networks that names of an allow list may lead to although they are not public, such as
+    10.1.2.0/24 for a package mirror; never those of anything that trusts who can reach it."""
 
 
 class SessionSettings(_Section):
@@ -233,12 +249,15 @@ class Settings(BaseSettings):
     """How long running executions are waited for at a shutdown, while new ones are refused."""
     shutdown_timeout: float = Field(default=10, gt=0)
     """How long the rest of a shutdown may take."""
+    audit_log: Path | None = None
+    """A file to which who did what, and what sandboxes reached, is appended as JSON lines."""
     backend: Literal["local", "docker"] = "local"
     """What launches sandboxes: jails on this machine, or containers."""
     pool: PoolSettings = PoolSettings()
     sandbox: SandboxSettings = SandboxSettings()
     local: LocalSettings = LocalSettings()
     docker: DockerSettings = DockerSettings()
+    egress: EgressSettings = EgressSettings()
     sessions: SessionSettings = SessionSettings()
     limits: LimitSettings = LimitSettings()
     tls: TlsSettings = TlsSettings()

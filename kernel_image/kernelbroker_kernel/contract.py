@@ -58,10 +58,14 @@ ENTRIES_PATH = "/kernelbroker/entries"
 MAX_LIST_BYTES = 16 * 1024**2
 GATEWAY_MODULE = "kernelbroker_kernel"
 """``python -P -m kernelbroker_kernel (--fd N | --handover PATH | --socket PATH | --tcp HOST:PORT)
-[--alone SECONDS] [--import MODULE]...``
+[--alone SECONDS] [--import MODULE]... [--egress PATH]``
 
 The gateway listens there, starts its one kernel, and exits when that kernel ends, with the kernel's
-exit status as a shell would give it: the code itself, or 128 + the signal's number."""
+exit status as a shell would give it: the code itself, or 128 + the signal's number.
+
+With `--egress` it also passes on what programs send to the proxy at 127.0.0.1:`PROXY_PORT` to the unix
+socket of that path, where the broker's proxy listens."""
+PROXY_PORT = 3128
 EXIT_GATEWAY_FAILED = 125
 """The gateway's own failure, as opposed to its kernel's end."""
 TOKEN_VARIABLE = "KG_AUTH_TOKEN"

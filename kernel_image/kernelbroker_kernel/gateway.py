@@ -38,6 +38,7 @@ from .contract import (
     MAX_MESSAGE_BYTES,
     TOKEN_VARIABLE,
 )
+from .egress import Forwarder
 from .file_server import ROUTES
 
 DRAIN_QUIET_S = 0.05
@@ -158,6 +159,7 @@ class Gateway(KernelGatewayApp):
     """The gateway application, listening on sockets that `main` made."""
 
     sockets: list[socket.socket]
+    forwarder: Forwarder | None = None
 
     def init_http_server(self) -> None:
         self.web_app.add_handlers(".*", ROUTES)
@@ -192,6 +194,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument(
         "--import", dest="imports", action="append", default=[], help="a module to have loaded"
     )
+    parser.add_argument("--egress", type=Path, help="a unix socket where a proxy listens")
     return parser.parse_args()
 
 
@@ -211,6 +214,8 @@ def _serve(options: argparse.Namespace) -> None:
         if not gateway.auth_token:
             raise SystemExit(f"--tcp needs a token in {TOKEN_VARIABLE}")
         IOLoop.current().add_callback(_end_when_alone, options.alone)
+    if options.egress is not None:
+        gateway.forwarder = Forwarder(options.egress)
     gateway.config.KernelManager.transport = "ipc"
     gateway.config.KernelManager.autorestart = False
     # Who reaches the kernel's sockets can read their key, too: signatures would protect from nobody.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from kernelbroker_server.backends.base import Limits, SandboxSpec
+from kernelbroker_server.backends.base import Limits, Network, SandboxSpec
 from kernelbroker_server.backends.container_options import (
     OnNetwork,
     OnSocket,
@@ -17,8 +17,8 @@ LABELS = {"kernelbroker.broker": "b"}
 SOCKET = OnSocket(Path("/run/one.give"))
 
 
-def options(spec: SandboxSpec, way: OnSocket | OnNetwork = SOCKET) -> dict[str, Any]:
-    place = Place("name", way, Path("/data/one"), 1000, LABELS)
+def options(spec: SandboxSpec, way: OnSocket | OnNetwork = SOCKET, **more: Any) -> dict[str, Any]:
+    place = Place("name", way, Path("/data/one"), 1000, LABELS, **more)
     return container_options(spec, place, image="image", runtime="runc", command=("-m", "gateway"))
 
 
@@ -72,6 +72,29 @@ def test_over_a_network() -> None:
     assert [mount["Target"] for mount in asked["HostConfig"]["Mounts"]] == ["/data"]
     assert "KG_AUTH_TOKEN=secret" in asked["Env"]
     assert "secret" not in " ".join(asked["Entrypoint"])
+
+
+def test_an_allow_list() -> None:
+    """There is a proxy's socket, read-only, and variables that lead to it, but still no network."""
+    asked = options(SandboxSpec(network=Network.ALLOWLIST), way_out=Path("/run/one.out"))
+    assert (asked["HostConfig"]["NetworkMode"], asked["NetworkDisabled"]) == ("none", True)
+    mount = asked["HostConfig"]["Mounts"][2]
+    assert (mount["Source"], mount["Target"]) == ("/run/one.out", "/run/kernelbroker.egress")
+    assert mount["ReadOnly"] is True
+    assert asked["Entrypoint"][-2:] == ["--egress", "/run/kernelbroker.egress"]
+    assert {"http_proxy=http://127.0.0.1:3128", "HTTPS_PROXY=http://127.0.0.1:3128"} <= {
+        *asked["Env"]
+    }
+
+
+def test_an_open_network() -> None:
+    """The network is the one that was named; nothing else changes."""
+    asked = options(SandboxSpec(), network="bridge-of-ours")
+    shut = options(SandboxSpec())
+    assert asked["HostConfig"].pop("NetworkMode") == "bridge-of-ours"
+    assert asked.pop("NetworkDisabled") is False
+    del shut["HostConfig"]["NetworkMode"], shut["NetworkDisabled"]
+    assert asked == shut
 
 
 def test_command_and_variables() -> None:

@@ -539,13 +539,13 @@ async def test_describe(backend: Backend) -> None:
 BROKER = """
 import asyncio, sys
 from pathlib import Path
-from kernelbroker_server.backends.base import SandboxSpec
+from kernelbroker_server.backends.base import Network, SandboxSpec
 from kernelbroker_server.backends.docker import DockerBackend
 from kernelbroker_server.backends.docker_ways import Transport
 from kernelbroker_server.backends.local import LocalBackend
 
 async def main():
-    kind, python, image, command, data, run = sys.argv[1:]
+    kind, python, image, command, data, run, network = sys.argv[1:]
     common = {"data_dir": Path(data), "run_dir": Path(run), "command": ("-c", command)}
     if kind != "local":
         transport = Transport.TCP if kind == "docker-tcp" else Transport.UNIX
@@ -553,7 +553,7 @@ async def main():
     else:
         backend = LocalBackend(kernel_python=Path(python), **common)
     await backend.start()
-    await backend.launch("one", SandboxSpec())
+    await backend.launch("one", SandboxSpec(network=Network(network)))
     print("launched", flush=True)
     await asyncio.Event().wait()
 
@@ -561,8 +561,10 @@ asyncio.run(main())
 """
 
 
-async def other_broker(kind: str, data: Path, run: Path, command: str = PROBE[1]) -> Any:
-    arguments = [kind, str(KERNEL_PYTHON), IMAGE, command, str(data), str(run)]
+async def other_broker(
+    kind: str, data: Path, run: Path, command: str = PROBE[1], network: str = "none"
+) -> Any:
+    arguments = [kind, str(KERNEL_PYTHON), IMAGE, command, str(data), str(run), network]
     broker = await asyncio.create_subprocess_exec(
         sys.executable, *("-c", BROKER, *arguments), stdout=subprocess.PIPE
     )

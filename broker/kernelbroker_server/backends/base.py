@@ -121,6 +121,17 @@ class Backend(ABC):
     """Launches and removes sandboxes of one kind."""
 
     isolation: Isolation
+    networks: frozenset[Network] = frozenset({Network.NONE})
+    """What it can give a sandbox, once it is started."""
+
+    def require_network(self, spec: SandboxSpec) -> None:
+        """Raises LaunchError where it cannot give what the spec asks for."""
+        if spec.network not in self.networks:
+            offered = ", ".join(sorted(self.networks))
+            raise LaunchError(
+                f'network = "{spec.network}" of the template {spec.template} cannot be had from this '
+                f"backend with isolation {self.isolation}, but: {offered}; see docs/network.md"
+            )
 
     @abstractmethod
     async def start(self) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 from kernelbroker_kernel.contract import TOKEN_VARIABLE, WORKSPACE
 
 from .base import Limits, SandboxSpec
-from .inside import HOME, MAX_FILE_BYTES, TMP, environment, gateway_argv
+from .inside import HOME, MAX_FILE_BYTES, TMP, WAY_OUT, environment, gateway_argv
 from .internal_network import NO_RESOLVER, PORT
 
 LABEL_BROKER = "kernelbroker.broker"
@@ -62,6 +62,8 @@ class Place:
         workspace: the directory that is /data inside.
         owner: the user that code in the container is, inside and on the host.
         labels: by which brokers find their containers.
+        way_out: the proxy's socket, if it may use one.
+        network: of the engine, if it may use one.
     """
 
     name: str
@@ -69,6 +71,8 @@ class Place:
     workspace: Path
     owner: int
     labels: dict[str, str]
+    way_out: Path | None = None
+    network: str | None = None
 
 
 def container_options(
@@ -83,7 +87,7 @@ def container_options(
     match place.way:
         case OnSocket():
             listen = ("--handover", str(HANDOVER))
-            network: dict[str, Any] = {"NetworkMode": "none"}
+            network: dict[str, Any] = {"NetworkMode": place.network or "none"}
         case OnNetwork(network=name, token=token):
             listen = ("--tcp", f"0.0.0.0:{PORT}")
             network = {"NetworkMode": name, "Dns": [NO_RESOLVER]}
@@ -97,7 +101,7 @@ def container_options(
         "WorkingDir": WORKSPACE,
         "Hostname": "sandbox",
         "Labels": place.labels | {LABEL_TEMPLATE: spec.template},
-        "NetworkDisabled": isinstance(place.way, OnSocket),
+        "NetworkDisabled": network["NetworkMode"] == "none",
         "Healthcheck": {"Test": ["NONE"]},  # the broker watches; a check would cost each sandbox
         "HostConfig": {
             "Runtime": runtime,
@@ -122,6 +126,8 @@ def _files(spec: SandboxSpec, place: Place) -> dict[str, Any]:
     if isinstance(place.way, OnSocket):
         # Connecting needs no right to write to the mount, and nobody inside can put another file here.
         mounts.append(_bind(place.way.handover, str(HANDOVER), read_only=True))
+    if place.way_out is not None:
+        mounts.append(_bind(place.way_out, str(WAY_OUT), read_only=True))
     if spec.shared_data is not None:
         mounts.append(_bind(spec.shared_data, f"{WORKSPACE}/shared", read_only=True))
     # Programs may be run: what a package's installer builds in /tmp has to be. The mode is no more than

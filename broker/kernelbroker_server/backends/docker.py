@@ -15,7 +15,16 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from .base import Backend, BackendUnavailable, Isolation, LaunchError, Sandbox, SandboxSpec
+from ..egress.proxy import Proxy
+from .base import (
+    Backend,
+    BackendUnavailable,
+    Isolation,
+    LaunchError,
+    Network,
+    Sandbox,
+    SandboxSpec,
+)
 from .container_options import LABEL_BROKER, LABEL_DATA, LABEL_SANDBOX
 from .directories import Directories
 from .docker_sandbox import DockerSandbox, Ground
@@ -23,6 +32,7 @@ from .docker_ways import AUTO, GVISOR, Asked, Transport, Way, Ways
 from .engine import Engine, EngineError, Event, Missing
 from .inside import GATEWAY_COMMAND, UID
 from .internal_network import InternalNetwork
+from .open_network import OpenNetwork
 from .roster import Roster
 
 log = logging.getLogger(__name__)
@@ -39,10 +49,13 @@ class DockerBackend(Backend):
         runtime: `runc`, `runsc` (gVisor) or whatever the engine offers, or `auto`: gVisor where it
             works, else the engine's own choice.
         transport: how the gateways are reached.
+        network: of the engine, for sandboxes with an open network; one of our own if not named.
+        proxy: the way out of sandboxes with an allow list.
         command: what the image's Python runs, before the gateway's options.
     """
 
     isolation = Isolation.CONTAINER
+    networks = frozenset(Network)
 
     def __init__(
         self,
@@ -53,6 +66,8 @@ class DockerBackend(Backend):
         host: str | None = None,
         runtime: str = AUTO,
         transport: Transport = Transport.AUTO,
+        network: str | None = None,
+        proxy: Proxy | None = None,
         command: Sequence[str] = GATEWAY_COMMAND,
     ) -> None:
         self._image = image
@@ -62,6 +77,8 @@ class DockerBackend(Backend):
         self._asked = Asked(image, runtime, transport)
         self._way = Way(runtime)
         self._ways: Ways | None = None
+        self._network = network
+        self._proxy = proxy or Proxy()
         self._command = command
         self._info: Mapping[str, Any] = {}
         self._ground: Ground | None = None
@@ -92,7 +109,13 @@ class DockerBackend(Backend):
             raise BackendUnavailable(f"data_dir or run_dir is of no use: {error}") from error
         # Who is not root can give files to nobody else, so user code is its own user, contained.
         owner = UID if os.geteuid() == 0 else os.geteuid()
-        self._ground = Ground(engine, directories, self._image, owner)
+        labels = {
+            LABEL_BROKER: directories.broker_id,
+            LABEL_DATA: str(directories.data.parent),
+        }
+        name = f"kernelbroker-{directories.broker_id}-open"
+        network = OpenNetwork(engine, self._network, name, labels)
+        self._ground = Ground(engine, directories, self._image, owner, self._proxy, network)
         try:
             await self._reap(self._ground)
             broker = f"{LABEL_BROKER}={directories.broker_id}"
@@ -120,6 +143,10 @@ class DockerBackend(Backend):
             await self._roster.remove_all()
             if self._ways is not None:
                 await self._ways.close()
+            try:
+                await ground.open_network.remove()
+            except EngineError as error:
+                log.error("The network of open sandboxes could not be removed: %s", error)
             await ground.engine.close()
             await ground.directories.remove()
 
@@ -139,6 +166,7 @@ class DockerBackend(Backend):
             "image": self._image,
             "seccomp": "on" if "seccomp" in str(self._info.get("SecurityOptions")) else "none",
             "host_user": "one of its own" if os.geteuid() == 0 else "the broker's",
+            "networks": sorted(self.networks),
             "limits": {
                 "cpus": enforced("CpuCfsQuota"),
                 "memory": enforced("MemoryLimit"),
@@ -193,6 +221,7 @@ class DockerBackend(Backend):
         for network in await ground.engine.networks_with_label(f"{LABEL_DATA}={data_dir}"):
             broker_id = network["Labels"][LABEL_BROKER]
             if broker_id in dead or not (data_dir / broker_id).exists():
-                await InternalNetwork(ground.engine, broker_id).remove()
+                await ground.engine.remove_network(network["Name"])
+                await InternalNetwork(ground.engine, broker_id).remove()  # and what goes with it
         for directories in dead.values():
             await directories.remove()

@@ -7,12 +7,13 @@ import logging
 import os
 import secrets
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from kernelbroker_kernel.contract import EXIT_GATEWAY_FAILED
 
+from ..egress.proxy import Proxy
 from ..kernels.endpoint import TcpEndpoint, UnixEndpoint
-from .base import EndCause, LaunchError, SandboxEnd, SandboxSpec
+from .base import EndCause, LaunchError, Network, SandboxEnd, SandboxSpec
 from .container_options import (
     LABEL_BROKER,
     LABEL_DATA,
@@ -26,8 +27,10 @@ from .directories import Directories, remove_tree
 from .ends import end_of
 from .engine import Engine, EngineError, Event, Missing
 from .internal_network import PORT, InternalNetwork
+from .open_network import OpenNetwork
 from .roster import OwnSandbox
 from .sockets import Handover, listen
+from .way_out import WayOut
 
 log = logging.getLogger(__name__)
 
@@ -48,6 +51,8 @@ class Ground:
     directories: Directories
     image: str
     owner: int
+    proxy: Proxy
+    open_network: OpenNetwork
 
     @property
     def labels(self) -> dict[str, str]:
@@ -98,6 +103,7 @@ class DockerSandbox(OwnSandbox):
             owner=ground.owner,
             labels=ground.labels | {LABEL_SANDBOX: sandbox_id},
         )
+        self._way_out: WayOut | None = None
         self._handover: Handover | None = None
         self._out_of_memory = False
         self._signals: set[str] = set()  # sent to it from outside
@@ -110,12 +116,23 @@ class DockerSandbox(OwnSandbox):
         Raises:
             LaunchError
         """
-        ground, place = self._ground, self._place
-        options = container_options(
-            self.spec, place, image=ground.image, runtime=self._runtime, command=command
-        )
+        ground, spec, place = self._ground, self.spec, self._place
         try:
             self._make_directories()
+            if isinstance(place.way, OnNetwork) and spec.network is not Network.NONE:
+                raise LaunchError(
+                    f"The template {spec.template} wants the network {spec.network}, which only "
+                    "sandboxes have that are reached over unix sockets: see docs/network.md"
+                )
+            if spec.network is Network.ALLOWLIST:
+                path = ground.directories.run / f"{self.id}.out"
+                self._way_out = WayOut(ground.proxy, path, ground.owner, self.id, spec)
+                place = replace(place, way_out=path)
+            elif spec.network is Network.OPEN:
+                place = replace(place, network=await ground.open_network.name())
+            options = container_options(
+                spec, place, image=ground.image, runtime=self._runtime, command=command
+            )
             if isinstance(place.way, OnSocket) and isinstance(self.endpoint, UnixEndpoint):
                 listener = listen(self.endpoint.path)
                 self._handover = Handover(place.way.handover, listener, ground.owner)
@@ -156,6 +173,8 @@ class DockerSandbox(OwnSandbox):
         self._end(SandboxEnd(EndCause.SANDBOX_LOST, "it was removed"))
         if isinstance(self.endpoint, UnixEndpoint):
             self.endpoint.path.unlink(missing_ok=True)
+        if self._way_out is not None:
+            await self._way_out.close()
         return await remove_tree(self._directory)
 
     async def output_tail(self) -> str:

@@ -103,6 +103,13 @@ class Engine:
         with contextlib.suppress(Missing):
             await self._call(lambda: self._api.remove_container(name, force=True, v=True))
 
+    async def has_network(self, name: str) -> bool:
+        try:
+            await self._call(lambda: self._api.inspect_network(name))
+        except Missing:
+            return False
+        return True
+
     async def with_label(self, label: str) -> list[Mapping[str, Any]]:
         """The containers with this `name=value`, in any state."""
         found: list[Mapping[str, Any]] = await self._call(

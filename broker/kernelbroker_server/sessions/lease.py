@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import time
+from collections.abc import Callable
 
 from kernelbroker.protocol.errors import BadRequest, TooManyRequests, Unavailable
 from kernelbroker.protocol.messages import SessionOptions
@@ -22,11 +24,16 @@ class Lease:
         state_lost: it was, and no execution has told yet.
     """
 
-    def __init__(self, pool: Pool, options: SessionOptions) -> None:
+    def __init__(
+        self, pool: Pool, options: SessionOptions, on_lease: Callable[[str, float], None]
+    ) -> None:
+        """`on_lease` is called with each sandbox's id and the seconds that it was waited for, before
+        anything of the session runs in it."""
         self.replaced = 0
         self.state_lost = False
         self._pool = pool
         self._options = options
+        self._on_lease = on_lease
         self._held = HeldFiles()
         self._warm: WarmSandbox | None = None
 
@@ -77,7 +84,7 @@ class Lease:
             self._pool.release(warm)
 
     async def _acquire(self, *, urgent: bool) -> WarmSandbox:
-        timeout = self._pool.acquire_timeout
+        timeout, asked_at = self._pool.acquire_timeout, time.monotonic()
         try:
             warm = await self._pool.acquire(timeout=timeout, urgent=urgent)
         except PoolFull:
@@ -92,6 +99,7 @@ class Lease:
             ) from None
         except PoolClosed:
             raise Unavailable("the broker is shutting down", retry_after=10) from None
+        self._on_lease(warm.sandbox.id, time.monotonic() - asked_at)
         try:
             options = self._options
             env = {**options.env, **options.secrets}

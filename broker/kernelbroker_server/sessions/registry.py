@@ -198,6 +198,7 @@ class Registry:
             self.door,
             self._closed,
             self._executed,
+            self._leased,
             self._policies,
         )
         await session.open()
@@ -235,6 +236,10 @@ class Registry:
             self._forget()
             template = session.options.template
             self._observer.session_closed(self.tenant.name, template, session.id, reason)
+
+    def _leased(self, session: Session, sandbox_id: str, seconds: float) -> None:
+        template = session.options.template
+        self._observer.sandbox_leased(self.tenant.name, template, session.id, sandbox_id, seconds)
 
     def _executed(self, session: Session, execution: Execution) -> None:
         result, request, total = execution.journal.result, execution.request, execution.age

@@ -68,8 +68,10 @@ class SessionState(enum.StrEnum):
 
 
 class Session:
-    """Made by the registry, by `open`; `on_closed` is called once, with the reason, `on_executed`
-    for each execution that has ended.
+    """Made by the registry, by `open`.
+
+    `on_closed` is called once, with the reason; `on_executed` for each execution that has ended;
+    `on_lease` with the id of each sandbox that it gets, and the seconds that it waited.
 
     Attributes:
         scope: where confirmations are good: in this session, unless it is one of a single execution.
@@ -84,6 +86,7 @@ class Session:
         door: Door,
         on_closed: Callable[[Session, str], None],
         on_executed: Callable[[Session, Execution], None],
+        on_lease: Callable[[Session, str, float], None],
         policies: Policies,
     ) -> None:
         self.id = self.scope = session_id
@@ -103,7 +106,7 @@ class Session:
         self._running: Execution | None = None
         self._wake = asyncio.Event()
         self._restarting: asyncio.Future[None] | None = None
-        self._lease = Lease(pool, options)
+        self._lease = Lease(pool, options, lambda *facts: on_lease(self, *facts))
         self._visits = Visits(self._lease, self._wake)
         self._worker: asyncio.Task[None] | None = None
         self._watchers: set[asyncio.Queue[Execution | None]] = set()
