@@ -31,6 +31,7 @@ from .pool.state import PoolLimits
 from .sessions.gate import Gate
 from .sessions.registry import Registry
 from .sessions.session import SessionLimits
+from .sessions.workspace import Workspaces
 
 logger = logging.getLogger(__name__)
 
@@ -64,7 +65,12 @@ class Broker:
             for name, template in settings.templates.items()
         }
         gate = Gate(settings.limits.concurrent, settings.limits.queued)
-        self.registry = Registry(self.pools, _session_limits(settings), gate)
+        workspaces = Workspaces(
+            self.backend.kept,
+            retention=settings.sessions.workspace_retention,
+            max_size=settings.sessions.workspaces_size,
+        )
+        self.registry = Registry(self.pools, _session_limits(settings), gate, workspaces)
         self._service = Service(
             registry=self.registry,
             pools=self.pools,
@@ -190,6 +196,8 @@ def _pool(name: str, template: TemplateSettings, backend: Backend) -> Pool:
             processes=template.processes,
             tmp_size=template.tmp_size,
             open_files=template.open_files,
+            workspace_size=template.workspace_size,
+            workspace_files=template.workspace_files,
         ),
         imports=template.imports,
         env=template.env,

@@ -22,7 +22,7 @@ from . import aio
 from .options import ExecutionOptions, RunOptions
 from .portal import Portal, in_caller
 from .protocol import events
-from .protocol.messages import SessionInfo
+from .protocol.messages import SessionInfo, WorkspaceInfo
 from .results import ExecutionResult
 
 
@@ -47,6 +47,8 @@ class Broker:
         session_id: str | None = None,
         *,
         template: str = "default",
+        workspace: str | None = None,
+        workspace_retention: float | None = None,
         env: dict[str, str] | None = None,
         cwd: str | None = None,
         metadata: dict[str, Any] | None = None,
@@ -57,6 +59,8 @@ class Broker:
         session = self._aio.session(
             session_id,
             template=template,
+            workspace=workspace,
+            workspace_retention=workspace_retention,
             env=env,
             cwd=cwd,
             metadata=metadata,
@@ -79,6 +83,12 @@ class Broker:
 
     def pool_status(self) -> dict[str, Any]:
         return self._portal.call(self._aio.pool_status())
+
+    def workspaces(self) -> list[WorkspaceInfo]:
+        return self._portal.call(self._aio.workspaces())
+
+    def delete_workspace(self, name: str) -> None:
+        self._portal.call(self._aio.delete_workspace(name))
 
     def close(self) -> None:
         """Close all open sessions, and end the thread."""

@@ -17,6 +17,7 @@ from kernelbroker_server.sessions.execution import Execution
 from kernelbroker_server.sessions.gate import Gate
 from kernelbroker_server.sessions.registry import Registry
 from kernelbroker_server.sessions.session import Session, SessionLimits
+from kernelbroker_server.sessions.workspace import Workspaces
 
 from .backend import FakeBackend
 from .gateway import Cell
@@ -43,14 +44,17 @@ async def world(
     pool: PoolLimits | None = None,
     gate: Gate | None = None,
     acquire_timeout: float = DEADLINE_S,
+    spec: SandboxSpec | None = None,
+    workspaces: Workspaces | None = None,
     **limits: Any,
 ) -> AsyncIterator[World]:
     """It must stop in order, whatever was done with it."""
     settings = {"interrupt_grace": 0.05, **limits}
     gate = gate or Gate(50, 100)
     sizes = pool or PoolLimits(min_size=1, max_size=4)
-    warm = Pool(backend, SandboxSpec(), sizes, acquire_timeout=acquire_timeout)
-    registry = Registry({"default": warm}, SessionLimits(**settings), gate)
+    warm = Pool(backend, spec or SandboxSpec(), sizes, acquire_timeout=acquire_timeout)
+    workspaces = workspaces or Workspaces(backend.kept)
+    registry = Registry({"default": warm}, SessionLimits(**settings), gate, workspaces)
     warm.start()
     registry.start()
     try:

@@ -23,6 +23,7 @@ class ExecBody(ExecutionRequest):
 
     session_id: Identifier | None = None
     template: str = "default"
+    workspace: Identifier | None = None
 
     def request(self) -> ExecutionRequest:
         fields = ExecutionRequest.__struct_fields__
@@ -108,9 +109,13 @@ class Exec(StreamingHandler):
         registry = self.service.registry
         if session_id is not None:
             return registry.get(session_id)
-        options = SessionOptions(session_id=asked.session_id, template=asked.template)
+        options = SessionOptions(
+            session_id=asked.session_id, template=asked.template, workspace=asked.workspace
+        )
         if asked.session_id is not None:
             return (await registry.open(options))[0]
+        if asked.workspace is None:
+            options.workspace_retention = 0
         return await stack.enter_async_context(registry.ephemeral(options))
 
     def _asked(self) -> ExecBody:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tornado.web import Application
 
-from . import executions, sessions, status
+from . import executions, sessions, status, workspaces
 from .base import MAX_BODY_BYTES, Service, UnknownPath
 from .websocket import SessionSocket
 
@@ -26,6 +26,8 @@ def make_application(service: Service) -> Application:
         (f"{one}/executions", executions.Executions),
         (f"{one}/executions/{_ID}", executions.OneExecution),
         (f"{one}/executions/{_ID}/events", executions.ExecutionEvents),
+        (f"{_PREFIX}/workspaces", workspaces.WorkspaceList),
+        (f"{_PREFIX}/workspaces/{_ID}", workspaces.OneWorkspace),
         (f"{_PREFIX}/pool/status", status.PoolStatus),
         (f"{_PREFIX}/ws", SessionSocket),
         ("/health", status.Health),

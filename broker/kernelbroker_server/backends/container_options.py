@@ -15,7 +15,7 @@ from typing import Any
 from kernelbroker_kernel.contract import WORKSPACE
 
 from .base import Limits, SandboxSpec
-from .inside import HOME, MAX_FILE_BYTES, TMP, environment, gateway_argv
+from .inside import HOME, TMP, environment, gateway_argv, max_file_bytes
 
 LABEL_BROKER = "kernelbroker.broker"
 LABEL_DATA = "kernelbroker.data"
@@ -119,7 +119,7 @@ def _limits(limits: Limits) -> dict[str, Any]:
             {"Name": name, "Soft": value, "Hard": value}
             for name, value in (
                 ("core", 0),
-                ("fsize", MAX_FILE_BYTES),
+                ("fsize", max_file_bytes(limits)),
                 ("nofile", limits.open_files),
             )
         ],

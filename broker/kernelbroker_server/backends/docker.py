@@ -16,10 +16,11 @@ from typing import Any
 
 from .base import Backend, BackendUnavailable, Isolation, LaunchError, Sandbox, SandboxSpec
 from .container_options import LABEL_BROKER, LABEL_DATA, LABEL_SANDBOX
-from .directories import Directories
+from .directories import Directories, kept_below
 from .docker_sandbox import DockerSandbox, Ground
 from .engine import Engine, EngineError, Event, Missing
 from .inside import GATEWAY_COMMAND, UID
+from .kept import rescue
 from .roster import Roster
 
 log = logging.getLogger(__name__)
@@ -62,6 +63,7 @@ class DockerBackend(Backend):
         self._image = image
         self._data_dir = data_dir
         self._run_dir = run_dir
+        self.kept = kept_below(data_dir)
         self._engine = Engine(host)
         self._runtime = runtime
         self._command = command
@@ -142,6 +144,7 @@ class DockerBackend(Backend):
                 "processes": enforced("PidsLimit"),
                 "tmp_size": "tmpfs",
                 "open_files": "rlimit",
+                "workspace": "watched",
             },
         }
 
@@ -183,7 +186,8 @@ class DockerBackend(Backend):
                 log.info("Removing a container that the broker %s left behind", broker_id)
                 await ground.engine.remove(container["Id"])
         for directories in dead.values():
-            await directories.remove()
+            if await asyncio.to_thread(rescue, directories):
+                await directories.remove()
 
     async def _choose_runtime(self) -> str:
         """Raises BackendUnavailable where sandboxes do not run under what was asked for."""

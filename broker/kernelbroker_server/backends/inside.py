@@ -7,18 +7,22 @@ from pathlib import Path
 
 from kernelbroker_kernel.contract import GATEWAY_MODULE
 
-from .base import SandboxSpec
+from .base import Limits, SandboxSpec
 
 HOME = Path("/home/sandbox")
 TMP = Path("/tmp")
 LIBRARY = Path("/opt/kernelbroker/lib")
 ENVIRONMENT = Path("/opt/kernelbroker/env")
 UID = 1000
-MAX_FILE_BYTES = 4 * 1024**3
-"""No single file grows beyond this (RLIMIT_FSIZE)."""
+_MAX_FILE_BYTES = 4 * 1024**3
 
 GATEWAY_COMMAND = ("-m", GATEWAY_MODULE)
 """What Python is given to run; tests run something smaller."""
+
+
+def max_file_bytes(limits: Limits) -> int:
+    """No single file grows beyond this (RLIMIT_FSIZE)."""
+    return min(_MAX_FILE_BYTES, limits.workspace_size)
 
 
 def gateway_argv(

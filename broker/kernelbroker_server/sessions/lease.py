@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+from pathlib import Path
 
 from kernelbroker.protocol.errors import BadRequest, TooManyRequests, Unavailable
 from kernelbroker.protocol.messages import SessionOptions
@@ -11,7 +13,9 @@ from kernelbroker_kernel.contract import CONFIGURE_CODE
 from ..kernels.client import ChannelClosed
 from ..pool.runner import AcquireTimeout, Pool, PoolClosed, WarmSandbox, run_silently
 from ..pool.state import PoolFull
-from .workspace import HeldFiles
+from .workspace import Workspace
+
+logger = logging.getLogger(__name__)
 
 
 class Lease:
@@ -22,16 +26,21 @@ class Lease:
         state_lost: it was, and no execution has told yet.
     """
 
-    def __init__(self, pool: Pool, options: SessionOptions) -> None:
+    def __init__(self, pool: Pool, options: SessionOptions, workspace: Workspace) -> None:
         self.replaced = 0
         self.state_lost = False
         self._pool = pool
         self._options = options
-        self._held = HeldFiles()
+        self._files = workspace
         self._warm: WarmSandbox | None = None
 
+    @property
+    def workspace(self) -> Path | None:
+        """Where the files are; None while there is no sandbox."""
+        return None if self._warm is None else self._warm.sandbox.workspace
+
     async def acquire(self) -> None:
-        """Get the first sandbox.
+        """Get the first sandbox. Whatever it raises, `release` is called next.
 
         Raises:
             TooManyRequests, Unavailable: there is none to be had.
@@ -54,17 +63,20 @@ class Lease:
         self.state_lost = True
         if self._warm is not None:
             self.replaced += 1
-            self._held.take(self._warm.sandbox.workspace)
+            await self._take(self._warm)
             self._give_back()
-        warm = await self._acquire(urgent=True)
-        self._held.give(warm.sandbox.workspace)
-        self._warm = warm
-        return warm
+        self._warm = await self._acquire(urgent=True)
+        return self._warm
 
     async def release(self) -> None:
-        """Give everything back; calling it twice does no harm."""
-        self._give_back()
-        await self._held.discard()
+        """Give everything back, also if cancelled meanwhile; calling it twice does no harm."""
+        warm = self._warm
+        try:
+            if warm is not None and self._files.kept is not None:
+                await self._take(warm)
+        finally:
+            self._give_back()
+            self._files.put_away(None if warm is None else warm.sandbox.ended)
 
     def _give_back(self) -> None:
         if self._warm is not None:
@@ -88,17 +100,30 @@ class Lease:
         except PoolClosed:
             raise Unavailable("the broker is shutting down", retry_after=10) from None
         try:
+            try:
+                await self._files.give(warm.sandbox)
+            except OSError as exc:
+                raise Unavailable(f"the files cannot be moved: {exc}", retry_after=10) from exc
             if self._options.env or self._options.cwd is not None:
                 asked = {"configure": {"env": self._options.env, "cwd": self._options.cwd}}
                 async with asyncio.timeout(timeout):
                     await run_silently(warm, CONFIGURE_CODE, asked, on_error=BadRequest)
-        except ChannelClosed as exc:
-            self._pool.release(warm)
-            raise Unavailable(f"the sandbox ended at once: {exc}", retry_after=1) from exc
-        except TimeoutError:
-            self._pool.release(warm)
-            raise Unavailable("a fresh sandbox did not answer", retry_after=1) from None
-        except BaseException:
-            self._pool.release(warm)
+        except BaseException as exc:
+            try:
+                if self._files.kept is not None:
+                    await self._take(warm)
+            finally:
+                self._pool.release(warm)
+            if isinstance(exc, ChannelClosed):
+                raise Unavailable(f"the sandbox ended at once: {exc}", retry_after=1) from exc
+            if isinstance(exc, TimeoutError):
+                raise Unavailable("a fresh sandbox did not answer", retry_after=1) from None
             raise
         return warm
+
+    async def _take(self, warm: WarmSandbox) -> None:
+        """Save the files of a sandbox that is about to go."""
+        try:
+            await self._files.take(warm.sandbox, mounts=self._pool.spec.shared_data is not None)
+        except OSError:
+            logger.exception("the files of sandbox %s are lost", warm.sandbox.id)

@@ -14,6 +14,7 @@ from kernelbroker.protocol.messages import SessionOptions
 from ..pool.runner import Pool
 from .gate import Gate
 from .session import Session, SessionLimits
+from .workspace import DEFAULT_TENANT, Workspaces
 
 _REMEMBERED_S = 3600.0
 """How long a closed session answers why it is gone."""
@@ -29,8 +30,11 @@ class Registry:
         stopping: no session is opened any more.
     """
 
-    def __init__(self, pools: dict[str, Pool], limits: SessionLimits, gate: Gate) -> None:
+    def __init__(
+        self, pools: dict[str, Pool], limits: SessionLimits, gate: Gate, workspaces: Workspaces
+    ) -> None:
         self.gate = gate
+        self.workspaces = workspaces
         self.limits = limits
         self._pools = pools
         self._sessions: dict[str, Session] = {}
@@ -42,6 +46,7 @@ class Registry:
         self.stopping = False
 
     def start(self) -> None:
+        self.workspaces.start()
         self._sweeper = asyncio.create_task(self._sweep(), name="session sweeper")
 
     async def stop(self, reason: str) -> None:
@@ -55,8 +60,11 @@ class Registry:
         await asyncio.gather(*(session.close(reason) for session in sessions))
         if self._closing:
             await asyncio.wait(self._closing)
+        await self.workspaces.stop()
 
-    async def open(self, options: SessionOptions) -> tuple[Session, bool]:
+    async def open(
+        self, options: SessionOptions, *, tenant: str = DEFAULT_TENANT
+    ) -> tuple[Session, bool]:
         """The session of that id, or a new one; and whether it is new.
 
         If the caller is cancelled, a session that nobody else waits for is closed again.
@@ -79,7 +87,7 @@ class Registry:
         opening = self._opening.get(session_id)
         is_new = opening is None
         if opening is None:
-            opening = asyncio.create_task(self._open(session_id, options))
+            opening = asyncio.create_task(self._open(session_id, options, tenant))
             self._opening[session_id] = opening
             opening.add_done_callback(lambda done: self._opened(session_id, done))
         self._waiting[session_id] = self._waiting.get(session_id, 0) + 1
@@ -113,9 +121,11 @@ class Registry:
         return list(self._sessions.values())
 
     @contextlib.asynccontextmanager
-    async def ephemeral(self, options: SessionOptions) -> AsyncIterator[Session]:
+    async def ephemeral(
+        self, options: SessionOptions, *, tenant: str = DEFAULT_TENANT
+    ) -> AsyncIterator[Session]:
         """A session that lives as long as the block."""
-        session, _ = await self.open(options)
+        session, _ = await self.open(options, tenant=tenant)
         try:
             yield session
         finally:
@@ -128,9 +138,25 @@ class Registry:
         task.add_done_callback(self._closing.discard)
         return task
 
-    async def _open(self, session_id: str, options: SessionOptions) -> Session:
+    async def _open(self, session_id: str, options: SessionOptions, tenant: str) -> Session:
         pool = self._pools[options.template]
-        session = Session(session_id, options, self.limits, pool, self.gate, self._closed)
+        workspace = await self.workspaces.claim(
+            tenant,
+            session_id,
+            name=options.workspace,
+            retention=options.workspace_retention,
+            timeout=pool.acquire_timeout,
+        )
+        session = Session(
+            session_id,
+            options,
+            self.limits,
+            pool,
+            self.gate,
+            self._closed,
+            workspace,
+            self.workspaces.measure,
+        )
         await session.open()
         self._sessions[session_id] = session
         return session
@@ -155,6 +181,11 @@ class Registry:
         if session.options.template != options.template:
             raise Conflict(
                 f"session {session.id} has the template {session.options.template!r}; "
+                "choose another session_id"
+            )
+        if options.workspace not in (None, session.workspace):
+            raise Conflict(
+                f"session {session.id} has the workspace {session.workspace!r}; "
                 "choose another session_id"
             )
         return session
