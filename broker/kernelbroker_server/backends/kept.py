@@ -26,11 +26,14 @@ from pathlib import Path
 import msgspec
 
 from .directories import Directories, kept_below, remove_tree
+from .usage import Usage, measure
 
 log = logging.getLogger(__name__)
 
 _LOCK, _RECORD, _FILES = "lock", "record.json", "files"
 _TRIES = 100
+MAX_COUNT = 1_000_000
+"""Inodes of a workspace that are counted when it is put back."""
 
 
 class Record(msgspec.Struct, kw_only=True):
@@ -40,7 +43,7 @@ class Record(msgspec.Struct, kw_only=True):
         used_at: when a session last got it or gave it back, in seconds since the epoch.
         retention: seconds that this one is kept, if less than the broker's own.
         sandbox: the workspace of the sandbox that has the files, relative to data_dir.
-        size, files: bytes and inodes, when it was put away.
+        size, files: bytes and inodes, when it was put back last.
     """
 
     tenant: str
@@ -85,9 +88,11 @@ class KeptWorkspace:
                 workspace = cls(directory, lock, record)
                 try:
                     earlier = _read(directory)
-                    if earlier is not None and earlier.sandbox is not None:
-                        # Of a broker that died and that no other one has reaped yet.
-                        workspace.take(kept.parent / earlier.sandbox, mounts=True)
+                    if earlier is not None:
+                        record.size, record.files = earlier.size, earlier.files
+                        if earlier.sandbox is not None:
+                            # Of a broker that died and that no other one has reaped yet.
+                            workspace.take(kept.parent / earlier.sandbox, mounts=True)
                     workspace.write()
                 except BaseException:
                     workspace.close()
@@ -138,10 +143,11 @@ class KeptWorkspace:
         new.write_bytes(msgspec.json.encode(self.record))
         new.replace(self._directory / _RECORD)
 
-    def put_back(self) -> None:
-        """Save that no session has it any more, and let go of it."""
-        self.record.session_id, self.record.sandbox = "", None
-        self.record.used_at = time.time()
+    def put_back(self, usage: Usage) -> None:
+        """Save that no session has it any more, and how much it holds, and let go of it."""
+        record = self.record
+        record.session_id, record.sandbox, record.used_at = "", None, time.time()
+        record.size, record.files = usage.size, usage.files
         try:
             self.write()
         finally:
@@ -223,7 +229,7 @@ def rescue(dead: Directories) -> bool:
         try:
             if record.sandbox is not None:
                 workspace.take(kept.parent / record.sandbox, mounts=True)
-            workspace.put_back()
+            workspace.put_back(measure(workspace.files, MAX_COUNT))
         except OSError:
             log.exception("The files of a dead broker's session could not be kept")
             well = False

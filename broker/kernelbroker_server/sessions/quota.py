@@ -76,6 +76,7 @@ class Watch:
     """Watches the workspace of one session, in `run`.
 
     Args:
+        usage: what the workspace holds at the beginning.
         measure: how much a workspace holds.
         workspace: where the files are now; None while no sandbox has them.
         running: the execution that runs.
@@ -86,6 +87,7 @@ class Watch:
     def __init__(
         self,
         quota: Quota,
+        usage: Usage,
         *,
         measure: Callable[[Path, int], Awaitable[Usage]],
         workspace: Callable[[], Path | None],
@@ -93,14 +95,14 @@ class Watch:
         replace: Callable[[], None],
         grace: float,
     ) -> None:
-        self.usage = Usage()
+        self.usage = usage
         self._quota = quota
         self._measure = measure
         self._workspace = workspace
         self._running = running
         self._replace = replace
         self._grace = grace
-        self._before = Usage()
+        self._before = usage
         self._interrupted: tuple[Execution, float] | None = None
         self._wake = asyncio.Event()
         self._asked = False

@@ -100,6 +100,7 @@ class Session:
         self._lease = Lease(pool, options, workspace)
         self._watch = Watch(
             Quota.of(pool.spec.limits),
+            workspace.before,
             measure=measure,
             workspace=lambda: self._lease.workspace,
             running=lambda: self._running,

@@ -29,7 +29,6 @@ _REAP_S = 30.0
 _END_S = 30.0
 """How long a sandbox may take to end before its files are taken for settled."""
 _SCANS = 2
-_MAX_COUNT = 1_000_000
 
 T = TypeVar("T")
 
@@ -47,12 +46,14 @@ class Workspace:
     """One session's, from `Workspaces.claim` to `put_away`. `give` and `take` as often as needed.
 
     Attributes:
+        before: what it held when the session got it.
         kept: what is on the disk; None for a workspace that nobody will ask for again, until it
             has to be kept between two sandboxes.
     """
 
     def __init__(self, owner: Workspaces, record: Record, kept: KeptWorkspace | None) -> None:
         self.name = record.name
+        self.before = Usage(record.size, record.files)
         self.record = record
         self.kept = kept
         self._owner = owner
@@ -208,9 +209,7 @@ class Workspaces:
                 if ended is not None:
                     await asyncio.wait([ended], timeout=_END_S)  # till then it may write
                 if self._kept_for(kept.record) and await asyncio.to_thread(kept.has_files):
-                    usage = await self.measure(kept.files, _MAX_COUNT)
-                    kept.record.size, kept.record.files = usage.size, usage.files
-                    kept.put_back()
+                    kept.put_back(await self.measure(kept.files, disk.MAX_COUNT))
                 else:
                     await kept.remove()
         except OSError:
