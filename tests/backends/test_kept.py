@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import stat
@@ -50,9 +51,7 @@ def move(kept: Path, old: Path, new: Path, *, mounts: bool = False) -> KeptWorks
     return workspace
 
 
-def test_everything_moves(
-    kept: Path, workspaces: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_everything_moves(kept: Path, workspaces: tuple[Path, Path]) -> None:
     """Files of any name and kind are moved, unopened; nothing is left on the way."""
     old, new = workspaces
     (old / "sub/deep").mkdir(parents=True)
@@ -65,8 +64,8 @@ def test_everything_moves(
     os.mkfifo(old / "pipe")
     with socket.socket(socket.AF_UNIX) as listener:
         os.chdir(old)
-        monkeypatch.chdir(old)  # a socket's path must be short
-        listener.bind("socket")
+        with contextlib.chdir(old):  # a socket's path must be short
+            listener.bind("socket")
     for number in range(2000):
         (old / f"{number}").touch()
     names = sorted(path.name for path in old.iterdir())
