@@ -160,6 +160,32 @@ async def test_no_retention(backend: FakeBackend) -> None:
         assert names(backend) == []
 
 
+async def test_what_was_kept_before(backend: FakeBackend) -> None:
+    """A session that keeps nothing leaves alone what is kept under its name."""
+    async with world(backend) as w:
+        await keep(w, backend, "mine")
+        session = await w.open("mine", workspace_retention=0)
+        assert list(workspace_of(backend, session).iterdir()) == []
+        (workspace_of(backend, session) / "other").touch()
+        await session.restart()
+        assert names(backend) == ["mine"]
+        assert names(backend, "") != []
+        await close(w, session)
+        assert names(backend, "") == []
+        session = await w.open("another", workspace="mine")
+        assert [path.name for path in workspace_of(backend, session).iterdir()] == ["file"]
+
+
+async def test_never_put_away(backend: FakeBackend, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A workspace that its broker had no time to put away is free, and its time runs."""
+    monkeypatch.setattr(workspace_module, "_REAP_S", 0.01)
+    for name, sandbox in [("one", None), ("two", "dead/sandboxes/x/workspace")]:
+        record = Record(tenant="default", name=name, session_id="s", sandbox=sandbox)
+        KeptWorkspace.claim(backend.kept, record).close()
+    async with world(backend):
+        await until(lambda: [r.session_id for r in records(backend.kept)] == ["", ""])
+
+
 async def test_one_session_at_a_time(backend: FakeBackend) -> None:
     """A workspace that is in use is refused, naming the session; it cannot be removed either."""
     async with world(backend) as w:

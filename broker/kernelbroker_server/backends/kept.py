@@ -125,7 +125,8 @@ class KeptWorkspace:
             workspace.rename(files)
         except OSError:  # there are files that the sandbox could not take
             files.mkdir(exist_ok=True)
-            _move_entries(workspace, files)
+            if left := _move_entries(workspace, files):
+                log.warning("%d entries of a workspace could not be kept", left)
 
     def has_files(self) -> bool:
         with contextlib.suppress(FileNotFoundError), os.scandir(self._directory / _FILES) as found:
@@ -206,6 +207,19 @@ def remains(kept: Path) -> list[Path]:
         return []
 
 
+def settle(kept: Path, record: Record) -> None:
+    """Put a workspace back whose session ended with no time to do so, if its files are here."""
+    try:
+        workspace = claim_unused(kept, record.tenant, record.name)
+    except Claimed:
+        return
+    if workspace is not None:
+        record = workspace.record
+        if record.session_id and not (record.sandbox and (kept.parent / record.sandbox).exists()):
+            workspace.put_back(measure(workspace.files, MAX_COUNT))
+        workspace.close()
+
+
 def rescue(dead: Directories) -> bool:
     """Keep the files that a dead broker's sessions had in its sandboxes; tells whether all is well.
 
@@ -280,13 +294,24 @@ def _take_lock(directory: Path, create: int) -> int | None:
     return None
 
 
-def _move_entries(source: Path, target: Path) -> None:
-    """Move every entry of `source` that `target` does not have already (/data/shared, for one)."""
+def _move_entries(source: Path, target: Path) -> int:
+    """Move every entry of `source` that `target` does not have already (/data/shared, for one).
+
+    Returns how many could not be moved.
+    """
+    left = 0
     for entry in source.iterdir():
-        with contextlib.suppress(OSError):  # gone meanwhile, or in the way: the rest still moves
-            if not os.path.lexists(target / entry.name):
+        try:
+            if os.path.lexists(target / entry.name):
+                left += 1
+            else:
                 _unlock(entry)
                 entry.rename(target / entry.name)
+        except FileNotFoundError:
+            pass
+        except OSError:  # the rest still moves
+            left += 1
+    return left
 
 
 def _unlock(path: Path) -> None:

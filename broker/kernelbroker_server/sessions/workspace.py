@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import secrets
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -29,6 +30,8 @@ _REAP_S = 30.0
 _END_S = 30.0
 """How long a sandbox may take to end before its files are taken for settled."""
 _SCANS = 2
+_NOBODY = ""
+"""The tenant of what is on the disk for a while only."""
 
 T = TypeVar("T")
 
@@ -37,6 +40,7 @@ T = TypeVar("T")
 class _Hold:
     """That a session has a workspace, until `free` is done."""
 
+    workspace: Workspace
     session_id: str
     leaving: asyncio.Event
     free: asyncio.Future[None]
@@ -51,8 +55,10 @@ class Workspace:
             has to be kept between two sandboxes.
     """
 
-    def __init__(self, owner: Workspaces, record: Record, kept: KeptWorkspace | None) -> None:
-        self.name = record.name
+    def __init__(
+        self, owner: Workspaces, name: str, record: Record, kept: KeptWorkspace | None
+    ) -> None:
+        self.name = name
         self.before = Usage(record.size, record.files)
         self.record = record
         self.kept = kept
@@ -123,10 +129,8 @@ class Workspaces:
             Conflict: another session has it.
             Unavailable: nothing can be written to the disk.
         """
-        record = Record(
-            tenant=tenant, name=name or session_id, session_id=session_id, retention=retention
-        )
-        key = (tenant, record.name)
+        key = (tenant, name or session_id)
+        record = Record(tenant=tenant, name=key[1], session_id=session_id, retention=retention)
         try:
             async with asyncio.timeout(timeout):
                 while (hold := self._held.get(key)) is not None and (
@@ -138,7 +142,10 @@ class Workspaces:
         if hold is not None:
             raise _in_use(record.name, hold.session_id)
         kept = None
-        if name is not None or self._kept_for(record):
+        if name is None and not self._kept_for(record):
+            # What lies on the disk under this name is not this session's.
+            record.tenant, record.name = _NOBODY, secrets.token_hex(12)
+        else:
             try:
                 kept = KeptWorkspace.claim(self.directory, record)
             except Claimed as exc:
@@ -148,15 +155,16 @@ class Workspaces:
                     f"the workspace cannot be opened: {exc.strerror}", retry_after=10
                 ) from exc
         free: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._held[key] = _Hold(session_id, asyncio.Event(), free)
-        return Workspace(self, record, kept)
+        workspace = Workspace(self, key[1], record, kept)
+        self._held[key] = _Hold(workspace, session_id, asyncio.Event(), free)
+        return workspace
 
     def put_away(self, workspace: Workspace, ended: asyncio.Future[SandboxEnd] | None) -> None:
         """See `Workspace.put_away`."""
-        key = (workspace.record.tenant, workspace.record.name)
-        hold = self._held.get(key)
-        if hold is None or hold.session_id != workspace.record.session_id or hold.leaving.is_set():
+        held = [(key, hold) for key, hold in self._held.items() if hold.workspace is workspace]
+        if not held or held[0][1].leaving.is_set():
             return
+        ((key, hold),) = held
         hold.leaving.set()
         task = asyncio.create_task(
             self._put_away(key, hold, workspace, ended), name=f"session workspace {workspace.name}"
@@ -236,11 +244,12 @@ class Workspaces:
         """Remove what has expired, then the oldest ones until the rest fits."""
         for path in await asyncio.to_thread(disk.remains, self.directory):
             await remove_tree(path)
-        unused = [
-            record
-            for record in await asyncio.to_thread(disk.records, self.directory)
-            if not record.session_id
-        ]
+        records = await asyncio.to_thread(disk.records, self.directory)
+        ours = {hold.session_id for hold in self._held.values()}
+        for record in records:
+            if record.session_id and record.session_id not in ours:
+                await asyncio.to_thread(disk.settle, self.directory, record)
+        unused = [record for record in records if not record.session_id]
         total = sum(record.size for record in unused)
         for record in unused:
             too_much = bool(self._max_size) and total > self._max_size
@@ -269,6 +278,8 @@ class Workspaces:
 
 
 def _in_use(name: str, session_id: str) -> Conflict:
+    if not session_id:
+        return Conflict(f"workspace {name} is just being put away or removed; try again")
     return Conflict(
         f"workspace {name} is in use by session {session_id}; close that session, or choose another name"
     )
