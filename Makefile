@@ -8,7 +8,7 @@ IMAGE ?= kernelbroker-kernel
 BASE_IMAGE ?= python:3.12-slim-bookworm
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run demo image test check bench lock clean
+.PHONY: help setup run demo image test check docs bench lock clean
 
 help: ## List the targets
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 16
@@ -39,6 +39,9 @@ check: $(BROKER)/.dev $(KERNEL)/.made ## Style, types, layers, packaging
 	$(BROKER)/bin/mypy --python-executable $(KERNEL)/bin/python kernel_image/kernelbroker_kernel
 	$(BROKER)/bin/lint-imports
 	$(BROKER)/bin/python .ci/check_wheel.py
+
+docs: $(BROKER)/.dev ## Write docs/configuration.md anew from the settings
+	@$(BROKER)/bin/python docs/make_configuration.py
 
 bench: $(BROKER)/.dev $(KERNEL)/.made ## The figures that the README quotes
 	@for file in roundtrip lease stream; do $(BROKER)/bin/python benchmarks/$$file.py || exit 1; done

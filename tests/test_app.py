@@ -8,7 +8,9 @@ import gc
 import json
 import os
 import shutil
+import ssl
 import stat
+import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -23,6 +25,8 @@ from kernelbroker_server import app
 from kernelbroker_server.app import Broker
 from kernelbroker_server.backends.base import BackendUnavailable, Isolation
 from kernelbroker_server.config import ConfigError, Settings
+from kernelbroker_server.tenants.tokens import TokenFile
+from pydantic import ValidationError
 from tornado.httpclient import AsyncHTTPClient, HTTPClientError
 from websockets.asyncio.client import connect
 
@@ -220,3 +224,70 @@ def test_tokens(directory: Path) -> None:
     one, other = Broker(settings(directory)).token, Broker(settings(directory)).token
     assert one != other
     assert len(one) >= 32
+
+
+def make_certificate(directory: Path) -> tuple[Path, Path]:
+    """For 127.0.0.1, and its key."""
+    certificate, key = directory / "cert.pem", directory / "key.pem"
+    command = ["/usr/bin/openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "1"]
+    command += ["-subj", "/CN=broker", "-addext", "subjectAltName=IP:127.0.0.1"]
+    command += ["-keyout", str(key), "-out", str(certificate)]
+    subprocess.run(command, check=True, capture_output=True)
+    return certificate, key
+
+
+async def test_tls(directory: Path) -> None:
+    """With a certificate and its key the broker speaks https, and nothing else."""
+    certificate, key = make_certificate(directory)
+    tls = {"certificate": certificate, "key": key}
+    broker = Broker(settings(directory, tls=tls))
+    await broker.start()
+    client = AsyncHTTPClient(force_instance=True)
+    try:
+        assert broker.url.startswith("https://")
+        health = await client.fetch(f"{broker.url}/health", ca_certs=str(certificate))
+        assert health.code == 200
+        with pytest.raises(ssl.SSLError):
+            await client.fetch(f"{broker.url}/health")
+        with pytest.raises(OSError):
+            await client.fetch(broker.url.replace("https", "http") + "/health")
+    finally:
+        client.close()
+        await broker.stop()
+
+
+async def test_tls_that_cannot_be(directory: Path) -> None:
+    """A file that is no certificate ends the start, by its name in the settings."""
+    (directory / "none.pem").write_text("none")
+    tls = {"certificate": directory / "none.pem", "key": directory / "none.pem"}
+    with pytest.raises(ConfigError, match=r"tls\.certificate"):
+        await Broker(settings(directory, tls=tls)).start()
+    with pytest.raises(ValidationError, match="belong together"):
+        settings(directory, tls={"key": directory / "none.pem"})
+
+
+async def test_tokens_of_a_file(directory: Path) -> None:
+    """With a token file there is no token but those in it, and none is told to clients."""
+    path = directory / "tokens.json"
+    broker = Broker(settings(directory, tokens_file=path))
+    assert broker.token is None
+    token = TokenFile(path).create("acme")
+    await broker.start()
+    client = AsyncHTTPClient(force_instance=True)
+    try:
+        assert not the_file().exists()
+        headers = {"Authorization": f"Bearer {token}"}
+        answer = await client.fetch(f"{broker.url}/api/v1/sessions", headers=headers)
+        assert answer.code == 200
+        TokenFile(path).revoke(token.split("_")[1])
+        with pytest.raises(HTTPClientError, match="401"):
+            await client.fetch(f"{broker.url}/api/v1/sessions", headers=headers)
+    finally:
+        client.close()
+        await broker.stop()
+
+
+def test_a_tenants_unknown_template(directory: Path) -> None:
+    """It is named before the broker starts."""
+    with pytest.raises(ValidationError, match=r"tenants\.acme\.templates: no template 'gpu'"):
+        settings(directory, tenants={"acme": {"templates": ["gpu"]}})

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import logging
 import signal
 import sys
+from collections.abc import Coroutine
 from pathlib import Path
+from typing import Any
 
 from .app import Broker
 from .backends.base import BackendUnavailable, Isolation
 from .config import ConfigError, Settings, load
+from .telemetry import logs
+from .tenants.tokens import TokenError
+from .token_command import add_token_command, token_command
 
 _WARNING = """
   ** NO ISOLATION: code runs as a plain process with all the rights of this account.      **
@@ -20,56 +24,72 @@ _WARNING = """
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run the broker; 0 after an orderly end, 2 where it could not start."""
+    """Run the broker, or see to tokens; 0 after an orderly end, 2 where it could not be done."""
+    options = _parser().parse_args(argv)
+    try:
+        settings = load(options.config)
+        if options.command == "token":
+            return token_command(options, settings)
+        logs.configure(settings.log_level, settings.log_format)
+        return asyncio.run(_serve(settings))
+    except (ConfigError, BackendUnavailable, TokenError, OSError, ValueError) as exc:
+        print(f"kernelbroker-server: {exc}", file=sys.stderr)
+        return 2
+
+
+def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="kernelbroker-server",
         description="Lease warm, isolated kernels and stream their output.",
     )
     parser.add_argument("--config", type=Path, help="a TOML file of settings")
-    options = parser.parse_args(argv)
-    try:
-        settings = load(options.config)
-        logging.basicConfig(
-            level=settings.log_level.upper(),
-            format="%(asctime)s %(levelname)-7s %(name)s: %(message)s",
-        )
-        logging.getLogger("websockets").setLevel(
-            logging.WARNING
-        )  # at DEBUG it logs all that passes
-        return asyncio.run(_serve(settings))
-    except (ConfigError, BackendUnavailable, OSError, ValueError) as exc:
-        print(f"kernelbroker-server: {exc}", file=sys.stderr)
-        return 2
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND")
+    commands.add_parser("serve", help="run the broker; what is done without a command")
+    add_token_command(commands)
+    return parser
 
 
 async def _serve(settings: Settings) -> int:
-    stopping = asyncio.Event()
+    stopping, hurrying = asyncio.Event(), asyncio.Event()
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stopping.set)
+    loop.add_signal_handler(signal.SIGTERM, stopping.set)
+    # Who presses Ctrl-C wants an end, not one when all cells have ended.
+    loop.add_signal_handler(signal.SIGINT, hurrying.set)
     broker = Broker(settings)
     await broker.start()
     try:
         print(_banner(broker), flush=True)
-        await stopping.wait()
+        await _first_of(stopping.wait(), hurrying.wait())
         print("kernelbroker: stopping", flush=True)
+        if not hurrying.is_set():
+            await _first_of(broker.drain(), hurrying.wait())
     finally:
         await broker.stop()
     return 0
 
 
+async def _first_of(*awaited: Coroutine[Any, Any, Any]) -> None:
+    """Wait for one of them; the rest is cancelled."""
+    tasks = [asyncio.create_task(each) for each in awaited]
+    await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    for task in tasks:
+        task.cancel()
+    await asyncio.wait(tasks)
+
+
 def _banner(broker: Broker) -> str:
     warning = _WARNING if broker.backend.isolation is Isolation.PROCESS else ""
+    token = broker.token or "TOKEN"
     return f"""{warning}
   kernelbroker is at   {broker.url}
-  token                {broker.token}
+  token                {broker.token or "those of the token file"}
   isolation            {broker.backend.isolation}
 
   Try, in another terminal:
 
     .venv/bin/kernelbroker exec 'print("hello")'
     make demo
-    curl -N -H 'Authorization: Bearer {broker.token}' \\
+    curl -N -H 'Authorization: Bearer {token}' \\
          -d '{{"code": "for i in range(3): print(i)"}}' {broker.url}/api/v1/exec
 """
 

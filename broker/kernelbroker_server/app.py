@@ -11,6 +11,7 @@ import json
 import logging
 import os
 import secrets
+import ssl
 import stat
 import tempfile
 from importlib.metadata import version
@@ -24,14 +25,27 @@ from .api.base import Service
 from .api.routes import make_application
 from .backends.base import Backend, Isolation, Limits, SandboxSpec
 from .backends.local import LocalBackend
-from .config import ConfigError, DockerSettings, LocalSettings, Settings, TemplateSettings
+from .config import (
+    ConfigError,
+    DockerSettings,
+    LocalSettings,
+    Settings,
+    TemplateSettings,
+    TlsSettings,
+)
 from .kernels.outputs import OutputLimits
 from .pool.runner import Pool
 from .pool.state import PoolLimits
 from .sessions.gate import Gate
-from .sessions.registry import Registry
+from .sessions.registries import Registries
 from .sessions.session import SessionLimits
 from .sessions.workspace import Workspaces
+from .telemetry.metrics import Metrics
+from .telemetry.observer import Observers
+from .telemetry.traces import tracing
+from .tenants.keyring import Keyring
+from .tenants.tenant import TenantLimits, Tenants
+from .tenants.tokens import TokenError, TokenFile
 
 logger = logging.getLogger(__name__)
 
@@ -46,37 +60,41 @@ class Broker:
 
     Attributes, after `start`:
         url: where clients reach it.
-        token: what they must show.
+        token: what they must show; None where only tokens of the file count.
     """
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
-        self.token = (
-            secrets.token_urlsafe(24)
-            if settings.token is None
-            else settings.token.get_secret_value()
-        )
+        self.token = _token(settings)
         self.url = ""
-        if not self.token:
-            raise ConfigError("token is empty; leave it out to have one made")
         self.backend = _backend(settings)
         self.pools = {
             name: _pool(name, template, self.backend)
             for name, template in settings.templates.items()
         }
+        self._metrics = Metrics(self._gauges)
+        self._traces = tracing(os.environ, version("kernelbroker"))
+        observers = [each for each in (self._metrics, self._traces) if each is not None]
+        observer = Observers(observers)
         gate = Gate(settings.limits.concurrent, settings.limits.queued)
-        workspaces = Workspaces(
+        self._workspaces = Workspaces(
             self.backend.kept,
             retention=settings.sessions.workspace_retention,
             max_size=settings.sessions.workspaces_size,
         )
-        self.registry = Registry(self.pools, _session_limits(settings), gate, workspaces)
+        self.registries = Registries(
+            self.pools, _session_limits(settings), gate, self._workspaces, observer
+        )
         self._service = Service(
-            registry=self.registry,
+            registries=self.registries,
             pools=self.pools,
             backend=self.backend,
-            token=self.token,
+            keyring=_keyring(settings, self.token),
             version=version("kernelbroker"),
+            observer=observer,
+            metrics=self._metrics,
+            operator_tokens=_operator_tokens(settings, self.token),
+            allowed_origins=frozenset(origin.rstrip("/") for origin in settings.allowed_origins),
         )
         self._server: HTTPServer | None = None
         self._runtime_file: Path | None = None
@@ -89,6 +107,7 @@ class Broker:
             OSError: the address cannot be listened on.
         """
         settings = self.settings
+        tls = _tls(settings.tls)
         await self.backend.start()
         try:
             if self.backend.isolation is Isolation.PROCESS and not (
@@ -105,13 +124,22 @@ class Broker:
             raise
         port = sockets[0].getsockname()[1]
         host = f"[{settings.host}]" if ":" in settings.host else settings.host
-        self.url = f"http://{host}:{port}"
-        self._server = HTTPServer(make_application(self._service), max_body_size=_MAX_CHUNKED_BODY)
+        self.url = f"{'http' if tls is None else 'https'}://{host}:{port}"
+        self._server = HTTPServer(
+            make_application(self._service), max_body_size=_MAX_CHUNKED_BODY, ssl_options=tls
+        )
         self._server.add_sockets(sockets)
-        self.registry.start()
+        self._workspaces.start()
         for pool in self.pools.values():
             pool.start()
-        self._runtime_file = _write_runtime_file(self.url, self.token)
+        if self.token is not None:
+            self._runtime_file = _write_runtime_file(self.url, self.token)
+
+    async def drain(self) -> None:
+        """Refuse what is new, with 503, and let what runs end, within the drain timeout."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self.settings.drain_timeout):
+                await self.registries.drain()
 
     async def stop(self) -> None:
         """End everything, within the shutdown timeout; calling it twice does no harm."""
@@ -123,7 +151,7 @@ class Broker:
             self._server.stop()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout):
-                await self.registry.stop("the broker is shutting down")
+                await self.registries.stop("the broker is shutting down")
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_LAST_WORDS_S):
                 await asyncio.gather(*(ws.last_words() for ws in self._service.websockets))
@@ -131,10 +159,39 @@ class Broker:
             websocket.close(1001, "the broker is shutting down")
         await asyncio.gather(*(pool.stop(timeout) for pool in self.pools.values()))
         await self.backend.stop()
+        if self._traces is not None:
+            await asyncio.to_thread(self._traces.close)
         if self._server is not None:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(1):
                     await self._server.close_all_connections()
+
+    def _gauges(self) -> dict[str, dict[tuple[str, ...], float]]:
+        """What the metrics look at; see `telemetry.metrics`."""
+        status = {name: pool.status() for name, pool in self.pools.items()}
+        doors = [(registry.tenant.name, registry.door) for registry in self.registries]
+        return {
+            "sandboxes": {
+                (name, state): getattr(each, f"{state}_containers")
+                for name, each in status.items()
+                for state in ("idle", "busy", "starting")
+            },
+            "pool_waiters": {(name,): each.pending_requests for name, each in status.items()},
+            "sessions": {
+                (registry.tenant.name,): len(registry.list()) for registry in self.registries
+            },
+            "executions": {
+                (name, state): getattr(door, state)
+                for name, door in doors
+                for state in ("waiting", "running")
+            },
+        }
+
+
+def _operator_tokens(settings: Settings, token: str | None) -> tuple[str, ...]:
+    secret = settings.metrics_token
+    metrics = None if secret is None else secret.get_secret_value()
+    return tuple(each for each in (token, metrics) if each)
 
 
 def _backend(settings: Settings) -> Backend:
@@ -172,6 +229,49 @@ def _docker(docker: DockerSettings) -> Backend:
         data_dir=docker.data_dir or _own_directory(own_data, "docker.data_dir") / "docker",
         run_dir=docker.run_dir or _own_directory(own_run, "docker.run_dir") / "docker",
     )
+
+
+def _token(settings: Settings) -> str | None:
+    if settings.token is not None:
+        if not (token := settings.token.get_secret_value()):
+            raise ConfigError("token is empty; leave it out to have one made")
+        return token
+    return secrets.token_urlsafe(24) if settings.tokens_file is None else None
+
+
+def _keyring(settings: Settings, token: str | None) -> Keyring:
+    limits = {
+        name: TenantLimits(
+            sessions=tenant.max_sessions,
+            concurrent=tenant.max_concurrent,
+            rate=tenant.rate,
+            templates=None if tenant.templates is None else frozenset(tenant.templates),
+        )
+        for name, tenant in settings.tenants.items()
+    }
+    file = None if settings.tokens_file is None else TokenFile(settings.tokens_file)
+    if file is not None:
+        try:
+            count = len(file.list())
+        except TokenError as exc:
+            raise ConfigError(f"tokens_file: {exc}") from exc
+        if not count and token is None:
+            logger.warning(
+                "Nobody can be let in: there is no token. Make one, at any time, by "
+                "`kernelbroker-server token create TENANT`"
+            )
+    return Keyring(Tenants(limits), token, file)
+
+
+def _tls(tls: TlsSettings) -> ssl.SSLContext | None:
+    if tls.certificate is None or tls.key is None:
+        return None
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    try:
+        context.load_cert_chain(tls.certificate, tls.key)
+    except OSError as exc:  # ssl.SSLError is one
+        raise ConfigError(f"tls.certificate and tls.key cannot be used: {exc}") from exc
+    return context
 
 
 def _own_directory(parent: Path, key: str) -> Path:

@@ -13,7 +13,7 @@ import os
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any, Literal, Self, TypeAlias
 
 from pydantic import (
     BaseModel,
@@ -32,12 +32,17 @@ from pydantic_settings import (
 )
 
 from .backends.base import Network
+from .tenants.tokens import TENANT_NAME
 
 PREFIX = "KERNELBROKER_"
 _FOR_CLIENTS = {"KERNELBROKER_URL", "KERNELBROKER_RUNTIME_FILE", "KERNELBROKER_CONFIG"}
 """Variables of this prefix that are not settings."""
+_NAMED = (f"{PREFIX}TEMPLATES__", f"{PREFIX}TENANTS__")
+"""Sections whose keys are names of the operator's own."""
 
 TemplateName: TypeAlias = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]{0,31}$")]
+
+TenantName: TypeAlias = Annotated[str, Field(pattern=TENANT_NAME)]
 
 _KIB, _MIB, _GIB = 1024, 1024**2, 1024**3
 
@@ -163,7 +168,25 @@ class LimitSettings(_Section):
     concurrent: int = Field(default=50, ge=1)
     """Executions that run at once, over all sessions."""
     queued: int = Field(default=100, ge=0)
-    """Executions that wait, over all sessions; more are refused with 429."""
+    """Executions of one tenant that wait, over its sessions; more are refused with 429."""
+
+
+class TenantSettings(_Section):
+    max_sessions: int | None = Field(default=None, ge=1)
+    """Sessions open at once; no bound but the pool's if not set."""
+    max_concurrent: int | None = Field(default=None, ge=1)
+    """Executions that run at once; no bound but limits.concurrent if not set."""
+    rate: float | None = Field(default=None, gt=0)
+    """Executions a minute; as many may come at once. No bound if not set."""
+    templates: tuple[str, ...] | None = None
+    """The templates that its sessions may have; all if not set."""
+
+
+class TlsSettings(_Section):
+    certificate: Path | None = None
+    """PEM file of the certificate and those between it and the root; the broker then speaks https."""
+    key: Path | None = None
+    """PEM file of its private key."""
 
 
 class Settings(BaseSettings):
@@ -180,14 +203,28 @@ class Settings(BaseSettings):
     port: int = Field(default=8720, ge=0, le=65535)
     """Port to listen on; 0 takes a free one."""
     token: SecretStr | None = None
-    """The bearer token that clients must show; made anew at each start if not set."""
+    """The bearer token of the tenant `default`; made anew at each start if neither it nor a
+    tokens_file is set."""
+    tokens_file: Path | None = None
+    """Tokens of tenants, only their hashes, as `kernelbroker-server token create` writes them; looked
+    at again whenever it changes."""
+    allowed_origins: tuple[str, ...] = ()
+    """Web pages of these origins, such as https://app.example.org, may open a WebSocket, besides
+    those of the broker's own address; programs, which send no Origin, always may."""
     unsafe_expose_without_isolation: bool = False
     """Listen on other addresses than loopback even where user code runs as a plain process, so that
     anyone with the token owns this account."""
-    log_level: str = "INFO"
-    """DEBUG, INFO, WARNING or ERROR."""
+    log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
+    """What is logged, to standard error: this and what is worse."""
+    log_format: Literal["text", "json"] = "text"
+    """text for people, json for machines: an object a line. Both tell the request, the session and
+    the execution that a line belongs to; neither has code, output, tokens or values."""
+    metrics_token: SecretStr | None = None
+    """Lets /metrics be read, and nothing else; the token of the tenant `default` does, too."""
+    drain_timeout: float = Field(default=30, ge=0)
+    """How long running executions are waited for at a shutdown, while new ones are refused."""
     shutdown_timeout: float = Field(default=10, gt=0)
-    """How long a shutdown may take."""
+    """How long the rest of a shutdown may take."""
     backend: Literal["local", "docker"] = "local"
     """What launches sandboxes: jails on this machine, or containers."""
     pool: PoolSettings = PoolSettings()
@@ -196,8 +233,11 @@ class Settings(BaseSettings):
     docker: DockerSettings = DockerSettings()
     sessions: SessionSettings = SessionSettings()
     limits: LimitSettings = LimitSettings()
+    tls: TlsSettings = TlsSettings()
     templates: dict[TemplateName, TemplateSettings] = {}
     """Recipes that sessions may ask for by name; there is always `default`."""
+    tenants: dict[TenantName, TenantSettings] = {}
+    """Bounds of tenants, by the name that their tokens have; one that is not here has none."""
 
     @model_validator(mode="before")
     @classmethod
@@ -214,6 +254,15 @@ class Settings(BaseSettings):
                 own_pool = {**pool, **own_pool}
             complete[name] = {**sandbox, **template, "pool": own_pool}
         return {**values, "templates": complete}
+
+    @model_validator(mode="after")
+    def _check_together(self) -> Self:
+        if (self.tls.certificate is None) != (self.tls.key is None):
+            raise ValueError("tls.certificate and tls.key belong together: set both")
+        for name, tenant in self.tenants.items():
+            if unknown := set(tenant.templates or ()) - set(self.templates):
+                raise ValueError(f"tenants.{name}.templates: no template {sorted(unknown)[0]!r}")
+        return self
 
     @property
     def on_loopback(self) -> bool:

@@ -8,6 +8,10 @@ The user's cell carries (all optional)::
 
     {"on_error": "rollback" | "keep", "max_variables": int, "cwd": str, "env": {name: value}}
 
+A cell in another language is `LANGUAGE_CODE`, and carries besides::
+
+    {"foreign": {"language": "shell" | "javascript", "code": str, "result_var": str | null}}
+
 The report cell carries (`silent`, so that it leaves no trace in the history)::
 
     {"report": {"result_var": str, "preview_rows": int, "max_bytes": int}}
@@ -23,7 +27,7 @@ METADATA_KEY = "kernelbroker"
 
 SUMMARY_MIME = "application/vnd.kernelbroker.summary+json"
 """Sent at the end of each user's cell: ``{"execution_time": seconds, "variables": [Variable],
-"variables_dropped": int, "files": [FileChange], "files_truncated": bool}``."""
+"variables_dropped": int, "files": [FileChange], "files_truncated": bool, "exit_code": int | null}``."""
 
 REPORT_MIME = "application/vnd.kernelbroker.report+json"
 """Sent by the report cell: ``{"dataframe": {...}}`` or ``{"return_value": ...}``, and
@@ -33,6 +37,7 @@ DROPPED_MIME = "application/vnd.kernelbroker.dropped+json"
 """Sent by the gateway in the place of a message too large to pass on: ``{"bytes": int}``."""
 
 REPORT_CODE = "__import__('kernelbroker_kernel.report', fromlist=['run']).run()"
+LANGUAGE_CODE = "__import__('kernelbroker_kernel.languages', fromlist=['run']).run()"
 CONFIGURE_CODE = "__import__('kernelbroker_kernel.helper', fromlist=['configure']).configure()"
 """Constant code; the values ride in the metadata, so that none is ever part of a source text."""
 
@@ -44,7 +49,7 @@ STREAM_CHUNK_CHARS = 256 * 1024
 
 WORKSPACE = "/data"
 GATEWAY_MODULE = "kernelbroker_kernel"
-"""``python -m kernelbroker_kernel (--fd N | --handover PATH | --socket PATH | --tcp HOST:PORT)
+"""``python -P -m kernelbroker_kernel (--fd N | --handover PATH | --socket PATH | --tcp HOST:PORT)
 [--import MODULE]...``
 
 The gateway listens there, starts its one kernel, and exits when that kernel ends, with the kernel's

@@ -97,10 +97,20 @@ class _Execution:
 
 
 class Helper:
-    """The hooks of one shell. `failed` says how the last cell of the user's ended."""
+    """The hooks of one shell, and what lasts from cell to cell.
+
+    Attributes:
+        failed: how the last cell of the user's ended.
+        exit_code: of the program that it ran, where it is in another language.
+        foreign_names: in the place of Python's names, what such a cell has to report.
+        node: the session's Node.js, once a cell has needed it.
+    """
 
     def __init__(self, shell: Any) -> None:
         self.failed = False
+        self.exit_code: int | None = None
+        self.foreign_names: dict[str, Any] | None = None
+        self.node: Any = None
         self._shell = shell
         self._execution: _Execution | None = None
         self._refusal: InvalidExecution | None = None
@@ -118,6 +128,7 @@ class Helper:
             request_id, info.raw_cell, frozenset(shell.user_ns), override, scan(WORKSPACE)
         )
         self._refusal = None
+        self.exit_code, self.foreign_names = None, None
         try:
             override.apply()
         except (OSError, ValueError) as error:
@@ -169,6 +180,7 @@ class Helper:
         limit = limit if type(limit) is int and limit >= 0 else MAX_VARIABLES
         held, dropped = variables.summarize(shell.user_ns, shell.user_ns_hidden, limit)
         summary |= {"variables": held, "variables_dropped": dropped}
+        summary["exit_code"] = self.exit_code
         publish(shell, SUMMARY_MIME, summary)
 
 

@@ -14,6 +14,7 @@ import signal
 import sys
 from typing import Any
 
+import zmq
 from ipykernel.displayhook import ZMQShellDisplayHook
 from ipykernel.ipkernel import IPythonKernel
 from ipykernel.kernelapp import IPKernelApp
@@ -112,6 +113,12 @@ class KernelApp(IPKernelApp):
     extensions = List(Unicode(), ["kernelbroker_kernel.helper"])
     imports: tuple[str, ...] = ()
 
+    def init_iopub(self, context: Any) -> None:
+        # Beyond 1,000 messages that wait for the gateway the socket would drop what comes, and with a
+        # cell's last message its end. Now they are as many as the sandbox's memory holds.
+        context.setsockopt(zmq.SNDHWM, 0)
+        super().init_iopub(context)
+
     def init_code(self) -> None:
         for name in self.imports:
             importlib.import_module(name)
@@ -137,5 +144,9 @@ def main(argv: list[str]) -> None:
 
 
 if __name__ == "__main__":
+    if not sys.flags.safe_path:
+        # -m puts the workspace first, where a user's json.py would be taken for the standard library's.
+        # IPython puts it behind that. Not -P: IPython would leave it out, and children inherit it.
+        del sys.path[0]
     # Under its real name, so that the classes named above are these, not a second copy of them.
     importlib.import_module("kernelbroker_kernel.kernel").main(sys.argv[1:])

@@ -30,18 +30,19 @@ def run() -> None:
     helper = installed(shell)
     asked = asked_for(shell).get("report")
     if helper is not None and not helper.failed and isinstance(asked, dict):
-        publish(shell, REPORT_MIME, report(shell.user_ns, asked))
+        names = shell.user_ns if helper.foreign_names is None else helper.foreign_names
+        publish(shell, REPORT_MIME, report(names, asked))
 
 
-def report(user_ns: Mapping[str, Any], asked: Mapping[str, Any]) -> dict[str, Any]:
+def report(names: Mapping[str, Any], asked: Mapping[str, Any]) -> dict[str, Any]:
     """The report's payload: ``{"dataframe": …}`` or ``{"return_value": …}``, and what was cut."""
     name = asked.get("result_var")
-    if not isinstance(name, str) or not name.isidentifier() or name not in user_ns:
+    if not isinstance(name, str) or not name.isidentifier() or name not in names:
         return _nothing(f"no variable named {safe_text(name, 100)!r}")
     rows = min(_whole_number(asked.get("preview_rows"), PREVIEW_ROWS), MAX_PREVIEW_ROWS)
     max_bytes = _whole_number(asked.get("max_bytes"), MAX_BYTES)
     try:
-        payload = _describe(name, user_ns[name], rows, max_bytes - OVERHEAD_BYTES)
+        payload = _describe(name, names[name], rows, max_bytes - OVERHEAD_BYTES)
         if json_size(payload) > max_bytes:
             return _nothing(f"the value does not fit into {max_bytes} bytes")
         return payload

@@ -77,6 +77,7 @@ class Broker:
         workspace: str | None = None,
         workspace_retention: float | None = None,
         env: dict[str, str] | None = None,
+        secrets: dict[str, str] | None = None,
         cwd: str | None = None,
         metadata: dict[str, Any] | None = None,
         idle_timeout: float | None = None,
@@ -93,6 +94,7 @@ class Broker:
             workspace_retention: seconds to keep the files after the session, if less than the
                 broker does.
             env: environment variables of the kernel.
+            secrets: the same; the broker masks their values in all output.
             cwd: working directory, relative to `/data`.
             metadata: notes of your own, kept with the session.
             idle_timeout, max_lifetime: seconds after which the broker closes the session.
@@ -105,6 +107,7 @@ class Broker:
             workspace=workspace,
             workspace_retention=workspace_retention,
             env=env or {},
+            secrets=secrets or {},
             cwd=cwd,
             metadata=metadata or {},
             idle_timeout=idle_timeout,

@@ -68,6 +68,7 @@ def parser() -> argparse.ArgumentParser:
     execute.add_argument(
         "--workspace", metavar="NAME", help="with the files of this workspace, kept afterwards"
     )
+    execute.add_argument("--language", choices=("python", "shell", "javascript"), default="python")
     execute.add_argument("--timeout", type=float, metavar="SECONDS", help="interrupt it after")
     execute.add_argument("--result-var", metavar="NAME", help="show this variable at the end")
     execute.add_argument("--preview-rows", type=int, default=10, metavar="N", help="of a table")
@@ -124,6 +125,7 @@ async def _execute(
 ) -> int:
     stream = session.stream(
         args.code,
+        language=args.language,
         timeout=args.timeout,
         result_var=args.result_var,
         preview_rows=args.preview_rows,

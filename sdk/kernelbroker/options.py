@@ -20,6 +20,7 @@ class ExecutionOptions(TypedDict, total=False):
         language: `python`, `javascript` or `shell`.
         timeout: seconds until the cell is interrupted; the broker has a default and a bound.
         cwd, env: for this execution only.
+        secrets: as `env`; the broker masks their values in all output.
         result_var: a variable to report, a table as `dataframe`, anything else as `return_value`.
         preview_rows: how many rows of the table to send.
         on_error: `rollback` removes the names that a failed cell created, `keep` leaves them.
@@ -32,6 +33,7 @@ class ExecutionOptions(TypedDict, total=False):
     timeout: float | None
     cwd: str | None
     env: dict[str, str]
+    secrets: dict[str, str]
     result_var: str | None
     preview_rows: int
     on_error: Literal["rollback", "keep"]

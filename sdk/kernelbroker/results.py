@@ -107,6 +107,7 @@ class ExecutionResult:
         return_value: JSON of anything else that it named, or of its summary.
         variables: what the session holds.
         files: workspace files that were created or changed.
+        exit_code: of a shell cell.
         error: one line, `Name: message`, or None.
         error_detail: its parts, the traceback, and the cause.
         execution_time: seconds, measured in the kernel; None where the kernel died.
@@ -123,6 +124,7 @@ class ExecutionResult:
     return_value: Any = None
     variables: list[events.Variable] = field(default_factory=list)
     files: list[events.FileChange] = field(default_factory=list)
+    exit_code: int | None = None
     error: str | None = None
     error_detail: events.ErrorDetail | None = None
     execution_time: float | None = None
@@ -215,6 +217,7 @@ class Collector:
             return_value=end.return_value,
             variables=end.variables,
             files=end.files,
+            exit_code=end.exit_code,
             error=end.error,
             error_detail=end.error_detail,
             execution_time=end.execution_time,

@@ -207,7 +207,7 @@ async def test_same_execution_id(api: Api) -> None:
 
 async def test_queue_is_full(api: Api) -> None:
     """When too many wait there is a 429 that says when to come again."""
-    api.world.gate._max_queued = 0
+    api.world.gate.max_queued = 0
     answer = await api.ask("POST", EXEC, {"code": "1"})
     assert (answer.status, answer.error["code"]) == (429, "too_many_requests")
     assert int(answer.headers["retry-after"]) >= 1
@@ -417,3 +417,36 @@ async def test_shutting_down(api: Api) -> None:
     answer = await api.ask("POST", EXEC, {"code": "1"})
     assert (answer.status, answer.error["code"]) == (503, "unavailable")
     assert int(answer.headers["retry-after"]) >= 1
+
+
+async def test_secrets(api: Api, caplog: pytest.LogCaptureFixture) -> None:
+    """Secrets reach the kernel as variables, and nobody else: no output, history or log has them."""
+    caplog.set_level("DEBUG")
+    got: list[Any] = []
+
+    async def tell(cell: Cell) -> None:
+        got.append(cell.metadata["kernelbroker"]["env"])
+        cell.stdout("both: of-session of-cell\n")
+
+    api.world.backend.scripts["tell"] = tell
+    body = {"session_id": "mine", "secrets": {"S": "of-session"}, "env": {"A": "1"}}
+    opened = await api.ask("POST", "/api/v1/sessions", body)
+    asked = {"code": "tell", "execution_id": "e", "secrets": {"C": "of-cell"}, "env": {"B": "2"}}
+    answer = await api.ask("POST", "/api/v1/sessions/mine/exec", asked)
+    assert got == [{"B": "2", "C": "of-cell"}]
+    configured = [
+        cell.metadata["kernelbroker"]["configure"]["env"]
+        for sandbox in api.world.backend.live.values()
+        for cell in sandbox.gateway.cells
+        if "configure" in cell.metadata.get("kernelbroker", {})
+    ]
+    assert configured == [{"A": "1", "S": "of-session"}]
+    assert b"both: *** ***" in answer.body
+    seen = [opened, answer]
+    for path in ("", "/executions", "/executions/e", "/executions/e/events"):
+        seen.append(await api.ask("GET", f"/api/v1/sessions/mine{path}"))
+    for each in seen:
+        assert b"of-session" not in each.body
+        assert b"of-cell" not in each.body
+    assert "of-session" not in caplog.text
+    assert "of-cell" not in caplog.text

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from kernelbroker_server.telemetry.logs import TextFormatter
 
 from tests.support.http import Api
 
@@ -189,6 +190,7 @@ async def test_fault_of_our_own(
     def fail() -> None:
         raise RuntimeError("a secret detail")
 
+    caplog.handler.setFormatter(TextFormatter())
     monkeypatch.setattr(api.world.registry, "list", fail)
     answer = await api.ask("GET", "/api/v1/sessions", headers={"X-Request-ID": "find-me"})
     assert answer.status == 500

@@ -95,7 +95,7 @@ async def test_refused_execution(api: Api) -> None:
     """An execution that is refused is named, so that nobody waits for its events."""
     async with api.socket() as socket:
         await socket.open()
-        await socket.send("execute", code="1", execution_id="e", language="shell", op_id="o")
+        await socket.send("execute", code="1", execution_id="e", timeout=1e9, op_id="o")
         reply = await socket.get()
         assert isinstance(reply, ErrorReply)
         assert (reply.op, reply.op_id, reply.execution_id) == ("execute", "o", "e")
@@ -240,7 +240,7 @@ async def test_shutdown(backend: FakeBackend) -> None:
         await busy.open()
         await busy.send("execute", code="deaf", execution_id="e")
         await busy.until(Stdout)
-        await w.registry.stop("closing time")
+        await w.registries.stop("closing time")
         assert (await busy.until(Result)).error == "SessionClosed: closing time"
         assert (await busy.until(Closed)).reason == "closing time"
         assert (await busy.closed())[0] == 1001

@@ -429,6 +429,11 @@ ENDS = [
     ("os._exit(128 + 11)", EndCause.KERNEL_DIED, "the kernel was killed by SIGSEGV"),
     ("os.kill(os.getpid(), 9)", EndCause.KERNEL_DIED, "the kernel was killed by SIGKILL"),
     ("os.write(2, b'no\\nluck'); os._exit(125)", EndCause.SANDBOX_LOST, "the gateway failed: luck"),
+    (  # whoever reads it has a terminal
+        "os.write(2, b'\\x1b[2Jluck'); os._exit(125)",
+        EndCause.SANDBOX_LOST,
+        "the gateway failed: \N{REPLACEMENT CHARACTER}[2Jluck",
+    ),
 ]
 
 

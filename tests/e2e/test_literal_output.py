@@ -9,6 +9,7 @@ from typing import TypeAlias
 
 import kernelbroker
 import pytest
+from kernelbroker.protocol import events
 from kernelbroker.protocol.tags import unescape_text
 
 from tests.e2e.support import BrokerProcess, opened, whole_system
@@ -157,3 +158,16 @@ async def test_flood_of_small_outputs(session: kernelbroker.Session) -> None:
     """Thousands of flushed prints arrive all, in their order."""
     result = await session.run("for i in range(5000): print(i, flush=True)", timeout=60)
     assert result.stdout.split() == [str(i) for i in range(5000)]
+
+
+async def test_flood_of_displays(session: kernelbroker.Session) -> None:
+    """Displays that come faster than they can be passed on arrive all, and the cell's end after them."""
+    code = """
+from IPython.display import display
+for i in range(10_000):
+    display({"text/plain": str(i)}, raw=True)"""
+    seen = [event async for event in session.stream(code, timeout=60)]
+    shown = [event.data["text/plain"] for event in seen if isinstance(event, events.Display)]
+    assert shown == [str(i) for i in range(10_000)]
+    assert isinstance(seen[-1], events.Result)
+    assert seen[-1].success

@@ -93,8 +93,11 @@ class Kernel:
                 ran.text += content["text"]
             elif content.get("execution_state") == "idle":
                 break
-        ran.reply = self._client.get_shell_msg(timeout=30)["content"]
-        return ran
+        while True:  # replies to what `wait_for_ready` asked may still be there
+            reply = self._client.get_shell_msg(timeout=30)
+            if reply["parent_header"].get("msg_id") == request_id:
+                ran.reply = reply["content"]
+                return ran
 
     def configure(self, **settings: Any) -> dict[str, Any]:
         return self.run(contract.CONFIGURE_CODE, silent=True, configure=settings).reply

@@ -10,6 +10,7 @@ KNOWN = [
     errors.BadRequest,
     errors.Unauthorized,
     errors.NotFound,
+    errors.MethodNotAllowed,
     errors.Conflict,
     errors.SessionGone,
     errors.TooLarge,

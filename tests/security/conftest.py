@@ -1,24 +1,158 @@
+"""For each backend a whole broker, a session that attempts to escape, and a neighbour worth reaching."""
+
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import hashlib
+import os
+import secrets
+import socket
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
 
-import pytest_asyncio
-from kernelbroker_server.backends.base import Limits, SandboxSpec
-from kernelbroker_server.backends.local import LocalBackend
-from kernelbroker_server.backends.local_sandbox import LocalSandbox
+import kernelbroker.sync
+import pytest
+from kernelbroker_server import app
 
-from tests.backends.probes import running_backend
+from tests.backends.probes import IMAGE, needs_docker, needs_jail, needs_kernel_environment
+from tests.e2e.support import HOST_SECRET, BrokerProcess
 
-LIMITS = Limits(memory=200 * 1024**2, processes=40, tmp_size=8 * 1024**2, open_files=100)
+from .attempts.prelude import prelude
+
+MIB = 1024**2
+LIMITS = {"memory": 300 * MIB, "processes": 60, "tmp_size": 8 * MIB, "open_files": 300}
+BACKENDS = [
+    pytest.param("local", marks=[needs_jail, needs_kernel_environment]),
+    pytest.param("docker", marks=needs_docker),
+]
+
+NEIGHBOUR = """
+import ctypes, os, socket, subprocess, sys
+for folder in ("/data", "/tmp", "/dev/shm", "/home/sandbox"):
+    open(f"{folder}/{needle}", "w").close()
+abstract = socket.socket(socket.AF_UNIX)
+abstract.bind("\\0" + needle)
+abstract.listen()
+port = socket.create_server(("127.0.0.1", 0))
+sleeper = subprocess.Popen([sys.executable, "-c", "import signal; signal.pause()", needle])
+assert ctypes.CDLL(None).shmget(4711, 4096, 0o1666) >= 0
+told = port.getsockname()[1]"""
 
 
-@pytest_asyncio.fixture
-async def backend() -> AsyncIterator[LocalBackend]:
-    async with running_backend() as backend:
-        yield backend
+@dataclass(frozen=True, slots=True)
+class World:
+    """A broker with a backend of this kind, and what an attacker might know of it and its host."""
+
+    kind: str
+    broker: BrokerProcess
+    client: kernelbroker.sync.Broker
+    neighbour: kernelbroker.sync.Session
+    facts: dict[str, Any]
 
 
-@pytest_asyncio.fixture
-async def sandbox(backend: LocalBackend) -> LocalSandbox:
-    """A jail with small limits; what breaks out of it breaks out of any."""
-    return await backend.launch("jail", SandboxSpec(limits=LIMITS))
+class Inside:
+    """A session whose cells have the `prelude`."""
+
+    def __init__(self, world: World, session: kernelbroker.sync.Session) -> None:
+        self.session = session
+        self._prelude = prelude(world.facts)
+        self.prepare()
+
+    def prepare(self) -> None:
+        """For a fresh kernel."""
+        assert self.told(self._prelude) == ["ready"]
+
+    def told(self, code: str) -> list[Any]:
+        """What a cell leaves in `told`, as a list."""
+        result = self.session.run(code, result_var="told")
+        assert result.success, result.error_detail
+        value = result.return_value
+        return value if isinstance(value, list) else [value]
+
+
+@pytest.fixture(scope="session", params=BACKENDS)
+def kind(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture(scope="session")
+def world(kind: str) -> Iterator[World]:
+    settings: dict[str, Any] = {f"SANDBOX__{name.upper()}": size for name, size in LIMITS.items()}
+    with tempfile.TemporaryDirectory(prefix="kb-") as directory:
+        if kind == "docker":
+            settings |= {
+                "BACKEND": "docker",
+                "DOCKER__IMAGE": IMAGE,
+                "DOCKER__DATA_DIR": Path(directory, "data"),
+                "DOCKER__RUN_DIR": Path(directory, "run"),
+            }
+        broker = BrokerProcess(
+            Path(directory),
+            POOL__MIN_SIZE=2,
+            POOL__MAX_SIZE=8,
+            POOL__ACQUIRE_TIMEOUT=60,
+            **settings,
+        ).start()
+        try:
+            client = kernelbroker.sync.connect(broker.url, broker.token)
+            try:
+                with client.session() as neighbour, socket.socket(socket.AF_UNIX) as listener:
+                    host_socket = f"kernelbroker-{secrets.token_hex(8)}"
+                    listener.bind(f"\0{host_socket}")
+                    listener.listen()
+                    facts = _facts(broker, neighbour) | {"host_socket": host_socket}
+                    yield World(kind, broker, client, neighbour, facts)
+                    assert neighbour.run("sleeper.kill(); sleeper.wait()").success
+            finally:
+                client.close()
+            broker.stop_in_order()
+        finally:
+            broker.kill()
+
+
+@pytest.fixture(scope="session")
+def inside(world: World) -> Iterator[Inside]:
+    """One sandbox for all attempts that leave it alive."""
+    with world.client.session() as session:
+        yield Inside(world, session)
+
+
+@pytest.fixture
+def doomed(world: World) -> Iterator[Inside]:
+    """A sandbox for an attempt that may end it."""
+    with world.client.session() as session:
+        yield Inside(world, session)
+
+
+def _facts(broker: BrokerProcess, neighbour: kernelbroker.sync.Session) -> dict[str, Any]:
+    needle = f"needle-{secrets.token_hex(8)}"
+    result = neighbour.run(f"needle = {needle!r}\n{NEIGHBOUR}", result_var="told")
+    assert result.success, result.error_detail
+    (broker_id,) = broker.broker_ids()
+    addresses = {
+        info[4][0] for info in socket.getaddrinfo(socket.gethostname(), 80, socket.AF_INET)
+    }
+    return LIMITS | {
+        "needle": needle,
+        "neighbour_port": result.return_value,
+        "broker_pid": broker.pid,
+        "broker_port": urlsplit(broker.url).port,
+        "runtime_file": str(broker.runtime_file),
+        "source": str(Path(app.__file__)),
+        "data_dir": str(broker.data_dir),
+        "run_dir": str(broker.run_dir),
+        "workspaces": [str(path) for path in (broker.data_dir / broker_id / "sandboxes").iterdir()],
+        "sockets": [str(path) for path in (broker.run_dir / broker_id).glob("*.sock")],
+        "files": [str(Path(__file__)), "/root/.bashrc", "/etc/ssh", "/etc/docker", "/boot/config"],
+        "engine_socket": os.environ.get("DOCKER_HOST", "unix:///run/docker.sock")[len("unix://") :],
+        "host_addresses": sorted(
+            {"172.17.0.1", *(address for address in addresses if not address.startswith("127."))}
+        ),
+        "secrets": [
+            [len(secret), hashlib.sha256(secret.encode()).hexdigest()]
+            for secret in (broker.token, HOST_SECRET)
+        ],
+    }

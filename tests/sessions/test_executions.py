@@ -517,7 +517,6 @@ async def test_the_same_id_twice(backend: FakeBackend) -> None:
     ("request_", "told"),
     [
         (ExecutionRequest(code="x" * 11), "11 characters"),
-        (ExecutionRequest(code="", language="shell"), "shell"),
         (ExecutionRequest(code="", preview_rows=501), "500"),
         (ExecutionRequest(code="", timeout=301), "300 s"),
     ],

@@ -18,6 +18,7 @@ from kernelbroker_server.pool.state import PoolLimits
 from kernelbroker_server.sessions import workspace as workspace_module
 from kernelbroker_server.sessions.session import Session
 from kernelbroker_server.sessions.workspace import Workspaces
+from kernelbroker_server.tenants.tenant import Tenant
 
 from tests.support.backend import FakeBackend
 from tests.support.gateway import Cell, CellFailed
@@ -224,7 +225,8 @@ async def test_tenants(backend: FakeBackend) -> None:
         session = await w.open(workspace="mine")
         (workspace_of(backend, session) / "file").touch()
         await session.close("enough")
-        session, _ = await w.registry.open(SessionOptions(workspace="mine"), tenant="other")
+        registry = w.registries.of(Tenant("other"))
+        session, _ = await registry.open(SessionOptions(workspace="mine"))
         assert list(workspace_of(backend, session).iterdir()) == []
         await close(w, session)
         assert await w.registry.workspaces.list("other") == []

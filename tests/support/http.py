@@ -15,6 +15,8 @@ from kernelbroker.protocol.events import Event
 from kernelbroker.protocol.messages import Closed, Done, ErrorReply, Opened
 from kernelbroker_server.api.base import Service
 from kernelbroker_server.api.routes import make_application
+from kernelbroker_server.tenants.keyring import Keyring
+from kernelbroker_server.tenants.tenant import Tenants
 from tornado.httpserver import HTTPServer
 from tornado.netutil import bind_sockets
 from websockets.asyncio.client import ClientConnection, connect
@@ -191,13 +193,16 @@ class Api:
 
 
 @asynccontextmanager
-async def serving(world: World) -> AsyncIterator[Api]:
+async def serving(
+    world: World, *, keyring: Keyring | None = None, **options: Any
+) -> AsyncIterator[Api]:
     service = Service(
-        registry=world.registry,
+        registries=world.registries,
         pools={"default": world.pool},
         backend=world.backend,
-        token=TOKEN,
+        keyring=keyring or Keyring(Tenants({}), TOKEN),
         version="0",
+        **options,
     )
     server = HTTPServer(make_application(service), max_body_size=64 * 1024**2)
     sockets = bind_sockets(0, "127.0.0.1")

@@ -15,9 +15,12 @@ from kernelbroker_server.pool.runner import Pool
 from kernelbroker_server.pool.state import PoolLimits
 from kernelbroker_server.sessions.execution import Execution
 from kernelbroker_server.sessions.gate import Gate
+from kernelbroker_server.sessions.registries import Registries
 from kernelbroker_server.sessions.registry import Registry
 from kernelbroker_server.sessions.session import Session, SessionLimits
 from kernelbroker_server.sessions.workspace import Workspaces
+from kernelbroker_server.telemetry.observer import Observer
+from kernelbroker_server.tenants.tenant import DEFAULT
 
 from .backend import FakeBackend
 from .gateway import Cell
@@ -29,6 +32,7 @@ class World:
     backend: FakeBackend
     pool: Pool
     gate: Gate
+    registries: Registries
     registry: Registry
 
     async def open(self, session_id: str | None = None, **options: Any) -> Session:
@@ -46,6 +50,7 @@ async def world(
     acquire_timeout: float = DEADLINE_S,
     spec: SandboxSpec | None = None,
     workspaces: Workspaces | None = None,
+    observer: Observer | None = None,
     **limits: Any,
 ) -> AsyncIterator[World]:
     """It must stop in order, whatever was done with it."""
@@ -54,14 +59,17 @@ async def world(
     sizes = pool or PoolLimits(min_size=1, max_size=4)
     warm = Pool(backend, spec or SandboxSpec(), sizes, acquire_timeout=acquire_timeout)
     workspaces = workspaces or Workspaces(backend.kept)
-    registry = Registry({"default": warm}, SessionLimits(**settings), gate, workspaces)
+    registries = Registries(
+        {"default": warm}, SessionLimits(**settings), gate, workspaces, observer
+    )
+    registry = registries.of(DEFAULT)
+    workspaces.start()
     warm.start()
-    registry.start()
     try:
-        yield World(backend, warm, gate, registry)
+        yield World(backend, warm, gate, registries, registry)
     finally:
         async with asyncio.timeout(DEADLINE_S):
-            await registry.stop("the test is over")
+            await registries.stop("the test is over")
             await warm.stop(5)
         assert (gate.waiting, gate.running) == (0, 0)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import hmac
+import hashlib
 import http
 import logging
 import re
@@ -17,6 +17,7 @@ from kernelbroker.protocol.errors import (
     BadRequest,
     Conflict,
     InternalError,
+    MethodNotAllowed,
     NotFound,
     ProtocolError,
     RequestError,
@@ -31,7 +32,13 @@ from tornado.web import HTTPError, RequestHandler, stream_request_body
 
 from ..backends.base import Backend
 from ..pool.runner import Pool
+from ..sessions.registries import Registries
 from ..sessions.registry import Registry
+from ..telemetry.logs import bind
+from ..telemetry.metrics import Metrics
+from ..telemetry.observer import Observer
+from ..tenants.keyring import Keyring
+from .contract import methods_of
 
 if TYPE_CHECKING:
     from .websocket import SessionSocket
@@ -45,6 +52,7 @@ _STATUS: dict[type[RequestError], int] = {
     BadRequest: 400,
     Unauthorized: 401,
     NotFound: 404,
+    MethodNotAllowed: 405,
     Conflict: 409,
     SessionGone: 410,
     TooLarge: 413,
@@ -52,6 +60,7 @@ _STATUS: dict[type[RequestError], int] = {
     InternalError: 500,
     Unavailable: 503,
 }
+_IDEMPOTENCY_KEY = re.compile(r"[!-~]{1,255}")
 _REQUEST_ID = re.compile(r"[A-Za-z0-9_.:-]{1,64}")
 
 T = TypeVar("T")
@@ -61,19 +70,28 @@ T = TypeVar("T")
 class Service:
     """What handlers work with."""
 
-    registry: Registry
+    registries: Registries
     pools: Mapping[str, Pool]
     backend: Backend
-    token: str
+    keyring: Keyring
     version: str
+    observer: Observer = field(default_factory=Observer)
+    metrics: Metrics | None = None
+    operator_tokens: tuple[str, ...] = ()
+    allowed_origins: frozenset[str] = frozenset()
     websockets: set[SessionSocket] = field(default_factory=set)
 
 
 class Authenticated(RequestHandler):
-    """A request with an id of its own, whose token is checked before anything else."""
+    """A request with an id of its own, whose token is checked before anything else.
+
+    Attributes:
+        registry: the sessions of whose token it is, and nobody else's.
+    """
 
     service: Service
     request_id: str
+    registry: Registry
 
     def initialize(self, service: Service) -> None:
         self.service = service
@@ -83,13 +101,32 @@ class Authenticated(RequestHandler):
         given = self.request.headers.get("X-Request-ID", "")
         self.request_id = given if _REQUEST_ID.fullmatch(given) else secrets.token_hex(8)
         self.set_header("X-Request-ID", self.request_id)
+        bind(request_id=self.request_id)
         self.authenticate()
 
     def authenticate(self) -> None:
+        tenant = self.service.keyring.tenant_of(self.bearer())
+        if tenant is None:
+            raise Unauthorized("send a token of the broker's as 'Authorization: Bearer TOKEN'")
+        self.registry = self.service.registries.of(tenant)
+        bind(tenant=tenant.name)
+
+    def bearer(self) -> str:
+        """The token that is shown; empty if there is none."""
         scheme, _, token = self.request.headers.get("Authorization", "").partition(" ")
-        matches = hmac.compare_digest(token.strip().encode(), self.service.token.encode())
-        if scheme.lower() != "bearer" or not matches:
-            raise Unauthorized("send the broker's token as 'Authorization: Bearer TOKEN'")
+        return token.strip() if scheme.lower() == "bearer" else ""
+
+    def on_finish(self) -> None:
+        registry = getattr(self, "registry", None)
+        route = self.settings["routes"].get(type(self), "other")
+        method = self.request.method if self.request.method in self.SUPPORTED_METHODS else "other"
+        self.service.observer.request_ended(
+            None if registry is None else registry.tenant.name,
+            str(method),
+            route,
+            self.get_status(),
+            self.request.request_time(),
+        )
 
     def set_default_headers(self) -> None:
         self.clear_header("Server")
@@ -105,15 +142,15 @@ class Authenticated(RequestHandler):
             self.set_header("Retry-After", str(max(1, round(body.retry_after))))
         if isinstance(error, Unauthorized):
             self.set_header("WWW-Authenticate", "Bearer")
+        if status_code == 405:
+            self.set_header("Allow", ", ".join(methods_of(type(self))))
         self.finish(encode({"error": body}))
 
     def log_exception(self, typ: Any, value: Any, tb: Any) -> None:
         if isinstance(value, RequestError | ProtocolError | HTTPError):
-            logger.info("%s %s: %s", self.request_id, self.request.path, type(value).__name__)
+            logger.info("%s: %s", self.request.path, type(value).__name__)
         else:
-            logger.error(
-                "%s %s failed", self.request_id, self.request.path, exc_info=(typ, value, tb)
-            )
+            logger.error("%s failed", self.request.path, exc_info=(typ, value, tb))
 
     def reply(self, value: object, status: int = 200) -> None:
         """Finish with a value as JSON."""
@@ -149,6 +186,19 @@ class ApiHandler(Authenticated):
         except ProtocolError as exc:
             raise BadRequest(f"the body does not fit: {exc}") from exc
 
+    def idempotency_key(self) -> str | None:
+        """Raises BadRequest."""
+        key = self.request.headers.get("Idempotency-Key")
+        if key is not None and not _IDEMPOTENCY_KEY.fullmatch(key):
+            raise BadRequest("an Idempotency-Key has 1 to 255 visible ASCII characters")
+        return key
+
+    def fingerprint(self) -> bytes:
+        """Tells one request from another."""
+        kind = self.request.headers.get("Content-Type", "")
+        parts = (self.request.method or "", self.request.path, kind)
+        return hashlib.sha256("\n".join(parts).encode() + b"\n" + self.body()).digest()
+
 
 class UnknownPath(Authenticated):
     """Whatever no other handler answers."""
@@ -177,6 +227,9 @@ def error_body(error: BaseException | None, request_id: str) -> ErrorBody:
             )
         case ProtocolError():
             return ErrorBody(code=BadRequest.code, message=str(error), request_id=request_id)
+        case HTTPError(status_code=405):
+            message = "this path does not have that method; the Allow header names those it has"
+            return ErrorBody(code=MethodNotAllowed.code, message=message, request_id=request_id)
         case HTTPError(status_code=status) if status < 500:
             reason = http.HTTPStatus(status).phrase
             return ErrorBody(code=BadRequest.code, message=reason, request_id=request_id)

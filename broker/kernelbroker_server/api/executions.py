@@ -5,17 +5,25 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator
+from typing import Annotated, Any
 
 import msgspec
 from kernelbroker.protocol.errors import BadRequest, SessionGone
 from kernelbroker.protocol.events import Display, Image, Result, Stderr, Stdout
-from kernelbroker.protocol.messages import ExecutionRequest, Identifier, SessionOptions
+from kernelbroker.protocol.messages import (
+    ExecutionInfo,
+    ExecutionList,
+    ExecutionRequest,
+    Identifier,
+    SessionOptions,
+)
 from tornado.iostream import StreamClosedError
 
 from ..sessions.execution import Execution
 from ..sessions.session import Session
 from . import forms
 from .base import ApiHandler, Service, iso_time
+from .contract import Content, operation
 
 
 class ExecBody(ExecutionRequest):
@@ -39,6 +47,22 @@ class CollectedOutput(msgspec.Struct, kw_only=True):
     images: list[Image]
     displays: list[Display]
     result: Result
+
+
+class ExecutionWithResult(ExecutionInfo):
+    """`result` is null until the execution has ended."""
+
+    result: Result | None = None
+
+
+_OUTPUT = Content(
+    {
+        "text/plain": str,
+        "text/event-stream": str,
+        "application/x-ndjson": str,
+        "application/json": CollectedOutput,
+    }
+)
 
 
 class StreamingHandler(ApiHandler):
@@ -84,18 +108,21 @@ class StreamingHandler(ApiHandler):
 
 
 class Exec(StreamingHandler):
-    """POST /exec and POST /sessions/{id}/exec: run a cell.
+    @operation({200: _OUTPUT}, body=ExecBody)
+    async def post(self) -> None:
+        """Run a cell: in a session, or in a sandbox of its own that is gone afterwards.
 
-    The body is JSON; one of a text type is the code itself.
-    """
+        The body is JSON; one of a text type is the code itself. `Accept` chooses the answer's form:
+        tags, server-sent events, NDJSON, or one JSON object at the end.
+        """
+        await self.run(None)
 
-    async def post(self, session_id: str | None = None) -> None:
+    async def run(self, session_id: str | None) -> None:
         asked = self._asked()
         if session_id is not None and asked.session_id not in (None, session_id):
             raise BadRequest("the session_id of the body is not that of the path")
         async with self.until_disconnected(), contextlib.AsyncExitStack() as stack:
-            session = await self._session(session_id, asked, stack)
-            execution = session.submit(asked.request())
+            session, execution = await self._submit(session_id, asked, stack)
             try:
                 await self.answer(execution, 0, forms.TAGS)
             finally:
@@ -103,20 +130,38 @@ class Exec(StreamingHandler):
                     with contextlib.suppress(SessionGone):
                         session.interrupt(execution.id)  # also where it still waits
 
-    async def _session(
+    async def _submit(
         self, session_id: str | None, asked: ExecBody, stack: contextlib.AsyncExitStack
-    ) -> Session:
-        registry = self.service.registry
-        if session_id is not None:
-            return registry.get(session_id)
+    ) -> tuple[Session, Execution]:
+        """The execution, of now or, under an Idempotency-Key, of an earlier request."""
+        registry, key = self.registry, self.idempotency_key()
         options = SessionOptions(
-            session_id=asked.session_id, template=asked.template, workspace=asked.workspace
+            session_id=session_id or asked.session_id,
+            template=asked.template,
+            workspace=asked.workspace,
         )
-        if asked.session_id is not None:
-            return (await registry.open(options))[0]
-        if asked.workspace is None:
+        ephemeral = options.session_id is None
+        if ephemeral and options.workspace is None:
             options.workspace_retention = 0
-        return await stack.enter_async_context(registry.ephemeral(options))
+
+        async def submit() -> tuple[Session, Execution]:
+            if session_id is not None:
+                session = registry.get(session_id)
+            elif ephemeral and key is None:
+                session = await stack.enter_async_context(registry.ephemeral(options))
+            else:
+                session, _ = await registry.open(options)
+            execution = session.submit(asked.request())
+            if ephemeral and key is not None:  # it outlives its client, who may ask again
+                registry.close_after(session, execution)
+            return session, execution
+
+        if key is None:
+            return await submit()
+        outcome, repeated = await registry.submitted.once(key, self.fingerprint(), submit)
+        if repeated:
+            self.set_header("Idempotent-Replayed", "true")
+        return outcome
 
     def _asked(self) -> ExecBody:
         if self.request.headers.get("Content-Type", "").startswith("text/"):
@@ -127,27 +172,34 @@ class Exec(StreamingHandler):
         return self.body_as(ExecBody)
 
 
-class Executions(ApiHandler):
-    """GET /sessions/{id}/executions: what ran and what waits, oldest first."""
+class SessionExec(Exec):
+    @operation({200: _OUTPUT}, body=ExecutionRequest)
+    async def post(self, session_id: str) -> None:  # type: ignore[override]
+        """Run a cell in a session that is open."""
+        await self.run(session_id)
 
+
+class Executions(ApiHandler):
+    @operation({200: ExecutionList})
     async def get(self, session_id: str) -> None:
-        session = self.service.registry.get(session_id)
-        self.reply({"executions": [summary(e) for e in session.executions.values()]})
+        """List what ran and what waits, oldest first."""
+        executions = self.registry.get(session_id).executions.values()
+        self.reply(ExecutionList(executions=[ExecutionInfo(**facts(e)) for e in executions]))
 
 
 class OneExecution(ApiHandler):
-    """GET /sessions/{id}/executions/{execution_id}: one, with its result if it has ended."""
-
+    @operation({200: ExecutionWithResult})
     async def get(self, session_id: str, execution_id: str) -> None:
-        execution = self.service.registry.get(session_id).execution(execution_id)
-        self.reply({**summary(execution), "result": execution.journal.result})
+        """Look at an execution, with its result if it has ended."""
+        execution = self.registry.get(session_id).execution(execution_id)
+        self.reply(ExecutionWithResult(**facts(execution), result=execution.journal.result))
 
 
 class ExecutionEvents(StreamingHandler):
-    """GET /sessions/{id}/executions/{execution_id}/events?after=SEQ: replay, then follow."""
-
+    @operation({200: _OUTPUT}, query={"after": Annotated[int, msgspec.Meta(ge=0)]})
     async def get(self, session_id: str, execution_id: str) -> None:
-        execution = self.service.registry.get(session_id).execution(execution_id)
+        """Replay the events after a `seq`, then follow."""
+        execution = self.registry.get(session_id).execution(execution_id)
         after = self.get_query_argument("after", "0")
         if not after.isascii() or not after.isdigit():
             raise BadRequest("after is the seq of the last event that was seen: a whole number")
@@ -155,11 +207,12 @@ class ExecutionEvents(StreamingHandler):
             await self.answer(execution, int(after[:18]), forms.NDJSON)
 
 
-def summary(execution: Execution) -> dict[str, object]:
+def facts(execution: Execution) -> dict[str, Any]:
+    """The fields of its `ExecutionInfo`."""
     result = execution.journal.result
     return {
         "execution_id": execution.id,
-        "state": execution.state,
+        "state": execution.state.value,
         "accepted_at": iso_time(execution.accepted_at),
         "success": result.success if result else None,
         "error": result.error if result else None,

@@ -2,37 +2,59 @@
 
 from __future__ import annotations
 
-from tornado.web import Application
+import re
+from typing import Annotated
+
+import msgspec
+from kernelbroker.protocol.messages import Identifier
+from tornado.web import Application, RequestHandler
 
 from . import executions, sessions, status, workspaces
 from .base import MAX_BODY_BYTES, Service, UnknownPath
+from .contract import document
 from .websocket import SessionSocket
 
 _PREFIX = "/api/v1"
-_ID = "([A-Za-z0-9_.-]{1,64})"
+_ONE = f"{_PREFIX}/sessions/{{session_id}}"
+_PATTERNS = {
+    "session_id": "[A-Za-z0-9_.-]{1,64}",
+    "execution_id": "[A-Za-z0-9_.-]{1,64}",
+    "workspace": "[A-Za-z0-9_.-]{1,64}",
+}
+"""What may stand for each name in braces; what it must be, the handlers see to."""
+_TYPES = {
+    "session_id": Annotated[Identifier, msgspec.Meta(description="of the session")],
+    "execution_id": Annotated[Identifier, msgspec.Meta(description="of the execution")],
+    "workspace": Annotated[Identifier, msgspec.Meta(description="its name")],
+}
 _PING_INTERVAL_S = 20
+
+ROUTES: list[tuple[str, type[RequestHandler]]] = [
+    (f"{_PREFIX}/exec", executions.Exec),
+    (f"{_PREFIX}/sessions", sessions.Sessions),
+    (_ONE, sessions.OneSession),
+    (f"{_ONE}/exec", executions.SessionExec),
+    (f"{_ONE}/interrupt", sessions.Interrupt),
+    (f"{_ONE}/restart", sessions.Restart),
+    (f"{_ONE}/executions", executions.Executions),
+    (f"{_ONE}/executions/{{execution_id}}", executions.OneExecution),
+    (f"{_ONE}/executions/{{execution_id}}/events", executions.ExecutionEvents),
+    (f"{_PREFIX}/workspaces", workspaces.Workspaces),
+    (f"{_PREFIX}/workspaces/{{workspace}}", workspaces.OneWorkspace),
+    (f"{_PREFIX}/pool/status", status.Pools),
+    (f"{_PREFIX}/ws", SessionSocket),
+    (f"{_PREFIX}/openapi.json", status.Contract),
+    ("/health", status.Health),
+    ("/health/live", status.Live),
+    ("/health/ready", status.Ready),
+    ("/metrics", status.MetricsText),
+]
 
 
 def make_application(service: Service) -> Application:
     """The broker's HTTP application."""
-    one = f"{_PREFIX}/sessions/{_ID}"
-    routes: list[tuple[str, type]] = [
-        (f"{_PREFIX}/exec", executions.Exec),
-        (f"{_PREFIX}/sessions", sessions.Sessions),
-        (one, sessions.OneSession),
-        (f"{one}/exec", executions.Exec),
-        (f"{one}/interrupt", sessions.Interrupt),
-        (f"{one}/restart", sessions.Restart),
-        (f"{one}/executions", executions.Executions),
-        (f"{one}/executions/{_ID}", executions.OneExecution),
-        (f"{one}/executions/{_ID}/events", executions.ExecutionEvents),
-        (f"{_PREFIX}/workspaces", workspaces.WorkspaceList),
-        (f"{_PREFIX}/workspaces/{_ID}", workspaces.OneWorkspace),
-        (f"{_PREFIX}/pool/status", status.PoolStatus),
-        (f"{_PREFIX}/ws", SessionSocket),
-        ("/health", status.Health),
-    ]
-    handlers = [(path, handler, {"service": service}) for path, handler in routes]
+    contract = document(ROUTES, _TYPES, service.version)
+    handlers = [(_pattern(path), handler, {"service": service}) for path, handler in ROUTES]
     return Application(
         handlers,
         default_handler_class=UnknownPath,
@@ -41,4 +63,10 @@ def make_application(service: Service) -> Application:
         websocket_ping_timeout=_PING_INTERVAL_S,
         websocket_max_message_size=MAX_BODY_BYTES,
         log_function=lambda _handler: None,
+        contract=contract,
+        routes={handler: path for path, handler in ROUTES},
     )
+
+
+def _pattern(path: str) -> str:
+    return re.sub(r"{(\w+)}", lambda name: f"(?P<{name[1]}>{_PATTERNS[name[1]]})", path)

@@ -6,10 +6,11 @@ from typing import Annotated, Any
 
 import msgspec
 from kernelbroker.protocol.errors import BadRequest
-from kernelbroker.protocol.messages import SessionInfo, SessionOptions
+from kernelbroker.protocol.messages import SessionInfo, SessionList, SessionOptions
 
 from ..sessions.session import Session
 from .base import ApiHandler, iso_time
+from .contract import operation
 
 
 class SessionChange(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -20,27 +21,45 @@ class SessionChange(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     metadata: dict[str, Any] | None = None
 
 
+class Interrupted(msgspec.Struct, kw_only=True):
+    interrupted: bool = True
+
+
 class Sessions(ApiHandler):
-    """GET and POST /sessions."""
-
+    @operation({200: SessionList})
     async def get(self) -> None:
-        sessions = self.service.registry.list()
-        self.reply({"sessions": [info(s, self.service.backend.isolation) for s in sessions]})
+        """List the sessions that are open."""
+        sessions = self.registry.list()
+        isolation = self.service.backend.isolation
+        self.reply(SessionList(sessions=[info(session, isolation) for session in sessions]))
 
+    @operation({201: SessionInfo, 200: SessionInfo}, body=SessionOptions)
     async def post(self) -> None:
-        session, is_new = await self.service.registry.open(self.body_as(SessionOptions))
+        """Open a session; 200 where one of that id was open already."""
+        options, key = self.body_as(SessionOptions), self.idempotency_key()
+        if key is None:
+            session, is_new = await self.registry.open(options)
+        else:
+
+            async def open_it() -> Session:
+                return (await self.registry.open(options))[0]
+
+            session, repeated = await self.registry.opened.once(key, self.fingerprint(), open_it)
+            session, is_new = self.registry.get(session.id), not repeated
         self.reply(info(session, self.service.backend.isolation), 201 if is_new else 200)
 
 
 class OneSession(ApiHandler):
-    """GET, PATCH and DELETE /sessions/{id}."""
-
+    @operation({200: SessionInfo})
     async def get(self, session_id: str) -> None:
-        session = self.service.registry.get(session_id)
+        """Look at a session."""
+        session = self.registry.get(session_id)
         self.reply(info(session, self.service.backend.isolation))
 
+    @operation({200: SessionInfo}, body=SessionChange)
     async def patch(self, session_id: str) -> None:
-        session = self.service.registry.get(session_id)
+        """Change a session's durations or metadata."""
+        session = self.registry.get(session_id)
         change = self.body_as(SessionChange)
         limit = session.limits.max_lifetime
         if (change.max_lifetime or 0) > limit or (change.idle_timeout or 0) > limit:
@@ -51,24 +70,26 @@ class OneSession(ApiHandler):
             session.options.metadata = change.metadata
         self.reply(info(session, self.service.backend.isolation))
 
+    @operation({204: None})
     async def delete(self, session_id: str) -> None:
-        await self.service.registry.get(session_id).close("its client closed it")
+        """Close a session."""
+        await self.registry.get(session_id).close("its client closed it")
         self.set_status(204)
 
 
 class Interrupt(ApiHandler):
-    """POST /sessions/{id}/interrupt."""
-
+    @operation({202: Interrupted})
     async def post(self, session_id: str) -> None:
-        self.service.registry.get(session_id).interrupt()
-        self.reply({"interrupted": True}, 202)
+        """Raise KeyboardInterrupt in the running cell; waiting ones stay in line."""
+        self.registry.get(session_id).interrupt()
+        self.reply(Interrupted(), 202)
 
 
 class Restart(ApiHandler):
-    """POST /sessions/{id}/restart."""
-
+    @operation({200: SessionInfo})
     async def post(self, session_id: str) -> None:
-        session = self.service.registry.get(session_id)
+        """Give the session a fresh kernel; its files stay."""
+        session = self.registry.get(session_id)
         await session.restart()
         self.reply(info(session, self.service.backend.isolation))
 

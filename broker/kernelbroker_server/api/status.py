@@ -2,30 +2,36 @@
 
 from __future__ import annotations
 
+import hmac
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict
+from typing import Any
+
+from kernelbroker.protocol.errors import NotFound, Unauthorized, Unavailable
 
 from ..pool.runner import Pool
+from ..telemetry.metrics import CONTENT_TYPE
 from .base import ApiHandler, Authenticated
+from .contract import Content, operation
 
 
-class PoolStatus(ApiHandler):
-    """GET /api/v1/pool/status: all pools together, and each template's."""
-
+class Pools(ApiHandler):
+    @operation({200: dict[str, Any]})
     async def get(self) -> None:
+        """Tell how full the pools are: all together, and each template's."""
         pools = self.service.pools
         each = {name: asdict(pool.status()) for name, pool in pools.items()}
         self.reply({**_sum(pools), "templates": each})
 
 
 class Health(Authenticated):
-    """GET /health, without a token: alive, with the pools and what isolation is in force."""
-
     def authenticate(self) -> None:
         pass
 
+    @operation({200: dict[str, Any]}, open=True)
     async def get(self) -> None:
+        """Tell that the broker is alive, with the pools and what isolation is in force."""
         service = self.service
         failures = (pool.last_failure for pool in service.pools.values())
         self.reply(
@@ -36,9 +42,53 @@ class Health(Authenticated):
                 "backend": service.backend.describe(),
                 "pool": _sum(service.pools),
                 "last_launch_failure": next(filter(None, failures), None),
-                "sessions": len(service.registry.list()),
+                "sessions": service.registries.open_sessions,
             }
         )
+
+
+class Live(Health):
+    @operation({200: dict[str, Any]}, open=True)
+    async def get(self) -> None:
+        """Tell that the broker runs: where this fails, start it again."""
+        self.reply({"status": "ok"})
+
+
+class Ready(Health):
+    @operation({200: dict[str, Any]}, open=True)
+    async def get(self) -> None:
+        """Tell that sessions can be opened: where this fails, send them elsewhere for now."""
+        if self.service.registries.stopping:
+            raise Unavailable("the broker is shutting down", retry_after=10)
+        if not any(pool.ready for pool in self.service.pools.values()):
+            failures = (pool.last_failure for pool in self.service.pools.values())
+            why = next(filter(None, failures), "they are being launched")
+            raise Unavailable(f"no sandbox can be had yet: {why}", retry_after=1)
+        self.reply({"status": "ok"})
+
+
+class MetricsText(Authenticated):
+    def authenticate(self) -> None:
+        token = self.bearer()
+        for known in self.service.operator_tokens:
+            if hmac.compare_digest(token.encode(), known.encode()):
+                return
+        raise Unauthorized("send the operator's token, or the metrics_token of the settings")
+
+    @operation({200: Content({"text/plain": str})})
+    async def get(self) -> None:
+        """Metrics in Prometheus' text format, for who has the operator's token."""
+        if self.service.metrics is None:
+            raise NotFound("this broker keeps no metrics")
+        self.set_header("Content-Type", CONTENT_TYPE)
+        self.finish(self.service.metrics.text())
+
+
+class Contract(Authenticated):
+    @operation({200: dict[str, Any]})
+    async def get(self) -> None:
+        """The API as an OpenAPI document: this one."""
+        self.reply(self.settings["contract"])
 
 
 def _sum(pools: Mapping[str, Pool]) -> Mapping[str, int]:

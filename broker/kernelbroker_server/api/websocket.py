@@ -64,6 +64,14 @@ class SessionSocket(Authenticated, WebSocketHandler):
             raise BadRequest("this path speaks WebSocket: connect with a WebSocket client")
         await super().get(*args, **kwargs)
 
+    def check_origin(self, origin: str) -> bool:
+        """Only a browser sends an Origin, for a page that may be anybody's."""
+        allowed = self.service.allowed_origins
+        if super().check_origin(origin) or origin.lower() in allowed:
+            return True
+        logger.info("a page of another origin was refused")
+        return False
+
     def open(self, *_args: str, **_kwargs: str) -> None:
         self.set_nodelay(True)
         self._session: Session | None = None
@@ -126,14 +134,14 @@ class SessionSocket(Authenticated, WebSocketHandler):
         fields = SessionOptions.__struct_fields__
         options = SessionOptions(**{name: getattr(operation, name) for name in fields})
         try:  # a client that goes away meanwhile cancels it
-            session, is_new = await self.service.registry.open(options)
+            session, is_new = await self.registry.open(options)
         except RequestError as exc:
             await self._refuse(operation, exc)
             return
         if self.ws_connection is None:
             if is_new:
                 reason = "its client went away while it was opened"
-                self.service.registry.close_soon(session, reason)
+                self.registry.close_soon(session, reason)
             return
         self._session = session
         executions = self._watching.enter_context(session.watch())
@@ -161,7 +169,7 @@ class SessionSocket(Authenticated, WebSocketHandler):
                 self._spawn(self._finish(operation, session.restart()))
             case Close():
                 # The session closes even if its client does not wait for the answer.
-                closing = self.service.registry.close_soon(session, "its client closed it")
+                closing = self.registry.close_soon(session, "its client closed it")
                 self._spawn(self._finish(operation, asyncio.shield(closing)))
             case Open():
                 raise Conflict("this connection has its session; use another connection")
@@ -200,7 +208,7 @@ class SessionSocket(Authenticated, WebSocketHandler):
         if answering := self._tasks - {asyncio.current_task()}:
             await asyncio.wait(answering)  # nothing may come after the last word
         await self._send(Closed(reason=session.closed_reason))
-        self.close(1001 if self.service.registry.stopping else 1000, "the session is closed")
+        self.close(1001 if self.service.registries.stopping else 1000, "the session is closed")
 
     async def _follow(self, execution: Execution, after: int) -> None:
         async for entry in execution.journal.follow(after):
@@ -225,7 +233,7 @@ class SessionSocket(Authenticated, WebSocketHandler):
             with contextlib.suppress(WebSocketClosedError, StreamClosedError):
                 await work
         except Exception:
-            logger.exception("%s a WebSocket task failed", self.request_id)
+            logger.exception("a WebSocket task failed")
             self.close(1011, "a fault of the broker's own")
 
 

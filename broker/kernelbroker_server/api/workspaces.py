@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from kernelbroker.protocol.messages import WorkspaceInfo
+from kernelbroker.protocol.messages import WorkspaceInfo, WorkspaceList
 
 from ..backends.kept import Record
-from ..sessions.workspace import DEFAULT_TENANT
 from .base import ApiHandler, iso_time
+from .contract import operation
 
 
-class WorkspaceList(ApiHandler):
-    """GET /workspaces: all of them, the one used last at the end."""
-
+class Workspaces(ApiHandler):
+    @operation({200: WorkspaceList})
     async def get(self) -> None:
-        records = await self.service.registry.workspaces.list(DEFAULT_TENANT)
-        self.reply({"workspaces": [self._info(record) for record in records]})
+        """List the workspaces, the one used last at the end."""
+        records = await self.registry.workspaces.list(self.registry.tenant.name)
+        self.reply(WorkspaceList(workspaces=[self._info(record) for record in records]))
 
     def _info(self, record: Record) -> WorkspaceInfo:
-        expires_at = self.service.registry.workspaces.expires_at(record)
+        expires_at = self.registry.workspaces.expires_at(record)
         unused = not record.session_id
         return WorkspaceInfo(
             name=record.name,
@@ -30,8 +30,8 @@ class WorkspaceList(ApiHandler):
 
 
 class OneWorkspace(ApiHandler):
-    """DELETE /workspaces/{name}."""
-
-    async def delete(self, name: str) -> None:
-        await self.service.registry.workspaces.delete(DEFAULT_TENANT, name)
+    @operation({204: None})
+    async def delete(self, workspace: str) -> None:
+        """Remove a workspace that no session has."""
+        await self.registry.workspaces.delete(self.registry.tenant.name, workspace)
         self.set_status(204)

@@ -18,6 +18,10 @@ def end_of(status: int | None, limits: Limits, out_of_memory: bool, output: str)
     cell's child process may have been the one, long ago.
     """
     last_line = output.rpartition("\n")[2][:_DETAIL_CHARS]
+    # User code may have written it, for the terminal of whoever reads the error.
+    last_line = "".join(
+        char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in last_line
+    )
     if out_of_memory and status in (None, _KILLED):
         size = f"{limits.memory / 1024**3:.1f} GiB"
         return SandboxEnd(EndCause.OUT_OF_MEMORY, f"the sandbox exceeded its limit of {size}")

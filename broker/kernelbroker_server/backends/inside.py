@@ -16,8 +16,9 @@ ENVIRONMENT = Path("/opt/kernelbroker/env")
 UID = 1000
 _MAX_FILE_BYTES = 4 * 1024**3
 
-GATEWAY_COMMAND = ("-m", GATEWAY_MODULE)
-"""What Python is given to run; tests run something smaller."""
+GATEWAY_COMMAND = ("-P", "-m", GATEWAY_MODULE)
+"""What Python is given to run; tests run something smaller. Without -P the gateway would look for its
+modules in the workspace first."""
 
 
 def max_file_bytes(limits: Limits) -> int:

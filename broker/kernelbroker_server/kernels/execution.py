@@ -82,6 +82,7 @@ class _Summary(msgspec.Struct):
     variables_dropped: int = 0
     files: list[FileChange] = []
     files_truncated: bool = False
+    exit_code: int | None = None
 
 
 class _Report(msgspec.Struct):
@@ -276,6 +277,7 @@ class CellExecution:
             return_value=report.return_value,
             variables=self._summary.variables[: self._limits.max_variables],
             files=self._summary.files,
+            exit_code=self._summary.exit_code,
             truncated=self._cut(),
         )
 
@@ -298,11 +300,19 @@ def _cell(request: ExecutionRequest, limits: OutputLimits, allow_stdin: bool) ->
     asked: dict[str, Any] = {
         "on_error": request.on_error,
         "max_variables": limits.max_variables,
-        "env": request.env,
+        "env": {**request.env, **request.secrets},
     }
     if request.cwd is not None:
         asked["cwd"] = request.cwd
-    return execute_request(request.code, asked, silent=False, allow_stdin=allow_stdin)
+    code = request.code
+    if request.language != "python":
+        asked["foreign"] = {
+            "language": request.language,
+            "code": code,
+            "result_var": request.result_var,
+        }
+        code = contract.LANGUAGE_CODE
+    return execute_request(code, asked, silent=False, allow_stdin=allow_stdin)
 
 
 def _report_cell(request: ExecutionRequest) -> Outgoing:

@@ -25,8 +25,9 @@ logger = logging.getLogger(__name__)
 
 _BACKOFF_S = (0.5, 1.0, 2.0, 4.0, 8.0, 15.0)
 """Pauses after launches that failed one after another."""
-_END_GRACE_S = 0.5
-"""How long a sandbox whose channel closed may take to be seen as ended, with the cause."""
+_END_GRACE_S = 3.0
+"""How long a sandbox whose channel closed may take to be seen as ended, with the cause: a container full
+of files takes a moment to go, and its engine another one to tell."""
 
 
 class AcquireTimeout(Exception):
@@ -150,6 +151,12 @@ class Pool:
             starting_containers=count(SandboxState.STARTING),
             pending_requests=self._state.waiters,
         )
+
+    @property
+    def ready(self) -> bool:
+        """Whether a session would get a sandbox now, or could wait for one that is used."""
+        count = self._state.count
+        return bool(count(SandboxState.IDLE, SandboxState.LEASED))
 
     @property
     def last_failure(self) -> str:

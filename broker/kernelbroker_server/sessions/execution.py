@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import enum
 import time
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,7 +22,9 @@ from ..kernels.client import ChannelClosed
 from ..kernels.execution import CellExecution, Phase
 from ..kernels.framing import Incoming, Outgoing
 from ..kernels.outputs import OutputLimits
+from ..kernels.redaction import Redactor
 from ..pool.runner import WarmSandbox, first_of
+from ..telemetry.logs import bound_ids
 from .journal import Journal
 
 QUOTA_EXCEEDED = "QuotaExceeded"
@@ -49,7 +51,13 @@ class Abort:
 
 
 class Execution:
-    """A cell from accepted to its result."""
+    """A cell from accepted to its result; `on_done` is called once, when that is in the journal.
+
+    The values of `secrets`, and of the request's own, are masked in all that it brings.
+
+    Attributes:
+        queued_s: seconds from accepted to taken by the kernel, or to its end where none took it.
+    """
 
     def __init__(
         self,
@@ -59,13 +67,19 @@ class Execution:
         limits: OutputLimits,
         *,
         allow_stdin: bool = False,
+        secrets: Iterable[str] = (),
+        on_done: Callable[[Execution], None] = lambda _: None,
     ) -> None:
         self.id = execution_id
         self.request = request
         self.timeout = timeout
         self.journal = Journal(execution_id)
         self.accepted_at = time.time()
+        self.queued_s: float | None = None
+        self.ids = bound_ids()
         self._accepted = time.monotonic()
+        self._on_done = on_done
+        self._redactor = Redactor([*secrets, *request.secrets.values()])
         self._cell = CellExecution(request, limits, allow_stdin=allow_stdin)
         self._running_on: WarmSandbox | None = None
         self._state_lost = False
@@ -79,13 +93,16 @@ class Execution:
             return ExecutionState.DONE
         return ExecutionState.RUNNING if self._running_on is not None else ExecutionState.QUEUED
 
+    @property
+    def age(self) -> float:
+        """Seconds since it was accepted."""
+        return time.monotonic() - self._accepted
+
     def reject(self, name: str, message: str, cause: Cause = "rejected") -> None:
         """End it before it ran; does nothing to one that has ended."""
         if self.state is ExecutionState.QUEUED:
             detail = ErrorDetail(name=name, value=message, cause=cause)
-            self.journal.append(
-                Result(success=False, error=f"{name}: {message}", error_detail=detail)
-            )
+            self._append(Result(success=False, error=f"{name}: {message}", error_detail=detail))
 
     def abort(self, abort: Abort) -> None:
         """End it now, running or not. A running one takes its sandbox with it."""
@@ -209,10 +226,13 @@ class Execution:
 
     def _append(self, event: Event) -> None:
         if isinstance(event, Started):
-            event.queued_s = round(time.monotonic() - self._accepted, 6)
+            self.queued_s = event.queued_s = round(self.age, 6)
         elif isinstance(event, Result):
             event.kernel_restarted |= self._state_lost
-        self.journal.append(event)
+        for clean in self._redactor.events(event):
+            self.journal.append(clean)
+        if self.journal.result is not None:
+            self._on_done(self)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)

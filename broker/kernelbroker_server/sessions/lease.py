@@ -104,8 +104,10 @@ class Lease:
                 await self._files.give(warm.sandbox)
             except OSError as exc:
                 raise Unavailable(f"the files cannot be moved: {exc}", retry_after=10) from exc
-            if self._options.env or self._options.cwd is not None:
-                asked = {"configure": {"env": self._options.env, "cwd": self._options.cwd}}
+            options = self._options
+            env = {**options.env, **options.secrets}
+            if env or options.cwd is not None:
+                asked = {"configure": {"env": env, "cwd": options.cwd}}
                 async with asyncio.timeout(timeout):
                     await run_silently(warm, CONFIGURE_CODE, asked, on_error=BadRequest)
         except BaseException as exc:

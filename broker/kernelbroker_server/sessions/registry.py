@@ -1,24 +1,38 @@
-"""All sessions: opened once for each id, closed when their time is over, remembered for a while."""
+"""A tenant's sessions: opened once for each id, closed when their time is over, remembered for a while."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import hashlib
 import time
 from collections import OrderedDict
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Coroutine, Mapping
+from typing import Any
 
-from kernelbroker.protocol.errors import BadRequest, Conflict, NotFound, SessionGone, Unavailable
+from kernelbroker.protocol.errors import (
+    BadRequest,
+    Conflict,
+    NotFound,
+    SessionGone,
+    TooManyRequests,
+    Unavailable,
+)
 from kernelbroker.protocol.messages import SessionOptions
 
 from ..pool.runner import Pool
-from .gate import Gate
+from ..telemetry.observer import ExecutionFacts, Observer
+from ..tenants.tenant import Tenant
+from .execution import Execution
+from .gate import Door
+from .repeats import Repeats
 from .session import Session, SessionLimits
-from .workspace import DEFAULT_TENANT, Workspaces
+from .workspace import Workspaces
 
 _REMEMBERED_S = 3600.0
 """How long a closed session answers why it is gone."""
 _REMEMBERED_MAX = 10_000
+_EXECUTION_OVER = "its one execution is over"
 _SWEEP_S = 0.25
 """How late a session may be closed."""
 
@@ -28,14 +42,23 @@ class Registry:
 
     Attributes:
         stopping: no session is opened any more.
+        opened, submitted: what was done under an Idempotency-Key.
     """
 
     def __init__(
-        self, pools: dict[str, Pool], limits: SessionLimits, gate: Gate, workspaces: Workspaces
+        self,
+        tenant: Tenant,
+        pools: Mapping[str, Pool],
+        limits: SessionLimits,
+        door: Door,
+        observer: Observer,
+        workspaces: Workspaces,
     ) -> None:
-        self.gate = gate
+        self.tenant = tenant
+        self.door = door
         self.workspaces = workspaces
         self.limits = limits
+        self._observer = observer
         self._pools = pools
         self._sessions: dict[str, Session] = {}
         self._opening: dict[str, asyncio.Task[Session]] = {}
@@ -44,9 +67,12 @@ class Registry:
         self._closing: set[asyncio.Task[None]] = set()
         self._sweeper: asyncio.Task[None] | None = None
         self.stopping = False
+        self.opened: Repeats[Session] = Repeats(lambda _: 0)
+        self.submitted: Repeats[tuple[Session, Execution]] = Repeats(
+            lambda outcome: outcome[1].journal.size
+        )
 
     def start(self) -> None:
-        self.workspaces.start()
         self._sweeper = asyncio.create_task(self._sweep(), name="session sweeper")
 
     async def stop(self, reason: str) -> None:
@@ -54,17 +80,16 @@ class Registry:
         self.stopping = True
         if self._sweeper is not None:
             self._sweeper.cancel()
+        self.opened.cancel()
+        self.submitted.cancel()
         for opening in self._opening.values():
             opening.cancel()
         sessions = list(self._sessions.values())
         await asyncio.gather(*(session.close(reason) for session in sessions))
         if self._closing:
             await asyncio.wait(self._closing)
-        await self.workspaces.stop()
 
-    async def open(
-        self, options: SessionOptions, *, tenant: str = DEFAULT_TENANT
-    ) -> tuple[Session, bool]:
+    async def open(self, options: SessionOptions) -> tuple[Session, bool]:
         """The session of that id, or a new one; and whether it is new.
 
         If the caller is cancelled, a session that nobody else waits for is closed again.
@@ -77,7 +102,7 @@ class Registry:
         if options.template not in self._pools:
             known = ", ".join(sorted(self._pools))
             raise BadRequest(f"no template {options.template!r}; there are: {known}")
-        session_id = options.session_id or self.gate.new_id()
+        session_id = options.session_id or self.door.new_id()
         session = self._sessions.get(session_id)
         if session is not None:
             return self._same(session, options), False
@@ -87,7 +112,8 @@ class Registry:
         opening = self._opening.get(session_id)
         is_new = opening is None
         if opening is None:
-            opening = asyncio.create_task(self._open(session_id, options, tenant))
+            self._expect_room()
+            opening = asyncio.create_task(self._open(session_id, options))
             self._opening[session_id] = opening
             opening.add_done_callback(lambda done: self._opened(session_id, done))
         self._waiting[session_id] = self._waiting.get(session_id, 0) + 1
@@ -121,27 +147,45 @@ class Registry:
         return list(self._sessions.values())
 
     @contextlib.asynccontextmanager
-    async def ephemeral(
-        self, options: SessionOptions, *, tenant: str = DEFAULT_TENANT
-    ) -> AsyncIterator[Session]:
+    async def ephemeral(self, options: SessionOptions) -> AsyncIterator[Session]:
         """A session that lives as long as the block."""
-        session, _ = await self.open(options, tenant=tenant)
+        session, _ = await self.open(options)
         try:
             yield session
         finally:
-            self.close_soon(session, "its one execution is over")
+            self.close_soon(session, _EXECUTION_OVER)
+
+    def close_after(self, session: Session, execution: Execution) -> None:
+        """Close the session, in the background, as soon as its execution has ended."""
+
+        async def close() -> None:
+            async for _ in execution.journal.follow():
+                pass
+            await session.close(_EXECUTION_OVER)
+
+        self._close(close())
 
     def close_soon(self, session: Session, reason: str) -> asyncio.Task[None]:
         """Close it in the background; whoever asks may go."""
-        task = asyncio.create_task(session.close(reason))
+        return self._close(session.close(reason))
+
+    def _close(self, closing: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.create_task(closing)
         self._closing.add(task)
         task.add_done_callback(self._closing.discard)
         return task
 
-    async def _open(self, session_id: str, options: SessionOptions, tenant: str) -> Session:
+    def _expect_room(self) -> None:
+        limit = self.tenant.limits.sessions
+        if limit is not None and len(self._sessions) + len(self._opening) >= limit:
+            raise TooManyRequests(
+                f"{limit} sessions are open, the most that you may have; close one", retry_after=5
+            )
+
+    async def _open(self, session_id: str, options: SessionOptions) -> Session:
         pool = self._pools[options.template]
         workspace = await self.workspaces.claim(
-            tenant,
+            self.tenant.name,
             session_id,
             name=options.workspace,
             retention=options.workspace_retention,
@@ -152,13 +196,15 @@ class Registry:
             options,
             self.limits,
             pool,
-            self.gate,
+            self.door,
             self._closed,
+            self._executed,
             workspace,
             self.workspaces.measure,
         )
         await session.open()
         self._sessions[session_id] = session
+        self._observer.session_opened(self.tenant.name, options.template, session_id)
         return session
 
     def _opened(self, session_id: str, opening: asyncio.Task[Session]) -> None:
@@ -194,6 +240,29 @@ class Registry:
         if self._sessions.pop(session.id, None) is not None:
             self._gone[session.id] = (time.time(), reason)
             self._forget()
+            template = session.options.template
+            self._observer.session_closed(self.tenant.name, template, session.id, reason)
+
+    def _executed(self, session: Session, execution: Execution) -> None:
+        result, request, total = execution.journal.result, execution.request, execution.age
+        assert result is not None, "it has ended"
+        detail = result.error_detail
+        self._observer.execution_ended(
+            ExecutionFacts(
+                tenant=self.tenant.name,
+                template=session.options.template,
+                session_id=session.id,
+                execution_id=execution.id,
+                language=request.language,
+                code_sha256=hashlib.sha256(request.code.encode(errors="surrogatepass")).hexdigest(),
+                outcome="success" if detail is None else detail.cause,
+                started_at=execution.accepted_at,
+                queued_s=total if execution.queued_s is None else execution.queued_s,
+                total_s=total,
+                execution_s=result.execution_time,
+                output_bytes=execution.journal.size,
+            )
+        )
 
     def _forget(self) -> None:
         horizon = time.time() - _REMEMBERED_S

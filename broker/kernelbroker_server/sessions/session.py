@@ -29,8 +29,9 @@ from kernelbroker.protocol.messages import ExecutionRequest, SessionOptions
 from ..backends.usage import Usage
 from ..kernels.outputs import OutputLimits
 from ..pool.runner import Pool
+from ..telemetry.logs import bound
 from .execution import Abort, Execution, ExecutionState
-from .gate import Gate
+from .gate import Door
 from .lease import Lease
 from .quota import Quota, Watch
 from .workspace import Workspace
@@ -68,7 +69,8 @@ class SessionState(enum.StrEnum):
 
 
 class Session:
-    """Made by the registry, by `open`; `on_closed` is called once, with the reason."""
+    """Made by the registry, by `open`; `on_closed` is called once, with the reason, `on_executed`
+    for each execution that has ended."""
 
     def __init__(
         self,
@@ -76,8 +78,9 @@ class Session:
         options: SessionOptions,
         limits: SessionLimits,
         pool: Pool,
-        gate: Gate,
+        door: Door,
         on_closed: Callable[[Session, str], None],
+        on_executed: Callable[[Session, Execution], None],
         workspace: Workspace,
         measure: Measure,
     ) -> None:
@@ -90,8 +93,9 @@ class Session:
         self.active_at = self.created_at
         self.closed_reason: str | None = None
         self.executions: OrderedDict[str, Execution] = OrderedDict()
-        self._gate = gate
+        self._door = door
         self._on_closed = on_closed
+        self._on_executed = on_executed
         self._queue: deque[Execution] = deque()
         self._running: Execution | None = None
         self._wake = asyncio.Event()
@@ -187,13 +191,16 @@ class Session:
                     )
                 return earlier
         execution = Execution(
-            request.execution_id or self._gate.new_id(),
+            request.execution_id or self._door.new_id(),
             request,
             self._check(request),
             self.limits.output,
             allow_stdin=allow_stdin,
+            secrets=self.options.secrets.values(),
+            on_done=lambda execution: self._on_executed(self, execution),
         )
-        self._gate.enter()
+        execution.ids = {**execution.ids, "session_id": self.id, "execution_id": execution.id}
+        self._door.enter()
         self.executions[execution.id] = execution
         self._queue.append(execution)
         self._forget_old()
@@ -226,7 +233,7 @@ class Session:
                 running.reject("Interrupted", "interrupted before it ran", cause="interrupted")
         for execution in [e for e in self._queue if e.id == execution_id]:
             self._queue.remove(execution)
-            self._gate.leave()
+            self._door.leave()
             execution.reject("Interrupted", "interrupted before it ran", cause="interrupted")
 
     async def restart(self) -> None:
@@ -261,8 +268,6 @@ class Session:
                 f"the code has {len(request.code):,} characters; {limits.max_code_chars:,} is the limit. "
                 "Write large data to a file in the workspace instead"
             )
-        if request.language != "python":
-            raise BadRequest(f"language {request.language!r} is not offered here; use 'python'")
         if request.preview_rows > limits.max_preview_rows:
             raise BadRequest(f"preview_rows is at most {limits.max_preview_rows}")
         if request.timeout is not None and request.timeout > limits.max_timeout:
@@ -313,7 +318,7 @@ class Session:
         lease = self._lease
         execution = self._running = self._queue.popleft()
         try:
-            async with self._gate.turn():
+            async with self._door.turn():
                 warm = await lease.living()
                 if self._restarting is not None:
                     await self._restart(self._restarting)
@@ -322,12 +327,13 @@ class Session:
                     return
                 state_lost, lease.state_lost = lease.state_lost, False
                 self._watch.begin()
-                usable = await execution.run(
-                    warm,
-                    grace=self.limits.interrupt_grace,
-                    state_lost=state_lost,
-                    remark=self._watch.before_result,
-                )
+                with bound(**execution.ids):
+                    usable = await execution.run(
+                        warm,
+                        grace=self.limits.interrupt_grace,
+                        state_lost=state_lost,
+                        remark=self._watch.before_result,
+                    )
         except RequestError as exc:  # no sandbox to be had; the next execution tries again
             execution.reject(type(exc).__name__, exc.message)
             return
@@ -368,7 +374,7 @@ class Session:
         reason = self.closed_reason or "the broker is shutting down"
         for execution in self._queue:
             execution.reject("SessionClosed", reason)
-            self._gate.leave()
+            self._door.leave()
         self._queue.clear()
         if self._restarting is not None and not self._restarting.done():
             self._restarting.set_exception(SessionGone(f"session {self.id} is closed: {reason}"))

@@ -25,7 +25,6 @@ from ..backends.usage import Usage, measure
 
 logger = logging.getLogger(__name__)
 
-DEFAULT_TENANT = "default"
 _REAP_S = 30.0
 _END_S = 30.0
 """How long a sandbox may take to end before its files are taken for settled."""

@@ -7,6 +7,7 @@ The tree::
     │   ├── BadRequest            malformed, or a value out of bounds
     │   ├── Unauthorized          no token, or not a known one
     │   ├── NotFound              no such thing, or another tenant's
+    │   ├── MethodNotAllowed      the path has other methods than that
     │   ├── Conflict              not possible in this state
     │   ├── SessionGone           the session has ended; the message says why
     │   ├── TooLarge              more than a limit allows
@@ -63,6 +64,10 @@ class NotFound(RequestError):
     code = "not_found"
 
 
+class MethodNotAllowed(RequestError):
+    code = "method_not_allowed"
+
+
 class Conflict(RequestError):
     code = "conflict"
 
@@ -109,6 +114,7 @@ _BY_CODE: dict[str, type[RequestError]] = {
         BadRequest,
         Unauthorized,
         NotFound,
+        MethodNotAllowed,
         Conflict,
         SessionGone,
         TooLarge,

@@ -159,7 +159,8 @@ class Result(EventBase, tag="result"):
     """The end of an execution.
 
     `execution_time` is in seconds, measured in the kernel, null where the kernel died. `error` is one
-    line, `Name: message`. `kernel_restarted` is true where the session's state was lost.
+    line, `Name: message`. `exit_code` is that of the program that ran a cell in another language, where
+    it ended with the cell. `kernel_restarted` is true where the session's state was lost.
     """
 
     success: bool
@@ -171,6 +172,7 @@ class Result(EventBase, tag="result"):
     return_value: Any = None
     variables: list[Variable] = []
     files: list[FileChange] = []
+    exit_code: int | None = None
     truncated: Truncated | None = None
     kernel_restarted: bool = False
 

@@ -34,6 +34,7 @@ class SessionOptions(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
         workspace_retention: seconds to keep the workspace after the session, if less than the
             broker's own; with 0 it is gone, if nobody gives a name to it.
         env: environment variables for the kernel.
+        secrets: the same, whose values are masked in all that executions bring.
         cwd: working directory inside the sandbox; relative to `/data`.
         metadata: the client's own notes, returned with the session.
         idle_timeout: seconds without an execution after which the session closes.
@@ -45,6 +46,7 @@ class SessionOptions(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     workspace: Identifier | None = None
     workspace_retention: Annotated[float, msgspec.Meta(ge=0)] | None = None
     env: dict[str, str] = {}
+    secrets: dict[str, str] = {}
     cwd: str | None = None
     metadata: dict[str, Any] = {}
     idle_timeout: Annotated[float, msgspec.Meta(gt=0)] | None = None
@@ -58,6 +60,7 @@ class ExecutionRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True)
         execution_id: the client's own id, unique in the session; made by the broker if absent.
         timeout: seconds from the kernel taking the cell to its interruption.
         cwd, env: for this execution only; restored after it.
+        secrets: as `env`, with values that are masked in all that the execution brings.
         result_var: a variable to report: a table as `dataframe`, anything else as `return_value`.
         preview_rows: rows of the table to send.
         on_error: `rollback` removes names that a failed cell created; `keep` leaves them.
@@ -70,6 +73,7 @@ class ExecutionRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True)
     timeout: Annotated[float, msgspec.Meta(gt=0)] | None = None
     cwd: str | None = None
     env: dict[str, str] = {}
+    secrets: dict[str, str] = {}
     result_var: Annotated[str, msgspec.Meta(max_length=256)] | None = None
     preview_rows: Annotated[int, msgspec.Meta(ge=0)] = 10
     on_error: Literal["rollback", "keep"] = "rollback"
@@ -114,11 +118,45 @@ class WorkspaceInfo(msgspec.Struct, kw_only=True):
     session_id: str | None = None
 
 
+class WorkspaceList(msgspec.Struct, kw_only=True):
+    workspaces: list[WorkspaceInfo]
+
+
+class SessionList(msgspec.Struct, kw_only=True):
+    sessions: list[SessionInfo]
+
+
+class ExecutionInfo(msgspec.Struct, kw_only=True):
+    """An execution in a session's history.
+
+    Attributes:
+        accepted_at: ISO 8601, in UTC.
+        success, error, execution_time: of its result; null until it has ended.
+    """
+
+    execution_id: str
+    state: Literal["queued", "running", "done"]
+    accepted_at: str
+    success: bool | None = None
+    error: str | None = None
+    execution_time: float | None = None
+
+
+class ExecutionList(msgspec.Struct, kw_only=True):
+    executions: list[ExecutionInfo]
+
+
 class ErrorBody(msgspec.Struct, kw_only=True, omit_defaults=True):
     code: str
     message: str
     request_id: str | None = None
     retry_after: float | None = None
+
+
+class ErrorEnvelope(msgspec.Struct, kw_only=True):
+    """The body of every answer that is an error."""
+
+    error: ErrorBody
 
 
 # Operations, from the client.

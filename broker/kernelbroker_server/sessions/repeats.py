@@ -1,0 +1,91 @@
+"""Requests that carry an Idempotency-Key are done once, however often they are sent.
+
+A client that lost an answer sends the request again, under the same key, and gets what the first one
+brought. What failed is forgotten, so that it can be tried again under its key. (The draft
+draft-ietf-httpapi-idempotency-key-header-07, section 2.)
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from kernelbroker.protocol.errors import Conflict
+
+_REMEMBERED_S = 600.0
+_REMEMBERED_MAX = 1_000
+_REMEMBERED_BYTES = 32 * 1024**2
+"""What is remembered together, besides the latest."""
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry(Generic[T]):
+    at: float
+    fingerprint: bytes
+    work: asyncio.Task[T]
+
+
+class Repeats(Generic[T]):
+    """One tenant's keys, for ten minutes each.
+
+    Args:
+        weigh: the bytes that an outcome holds.
+    """
+
+    def __init__(
+        self, weigh: Callable[[T], int], clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._weigh = weigh
+        self._clock = clock
+        self._entries: OrderedDict[str, _Entry[T]] = OrderedDict()
+
+    async def once(
+        self, key: str, fingerprint: bytes, work: Callable[[], Coroutine[Any, Any, T]]
+    ) -> tuple[T, bool]:
+        """What `work` brings, now or at an earlier call with this key; and whether it was earlier.
+
+        It goes on if the caller is cancelled: the next one with this key gets its outcome.
+
+        Raises:
+            Conflict: the key was used for something else.
+            What `work` raises.
+        """
+        self._forget_old()
+        entry = self._entries.get(key)
+        repeated = entry is not None
+        if entry is None:
+            task = asyncio.create_task(work())
+            entry = self._entries[key] = _Entry(self._clock(), fingerprint, task)
+            task.add_done_callback(lambda _: self._forget_failed(key, task))
+        elif entry.fingerprint != fingerprint:
+            raise Conflict("this Idempotency-Key was used for another request; choose a new one")
+        return await asyncio.shield(entry.work), repeated
+
+    def cancel(self) -> None:
+        """Give up what is under way."""
+        for entry in self._entries.values():
+            entry.work.cancel()
+
+    def _forget_failed(self, key: str, task: asyncio.Task[T]) -> None:
+        if task.cancelled() or task.exception() is not None:
+            self._entries.pop(key, None)
+
+    def _forget_old(self) -> None:
+        horizon = self._clock() - _REMEMBERED_S
+        weights = {
+            key: self._weigh(entry.work.result()) if entry.work.done() else 0
+            for key, entry in self._entries.items()
+        }
+        held = sum(weights.values())
+        for key, entry in list(self._entries.items()):
+            over = len(self._entries) > _REMEMBERED_MAX or held > _REMEMBERED_BYTES
+            if not entry.work.done() or not (over or entry.at < horizon):
+                break
+            held -= weights[key]
+            del self._entries[key]

@@ -1,0 +1,1 @@
+"""What can be seen of the broker from outside: logs, metrics and traces; never code, output or secrets."""

@@ -1,0 +1,84 @@
+"""OpenTelemetry spans of executions and requests, where its packages are installed and an endpoint is set.
+
+`pip install 'kernelbroker[traces]'` and OTEL_EXPORTER_OTLP_ENDPOINT (or ..._TRACES_ENDPOINT), as the
+OpenTelemetry specification has it; all its other variables count as well. Without them, nothing is
+imported and nothing is done. No span carries code, output or values of variables.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from .observer import ExecutionFacts, Observer
+
+logger = logging.getLogger(__name__)
+
+_ENDPOINTS = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
+
+
+def tracing(environ: Mapping[str, str], version: str) -> Traces | None:
+    """What records spans; None where nobody asked for it, or it cannot be had."""
+    if not any(environ.get(name) for name in _ENDPOINTS):
+        return None
+    try:
+        from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+        from opentelemetry.sdk.resources import Resource
+        from opentelemetry.sdk.trace import TracerProvider
+        from opentelemetry.sdk.trace.export import BatchSpanProcessor
+    except ModuleNotFoundError as error:
+        logger.warning(
+            "An OpenTelemetry endpoint is set, and %s is missing: pip install 'kernelbroker[traces]'",
+            error.name,
+        )
+        return None
+    provider = TracerProvider(
+        resource=Resource.create({"service.name": "kernelbroker", "service.version": version})
+    )
+    provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
+    return Traces(provider)
+
+
+class Traces(Observer):
+    """A span for each request and each execution, made when it has ended."""
+
+    def __init__(self, provider: Any) -> None:
+        self._provider = provider
+        self._tracer = provider.get_tracer("kernelbroker")
+
+    def close(self) -> None:
+        """Send what is left; blocks for some seconds where nobody takes it."""
+        self._provider.shutdown()
+
+    def request_ended(
+        self, tenant: str | None, method: str, route: str, status: int, seconds: float
+    ) -> None:
+        facts = {
+            "http.request.method": method,
+            "http.route": route,
+            "http.response.status_code": status,
+            "kernelbroker.tenant": tenant or "",
+        }
+        self._span(f"{method} {route}", time.time() - seconds, seconds, facts, status >= 500)
+
+    def execution_ended(self, facts: ExecutionFacts) -> None:
+        attributes = {
+            f"kernelbroker.{name}": value
+            for name in ExecutionFacts.__dataclass_fields__
+            if (value := getattr(facts, name)) is not None and name != "started_at"
+        }
+        failed = facts.outcome != "success"
+        self._span("execution", facts.started_at, facts.total_s, attributes, failed)
+
+    def _span(
+        self, name: str, start: float, seconds: float, facts: Mapping[str, Any], failed: bool
+    ) -> None:
+        from opentelemetry.trace import Status, StatusCode
+
+        start_ns = int(start * 1e9)
+        span = self._tracer.start_span(name, start_time=start_ns, attributes=dict(facts))
+        if failed:
+            span.set_status(Status(StatusCode.ERROR))
+        span.end(end_time=start_ns + int(seconds * 1e9))

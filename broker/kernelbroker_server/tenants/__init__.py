@@ -1,0 +1,1 @@
+"""Who may use the broker: tenants, their limits, and the tokens that show who they are."""

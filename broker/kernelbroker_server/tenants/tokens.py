@@ -1,0 +1,134 @@
+"""The token file: which tokens there are and whose they are; no token can be had from it.
+
+A token is `kb_ID_SECRET`. The file holds the id, the SHA-256 of the whole token, the tenant and the
+times. The secret has 256 random bits, so that a plain hash is enough: there is nothing to guess.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import hmac
+import os
+import re
+import secrets
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+
+TENANT_NAME = r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$"
+_TOKEN = re.compile(r"kb_([0-9a-f]{12})_[0-9a-f]{64}")
+
+
+class TokenError(Exception):
+    """The token file cannot be used, or a token is not as asked; the message says what to do."""
+
+
+class TokenRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One token, but for its secret. Times in seconds since the epoch; None for never."""
+
+    id: str
+    tenant: str
+    sha256: str
+    created_at: float
+    expires_at: float | None = None
+
+    @property
+    def expired(self) -> bool:
+        return self.expires_at is not None and self.expires_at <= time.time()
+
+
+class _Content(msgspec.Struct, forbid_unknown_fields=True):
+    tokens: list[TokenRecord] = []
+
+
+class TokenFile:
+    """Makes, lists, revokes and recognises tokens. Every change is there for a running broker at once."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._seen: tuple[int, ...] | None = None
+        self._by_id: dict[str, TokenRecord] = {}
+
+    def create(self, tenant: str, lifetime: float | None = None) -> str:
+        """A new token, shown this once; `lifetime` in seconds. Raises TokenError."""
+        if not re.fullmatch(TENANT_NAME, tenant):
+            raise TokenError(
+                f"{tenant!r} is no tenant's name: letters, digits, '_', '.' and '-', at most 64"
+            )
+        token_id, now = secrets.token_hex(6), time.time()
+        token = f"kb_{token_id}_{secrets.token_hex(32)}"
+        expires_at = None if lifetime is None else now + lifetime
+        with self._changing() as content:
+            content.tokens.append(TokenRecord(token_id, tenant, _hash(token), now, expires_at))
+        return token
+
+    def list(self) -> list[TokenRecord]:
+        """All tokens, oldest first. Raises TokenError."""
+        return self._read().tokens
+
+    def revoke(self, token_id: str) -> None:
+        """Raises TokenError where there is no such token."""
+        with self._changing() as content:
+            kept = [record for record in content.tokens if record.id != token_id]
+            if len(kept) == len(content.tokens):
+                raise TokenError(f"there is no token {token_id}; `token list` shows their ids")
+            content.tokens = kept
+
+    def tenant_of(self, token: str) -> str | None:
+        """Whose token this is; None where it is nobody's, expired or revoked. Raises TokenError."""
+        if not (match := _TOKEN.fullmatch(token)):
+            return None
+        self._refresh()
+        if (record := self._by_id.get(match[1])) is None or record.expired:
+            return None
+        return record.tenant if hmac.compare_digest(record.sha256, _hash(token)) else None
+
+    def _refresh(self) -> None:
+        """Read the file again where it has changed."""
+        try:
+            status = self._path.stat()
+        except OSError as error:
+            raise TokenError(f"{self._path}: {error.strerror}") from error
+        seen = (status.st_ino, status.st_size, status.st_mtime_ns)
+        if seen != self._seen:
+            self._by_id = {record.id: record for record in self._read().tokens}
+            self._seen = seen
+
+    def _read(self) -> _Content:
+        try:
+            return msgspec.json.decode(self._path.read_bytes(), type=_Content)
+        except FileNotFoundError:
+            return _Content()
+        except OSError as error:
+            raise TokenError(f"{self._path}: {error.strerror}") from error
+        except msgspec.MsgspecError as error:
+            raise TokenError(f"{self._path} is not a token file: {error}") from error
+
+    @contextlib.contextmanager
+    def _changing(self) -> Iterator[_Content]:
+        """What is in the file, to be changed; written, in one step, when the block ends well."""
+        try:
+            directory = self._path.parent
+            lock = os.open(directory, os.O_RDONLY)
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX)
+                content = self._read()
+                yield content
+                handle, name = tempfile.mkstemp(dir=directory)  # mode 0600
+                with os.fdopen(handle, "wb") as file:
+                    file.write(msgspec.json.format(msgspec.json.encode(content)))
+                    os.fsync(file.fileno())
+                Path(name).replace(self._path)
+            finally:
+                os.close(lock)
+        except OSError as error:
+            raise TokenError(f"{self._path}: {error.strerror}") from error
+
+
+def _hash(token: str) -> str:
+    return hashlib.sha256(token.encode()).hexdigest()

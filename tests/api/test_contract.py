@@ -1,0 +1,69 @@
+"""The contract: every route is described, and what the broker does is what the document says."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from pathlib import Path
+
+from kernelbroker_server.api.contract import methods_of
+from kernelbroker_server.api.routes import ROUTES
+from kernelbroker_server.api.websocket import SessionSocket
+from kernelbroker_server.pool.state import PoolLimits
+
+from tests.support.backend import FakeBackend
+from tests.support.http import TOKEN, Api, serving
+from tests.support.world import world
+
+_CONFIG = """
+[checks.positive_data_acceptance]
+# 400: a limit that the settings set. 410: closed meanwhile, by another of its own requests.
+expected-statuses = ["2xx", "400", "401", "404", "409", "410", "429"]
+[checks.negative_data_rejection]
+expected-statuses = ["400", "401", "404", "405", "409", "410"]
+"""
+
+
+async def test_every_method_is_described(api: Api) -> None:
+    """The document has each method of each path, but for the WebSocket, in words."""
+    paths = (await api.ask("GET", "/api/v1/openapi.json")).json["paths"]
+    for path, handler in ROUTES:
+        if handler is not SessionSocket:
+            assert sorted(paths[path]) == sorted(each.lower() for each in methods_of(handler))
+            assert all(each["summary"] for each in paths[path].values())
+    names = [each["operationId"] for path in paths.values() for each in path.values()]
+    assert len(set(names)) == len(names)
+
+
+async def test_the_wrong_method(api: Api) -> None:
+    """The answer names those that there are."""
+    answer = await api.ask("PUT", "/api/v1/sessions/x")
+    assert answer.status == 405
+    assert answer.error["code"] == "method_not_allowed"
+    assert answer.headers["allow"] == "GET, DELETE, PATCH"
+
+
+async def test_schemathesis(backend: FakeBackend, tmp_path: Path) -> None:
+    """Whatever is sent, valid or not, the answers are those that the document promises."""
+    config = tmp_path / "schemathesis.toml"
+    config.write_text(_CONFIG)
+    options = {"config-file": config}
+    options_of_run = {
+        "checks": "all",
+        "seed": 1,
+        "max-examples": 20,
+        "header": f"Authorization: Bearer {TOKEN}",
+    }
+    async with world(backend, pool=PoolLimits(1, 5_000)) as w, serving(w) as api:
+        process = await asyncio.create_subprocess_exec(
+            str(Path(sys.executable).with_name("schemathesis")),
+            *(f"--{name}={value}" for name, value in options.items()),
+            "run",
+            *(f"--{name}={value}" for name, value in options_of_run.items()),
+            f"http://127.0.0.1:{api.port}/api/v1/openapi.json",
+            cwd=tmp_path,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+        )
+        output, _ = await process.communicate()
+    assert process.returncode == 0, output.decode()

@@ -1,0 +1,85 @@
+"""Metrics: what happened is counted, under labels that are bounded."""
+
+from __future__ import annotations
+
+import pytest
+from kernelbroker_server.telemetry import metrics as metrics_module
+from kernelbroker_server.telemetry.metrics import Metrics
+from kernelbroker_server.telemetry.observer import ExecutionFacts, Observer, Observers
+from prometheus_client.parser import text_string_to_metric_families
+
+
+def facts(**changed: object) -> ExecutionFacts:
+    values = {
+        "tenant": "acme",
+        "template": "default",
+        "session_id": "s",
+        "execution_id": "e",
+        "language": "python",
+        "code_sha256": "0" * 64,
+        "outcome": "success",
+        "started_at": 0.0,
+        "queued_s": 0.5,
+        "total_s": 2.5,
+        "execution_s": 1.9,
+        "output_bytes": 100,
+    }
+    return ExecutionFacts(**{**values, **changed})  # type: ignore[arg-type]
+
+
+def samples(metrics: Metrics) -> dict[tuple[str, ...], float]:
+    """By name and the values of labels, in the order of the labels' names."""
+    found = {}
+    for family in text_string_to_metric_families(metrics.text().decode()):
+        for sample in family.samples:
+            labels = {n: v for n, v in sample.labels.items() if n != "le"}
+            if "le" not in sample.labels:
+                found[(sample.name, *(labels[name] for name in sorted(labels)))] = sample.value
+    return found
+
+
+def test_counts() -> None:
+    """Each thing that happened is in its own metric, in seconds and bytes."""
+    metrics = Metrics(lambda: {"sessions": {("acme",): 3}})
+    metrics.execution_ended(facts())
+    metrics.execution_ended(facts(outcome="timeout", output_bytes=5))
+    metrics.request_ended("acme", "GET", "/api/v1/sessions", 200, 0.25)
+    metrics.session_opened("acme", "default", "s")
+    metrics.sandbox_leased("acme", "default", "s", "b", 0.5)
+    metrics.sandbox_replaced("acme", "default", "s", "out_of_memory")
+    metrics.launch_ended("default", 1.5, None)
+    metrics.launch_ended("default", 60, "no image")
+    seen = samples(metrics)
+    assert seen["kernelbroker_execution_seconds_sum", "success", "default", "acme"] == 2.0
+    assert seen["kernelbroker_execution_seconds_count", "timeout", "default", "acme"] == 1
+    assert seen["kernelbroker_execution_queued_seconds_sum", "acme"] == 1.0
+    assert seen["kernelbroker_output_bytes_total", "acme"] == 105
+    assert seen["kernelbroker_http_request_seconds_sum", "GET", "/api/v1/sessions", "200"] == 0.25
+    assert seen["kernelbroker_lease_seconds_sum", "default"] == 0.5
+    assert seen["kernelbroker_kernel_restarts_total", "out_of_memory", "default"] == 1
+    assert seen["kernelbroker_launch_seconds_sum", "success", "default"] == 1.5
+    assert seen["kernelbroker_launch_seconds_sum", "failure", "default"] == 60
+    assert seen["kernelbroker_sessions", "acme"] == 3
+
+
+def test_tenants_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tenants beyond so many are counted together."""
+    monkeypatch.setattr(metrics_module, "_MAX_TENANTS", 2)
+    metrics = Metrics(dict)
+    for tenant in ("a", "b", "c", "d", "a"):
+        metrics.session_opened(tenant, "default", "s")
+    seen = {key[2]: v for key, v in samples(metrics).items() if key[0].endswith("opened_total")}
+    assert seen == {"a": 2, "b": 1, "other": 2}
+
+
+def test_an_observer_that_fails(caplog: pytest.LogCaptureFixture) -> None:
+    """It is logged, and the others are told all the same."""
+
+    class Failing(Observer):
+        def execution_ended(self, facts: ExecutionFacts) -> None:
+            raise RuntimeError("broken")
+
+    metrics = Metrics(dict)
+    Observers([Failing(), metrics]).execution_ended(facts())
+    assert samples(metrics)["kernelbroker_output_bytes_total", "acme"] == 100
+    assert "an observer failed" in caplog.text

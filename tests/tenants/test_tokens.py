@@ -1,0 +1,145 @@
+"""The token file, and who is recognised by it."""
+
+from __future__ import annotations
+
+import os
+import stat
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from kernelbroker_server.__main__ import main
+from kernelbroker_server.tenants.keyring import Keyring
+from kernelbroker_server.tenants.tenant import TenantLimits, Tenants
+from kernelbroker_server.tenants.tokens import TokenError, TokenFile
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "tokens.json"
+
+
+def test_a_token_tells_its_tenant(path: Path) -> None:
+    """Each token is one tenant's; what is not exactly a token is nobody's."""
+    file = TokenFile(path)
+    one, other = file.create("acme"), file.create("umbrella")
+    assert (file.tenant_of(one), file.tenant_of(other)) == ("acme", "umbrella")
+    wrong = one[:-1] + ("0" if one[-1] != "0" else "1")
+    mixed = "_".join([*other.split("_")[:2], one.split("_")[2]])
+    for token in ("", "kb_", wrong, mixed, one + "\n", one.upper(), one + one, "é" * 50, "\x00"):
+        assert file.tenant_of(token) is None
+
+
+def test_no_secret_is_in_the_file(path: Path) -> None:
+    """The file has no token, and nobody else may read even what it has."""
+    token = TokenFile(path).create("acme")
+    assert token.split("_")[2] not in path.read_text()
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert list(path.parent.iterdir()) == [path]
+
+
+def test_changes_are_seen_at_once(path: Path) -> None:
+    """A broker that has read the file sees what another process makes and revokes."""
+    broker, operator = TokenFile(path), TokenFile(path)
+    token = operator.create("acme")
+    assert broker.tenant_of(token) == "acme"
+    second = operator.create("acme")
+    assert broker.tenant_of(second) == "acme"
+    operator.revoke(token.split("_")[1])
+    assert broker.tenant_of(token) is None
+    assert broker.tenant_of(second) == "acme"
+    with pytest.raises(TokenError, match="no token"):
+        operator.revoke(token.split("_")[1])
+
+
+def test_an_expired_token(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A token is good until its time is over."""
+    file = TokenFile(path)
+    token = file.create("acme", lifetime=60)
+    assert file.tenant_of(token) == "acme"
+    later = time.time() + 61
+    monkeypatch.setattr(time, "time", lambda: later)
+    assert file.tenant_of(token) is None
+    assert [record.expired for record in file.list()] == [True]
+
+
+@pytest.mark.parametrize("name", ["", "a b", "a/b", "../x", "a\n", "-a", "é", "x" * 65])
+def test_a_tenant_without_a_proper_name(path: Path, name: str) -> None:
+    """It is refused, and the file stays as it was."""
+    with pytest.raises(TokenError, match="no tenant's name"):
+        TokenFile(path).create(name)
+    assert not path.exists()
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", '{"tokens": [{}]}', '{"tokens": [], "x": 1}'])
+def test_a_file_that_is_none(path: Path, content: str, caplog: pytest.LogCaptureFixture) -> None:
+    """It lets nobody in, is not overwritten, and the log says why; the broker's own token works on."""
+    token = TokenFile(path).create("acme")
+    path.write_text(content)
+    keyring = Keyring(Tenants({}), "own", TokenFile(path))
+    assert keyring.tenant_of(token) is None
+    assert "not a token file" in caplog.text
+    tenant = keyring.tenant_of("own")
+    assert tenant is not None
+    assert tenant.name == "default"
+    with pytest.raises(TokenError, match="not a token file"):
+        TokenFile(path).create("acme")
+    assert path.read_text() == content
+
+
+def test_a_file_that_has_gone(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """It lets nobody in, also who was let in before."""
+    file = TokenFile(path)
+    keyring, token = Keyring(Tenants({}), None, file), file.create("acme")
+    assert keyring.tenant_of(token) is not None
+    path.unlink()
+    assert keyring.tenant_of(token) is None
+    assert "No such file" in caplog.text
+
+
+def test_limits_belong_to_the_tenant(path: Path) -> None:
+    """A tenant has the limits of its name; one without has none."""
+    file = TokenFile(path)
+    limits = TenantLimits(sessions=1)
+    keyring = Keyring(Tenants({"acme": limits}), None, file)
+    acme, other = (keyring.tenant_of(file.create(name)) for name in ("acme", "other"))
+    assert acme is not None
+    assert other is not None
+    assert (acme.limits, other.limits) == (limits, TenantLimits())
+
+
+def test_many_at_once(path: Path) -> None:
+    """Tokens that several processes make at the same time are all there."""
+    command = [sys.executable, "-m", "kernelbroker_server", "token", "create", "acme"]
+    environ = os.environ | {"KERNELBROKER_TOKENS_FILE": str(path)}
+    processes = [
+        subprocess.Popen(command, env=environ, stdout=subprocess.PIPE, text=True) for _ in range(4)
+    ]
+    tokens = [process.communicate(timeout=60)[0].strip() for process in processes]
+    assert [TokenFile(path).tenant_of(token) for token in tokens] == ["acme"] * 4
+
+
+def test_the_command(
+    path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """An operator makes, lists and revokes tokens."""
+    monkeypatch.setenv("KERNELBROKER_TOKENS_FILE", str(path))
+    assert main(["token", "create", "acme", "--days", "30"]) == 0
+    token = capsys.readouterr().out.strip()
+    assert TokenFile(path).tenant_of(token) == "acme"
+    assert main(["token", "list"]) == 0
+    listed = capsys.readouterr().out
+    token_id = token.split("_")[1]
+    assert token_id in listed
+    assert "acme" in listed
+    assert token.split("_")[2] not in listed
+    assert main(["token", "revoke", token_id]) == 0
+    assert TokenFile(path).tenant_of(token) is None
+    for wrong in (["revoke", token_id], ["create", "a b"], ["create", "a", "--days", "0"]):
+        assert main(["token", *wrong]) == 2
+        assert capsys.readouterr().err.startswith("kernelbroker-server: ")
+    monkeypatch.delenv("KERNELBROKER_TOKENS_FILE")
+    assert main(["token", "list"]) == 2
+    assert "tokens_file" in capsys.readouterr().err
