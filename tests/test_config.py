@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
-from kernelbroker_server.config import ConfigError, Settings, load
+from kernelbroker_server.config import ConfigError, PoolSettings, SandboxSettings, Settings, load
 from pydantic import ValidationError
 
 SECRET = "a-token-that-no-message-may-show"
@@ -243,3 +243,15 @@ def test_a_template_that_does_not_fit_is_named(tmp_path: Path, text: str, named:
     path.write_text(text)
     with pytest.raises(ConfigError, match=re.escape(named)):
         load(path)
+
+
+def test_templates_of_sections_that_are_objects() -> None:
+    """Sections that a program gives as objects count as those of a file do."""
+    settings = Settings(
+        sandbox=SandboxSettings(processes=50),
+        pool=PoolSettings(min_size=1),
+        templates={"big": {"pool": {"max_size": 2}}},
+    )
+    big = settings.templates["big"]
+    assert (big.processes, big.pool.min_size, big.pool.max_size) == (50, 1, 2)
+    assert settings.templates["default"].pool.min_size == 1

@@ -161,6 +161,7 @@ class LimitSettings(_Section):
         10 * _MIB, "Output of one execution; the cell runs on, the rest is cut."
     )
     event: ByteSize = _size(1 * _MIB, "Text of one event; longer text is split.")
+    file: ByteSize = _size(100 * _MIB, "One uploaded file; cells may write larger ones.")
     preview_rows: int = Field(default=500, ge=0)
     """Rows of a table that a client may ask for."""
     variables: int = Field(default=100, ge=0)
@@ -243,15 +244,18 @@ class Settings(BaseSettings):
     @classmethod
     def _complete_templates(cls, values: Any) -> Any:
         """Each template begins as [sandbox] and [pool] are."""
-        sandbox, pool = values.get("sandbox", {}), values.get("pool", {})
-        templates = values.get("templates", {})
-        if not _all_tables(sandbox, pool, templates) or not _all_tables(*templates.values()):
+        sandbox, pool = _table(values.get("sandbox", {})), _table(values.get("pool", {}))
+        templates = _table(values.get("templates", {}))
+        if sandbox is None or pool is None or templates is None:
             return values  # which the fields themselves refuse
-        complete = {}
-        for name, template in {"default": {}, **templates}.items():
+        complete: dict[str, Any] = {}
+        for name, given in {"default": {}, **templates}.items():
+            if (template := _table(given)) is None:
+                complete[name] = given
+                continue
             own_pool = template.get("pool", {})
-            if _all_tables(own_pool):
-                own_pool = {**pool, **own_pool}
+            if (table := _table(own_pool)) is not None:
+                own_pool = {**pool, **table}
             complete[name] = {**sandbox, **template, "pool": own_pool}
         return {**values, "templates": complete}
 
@@ -314,8 +318,11 @@ def load(path: Path | None, environ: Mapping[str, str] = os.environ) -> Settings
         raise ConfigError(f"in {where}: " + "; ".join(problems)) from exc
 
 
-def _all_tables(*values: object) -> bool:
-    return all(isinstance(value, Mapping) for value in values)
+def _table(value: Any) -> Mapping[str, Any] | None:
+    """What was set of a section, given as a table or as an object; None if it is neither."""
+    if isinstance(value, BaseModel):
+        return {name: getattr(value, name) for name in value.model_fields_set}
+    return value if isinstance(value, Mapping) else None
 
 
 def _refuse_unknown_variables(environ: Mapping[str, str]) -> None:

@@ -48,6 +48,14 @@ STREAM_CHUNK_CHARS = 256 * 1024
 """The kernel splits longer text, so that no single message holds all of a large output."""
 
 WORKSPACE = "/data"
+FILES_PATH = "/kernelbroker/files"
+"""Under it the gateway serves the workspace's files, by percent-encoded path: GET (with Range), PUT,
+DELETE (``?recursive=true``), POST ``?op=mkdir`` or ``?op=move&to=PATH``. An error is
+``{"code", "message"}``."""
+ENTRIES_PATH = "/kernelbroker/entries"
+"""Under it GET (``?recursive=true``) lists: ``{"entries": [{"path", "kind", "size", "modified_at"}],
+"truncated": bool}``, at most MAX_LIST_BYTES."""
+MAX_LIST_BYTES = 16 * 1024**2
 GATEWAY_MODULE = "kernelbroker_kernel"
 """``python -P -m kernelbroker_kernel (--fd N | --handover PATH | --socket PATH | --tcp HOST:PORT)
 [--import MODULE]...``

@@ -10,7 +10,10 @@ from os.path import normpath
 from pathlib import Path
 from typing import Any
 
-from .contract import WORKSPACE
+from . import contract
+
+WORKSPACE = environ.get("KERNELBROKER_WORKSPACE", contract.WORKSPACE)
+"""Where no jail can be had, it has another path than elsewhere."""
 
 
 def configure(settings: Any) -> None:

@@ -1,10 +1,10 @@
 """The Jupyter Kernel Gateway of one sandbox, with its one kernel.
 
-It is the stock gateway but for four things: it can listen on a socket that it was handed (or on a
+It is the stock gateway but for five things: it can listen on a socket that it was handed (or on a
 unix socket), it starts our kernel class, it passes on output without the stock rate limits (which
-drop output silently), and it ends when its kernel ends. A kernel is never restarted in place: the
-broker replaces the whole sandbox, so that nothing of a dead kernel's (children, files in /tmp,
-memory) outlives it.
+drop output silently), it serves the workspace's files, and it ends when its kernel ends. A kernel is
+never restarted in place: the broker replaces the whole sandbox, so that nothing of a dead kernel's
+(children, files in /tmp, memory) outlives it.
 """
 
 from __future__ import annotations
@@ -32,11 +32,14 @@ from tornado.ioloop import IOLoop
 from tornado.netutil import bind_sockets, bind_unix_socket
 
 from .contract import DROPPED_MIME, EXIT_GATEWAY_FAILED, MAX_MESSAGE_BYTES
+from .file_server import ROUTES
 
 DRAIN_QUIET_S = 0.05
 """How long a dead kernel's last messages may take from its sockets to ours (they are local)."""
 DRAIN_LIMIT_S = 0.5
 """How long the broker may take to read them."""
+READ_BYTES = 256 * 1024
+"""Read from a connection at once: as much as a unix socket holds, so that files move fast."""
 
 
 class KernelSpecs(KernelSpecManager):
@@ -146,7 +149,8 @@ class Gateway(KernelGatewayApp):
     sockets: list[socket.socket]
 
     def init_http_server(self) -> None:
-        self.http_server = HTTPServer(self.web_app)
+        self.web_app.add_handlers(".*", ROUTES)
+        self.http_server = HTTPServer(self.web_app, chunk_size=READ_BYTES)
         self.http_server.add_sockets(self.sockets)
 
 

@@ -18,7 +18,8 @@ from IPython.core.error import InputRejected
 from IPython.core.getipython import get_ipython
 
 from . import environment, variables
-from .contract import METADATA_KEY, SUMMARY_MIME, WORKSPACE
+from .contract import METADATA_KEY, SUMMARY_MIME
+from .environment import WORKSPACE
 from .files import Snapshot, changes, scan
 
 MAX_VARIABLES = 100

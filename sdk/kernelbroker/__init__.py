@@ -11,6 +11,7 @@ from importlib.metadata import version
 
 from . import sync
 from .aio import Broker, Session, connect
+from .files import Files, Listing
 from .protocol import events
 from .protocol.errors import (
     BadRequest,
@@ -30,6 +31,7 @@ from .protocol.errors import (
     Unauthorized,
     Unavailable,
 )
+from .protocol.messages import FileInfo
 from .results import Display, ExecutionResult, Image
 from .simple import SandboxClient, StreamChunk
 from .tables import DataFrameInfo
@@ -46,9 +48,12 @@ __all__ = [
     "Display",
     "ExecutionFailed",
     "ExecutionResult",
+    "FileInfo",
+    "Files",
     "Image",
     "InternalError",
     "KernelBrokerError",
+    "Listing",
     "MethodNotAllowed",
     "NotFound",
     "ProtocolError",

@@ -26,6 +26,7 @@ from msgspec import convert
 from . import discovery, rest
 from .channel import Channel
 from .dial import CLOSE_TIMEOUT
+from .files import Files
 from .options import Callback, ExecutionOptions, RunOptions
 from .protocol import events
 from .protocol.errors import KernelBrokerError, SessionGone
@@ -187,6 +188,12 @@ class Session:
     @property
     def session_id(self) -> str:
         return cast(str, self._request.session_id)
+
+    @property
+    def files(self) -> Files:
+        """The session's workspace."""
+        broker = self._broker
+        return Files(broker._address, self.session_id, broker._timeout, self._opened)
 
     @property
     def info(self) -> SessionInfo | None:

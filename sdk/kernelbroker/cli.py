@@ -1,9 +1,10 @@
-"""The command line: run a cell from the shell, and see whether a broker is there.
+"""The command line: run a cell from the shell, move files, and see whether a broker is there.
 
     kernelbroker exec 'print(1 + 1)'
     kernelbroker exec -f script.py --session work
     kernelbroker exec --result-var df < script.py
     kernelbroker workspaces
+    kernelbroker files --session work put data.csv
     kernelbroker health
 
 Exit status: 0 done, 1 the cell failed, 2 the broker could not be used, 130 interrupted.
@@ -25,6 +26,7 @@ from pathlib import Path
 
 from . import __version__
 from .aio import Session, connect
+from .files import Files
 from .protocol import events
 from .protocol.codec import encode
 from .protocol.errors import KernelBrokerError
@@ -82,6 +84,24 @@ def parser() -> argparse.ArgumentParser:
 
     workspaces = commands.add_parser("workspaces", help="list the workspaces, one JSON a line")
     workspaces.add_argument("--delete", metavar="NAME", help="remove this one instead")
+    files = commands.add_parser("files", help="list and move the files of a session")
+    files.add_argument(
+        "--session", metavar="ID", required=True, help="it is opened if need be, and kept"
+    )
+    actions = files.add_subparsers(dest="action", required=True)
+    ls = actions.add_parser("ls", help="list a directory")
+    ls.add_argument("path", nargs="?", default=".")
+    ls.add_argument("-r", "--recursive", action="store_true")
+    get = actions.add_parser("get", help="copy a file out of the workspace")
+    get.add_argument("path")
+    get.add_argument("local", nargs="?", type=Path, help="default: its own name")
+    put = actions.add_parser("put", help="copy a file into the workspace")
+    put.add_argument("local", type=Path)
+    put.add_argument("path", nargs="?", help="default: its own name")
+    rm = actions.add_parser("rm", help="delete a file or a directory")
+    rm.add_argument("path")
+    rm.add_argument("-r", "--recursive", action="store_true", help="with all that is in it")
+
     commands.add_parser("health", help="print what the broker says of itself")
     return top
 
@@ -104,6 +124,10 @@ async def run(args: argparse.Namespace) -> int:
             else:
                 for workspace in await broker.workspaces():
                     print(encode(workspace).decode())
+        return 0
+    if args.command == "files":
+        async with connect(args.url) as broker, broker.session(args.session, keep=True) as session:
+            await _files(session.files, args)
         return 0
     show, remark = _outputs(args)
     retention = 0 if args.session is None and args.workspace is None else None
@@ -143,6 +167,24 @@ async def _execute(
                 was_interrupted = detail is not None and detail.cause == "interrupted"
                 status = 0 if event.success else INTERRUPTED if was_interrupted else FAILED
     return status
+
+
+async def _files(files: Files, args: argparse.Namespace) -> None:
+    match args.action:
+        case "ls":
+            listing = await files.list(args.path, recursive=args.recursive)
+            for file in listing:
+                mark = {"directory": "/", "symlink": "@"}.get(file.kind, "")
+                line = f"{file.size:>12}  {file.modified_at[:19]}  {file.path}{mark}"
+                print(harmless(line) if sys.stdout.isatty() else line)
+            if listing.truncated:
+                print("kernelbroker: there are more; list a directory below", file=sys.stderr)
+        case "get":
+            await files.download(args.path, args.local or Path(args.path).name)
+        case "put":
+            await files.upload(args.local, args.path)
+        case "rm":
+            await files.delete(args.path, recursive=args.recursive)
 
 
 def _code(args: argparse.Namespace) -> str:

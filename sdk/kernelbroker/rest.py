@@ -17,7 +17,7 @@ from .discovery import Address
 from .protocol.errors import KernelBrokerError, Unauthorized, from_code
 from .protocol.messages import ErrorBody
 
-_MAX_BODY = 16 * 2**20
+MAX_BODY = 16 * 2**20
 _CODES = {401: "unauthorized", 403: "unauthorized", 429: "too_many_requests", 503: "unavailable"}
 
 
@@ -45,15 +45,20 @@ async def call(address: Address, method: str, path: str, timeout: float) -> Any:
 
 
 def _call(address: Address, method: str, path: str, timeout: float) -> tuple[int, bytes]:
-    url = urlsplit(address.url)
-    connect = http.client.HTTPSConnection if url.scheme == "https" else http.client.HTTPConnection
-    connection = connect(url.hostname or "", url.port, timeout=timeout)
+    connection = connection_to(address, timeout)
     try:
-        connection.request(method, url.path + path, headers=address.headers)
+        connection.request(method, urlsplit(address.url).path + path, headers=address.headers)
         response = connection.getresponse()
-        return response.status, response.read(_MAX_BODY)
+        return response.status, response.read(MAX_BODY)
     finally:
         connection.close()
+
+
+def connection_to(address: Address, timeout: float) -> http.client.HTTPConnection:
+    """A connection to the broker, made by the first request."""
+    url = urlsplit(address.url)
+    connect = http.client.HTTPSConnection if url.scheme == "https" else http.client.HTTPConnection
+    return connect(url.hostname or "", url.port, timeout=timeout)
 
 
 def refusal(address: Address, status: int, body: bytes) -> KernelBrokerError:

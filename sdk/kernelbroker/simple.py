@@ -14,6 +14,7 @@ import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import dataclass, replace
+from os import PathLike
 from types import TracebackType
 from typing import Any, Unpack
 
@@ -79,6 +80,16 @@ class SandboxClient:
                     event.kernel_restarted = True
                 if chunk := _chunk(event):
                     yield chunk
+
+    async def upload(self, local: str | PathLike[str], remote: str | None = None) -> None:
+        """Copy a local file into the workspace, where cells find it under `/data`."""
+        session, _ = await self._opened()
+        await session.files.upload(local, remote)
+
+    async def download(self, remote: str, local: str | PathLike[str]) -> None:
+        """Copy a file that cells have written to a local one."""
+        session, _ = await self._opened()
+        await session.files.download(remote, local)
 
     async def reset(self) -> None:
         """A fresh kernel; the files stay."""

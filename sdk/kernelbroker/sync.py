@@ -15,10 +15,11 @@ ends the wait; the cell runs on, as it does when an `await` is cancelled, unless
 from __future__ import annotations
 
 from collections.abc import Generator
+from os import PathLike
 from types import TracebackType
-from typing import Any, Unpack, cast
+from typing import IO, Any, Unpack, cast
 
-from . import aio
+from . import aio, files
 from .options import ExecutionOptions, RunOptions
 from .portal import Portal, in_caller
 from .protocol import events
@@ -123,6 +124,10 @@ class Session:
         return self._aio.session_id
 
     @property
+    def files(self) -> Files:
+        return Files(self._aio.files, self._portal)
+
+    @property
     def info(self) -> SessionInfo | None:
         return self._aio.info
 
@@ -160,6 +165,54 @@ class Session:
         traceback: TracebackType | None,
     ) -> None:
         self.close()
+
+
+class Files:
+    """See `files.Files`. Files that are given to `write` are read in a thread."""
+
+    def __init__(self, files: files.Files, portal: Portal) -> None:
+        self._aio = files
+        self._portal = portal
+
+    def read(self, path: str) -> bytes:
+        return self._portal.call(self._aio.read(path))
+
+    def read_text(self, path: str, encoding: str = "utf-8") -> str:
+        return self._portal.call(self._aio.read_text(path, encoding))
+
+    def stream(self, path: str) -> Generator[bytes, None, None]:
+        return self._portal.iterate(self._aio.stream(path))
+
+    def write(self, path: str, data: bytes | str | IO[bytes]) -> None:
+        self._portal.call(self._aio.write(path, data))
+
+    def upload(
+        self,
+        local: str | PathLike[str],
+        remote: str | None = None,
+        progress: files.Progress | None = None,
+    ) -> None:
+        self._portal.call(self._aio.upload(local, remote, progress and in_caller(progress)))
+
+    def download(
+        self, remote: str, local: str | PathLike[str], progress: files.Progress | None = None
+    ) -> None:
+        self._portal.call(self._aio.download(remote, local, progress and in_caller(progress)))
+
+    def list(self, path: str = ".", recursive: bool = False) -> files.Listing:
+        return self._portal.call(self._aio.list(path, recursive))
+
+    def exists(self, path: str) -> bool:
+        return self._portal.call(self._aio.exists(path))
+
+    def delete(self, path: str, recursive: bool = False) -> None:
+        self._portal.call(self._aio.delete(path, recursive))
+
+    def move(self, source: str, target: str) -> None:
+        self._portal.call(self._aio.move(source, target))
+
+    def mkdir(self, path: str) -> None:
+        self._portal.call(self._aio.mkdir(path))
 
 
 def _relayed(options: RunOptions) -> RunOptions:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
-from collections.abc import AsyncIterator
 from typing import Annotated, Any
 
 import msgspec
@@ -17,13 +15,13 @@ from kernelbroker.protocol.messages import (
     Identifier,
     SessionOptions,
 )
-from tornado.iostream import StreamClosedError
 
 from ..sessions.execution import Execution
 from ..sessions.session import Session
 from . import forms
-from .base import ApiHandler, Service, iso_time
+from .base import ApiHandler, iso_time
 from .contract import Content, operation
+from .disconnect import Disconnectable
 
 
 class ExecBody(ExecutionRequest):
@@ -65,18 +63,8 @@ _OUTPUT = Content(
 )
 
 
-class StreamingHandler(ApiHandler):
+class StreamingHandler(Disconnectable, ApiHandler):
     """Answers with an execution's events, in the form that the client accepts."""
-
-    def initialize(self, service: Service) -> None:
-        super().initialize(service)
-        self._task: asyncio.Task[object] | None = None
-        self._gone = False
-
-    def on_connection_close(self) -> None:
-        self._gone = True
-        if self._task is not None:
-            self._task.cancel()
 
     async def answer(self, execution: Execution, after: int, default: forms.Form) -> None:
         """Send everything after `after`, until the result."""
@@ -93,18 +81,6 @@ class StreamingHandler(ApiHandler):
             if data := form.write(entry):
                 self.write(data)
                 await self.flush()
-
-    @contextlib.asynccontextmanager
-    async def until_disconnected(self) -> AsyncIterator[None]:
-        """Let the client go away at any moment: the block is cancelled, the request is over."""
-        self._task = asyncio.current_task()
-        try:
-            yield
-        except (asyncio.CancelledError, StreamClosedError):
-            if not self._gone:
-                raise
-        finally:
-            self._task = None
 
 
 class Exec(StreamingHandler):
@@ -126,7 +102,7 @@ class Exec(StreamingHandler):
             try:
                 await self.answer(execution, 0, forms.TAGS)
             finally:
-                if self._gone and asked.on_disconnect == "interrupt":
+                if self.gone and asked.on_disconnect == "interrupt":
                     with contextlib.suppress(SessionGone):
                         session.interrupt(execution.id)  # also where it still waits
 

@@ -27,6 +27,7 @@ from websockets.typing import Subprotocol
 
 from .endpoint import Endpoint, TcpEndpoint, UnixEndpoint
 from .framing import SUBPROTOCOL, Incoming, Outgoing, decode_frame, encode_frame
+from .transfer import Exchange
 
 logger = logging.getLogger(__name__)
 
@@ -69,7 +70,10 @@ class KernelClient:
     messages are dropped. `closed` is resolved with the reason when nothing more will come.
     """
 
-    def __init__(self, http: AsyncHTTPClient, kernel_url: str, headers: dict[str, str]) -> None:
+    def __init__(
+        self, endpoint: Endpoint, http: AsyncHTTPClient, kernel_url: str, headers: dict[str, str]
+    ) -> None:
+        self._endpoint = endpoint
         self._http = http
         self._kernel_url = kernel_url
         self._headers = headers
@@ -112,7 +116,8 @@ class KernelClient:
                     ),
                 )
                 kernel_id = json.loads(response.body)["id"]
-                self = cls(http, f"http://{authority}/api/kernels/{kernel_id}", headers)
+                kernel_url = f"http://{authority}/api/kernels/{kernel_id}"
+                self = cls(endpoint, http, kernel_url, headers)
                 url = f"ws://{authority}/api/kernels/{kernel_id}/channels?session_id=broker"
                 options: dict[str, Any] = {
                     "subprotocols": [Subprotocol(SUBPROTOCOL)],
@@ -172,6 +177,12 @@ class KernelClient:
         with contextlib.suppress(ChannelClosed):
             # The signal alone does not wake the kernel's event loop; any message on shell does.
             await self.send(Outgoing("shell", "kernel_info_request", {}))
+
+    async def request(
+        self, method: str, target: str, headers: dict[str, str] | None = None
+    ) -> Exchange:
+        """Ask the gateway for something else than an execution, at any time. See `Exchange.open`."""
+        return await Exchange.open(self._endpoint, method, target, headers)
 
     async def close(self) -> None:
         """Let go of the channel; never raises, and waits for nothing that the other side could withhold."""

@@ -48,6 +48,11 @@ class Lease:
         """
         self._warm = await self._acquire(urgent=False)
 
+    @property
+    def alive(self) -> WarmSandbox | None:
+        """The sandbox as it is now; None while there is none that lives."""
+        return self._warm if self._warm is not None and self._warm.alive else None
+
     async def living(self) -> WarmSandbox:
         """The sandbox, or a fresh one in the place of one that died. Raises as `acquire` does."""
         if self._warm is None or not self._warm.alive:
@@ -63,8 +68,7 @@ class Lease:
         self.state_lost = True
         if self._warm is not None:
             self.replaced += 1
-            await self._take(self._warm)
-            self._give_back()
+            await self._give_back(self._warm)
         self._warm = await self._acquire(urgent=True)
         return self._warm
 
@@ -73,14 +77,18 @@ class Lease:
         warm = self._warm
         try:
             if warm is not None and self._files.kept is not None:
-                await self._take(warm)
+                await self._give_back(warm)
         finally:
-            self._give_back()
+            if self._warm is not None:  # whose files nobody will ask for
+                self._pool.release(self._warm)
+                self._warm = None
             self._files.put_away(None if warm is None else warm.sandbox.ended)
 
-    def _give_back(self) -> None:
-        if self._warm is not None:
-            warm, self._warm = self._warm, None
+    async def _give_back(self, warm: WarmSandbox) -> None:
+        self._warm = None  # from here on nobody begins anything in it
+        try:
+            await self._take(warm)
+        finally:
             self._pool.release(warm)
 
     async def _acquire(self, *, urgent: bool) -> WarmSandbox:

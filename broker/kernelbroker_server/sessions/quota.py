@@ -106,6 +106,7 @@ class Watch:
         self._interrupted: tuple[Execution, float] | None = None
         self._wake = asyncio.Event()
         self._asked = False
+        self._visited = False
         self._rest_until = 0.0
 
     def begin(self) -> None:
@@ -118,6 +119,11 @@ class Watch:
         """An execution has ended: look what it left, soon."""
         self._asked = True
         self._wake.set()
+
+    def visited(self) -> None:
+        """A client changed files; that is not held against what runs in the sandbox."""
+        self._visited = True
+        self.end()
 
     async def before_result(self, result: Result) -> str | None:
         """What to tell with this result about the workspace, if there is anything.
@@ -137,9 +143,10 @@ class Watch:
             await self._look()
             running = self._running()
             if running is None or running.state is not ExecutionState.RUNNING:
-                if self._quota.standing(self.usage, self._before) is Standing.FAR_OVER:
+                standing = self._quota.standing(self.usage, self._before)
+                if standing is Standing.FAR_OVER and not self._visited:
                     self._replace()  # something writes on in the background
-                self._before = self.usage
+                self._before, self._visited = self.usage, False
             else:
                 self._judge(running)
 

@@ -12,7 +12,7 @@ import enum
 import logging
 import time
 from collections import OrderedDict, deque
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeAlias
@@ -27,6 +27,7 @@ from kernelbroker.protocol.errors import (
 from kernelbroker.protocol.messages import ExecutionRequest, SessionOptions
 
 from ..backends.usage import Usage
+from ..kernels.client import KernelClient
 from ..kernels.outputs import OutputLimits
 from ..pool.runner import Pool
 from ..telemetry.logs import bound
@@ -34,6 +35,7 @@ from .execution import Abort, Execution, ExecutionState
 from .gate import Door
 from .lease import Lease
 from .quota import Quota, Watch
+from .visits import Visits
 from .workspace import Workspace
 
 logger = logging.getLogger(__name__)
@@ -59,6 +61,7 @@ class SessionLimits:
     interrupt_grace: float = 2.0
     max_code_chars: int = 100_000
     max_preview_rows: int = 500
+    max_file_bytes: int = 100 * 1024**2
     output: OutputLimits = field(default_factory=OutputLimits)
 
 
@@ -102,6 +105,7 @@ class Session:
         self._restarting: asyncio.Future[None] | None = None
         self.workspace = workspace.name
         self._lease = Lease(pool, options, workspace)
+        self._visits = Visits(self._lease, self._wake)
         self._watch = Watch(
             Quota.of(pool.spec.limits),
             workspace.before,
@@ -169,7 +173,7 @@ class Session:
         """The time, in seconds since the epoch, at which it is to be closed as things stand; and why."""
         end = self.created_at + self.max_lifetime
         idle_end = self.active_at + self.idle_timeout
-        if self.state is SessionState.IDLE and idle_end < end:
+        if self.state is SessionState.IDLE and not self._visits.count and idle_end < end:
             return idle_end, f"it was idle for {self.idle_timeout:g} s"
         return end, f"it reached its lifetime of {self.max_lifetime:g} s"
 
@@ -250,6 +254,26 @@ class Session:
             self._wake.set()
         await asyncio.shield(self._restarting)
 
+    @contextlib.asynccontextmanager
+    async def visit(self, *, changes: bool = False) -> AsyncIterator[KernelClient]:
+        """The living sandbox's gateway, for something beside the executions; it counts as activity.
+
+        Args:
+            changes: something is changed there: if the sandbox was replaced meanwhile, it may be lost.
+
+        Raises:
+            SessionGone, TooManyRequests, Unavailable.
+        """
+        self._expect_open()
+        try:
+            async with self._visits.visit(changes=changes) as client:
+                self._expect_open()
+                yield client
+        finally:
+            self.active_at = time.time()
+            if changes:
+                self._watch.visited()
+
     @contextlib.contextmanager
     def watch(self) -> Iterator[asyncio.Queue[Execution | None]]:
         """A queue of the executions submitted from now on; None says that the watcher fell behind."""
@@ -299,6 +323,8 @@ class Session:
                     self._displaced = False
                     with contextlib.suppress(RequestError):  # the next execution tries again
                         await self._lease.replace()
+                elif self._visits.waiting is not None:
+                    await self._visits.renew()
                 elif self._queue:
                     await self._run_next()
                 else:
@@ -323,6 +349,7 @@ class Session:
                 if self._restarting is not None:
                     await self._restart(self._restarting)
                     warm = await lease.living()
+                self._visits.end(None)  # not only when the cell has ended
                 if execution.state is ExecutionState.DONE:  # interrupted while it waited
                     return
                 state_lost, lease.state_lost = lease.state_lost, False
@@ -378,5 +405,6 @@ class Session:
         self._queue.clear()
         if self._restarting is not None and not self._restarting.done():
             self._restarting.set_exception(SessionGone(f"session {self.id} is closed: {reason}"))
+        self._visits.end(SessionGone(f"session {self.id} is closed: {reason}"))
         for watcher in self._watchers:
             watcher.put_nowait(None)

@@ -146,6 +146,25 @@ class ExecutionList(msgspec.Struct, kw_only=True):
     executions: list[ExecutionInfo]
 
 
+class FileInfo(msgspec.Struct, kw_only=True, frozen=True):
+    """Something in the workspace. `path` is relative to `/data`; `modified_at` is ISO 8601, in UTC.
+
+    `size` is in bytes. A name that is no UTF-8 has its odd bytes as lone surrogates (PEP 383).
+    """
+
+    path: str
+    kind: Literal["file", "directory", "symlink", "other"]
+    size: int
+    modified_at: str
+
+
+class FileList(msgspec.Struct, kw_only=True, frozen=True):
+    """What is in a directory, by path; `truncated` where there is more than fits."""
+
+    entries: list[FileInfo]
+    truncated: bool = False
+
+
 class ErrorBody(msgspec.Struct, kw_only=True, omit_defaults=True):
     code: str
     message: str

@@ -1,0 +1,193 @@
+"""The workspace's files over HTTP, beside the gateway's own handlers; for the broker alone.
+
+`contract` has the paths. Errors are JSON, ``{"code", "message"}``, with a code of the broker's. File
+I/O happens in the gateway's event loop, at most a chunk at a time, so that output keeps flowing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any
+
+from kernel_gateway.mixins import TokenAuthorizationMixin
+from tornado.iostream import StreamClosedError
+from tornado.web import RequestHandler, stream_request_body
+
+from . import workspace
+from .contract import ENTRIES_PATH, FILES_PATH
+from .workspace import Refused, refusing
+
+CHUNK_BYTES = 1024**2
+_STEPS = 200
+"""Files that are looked at, or removed, before others have their turn."""
+_STATUS = {"bad_request": 400, "not_found": 404, "conflict": 409, "too_large": 413}
+_RANGE = re.compile(r"bytes=(\d{0,18})-(\d{0,18})")
+_NO_LIMIT = 2**62
+"""The broker limits what is uploaded; the sandbox's own limits hold in any case."""
+
+
+class _Handler(TokenAuthorizationMixin, RequestHandler):
+    """A path of the workspace, in bytes that need not be UTF-8."""
+
+    def decode_argument(self, value: bytes, name: str | None = None) -> str:  # noqa: ARG002
+        return os.fsdecode(value)
+
+    def check_xsrf_cookie(self) -> None:
+        """There are no cookies here."""
+
+    def argument(self, name: str) -> str:
+        """One of the query, to the byte; empty if it is not there."""
+        values = self.request.query_arguments.get(name)
+        return os.fsdecode(values[-1]) if values else ""
+
+    def write_error(self, status_code: int, **kwargs: Any) -> None:
+        error = kwargs.get("exc_info", (None, None, None))[1]
+        body = {"code": "internal_error", "message": "the sandbox could not do it"}
+        if isinstance(error, Refused):
+            status_code = _STATUS[error.code]
+            body = {"code": error.code, "message": error.message}
+        self.set_status(status_code)
+        self.finish(json.dumps(body))  # in ASCII: a name may be no Unicode
+
+    def log_exception(self, typ: Any, value: Any, tb: Any) -> None:
+        if not isinstance(value, Refused | StreamClosedError):
+            super().log_exception(typ, value, tb)
+
+    def reply(self, value: object) -> None:
+        self.set_header("Content-Type", "application/json")
+        self.finish(json.dumps(value))
+
+
+@stream_request_body
+class File(_Handler):
+    """GET, PUT, DELETE; POST ?op=mkdir and ?op=move&to=PATH."""
+
+    upload: workspace.Upload | None = None
+    failure: Refused | None = None
+
+    def prepare(self) -> None:
+        super().prepare()
+        if not self._finished and self.request.method == "PUT":
+            connection: Any = self.request.connection
+            connection.set_max_body_size(_NO_LIMIT)
+            (path,) = self.path_args
+            with refusing(path):
+                self.upload = workspace.Upload(workspace.components(path))
+
+    def data_received(self, chunk: bytes) -> None:
+        if self.upload is None or self.failure is not None:
+            return  # the rest of what cannot be kept
+        try:
+            with refusing(self.path_args[0]):
+                self.upload.write(chunk)
+        except Refused as refused:
+            self.failure = refused
+
+    def on_connection_close(self) -> None:
+        super().on_connection_close()
+        self.drop_upload()
+
+    def on_finish(self) -> None:
+        self.drop_upload()
+
+    def drop_upload(self) -> None:
+        if self.upload is not None:
+            self.upload.close()
+            self.upload = None
+
+    async def get(self, path: str) -> None:
+        with refusing(path):
+            descriptor = workspace.open_file(workspace.components(path))
+        try:
+            first, size = self.head_of(os.fstat(descriptor).st_size)
+            with suppress(StreamClosedError):
+                await self.send(descriptor, first, size)
+        finally:
+            os.close(descriptor)
+
+    async def put(self, path: str) -> None:
+        if self.failure is not None:
+            raise self.failure
+        assert self.upload is not None, "made in `prepare`"
+        with refusing(path):
+            self.upload.commit()
+        self.set_status(204)
+
+    async def delete(self, path: str) -> None:
+        recursive = self.argument("recursive") == "true"
+        with refusing(path):
+            await in_turns(workspace.delete(workspace.components(path), recursive=recursive))
+        self.set_status(204)
+
+    async def post(self, path: str) -> None:
+        names = workspace.components(path)
+        if self.argument("op") == "mkdir":
+            with refusing(path):
+                workspace.make_directory(names)
+        else:
+            target = workspace.components(self.argument("to"))
+            with refusing(path):
+                workspace.move(names, target)
+        self.set_status(204)
+
+    def head_of(self, size: int) -> tuple[int, int]:
+        """Write the answer's head; returns what part of the file is to follow: its start and length."""
+        first, last = 0, size - 1
+        part = _RANGE.fullmatch(self.request.headers.get("Range", ""))
+        if part and any(part.groups()):  # RFC 9110, section 14: what is not understood is ignored
+            if part[1]:
+                first = int(part[1])
+                last = min(last, int(part[2])) if part[2] else last
+            else:
+                first = max(0, size - int(part[2]))
+            if part[1] and part[2] and int(part[2]) < first:
+                first, last = 0, size - 1
+            elif first >= size:
+                self.set_status(416)
+                self.set_header("Content-Range", f"bytes */{size}")
+                self.set_header("Content-Length", "0")
+                return 0, 0
+            else:
+                self.set_status(206)
+                self.set_header("Content-Range", f"bytes {first}-{last}/{size}")
+        self.set_header("Content-Type", "application/octet-stream")
+        self.set_header("Content-Length", str(last - first + 1))
+        return first, last - first + 1
+
+    async def send(self, descriptor: int, offset: int, left: int) -> None:
+        while left:
+            data = os.pread(descriptor, min(left, CHUNK_BYTES), offset)
+            if not data:  # it became shorter: there is no other way to say so now
+                connection: Any = self.request.connection
+                connection.stream.close()
+                return
+            self.write(data)
+            await self.flush()
+            offset += len(data)
+            left -= len(data)
+
+
+class Entries(_Handler):
+    """GET ?recursive=true: what is in a directory, or the entry of something else."""
+
+    async def get(self, path: str) -> None:
+        recursive = self.argument("recursive") == "true"
+        listed = workspace.List(workspace.components(path), recursive=recursive)
+        with refusing(path):
+            await in_turns(listed.read())
+        self.reply({"entries": listed.entries, "truncated": listed.truncated})
+
+
+ROUTES = [(f"{FILES_PATH}/(.*)", File), (f"{ENTRIES_PATH}/(.*)", Entries)]
+
+
+async def in_turns(work: Iterator[None]) -> None:
+    """Carry it out, with others in between."""
+    for number, _ in enumerate(work, 1):
+        if number % _STEPS == 0:
+            await asyncio.sleep(0)

@@ -1,0 +1,344 @@
+"""The workspace's files, reached so that nothing which user code planted there is followed or waited for.
+
+A path is walked from the workspace's root, one component at a time, each opened relative to the last
+and none through a symbolic link; what is opened at its end is a regular file, or it is refused. User
+code may move things about at any moment. That harms its own sandbox only, for this runs in it, as the
+same user: nothing can be reached from here that user code could not open itself.
+
+What may take long is a generator, so that its caller can let others run in between.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
+from secrets import token_hex
+from typing import TypedDict
+
+from . import environment
+
+MAX_PATH_BYTES = 4096
+MAX_ENTRIES = 10_000
+MAX_LISTED_CHARS = 1024**2
+"""Of all paths of a list together."""
+MAX_DEPTH = 64
+"""How deep a list goes."""
+
+_STEP = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_LOOK = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+_WRITE = os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC
+
+_KINDS = {stat.S_IFREG: "file", stat.S_IFDIR: "directory", stat.S_IFLNK: "symlink"}
+
+_REASONS: dict[int, tuple[str, str]] = {
+    errno.ENOENT: ("not_found", "there is no such file or directory"),
+    errno.ENOTDIR: ("conflict", "a part of the path is no directory; links are not followed"),
+    errno.ELOOP: ("conflict", "it is a symbolic link, and links are not followed"),
+    errno.EISDIR: ("conflict", "it is a directory"),
+    errno.EEXIST: ("conflict", "it exists already, and is no directory"),
+    errno.ENOTEMPTY: ("conflict", "the directory is not empty; pass recursive=true to delete it"),
+    errno.EACCES: ("conflict", "its permissions do not allow it; a cell can chmod it"),
+    errno.EPERM: ("conflict", "its permissions do not allow it; a cell can chmod it"),
+    errno.EROFS: ("conflict", "it is read-only: /data/shared belongs to all sessions"),
+    errno.EBUSY: ("conflict", "it is in use, or mounted there"),
+    errno.EXDEV: ("conflict", "files cannot be moved into or out of what is mounted there"),
+    errno.ENXIO: ("conflict", "it is not a regular file"),
+    errno.EINVAL: ("bad_request", "a directory cannot be moved into itself"),
+    errno.ENAMETOOLONG: ("bad_request", "the path, or a name in it, is too long"),
+    errno.ENOSPC: ("too_large", "there is no space left in the workspace; delete something"),
+    errno.EDQUOT: ("too_large", "the workspace is full; delete something"),
+    errno.EFBIG: ("too_large", "the file is larger than a sandbox may have"),
+}
+
+
+class Refused(Exception):
+    """What was asked for is not done. `code` is one of the broker's error codes."""
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+
+
+class Entry(TypedDict):
+    path: str
+    kind: str
+    size: int
+    modified_at: str
+
+
+def components(path: str) -> list[str]:
+    """The names that a path is made of; none for the workspace itself. Raises Refused."""
+    if "\0" in path:
+        raise Refused("bad_request", "a path has no NUL in it")
+    if len(os.fsencode(path)) > MAX_PATH_BYTES:
+        raise Refused("bad_request", f"a path has at most {MAX_PATH_BYTES:,} bytes")
+    if path.startswith("/"):
+        raise Refused("bad_request", "give the path relative to /data, without a leading slash")
+    names = [name for name in path.split("/") if name not in ("", ".")]
+    if ".." in names:
+        raise Refused("bad_request", "a path has no '..' in it")
+    return names
+
+
+@contextmanager
+def refusing(path: str) -> Iterator[None]:
+    """Turns what the system says of `path` into `Refused`."""
+    try:
+        yield
+    except OSError as error:
+        code, reason = _REASONS.get(error.errno or 0, ("conflict", error.strerror or "it failed"))
+        shown = path if len(path) <= 200 else f"{path[:200]}…"
+        raise Refused(code, f"{shown or '.'}: {reason}") from error
+
+
+def open_file(names: list[str]) -> int:
+    """A descriptor to read a regular file by. Raises Refused, OSError."""
+    with _parent(names) as (parent, name):
+        descriptor = os.open(name, _READ, dir_fd=parent)
+    kind = stat.S_IFMT(os.fstat(descriptor).st_mode)
+    if kind != stat.S_IFREG:
+        os.close(descriptor)
+        raise OSError(errno.EISDIR if kind == stat.S_IFDIR else errno.ENXIO, "no regular file")
+    return descriptor
+
+
+def make_directory(names: list[str]) -> None:
+    """Make a directory and those above it; one that is there already will do."""
+    with _directory(names, make=True):
+        pass
+
+
+def move(names: list[str], target: list[str]) -> None:
+    """Rename, with the directories above `target` made; a file that is there is replaced."""
+    with _parent(names) as (parent, name):
+        os.lstat(name, dir_fd=parent)  # before anything is made
+        with _parent(target, make=True) as (target_parent, target_name):
+            os.rename(name, target_name, src_dir_fd=parent, dst_dir_fd=target_parent)
+
+
+class Upload:
+    """A file that appears at its path, whole, when it is committed; before that it has no name.
+
+    Where the file system has no nameless files it has a name of its own beside its target, until
+    then. Whatever stood at the path is replaced, unless it is a directory; a link is not followed.
+    """
+
+    def __init__(self, names: list[str]) -> None:
+        self._temporary: str | None = None
+        if not names:
+            raise OSError(errno.EISDIR, "the workspace itself")
+        self._name = names[-1]
+        with _directory(names[:-1], make=True) as parent:
+            self._parent = os.dup(parent)
+        try:
+            self._check_target()
+            self._descriptor = self._open()
+        except BaseException:
+            os.close(self._parent)
+            raise
+
+    def write(self, data: bytes) -> None:
+        view = memoryview(data)
+        while view:
+            view = view[os.write(self._descriptor, view) :]
+
+    def commit(self) -> None:
+        """Give it its name."""
+        if self._temporary is None:
+            self._temporary = self._new_name()
+            source = f"/proc/self/fd/{self._descriptor}"
+            os.link(source, self._temporary, dst_dir_fd=self._parent)
+        os.rename(self._temporary, self._name, src_dir_fd=self._parent, dst_dir_fd=self._parent)
+        self._temporary = None
+
+    def close(self) -> None:
+        """Let go of it; what was not committed is gone."""
+        if self._temporary is not None:
+            with suppress(OSError):
+                os.unlink(self._temporary, dir_fd=self._parent)
+        os.close(self._descriptor)
+        os.close(self._parent)
+
+    def _check_target(self) -> None:
+        """What cannot become a file is told before anything is sent."""
+        if len(os.fsencode(self._name)) > os.fpathconf(self._parent, "PC_NAME_MAX"):
+            raise OSError(errno.ENAMETOOLONG, "the name is too long")
+        with suppress(FileNotFoundError):
+            if stat.S_ISDIR(os.lstat(self._name, dir_fd=self._parent).st_mode):
+                raise OSError(errno.EISDIR, "a directory")
+
+    def _open(self) -> int:
+        try:
+            return os.open(".", os.O_TMPFILE | _WRITE, 0o666, dir_fd=self._parent)
+        except OSError as error:
+            if error.errno not in (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL, errno.ENOENT):
+                raise
+        self._temporary = self._new_name()
+        flags = os.O_CREAT | os.O_EXCL | _WRITE
+        return os.open(self._temporary, flags, 0o666, dir_fd=self._parent)
+
+    @staticmethod
+    def _new_name() -> str:
+        return f".upload-{token_hex(8)}"
+
+
+class List:
+    """The entries at a path, by path, with what lies below directories if `recursive`.
+
+    `read` it to the end; then `entries` has them in order, and `truncated` says whether there are
+    more than fit.
+    """
+
+    def __init__(self, names: list[str], *, recursive: bool) -> None:
+        self.entries: list[Entry] = []
+        self.truncated = False
+        self._names = names
+        self._recursive = recursive
+        self._chars = 0
+
+    def read(self) -> Iterator[None]:
+        """Does it piece by piece. Raises OSError where the path itself cannot be listed."""
+        if self._names:
+            with _parent(self._names) as (parent, name):
+                status = os.lstat(name, dir_fd=parent)
+            if not stat.S_ISDIR(status.st_mode):
+                self._add("/".join(self._names), status)
+                return
+        folders = [self._names]
+        for number, folder in enumerate(folders):  # grows on the way: breadth first
+            try:
+                for name, status in _scan(folder):
+                    path = [*folder, name]
+                    if not self._add("/".join(path), status):
+                        return self._sort()
+                    if self._recursive and stat.S_ISDIR(status.st_mode):
+                        if len(path) - len(self._names) < MAX_DEPTH:
+                            folders.append(path)
+                        else:
+                            self.truncated = True
+                    yield
+            except OSError:  # removed meanwhile, or not ours to read
+                if number == 0:
+                    raise
+        return self._sort()
+
+    def _add(self, path: str, status: os.stat_result) -> bool:
+        self._chars += len(path)
+        if len(self.entries) >= MAX_ENTRIES or self._chars > MAX_LISTED_CHARS:
+            self.truncated = True
+            return False
+        self.entries.append(
+            {
+                "path": path,
+                "kind": _KINDS.get(stat.S_IFMT(status.st_mode), "other"),
+                "size": status.st_size,
+                "modified_at": _iso_time(status.st_mtime),
+            }
+        )
+        return True
+
+    def _sort(self) -> None:
+        self.entries.sort(key=lambda entry: entry["path"])
+
+
+def delete(names: list[str], *, recursive: bool) -> Iterator[None]:
+    """Remove a file, a link, an empty directory, or, if `recursive`, all below one; piece by piece.
+
+    Raises OSError. What was removed until then is gone.
+    """
+    with _parent(names) as (parent, name):
+        if not stat.S_ISDIR(os.lstat(name, dir_fd=parent).st_mode):
+            os.unlink(name, dir_fd=parent)
+            return
+        if recursive:
+            yield from _empty(parent, name)
+        os.rmdir(name, dir_fd=parent)
+
+
+def _empty(parent: int, name: str) -> Iterator[None]:
+    """Remove all that is in a directory, at any depth, with two descriptors at a time."""
+    current = os.open(name, _LOOK, dir_fd=parent)
+    above: list[tuple[str, os.stat_result]] = []
+    try:
+        while True:
+            child = None
+            with os.scandir(current) as entries:
+                for entry in entries:
+                    if entry.is_dir(follow_symlinks=False):
+                        child = entry.name
+                        break
+                    os.unlink(entry.name, dir_fd=current)
+                    yield
+            if child is not None:
+                below = os.open(child, _LOOK, dir_fd=current)
+                above.append((child, os.fstat(current)))
+            elif above:
+                child, expected = above.pop()
+                below = os.open("..", _LOOK, dir_fd=current)
+                if not os.path.samestat(os.fstat(below), expected):  # moved by user code
+                    os.close(below)
+                    raise OSError(errno.EBUSY, "moved meanwhile")
+                os.rmdir(child, dir_fd=below)
+            else:
+                return
+            os.close(current)
+            current = below
+            yield
+    finally:
+        os.close(current)
+
+
+@contextmanager
+def _directory(names: list[str], *, make: bool = False) -> Iterator[int]:
+    """A descriptor of a directory, good to open other things relative to it."""
+    descriptor = os.open(environment.WORKSPACE, _STEP)
+    try:
+        for name in names:
+            try:
+                below = os.open(name, _STEP, dir_fd=descriptor)
+            except FileNotFoundError:
+                if not make:
+                    raise
+                with suppress(FileExistsError):
+                    os.mkdir(name, dir_fd=descriptor)
+                below = os.open(name, _STEP, dir_fd=descriptor)
+            os.close(descriptor)
+            descriptor = below
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def _parent(names: list[str], *, make: bool = False) -> Iterator[tuple[int, str]]:
+    """The directory that a path's last name is in, and that name."""
+    if not names:
+        raise Refused("bad_request", "this is the workspace itself; name something in it")
+    with _directory(names[:-1], make=make) as descriptor:
+        yield descriptor, names[-1]
+
+
+def _scan(names: list[str]) -> Iterator[tuple[str, os.stat_result]]:
+    with _directory(names) as directory:
+        descriptor = os.open(".", _LOOK, dir_fd=directory)
+    try:
+        with os.scandir(descriptor) as entries:
+            for entry in entries:
+                with suppress(FileNotFoundError):  # removed meanwhile
+                    yield entry.name, entry.stat(follow_symlinks=False)
+    finally:
+        os.close(descriptor)
+
+
+def _iso_time(timestamp: float) -> str:
+    try:
+        moment = datetime.fromtimestamp(timestamp, UTC)
+    except (OverflowError, ValueError, OSError):  # user code can set any
+        moment = datetime.fromtimestamp(0, UTC)
+    return moment.isoformat(timespec="milliseconds")
