@@ -43,6 +43,7 @@ from .sessions.gate import Gate
 from .sessions.policy import Policies, Policy
 from .sessions.registries import Registries
 from .sessions.session import SessionLimits
+from .sessions.workspace import Workspaces
 from .telemetry.audited import Audited
 from .telemetry.metrics import Metrics
 from .telemetry.observer import Observers
@@ -89,11 +90,16 @@ class Broker:
         listening = (self._metrics, self._traces, Audited(self._audit))
         observer = Observers([each for each in listening if each is not None])
         gate = Gate(settings.limits.concurrent, settings.limits.queued)
+        self._workspaces = Workspaces(
+            self.backend.kept,
+            retention=settings.sessions.workspace_retention,
+            max_size=settings.sessions.workspaces_size,
+        )
         policies = Policies(
             {name: Policy(t.policy, t.policy_threshold) for name, t in settings.templates.items()}
         )
         self.registries = Registries(
-            self.pools, _session_limits(settings), gate, observer, policies
+            self.pools, _session_limits(settings), gate, self._workspaces, observer, policies
         )
         self._service = Service(
             registries=self.registries,
@@ -148,6 +154,7 @@ class Broker:
             ssl_options=tls,
         )
         self._server.add_sockets(sockets)
+        self._workspaces.start()
         for pool in self.pools.values():
             pool.start()
         if self.token is not None:
@@ -346,6 +353,8 @@ def _spec(name: str, template: TemplateSettings) -> SandboxSpec:
             processes=template.processes,
             tmp_size=template.tmp_size,
             open_files=template.open_files,
+            workspace_size=template.workspace_size,
+            workspace_files=template.workspace_files,
         ),
         imports=template.imports,
         env=template.env,

@@ -88,6 +88,11 @@ class SandboxSettings(_Section):
     tmp_size: ByteSize = _size(100 * _MIB, "Size of the private /tmp.")
     open_files: int = Field(default=1024, ge=64)
     """File descriptors of one process."""
+    workspace_size: ByteSize = _size(
+        1 * _GIB, "What a session's files may take on the disk; a cell that writes more is ended."
+    )
+    workspace_files: int = Field(default=100_000, gt=0)
+    """How many files and directories a session may have."""
     imports: tuple[str, ...] = ("pandas", "matplotlib.pyplot")
     """Modules that are loaded before a session gets the sandbox."""
     env: dict[str, str] = {}
@@ -169,6 +174,10 @@ class SessionSettings(_Section):
     """The longest timeout that a cell may ask for."""
     interrupt_grace: float = Field(default=2, gt=0)
     """How long a cell may take to react to an interrupt before its kernel is replaced."""
+    workspace_retention: float = Field(default=86400, ge=0)
+    """How long a session's files are kept after it, for a later one that names them; 0 for not at all."""
+    workspaces_size: ByteSize = Field(default=ByteSize(0), ge=0)
+    """What all kept files may take together; the oldest are removed first; 0 for no limit."""
 
 
 class LimitSettings(_Section):

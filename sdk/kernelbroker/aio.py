@@ -18,6 +18,7 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing, suppress
 from types import TracebackType
 from typing import Any, Unpack, cast
+from urllib.parse import quote
 from uuid import uuid4
 
 import msgspec
@@ -39,6 +40,7 @@ from .protocol.messages import (
     Restart,
     SessionInfo,
     Stdin,
+    WorkspaceInfo,
 )
 from .results import Collector, ExecutionResult
 
@@ -84,6 +86,8 @@ class Broker:
         session_id: str | None = None,
         *,
         template: str = "default",
+        workspace: str | None = None,
+        workspace_retention: float | None = None,
         env: dict[str, str] | None = None,
         secrets: dict[str, str] | None = None,
         cwd: str | None = None,
@@ -97,6 +101,10 @@ class Broker:
         Args:
             session_id: open this session again if it is there, else one under this id.
             template: the sandbox recipe.
+            workspace: take up the files of this workspace, and leave them there for the next session
+                that names it; the session's id is its name if not given.
+            workspace_retention: seconds to keep the files after the session, if less than the
+                broker does.
             env: environment variables of the kernel.
             secrets: the same; the broker masks their values in all output.
             cwd: working directory, relative to `/data`.
@@ -108,6 +116,8 @@ class Broker:
             # An id of our own lets a session be closed even when opening it was cancelled half-way.
             session_id=session_id or uuid4().hex,
             template=template,
+            workspace=workspace,
+            workspace_retention=workspace_retention,
             env=env or {},
             secrets=secrets or {},
             cwd=cwd,
@@ -119,7 +129,7 @@ class Broker:
 
     async def run(self, code: str, **options: Unpack[RunOptions]) -> ExecutionResult:
         """Run one cell in a sandbox of its own, gone afterwards. See `Session.run`."""
-        async with self.session() as session:
+        async with self.session(workspace_retention=0) as session:
             return await session.run(code, **options)
 
     async def stream(
@@ -127,7 +137,7 @@ class Broker:
     ) -> AsyncGenerator[events.Event, None]:
         """Stream one cell from a sandbox of its own, gone afterwards. See `Session.stream`."""
         async with (
-            self.session() as session,
+            self.session(workspace_retention=0) as session,
             aclosing(session.stream(code, **options)) as stream,
         ):
             async for event in stream:
@@ -146,6 +156,21 @@ class Broker:
         body = encode(AssessmentRequest(code=code, language=language))
         answer = await rest.call(self._address, "POST", "/api/v1/assess", self._timeout, body)
         return msgspec.convert(answer, Assessment)
+
+    async def workspaces(self) -> list[WorkspaceInfo]:
+        """The workspaces that the broker has, the one used last at the end."""
+        answer = await self._get("/api/v1/workspaces")
+        return msgspec.convert(answer["workspaces"], list[WorkspaceInfo])
+
+    async def delete_workspace(self, name: str) -> None:
+        """Remove a workspace and its files.
+
+        Raises:
+            NotFound: there is none of this name.
+            Conflict: a session has it.
+        """
+        path = f"/api/v1/workspaces/{quote(name, safe='')}"
+        await rest.call(self._address, "DELETE", path, self._timeout)
 
     async def close(self) -> None:
         """Close all sessions that were opened here and are still open."""

@@ -3,6 +3,7 @@
     kernelbroker exec 'print(1 + 1)'
     kernelbroker exec -f script.py --session work
     kernelbroker exec --result-var df < script.py
+    kernelbroker workspaces
     kernelbroker files --session work put data.csv
     kernelbroker assess script.py
     kernelbroker health
@@ -80,6 +81,9 @@ def parser() -> argparse.ArgumentParser:
     source.add_argument("code", nargs="?", help="the code; '-', or nothing, reads it from stdin")
     source.add_argument("-f", "--file", type=Path, help="read the code from a file")
     execute.add_argument("--session", metavar="ID", help="run in this session, and keep it")
+    execute.add_argument(
+        "--workspace", metavar="NAME", help="with the files of this workspace, kept afterwards"
+    )
     execute.add_argument("--language", choices=("python", "shell", "javascript"), default="python")
     execute.add_argument("--timeout", type=float, metavar="SECONDS", help="interrupt it after")
     execute.add_argument("--result-var", metavar="NAME", help="show this variable at the end")
@@ -92,6 +96,8 @@ def parser() -> argparse.ArgumentParser:
     )
     execute.add_argument("--json", action="store_true", help="print the events, one JSON a line")
 
+    workspaces = commands.add_parser("workspaces", help="list the workspaces, one JSON a line")
+    workspaces.add_argument("--delete", metavar="NAME", help="remove this one instead")
     files = commands.add_parser("files", help="list and move the files of a session")
     files.add_argument(
         "--session", metavar="ID", required=True, help="it is opened if need be, and kept"
@@ -131,14 +137,28 @@ async def run(args: argparse.Namespace) -> int:
         async with connect(args.url) as broker:
             print(json.dumps(await broker.health(), indent=2))
         return 0
+    if args.command == "workspaces":
+        async with connect(args.url) as broker:
+            if args.delete is not None:
+                await broker.delete_workspace(args.delete)
+            else:
+                for workspace in await broker.workspaces():
+                    print(encode(workspace).decode())
+        return 0
     if args.command == "files":
         async with connect(args.url) as broker, broker.session(args.session, keep=True) as session:
             await _files(session.files, args)
         return 0
     show, remark = _outputs(args)
+    retention = 0 if args.session is None and args.workspace is None else None
     async with (
         connect(args.url) as broker,
-        broker.session(args.session, keep=args.session is not None) as session,
+        broker.session(
+            args.session,
+            workspace=args.workspace,
+            workspace_retention=retention,
+            keep=args.session is not None,
+        ) as session,
     ):
         with _interrupting(session, remark):
             return await _execute(session, args, show)

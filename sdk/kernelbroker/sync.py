@@ -24,7 +24,7 @@ from .options import ExecutionOptions, RunOptions
 from .portal import Portal, in_caller
 from .protocol import events
 from .protocol.findings import Assessment, Language
-from .protocol.messages import SessionInfo
+from .protocol.messages import SessionInfo, WorkspaceInfo
 from .results import ExecutionResult
 
 
@@ -49,6 +49,8 @@ class Broker:
         session_id: str | None = None,
         *,
         template: str = "default",
+        workspace: str | None = None,
+        workspace_retention: float | None = None,
         env: dict[str, str] | None = None,
         secrets: dict[str, str] | None = None,
         cwd: str | None = None,
@@ -60,6 +62,8 @@ class Broker:
         session = self._aio.session(
             session_id,
             template=template,
+            workspace=workspace,
+            workspace_retention=workspace_retention,
             env=env,
             secrets=secrets,
             cwd=cwd,
@@ -86,6 +90,12 @@ class Broker:
 
     def assess(self, code: str, language: Language = "python") -> Assessment:
         return self._portal.call(self._aio.assess(code, language))
+
+    def workspaces(self) -> list[WorkspaceInfo]:
+        return self._portal.call(self._aio.workspaces())
+
+    def delete_workspace(self, name: str) -> None:
+        self._portal.call(self._aio.delete_workspace(name))
 
     def close(self) -> None:
         """Close all open sessions, and end the thread."""

@@ -14,6 +14,8 @@ PATHS = [
     ("GET", "/api/v1/sessions"),
     ("POST", "/api/v1/sessions"),
     ("DELETE", "/api/v1/sessions/x"),
+    ("GET", "/api/v1/workspaces"),
+    ("DELETE", "/api/v1/workspaces/x"),
     ("GET", "/api/v1/pool/status"),
     ("GET", "/api/v1/ws"),
     ("GET", "/api/v1/no/such/path"),

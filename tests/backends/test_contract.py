@@ -30,6 +30,8 @@ from kernelbroker_server.backends.base import (
 )
 from kernelbroker_server.backends.docker_ways import Transport
 from kernelbroker_server.backends.inside import GATEWAY_COMMAND
+from kernelbroker_server.backends.kept import KeptWorkspace, Record
+from kernelbroker_server.backends.usage import measure
 from kernelbroker_server.kernels.endpoint import TcpEndpoint
 
 from .probes import (
@@ -342,6 +344,67 @@ for pid in children:
     assert 20 < count < 40
 
 
+async def test_no_file_is_larger_than_the_workspace(backend: Backend) -> None:
+    """A single file ends where the workspace may, at once and with an error that names it."""
+    limits = Limits(workspace_size=3 * MIB)
+    sandbox = await backend.launch("one", SandboxSpec(limits=limits))
+    source = """
+def fill():
+    with open("/data/large", "wb", buffering=0) as file:
+        while True:
+            file.write(bytes(1 << 20))
+result = [attempt(fill), os.path.getsize("/data/large") >> 20]"""
+    assert await ask(sandbox, source) == ["EFBIG", 3]
+
+
+async def test_a_hostile_workspace_is_measured_and_kept(backend: Backend, tmp_path: Path) -> None:
+    """Whatever user code made of its files, they are counted, moved to the next sandbox and removed."""
+    victim = tmp_path / "victim"
+    victim.write_text("stays")
+    one = await backend.launch("one", SandboxSpec())
+    source = """
+os.symlink(victim, "/data/file")
+os.symlink("/", "/data/root")
+os.mkfifo("/data/pipe")
+socket.socket(socket.AF_UNIX).bind("/data/socket")
+open("/data/new\\nline \u6570", "w").close()
+for number in range(1000):
+    open(f"/data/{number}", "w").close()
+for number in range(100):
+    os.link("/data/0", f"/data/link{number}")
+os.mkdir("/data/closed")
+open("/data/closed/file", "w").write("x" * 100_000)
+os.chmod("/data/closed", 0)
+os.chdir("/data")
+for _ in range(300):
+    os.mkdir("deeper")
+    os.chdir("deeper")
+os.chdir("/data")
+os.chmod("/data", 0)"""
+    await ask(one, source, victim=str(victim))
+    usage = measure(one.workspace, 10**6)
+    assert usage.files == 5 + 1000 + 2 + 300
+    assert 100_000 <= usage.size < 50 * MIB
+
+    kept = KeptWorkspace.claim(backend.kept, Record(tenant="t", name="n"))
+    kept.take(one.workspace, mounts=False)
+    await backend.remove(one)
+    assert kept.has_files()
+    two = await backend.launch("two", SandboxSpec())
+    kept.give(two.workspace)
+    source = """
+os.chmod("/data/closed", 0o700)
+result = [len(os.listdir("/data")), os.path.getsize("/data/closed/file")]"""
+    assert await ask(two, source) == [5 + 1000 + 100 + 2, 100_000]
+    assert measure(two.workspace, 10**6).files == usage.files
+    kept.take(two.workspace, mounts=False)
+    await backend.remove(two)
+    await kept.remove()
+    assert list(backend.kept.iterdir()) == []
+    backend.kept.rmdir()
+    assert victim.read_text() == "stays"
+
+
 async def test_files_in_memory_are_bounded(sandbox: Sandbox) -> None:
     """What can be written outside the workspace ends at its size."""
     source = """
@@ -375,7 +438,7 @@ async def test_resource_limits_stay(sandbox: Sandbox) -> None:
 import resource
 result = [resource.getrlimit(kind) for kind in
           (resource.RLIMIT_NOFILE, resource.RLIMIT_FSIZE, resource.RLIMIT_CORE)]"""
-    assert await ask(sandbox, source) == [[100, 100], [4 * 1024**3] * 2, [0, 0]]
+    assert await ask(sandbox, source) == [[100, 100], [1024**3] * 2, [0, 0]]
 
 
 async def test_cpus(backend: Backend) -> None:
@@ -533,7 +596,8 @@ async def test_describe(backend: Backend) -> None:
     assert json.loads(json.dumps(description)) == description
     assert description["isolation"] == backend.isolation
     assert backend.isolation is not Isolation.PROCESS
-    assert set(description["limits"]) == {"cpus", "memory", "processes", "tmp_size", "open_files"}  # type: ignore[call-overload]
+    enforced = {"cpus", "memory", "processes", "tmp_size", "open_files", "workspace"}
+    assert set(description["limits"]) == enforced  # type: ignore[call-overload]
 
 
 BROKER = """

@@ -53,6 +53,7 @@ class FakeBackend(Backend):
 
     def __init__(self, root: Path) -> None:
         self.root = root
+        self.kept = root / ".workspaces"
         self.scripts: dict[str, Script] = {"die": self._die}
         self.live: dict[str, FakeSandbox] = {}
         self.launched = 0

@@ -29,6 +29,7 @@ class ExecBody(ExecutionRequest):
 
     session_id: Identifier | None = None
     template: str = "default"
+    workspace: Identifier | None = None
 
     def request(self) -> ExecutionRequest:
         fields = ExecutionRequest.__struct_fields__
@@ -110,8 +111,14 @@ class Exec(StreamingHandler):
     ) -> tuple[Session, Execution]:
         """The execution, of now or, under an Idempotency-Key, of an earlier request."""
         registry, key = self.registry, self.idempotency_key()
-        options = SessionOptions(session_id=session_id or asked.session_id, template=asked.template)
+        options = SessionOptions(
+            session_id=session_id or asked.session_id,
+            template=asked.template,
+            workspace=asked.workspace,
+        )
         ephemeral = options.session_id is None
+        if ephemeral and options.workspace is None:
+            options.workspace_retention = 0
 
         async def submit() -> tuple[Session, Execution]:
             if session_id is not None:

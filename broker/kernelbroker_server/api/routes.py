@@ -9,7 +9,7 @@ import msgspec
 from kernelbroker.protocol.messages import Identifier
 from tornado.web import Application, RequestHandler
 
-from . import executions, files, risk, sessions, status
+from . import executions, files, risk, sessions, status, workspaces
 from .base import MAX_BODY_BYTES, Service, UnknownPath
 from .contract import document
 from .websocket import SessionSocket
@@ -19,12 +19,14 @@ _ONE = f"{_PREFIX}/sessions/{{session_id}}"
 _PATTERNS = {
     "session_id": "[A-Za-z0-9_.-]{1,64}",
     "execution_id": "[A-Za-z0-9_.-]{1,64}",
+    "workspace": "[A-Za-z0-9_.-]{1,64}",
     "path": ".*",
 }
 """What may stand for each name in braces; what it must be, the handlers see to."""
 _TYPES = {
     "session_id": Annotated[Identifier, msgspec.Meta(description="of the session")],
     "execution_id": Annotated[Identifier, msgspec.Meta(description="of the execution")],
+    "workspace": Annotated[Identifier, msgspec.Meta(description="its name")],
     "path": Annotated[str, msgspec.Meta(description="in the workspace, relative to /data")],
 }
 _PING_INTERVAL_S = 20
@@ -42,6 +44,8 @@ ROUTES: list[tuple[str, type[RequestHandler]]] = [
     (f"{_ONE}/executions/{{execution_id}}/events", executions.ExecutionEvents),
     (f"{_ONE}/files", files.Files),
     (f"{_ONE}/files/{{path}}", files.OneFile),
+    (f"{_PREFIX}/workspaces", workspaces.Workspaces),
+    (f"{_PREFIX}/workspaces/{{workspace}}", workspaces.OneWorkspace),
     (f"{_PREFIX}/pool/status", status.Pools),
     (f"{_PREFIX}/ws", SessionSocket),
     (f"{_PREFIX}/openapi.json", status.Contract),

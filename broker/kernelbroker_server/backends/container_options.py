@@ -15,7 +15,7 @@ from typing import Any
 from kernelbroker_kernel.contract import TOKEN_VARIABLE, WORKSPACE
 
 from .base import Limits, SandboxSpec
-from .inside import HOME, MAX_FILE_BYTES, TMP, WAY_OUT, environment, gateway_argv
+from .inside import HOME, TMP, WAY_OUT, environment, gateway_argv, max_file_bytes
 from .internal_network import NO_RESOLVER, PORT
 
 LABEL_BROKER = "kernelbroker.broker"
@@ -154,7 +154,7 @@ def _limits(limits: Limits) -> dict[str, Any]:
             {"Name": name, "Soft": value, "Hard": value}
             for name, value in (
                 ("core", 0),
-                ("fsize", MAX_FILE_BYTES),
+                ("fsize", max_file_bytes(limits)),
                 ("nofile", limits.open_files),
             )
         ],

@@ -26,12 +26,13 @@ from .base import (
     SandboxSpec,
 )
 from .container_options import LABEL_BROKER, LABEL_DATA, LABEL_SANDBOX
-from .directories import Directories
+from .directories import Directories, kept_below
 from .docker_sandbox import DockerSandbox, Ground
 from .docker_ways import AUTO, GVISOR, Asked, Transport, Way, Ways
 from .engine import Engine, EngineError, Event, Missing
 from .inside import GATEWAY_COMMAND, UID
 from .internal_network import InternalNetwork
+from .kept import rescue
 from .open_network import OpenNetwork
 from .roster import Roster
 
@@ -73,6 +74,7 @@ class DockerBackend(Backend):
         self._image = image
         self._data_dir = data_dir
         self._run_dir = run_dir
+        self.kept = kept_below(data_dir)
         self._engine = Engine(host)
         self._asked = Asked(image, runtime, transport)
         self._way = Way(runtime)
@@ -173,6 +175,7 @@ class DockerBackend(Backend):
                 "processes": enforced("PidsLimit"),
                 "tmp_size": "tmpfs",
                 "open_files": "rlimit",
+                "workspace": "watched",
             },
         }
 
@@ -224,4 +227,5 @@ class DockerBackend(Backend):
                 await ground.engine.remove_network(network["Name"])
                 await InternalNetwork(ground.engine, broker_id).remove()  # and what goes with it
         for directories in dead.values():
-            await directories.remove()
+            if await asyncio.to_thread(rescue, directories):
+                await directories.remove()

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from kernelbroker_kernel.contract import GATEWAY_MODULE, PROXY_PORT
 
-from .base import Network, SandboxSpec
+from .base import Limits, Network, SandboxSpec
 
 HOME = Path("/home/sandbox")
 TMP = Path("/tmp")
@@ -16,8 +16,7 @@ ENVIRONMENT = Path("/opt/kernelbroker/env")
 WAY_OUT = Path("/run/kernelbroker.egress")
 """Where the broker's proxy listens, in a sandbox that may use it; nobody inside can replace it."""
 UID = 1000
-MAX_FILE_BYTES = 4 * 1024**3
-"""No single file grows beyond this (RLIMIT_FSIZE)."""
+_MAX_FILE_BYTES = 4 * 1024**3
 
 GATEWAY_COMMAND = ("-P", "-m", GATEWAY_MODULE)
 """What Python is given to run; tests run something smaller. Without -P the gateway would look for its
@@ -29,6 +28,11 @@ _PROXY = {
     **dict.fromkeys(("http_proxy", "HTTP_PROXY", "https_proxy", "HTTPS_PROXY"), _PROXY_URL),
     **dict.fromkeys(("no_proxy", "NO_PROXY"), "localhost,127.0.0.1,::1"),
 }
+
+
+def max_file_bytes(limits: Limits) -> int:
+    """No single file grows beyond this (RLIMIT_FSIZE)."""
+    return min(_MAX_FILE_BYTES, limits.workspace_size)
 
 
 def gateway_argv(

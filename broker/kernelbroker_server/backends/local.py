@@ -2,7 +2,7 @@
 
 Where no jail can be had, and that is not insisted on, a sandbox is a plain process. Limits are held
 by control groups where they are writable; memory by a watchdog otherwise, the number of processes
-by RLIMIT_NPROC. What a workspace takes on the disk is not limited here.
+by RLIMIT_NPROC. What a workspace takes on the disk the sessions watch.
 """
 
 from __future__ import annotations
@@ -28,9 +28,10 @@ from .base import (
     SandboxSpec,
 )
 from .cgroups import ROOT, Cgroups
-from .directories import Directories
+from .directories import Directories, kept_below
 from .host import Host
 from .inside import GATEWAY_COMMAND
+from .kept import rescue
 from .local_sandbox import Ground, LocalSandbox
 from .roster import Roster
 
@@ -78,6 +79,7 @@ class LocalBackend(Backend):
         self._kernel_python = kernel_python
         self._data_dir = data_dir
         self._run_dir = run_dir
+        self.kept = kept_below(data_dir)
         self._require_isolation = require_isolation
         self._sandbox_uid = sandbox_uid
         self._proxy = proxy or Proxy()
@@ -141,6 +143,7 @@ class LocalBackend(Backend):
                 "processes": enforced_by("pids") or ("rlimit" if jailed else "none"),
                 "tmp_size": "tmpfs" if jailed else "none",
                 "open_files": "rlimit",
+                "workspace": "watched",
             },
         }
 
@@ -164,7 +167,8 @@ class LocalBackend(Backend):
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
             await Cgroups.reap(dead.broker_id, self._cgroup_root)
-            await dead.remove()
+            if await asyncio.to_thread(rescue, dead):
+                await dead.remove()
 
     async def _try_jail(self, host: Host) -> str | None:
         """Run Python in a real jail; returns what went wrong."""

@@ -23,7 +23,7 @@ from .cgroups import Cgroups
 from .directories import Directories, remove_tree
 from .ends import end_of
 from .host import Host
-from .inside import MAX_FILE_BYTES
+from .inside import max_file_bytes
 from .roster import OwnSandbox
 from .sockets import listen
 from .way_out import WayOut
@@ -174,7 +174,7 @@ def rlimits(limits: Limits, isolation: Isolation) -> dict[int, int]:
     """Values by `resource.RLIMIT_*`; not of address space, of which numpy reserves far too much."""
     values = {
         resource.RLIMIT_CORE: 0,
-        resource.RLIMIT_FSIZE: MAX_FILE_BYTES,
+        resource.RLIMIT_FSIZE: max_file_bytes(limits),
         resource.RLIMIT_NOFILE: limits.open_files,
     }
     if isolation is Isolation.BUBBLEWRAP:  # elsewhere it would count all that its user runs

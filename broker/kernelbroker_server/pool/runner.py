@@ -90,7 +90,7 @@ class Pool:
     ) -> None:
         self.acquire_timeout = acquire_timeout
         self._backend = backend
-        self._spec = spec
+        self.spec = spec
         self._launch_timeout = launch_timeout
         self._state = PoolState(limits, lambda: secrets.token_hex(6))
         self._sandboxes: dict[str, WarmSandbox] = {}
@@ -230,7 +230,7 @@ class Pool:
             self._carry_out(self._state.launched(name))
 
     async def _launch_and_warm(self, name: str) -> WarmSandbox:
-        sandbox = await self._backend.launch(name, self._spec)
+        sandbox = await self._backend.launch(name, self.spec)
         client: KernelClient | None = None
         try:
             opening = asyncio.ensure_future(

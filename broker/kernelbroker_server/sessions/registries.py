@@ -12,6 +12,7 @@ from .gate import Gate
 from .policy import Policies
 from .registry import Registry
 from .session import SessionLimits
+from .workspace import Workspaces
 
 
 class Registries:
@@ -25,10 +26,12 @@ class Registries:
         pools: Mapping[str, Pool],
         limits: SessionLimits,
         gate: Gate,
+        workspaces: Workspaces,
         observer: Observer | None = None,
         policies: Policies | None = None,
     ) -> None:
         self.gate = gate
+        self._workspaces = workspaces
         self.stopping = False
         self._pools = pools
         self._limits = limits
@@ -48,6 +51,7 @@ class Registries:
                 self.gate.of(tenant),
                 self._observer,
                 self._policies.of(tenant),
+                self._workspaces,
             )
             registry.stopping = self.stopping
             self._by_tenant[tenant.name] = registry
@@ -74,3 +78,4 @@ class Registries:
         self.stopping = True
         self.gate.close()
         await asyncio.gather(*(registry.stop(reason) for registry in self))
+        await self._workspaces.stop()

@@ -28,6 +28,7 @@ from .gate import Door
 from .policy import Policies
 from .repeats import Repeats
 from .session import Session, SessionLimits
+from .workspace import Workspaces
 
 _REMEMBERED_S = 3600.0
 """How long a closed session answers why it is gone."""
@@ -53,9 +54,11 @@ class Registry:
         door: Door,
         observer: Observer,
         policies: Policies,
+        workspaces: Workspaces,
     ) -> None:
         self.tenant = tenant
         self.door = door
+        self.workspaces = workspaces
         self._policies = policies
         self.limits = limits
         self._observer = observer
@@ -190,6 +193,13 @@ class Registry:
 
     async def _open(self, session_id: str, options: SessionOptions) -> Session:
         pool = self._pools[options.template]
+        workspace = await self.workspaces.claim(
+            self.tenant.name,
+            session_id,
+            name=options.workspace,
+            retention=options.workspace_retention,
+            timeout=pool.acquire_timeout,
+        )
         session = Session(
             session_id,
             options,
@@ -200,6 +210,8 @@ class Registry:
             self._executed,
             self._leased,
             self._policies,
+            workspace,
+            self.workspaces.measure,
         )
         await session.open()
         self._sessions[session_id] = session
@@ -226,6 +238,11 @@ class Registry:
         if session.options.template != options.template:
             raise Conflict(
                 f"session {session.id} has the template {session.options.template!r}; "
+                "choose another session_id"
+            )
+        if options.workspace not in (None, session.workspace):
+            raise Conflict(
+                f"session {session.id} has the workspace {session.workspace!r}; "
                 "choose another session_id"
             )
         return session

@@ -12,8 +12,10 @@ import enum
 import logging
 import time
 from collections import OrderedDict, deque
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TypeAlias
 
 import msgspec
 from kernelbroker.protocol.errors import (
@@ -26,6 +28,7 @@ from kernelbroker.protocol.errors import (
 from kernelbroker.protocol.findings import Assessment
 from kernelbroker.protocol.messages import ExecutionRequest, SessionOptions
 
+from ..backends.usage import Usage
 from ..kernels.client import KernelClient
 from ..kernels.outputs import OutputLimits
 from ..pool.runner import Pool
@@ -34,9 +37,13 @@ from .execution import Abort, Execution, ExecutionState
 from .gate import Door
 from .lease import Lease
 from .policy import Policies
+from .quota import Quota, Watch
 from .visits import Visits
+from .workspace import Workspace
 
 logger = logging.getLogger(__name__)
+
+Measure: TypeAlias = Callable[[Path, int], Awaitable[Usage]]
 
 _HISTORY = 100
 """Executions that a session remembers."""
@@ -88,6 +95,8 @@ class Session:
         on_executed: Callable[[Session, Execution], None],
         on_lease: Callable[[Session, str, float], None],
         policies: Policies,
+        workspace: Workspace,
+        measure: Measure,
     ) -> None:
         self.id = self.scope = session_id
         self.options = options
@@ -106,8 +115,20 @@ class Session:
         self._running: Execution | None = None
         self._wake = asyncio.Event()
         self._restarting: asyncio.Future[None] | None = None
-        self._lease = Lease(pool, options, lambda *facts: on_lease(self, *facts))
+        self.workspace = workspace.name
+        self._lease = Lease(pool, options, workspace, lambda *facts: on_lease(self, *facts))
         self._visits = Visits(self._lease, self._wake)
+        self._watch = Watch(
+            Quota.of(pool.spec.limits),
+            workspace.before,
+            measure=measure,
+            workspace=lambda: self._lease.workspace,
+            running=lambda: self._running,
+            replace=self._displace,
+            grace=limits.interrupt_grace,
+        )
+        self._watching: asyncio.Task[None] | None = None
+        self._displaced = False
         self._worker: asyncio.Task[None] | None = None
         self._watchers: set[asyncio.Queue[Execution | None]] = set()
 
@@ -120,8 +141,13 @@ class Session:
             TooManyRequests, Unavailable: there is no sandbox to be had.
             BadRequest: the kernel refused `env` or `cwd`.
         """
-        await self._lease.acquire()
+        try:
+            await self._lease.acquire()
+        except BaseException:
+            await self._lease.release()
+            raise
         self._worker = asyncio.create_task(self._work(), name=f"session {self.id}")
+        self._watching = asyncio.create_task(self._watch.run(), name=f"session {self.id} watch")
 
     async def close(self, reason: str) -> None:
         """End the session: running and waiting executions get their results, the sandbox goes."""
@@ -284,6 +310,8 @@ class Session:
                 yield client
         finally:
             self.active_at = time.time()
+            if changes:
+                self._watch.visited()
 
     @contextlib.contextmanager
     def watch(self) -> Iterator[asyncio.Queue[Execution | None]]:
@@ -330,6 +358,10 @@ class Session:
             while self.closed_reason is None:
                 if self._restarting is not None:
                     await self._restart(self._restarting)
+                elif self._displaced:
+                    self._displaced = False
+                    with contextlib.suppress(RequestError):  # the next execution tries again
+                        await self._lease.replace()
                 elif self._visits.waiting is not None:
                     await self._visits.renew()
                 elif self._queue:
@@ -342,6 +374,8 @@ class Session:
             self.closed_reason = self.closed_reason or "a fault of the broker's own"
             self._on_closed(self, self.closed_reason)
         finally:
+            if self._watching is not None:
+                self._watching.cancel()
             self._end()
             await self._lease.release()
 
@@ -358,9 +392,13 @@ class Session:
                 if execution.state is ExecutionState.DONE:  # interrupted while it waited
                     return
                 state_lost, lease.state_lost = lease.state_lost, False
+                self._watch.begin()
                 with bound(**execution.ids):
                     usable = await execution.run(
-                        warm, grace=self.limits.interrupt_grace, state_lost=state_lost
+                        warm,
+                        grace=self.limits.interrupt_grace,
+                        state_lost=state_lost,
+                        remark=self._watch.before_result,
                     )
         except RequestError as exc:  # no sandbox to be had; the next execution tries again
             execution.reject(type(exc).__name__, exc.message)
@@ -374,6 +412,7 @@ class Session:
         finally:
             self._running = None
             self.active_at = time.time()
+            self._watch.end()
         if not usable and self.closed_reason is None:
             with contextlib.suppress(RequestError):
                 await lease.replace()
@@ -391,6 +430,11 @@ class Session:
         finally:  # otherwise `_end` answers, for the session ends
             self._lease.state_lost = False  # it was asked for
             self.active_at = time.time()
+
+    def _displace(self) -> None:
+        """End whatever runs in the background; the next result says that the state is lost."""
+        self._displaced = True
+        self._wake.set()
 
     def _end(self) -> None:
         reason = self.closed_reason or "the broker is shutting down"

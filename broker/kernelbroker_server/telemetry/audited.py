@@ -11,7 +11,12 @@ class Audited(Observer):
         self._audit = audit
 
     def request_ended(
-        self, tenant: str | None, method: str, route: str, status: int, seconds: float  # noqa: ARG002
+        self,
+        tenant: str | None,
+        method: str,
+        route: str,
+        status: int,
+        seconds: float,  # noqa: ARG002
     ) -> None:
         if status in (401, 403):
             self._audit.record(

@@ -21,9 +21,11 @@ Cause: TypeAlias = Literal[
     "kernel_died",
     "sandbox_lost",
     "output_limit",
+    "quota_exceeded",
     "rejected",
 ]
-"""Why an execution failed. Only `exception`, `timeout` and `interrupted` can leave the state intact."""
+"""Why an execution failed. Only `exception`, `timeout`, `interrupted` and `quota_exceeded`
+(the workspace holds too much) can leave the state intact."""
 
 
 class EventBase(msgspec.Struct, tag_field="type", kw_only=True):

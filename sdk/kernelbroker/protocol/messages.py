@@ -31,6 +31,10 @@ class SessionOptions(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     Attributes:
         session_id: reuse this session, or open one under this id if there is none.
         template: the sandbox recipe.
+        workspace: get the files of this workspace, and leave them there; the session's id is its
+            name if absent. One session has it at a time.
+        workspace_retention: seconds to keep the workspace after the session, if less than the
+            broker's own; with 0 it is gone, if nobody gives a name to it.
         env: environment variables for the kernel.
         secrets: the same, whose values are masked in all that executions bring.
         cwd: working directory inside the sandbox; relative to `/data`.
@@ -41,6 +45,8 @@ class SessionOptions(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
     session_id: Identifier | None = None
     template: str = "default"
+    workspace: Identifier | None = None
+    workspace_retention: Annotated[float, msgspec.Meta(ge=0)] | None = None
     env: dict[str, str] = {}
     secrets: dict[str, str] = {}
     cwd: str | None = None
@@ -94,6 +100,7 @@ class SessionInfo(msgspec.Struct, kw_only=True):
     session_id: str
     state: SessionState
     template: str
+    workspace: str = ""
     isolation: str
     created_at: str
     last_active_at: str
@@ -103,6 +110,27 @@ class SessionInfo(msgspec.Struct, kw_only=True):
     queued: int
     restarts: int
     metadata: dict[str, Any] = {}
+
+
+class WorkspaceInfo(msgspec.Struct, kw_only=True):
+    """A workspace. Times are ISO 8601 in UTC.
+
+    Attributes:
+        size, files: bytes on the disk and files with directories; null while a session has it.
+        expires_at: when it is removed; null while a session has it.
+        session_id: of the session that has it, or null.
+    """
+
+    name: str
+    size: int | None = None
+    files: int | None = None
+    last_used_at: str
+    expires_at: str | None = None
+    session_id: str | None = None
+
+
+class WorkspaceList(msgspec.Struct, kw_only=True):
+    workspaces: list[WorkspaceInfo]
 
 
 class SessionList(msgspec.Struct, kw_only=True):
