@@ -198,7 +198,16 @@ def _pool(name: str, template: TemplateSettings, backend: Backend) -> Pool:
         allow=template.allow,
     )
     pool = template.pool
-    limits = PoolLimits(pool.min_size, pool.max_size, pool.max_waiters, pool.max_launches)
+    limits = PoolLimits(
+        min_size=pool.min_size,
+        max_size=pool.max_size,
+        max_waiters=pool.max_waiters,
+        max_launches=pool.max_launches,
+        scale_up_threshold=pool.scale_up_threshold,
+        scale_down_threshold=pool.scale_down_threshold,
+        container_ttl=pool.container_ttl,
+        health_check_interval=pool.health_check_interval,
+    )
     return Pool(
         backend,
         spec,

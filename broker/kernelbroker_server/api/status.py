@@ -11,11 +11,13 @@ from .base import ApiHandler, Authenticated
 
 
 class PoolStatus(ApiHandler):
-    """GET /api/v1/pool/status: all pools together, and each template's."""
+    """GET /api/v1/pool/status: all pools together, and each template's with its details."""
 
     async def get(self) -> None:
         pools = self.service.pools
-        each = {name: asdict(pool.status()) for name, pool in pools.items()}
+        each = {
+            name: asdict(pool.status()) | asdict(pool.details()) for name, pool in pools.items()
+        }
         self.reply({**_sum(pools), "templates": each})
 
 

@@ -12,6 +12,7 @@ from kernelbroker_kernel.contract import EXIT_GATEWAY_FAILED
 
 from ..kernels.endpoint import UnixEndpoint
 from .base import EndCause, LaunchError, SandboxEnd, SandboxSpec
+from .cgroups import memory_in_use
 from .container_options import (
     LABEL_BROKER,
     LABEL_DATA,
@@ -100,6 +101,14 @@ class DockerSandbox(OwnSandbox):
             await ground.engine.start(place.name)
         except (OSError, EngineError) as error:
             raise LaunchError(f"The container could not be started: {error}") from error
+
+    async def memory(self) -> int | None:
+        try:
+            told = await self._ground.engine.memory(self._place.name)
+        except EngineError as error:
+            log.debug("How much memory sandbox %s uses is not known: %s", self.id, error)
+            return None
+        return memory_in_use(told["usage"], told["stats"]) if "stats" in told else None
 
     async def close(self) -> bool:
         """End it and remove all that belongs to it; tells whether everything is gone."""

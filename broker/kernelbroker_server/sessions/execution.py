@@ -22,7 +22,7 @@ from ..kernels.client import ChannelClosed
 from ..kernels.execution import CellExecution, Phase
 from ..kernels.framing import Incoming, Outgoing
 from ..kernels.outputs import OutputLimits
-from ..pool.runner import WarmSandbox, first_of
+from ..pool.warm import WarmSandbox, first_of
 from .journal import Journal
 
 _END_NAMES = {

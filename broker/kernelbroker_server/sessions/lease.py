@@ -9,8 +9,9 @@ from kernelbroker.protocol.messages import SessionOptions
 from kernelbroker_kernel.contract import CONFIGURE_CODE
 
 from ..kernels.client import ChannelClosed
-from ..pool.runner import AcquireTimeout, Pool, PoolClosed, WarmSandbox, run_silently
+from ..pool.runner import AcquireTimeout, Pool, PoolClosed
 from ..pool.state import PoolFull
+from ..pool.warm import WarmSandbox, run_silently
 from .workspace import HeldFiles
 
 
