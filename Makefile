@@ -41,7 +41,7 @@ check: $(BROKER)/.dev $(KERNEL)/.made ## Style, types, layers, packaging
 	$(BROKER)/bin/python .ci/check_wheel.py
 
 bench: $(BROKER)/.dev $(KERNEL)/.made ## The figures that the README quotes
-	@for file in roundtrip lease stream; do $(BROKER)/bin/python benchmarks/$$file.py || exit 1; done
+	@for file in roundtrip lease stream pool; do $(BROKER)/bin/python benchmarks/$$file.py || exit 1; done
 
 lock: $(BROKER)/.dev ## Pin kernel_image/requirements.txt anew from requirements.in
 	$(BROKER)/bin/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \

@@ -362,7 +362,7 @@ async def test_check_of_a_healthy_one(backend: FakeBackend, clock: Clock) -> Non
         pool.release(warm)
 
 
-@pytest.mark.parametrize("how", ["deaf", "dies", "too much memory", "no telling"])
+@pytest.mark.parametrize("how", ["deaf", "dies", "too much memory", "surprises", "no telling"])
 async def test_unhealthy_one_is_replaced(
     backend: FakeBackend, clock: Clock, how: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -372,6 +372,8 @@ async def test_unhealthy_one_is_replaced(
         (sick,) = backend.live.values()
         if how in ("deaf", "dies"):
             sick.gateway.scripts = {"pass": deaf if how == "deaf" else dies_when_asked}
+        elif how == "surprises":
+            monkeypatch.setattr(sick, "memory", None)
         else:
             limit = SandboxSpec().limits.memory
             sick.memory_used = limit * 91 // 100 if how == "too much memory" else None

@@ -1,4 +1,4 @@
-"""Carries out what the pool's rules decide: launches, warms, hands over and removes sandboxes.
+"""Carries out what the pool's rules decide: launches, warms, checks, hands over, removes sandboxes.
 
 A lease is a change of owner in memory. All I/O is done in tasks of the pool's own, so that whoever
 acquires or releases waits for nothing but its turn, and may be cancelled at any moment.
@@ -217,7 +217,12 @@ class Pool:
     def _spawn(self, name: str, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work, name=name)
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            logger.error("the pool's task %r failed", task.get_name(), exc_info=error)
 
     async def _launch(self, name: str) -> None:
         try:
@@ -279,7 +284,11 @@ class Pool:
 
     async def _check(self, name: str) -> None:
         """Ask an idle sandbox something trivial; one that is not well is replaced."""
-        complaint = await complaint_of(self._sandboxes[name], self._spec.limits.memory)
+        try:
+            complaint = await complaint_of(self._sandboxes[name], self._spec.limits.memory)
+        except Exception as exc:
+            logger.exception("checking a sandbox failed in an unforeseen way")
+            complaint = f"its check failed: {type(exc).__name__}"
         if complaint and self._state.is_checking(name):
             logger.warning("sandbox %s is replaced: %s", name, complaint)
         self._carry_out(self._state.checked(name, healthy=not complaint))
