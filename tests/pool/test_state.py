@@ -232,7 +232,9 @@ class PoolMachine(RuleBasedStateMachine):
 
     def all_goes_well(self) -> None:
         """Carry out whatever is to be done until nothing is."""
-        while self.launching or self.checking or self.removing:
+        for _ in range(100):
+            if not (self.launching or self.checking or self.removing):
+                return
             for name in list(self.launching):
                 self.launching.remove(name)
                 self.idle.append(name)
@@ -245,17 +247,20 @@ class PoolMachine(RuleBasedStateMachine):
                 self.removing.remove(name)
                 self.carry_out(self.state.removed(name))
             self.holds()
+        raise AssertionError("there is always something more to do")
 
     def settles(self) -> None:
         """Left in peace, everybody is served, and the pool comes to be of its smallest size."""
         limits = self.state.limits
-        while self.waiting or self.urgent or self.leased:
+        for _ in range(2 * self.state.waiters + 2):
             for name in list(self.leased):
                 self.leased.remove(name)
                 self.carry_out(self.state.release(name))
             self.now += LONG_S
             self.carry_out(self.state.tick(self.now))
             self.all_goes_well()
+        assert not self.waiting
+        assert not self.urgent
         for _ in range(limits.max_size + 2):
             self.now += 10.0
             self.carry_out(self.state.tick(self.now))
