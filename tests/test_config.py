@@ -72,6 +72,7 @@ def test_file_named_by_the_environment(tmp_path: Path, monkeypatch: pytest.Monke
         ("[pol]\nmin_size = 1", "pol"),
         ("port = 70000", "port"),
         ("[pool]\nmax_size = 0", "pool.max_size"),
+        ("[pool]\nscale_up_threshold = 0.3", "scale_down_threshold must be below"),
         ('[sandbox]\nmemory = "lots"', "sandbox.memory"),
         ("[sessions]\nidle_timeout = nan", "sessions.idle_timeout"),
         ("[sessions]\nidle_timeout = -1", "sessions.idle_timeout"),

@@ -46,7 +46,7 @@ from .sessions.session import SessionLimits
 from .sessions.workspace import Workspaces
 from .telemetry.audited import Audited
 from .telemetry.metrics import Metrics
-from .telemetry.observer import Observers
+from .telemetry.observer import Observer, Observers
 from .telemetry.traces import tracing
 from .tenants.keyring import Keyring
 from .tenants.tenant import TenantLimits, Tenants
@@ -81,14 +81,14 @@ class Broker:
         proxy = Proxy(self._audit, settings.egress.private_networks, resolve)
         self.backend = _backend(settings, proxy)
         self._specs = [_spec(name, template) for name, template in settings.templates.items()]
-        self.pools = {
-            spec.template: _pool(spec, settings.templates[spec.template], self.backend)
-            for spec in self._specs
-        }
         self._metrics = Metrics(self._gauges)
         self._traces = tracing(os.environ, version("kernelbroker"))
         listening = (self._metrics, self._traces, Audited(self._audit))
         observer = Observers([each for each in listening if each is not None])
+        self.pools = {
+            spec.template: _pool(spec, settings.templates[spec.template], self.backend, observer)
+            for spec in self._specs
+        }
         gate = Gate(settings.limits.concurrent, settings.limits.queued)
         self._workspaces = Workspaces(
             self.backend.kept,
@@ -364,15 +364,27 @@ def _spec(name: str, template: TemplateSettings) -> SandboxSpec:
     )
 
 
-def _pool(spec: SandboxSpec, template: TemplateSettings, backend: Backend) -> Pool:
+def _pool(
+    spec: SandboxSpec, template: TemplateSettings, backend: Backend, observer: Observer
+) -> Pool:
     pool = template.pool
-    limits = PoolLimits(pool.min_size, pool.max_size, pool.max_waiters, pool.max_launches)
+    limits = PoolLimits(
+        min_size=pool.min_size,
+        max_size=pool.max_size,
+        max_waiters=pool.max_waiters,
+        max_launches=pool.max_launches,
+        scale_up_threshold=pool.scale_up_threshold,
+        scale_down_threshold=pool.scale_down_threshold,
+        container_ttl=pool.container_ttl,
+        health_check_interval=pool.health_check_interval,
+    )
     return Pool(
         backend,
         spec,
         limits,
         acquire_timeout=pool.acquire_timeout,
         launch_timeout=pool.launch_timeout,
+        observer=observer,
     )
 
 

@@ -64,7 +64,7 @@ class _Section(BaseModel):
 
 class PoolSettings(_Section):
     min_size: int = Field(default=3, ge=0)
-    """Sandboxes kept warm and free, as far as `max_size` allows."""
+    """Sandboxes kept warm and free at all times, as far as `max_size` allows."""
     max_size: int = Field(default=10, ge=1)
     """Sandboxes in any state, leased ones included."""
     max_waiters: int = Field(default=100, ge=0)
@@ -75,6 +75,23 @@ class PoolSettings(_Section):
     """How long a session waits for a sandbox before it is refused with 503."""
     launch_timeout: float = Field(default=60, gt=0)
     """How long a sandbox may take to become warm."""
+    scale_up_threshold: float = Field(default=0.8, gt=0)
+    """The load is what is leased or waited for, divided by what is leased, free or starting. While it
+    is this or more, each second one sandbox more is kept free, up to `max_size`. 1000 is never."""
+    scale_down_threshold: float = Field(default=0.3, ge=0)
+    """While the load is this or less, each 10 seconds one free sandbox less, down to `min_size`."""
+    container_ttl: float = Field(default=3600, ge=0)
+    """A sandbox that nobody leased for so long is replaced, by a new one that is warm before it goes
+    if `max_size` leaves room; 0 is never."""
+    health_check_interval: float = Field(default=15, ge=0)
+    """How often an idle sandbox is asked whether it is well; one that does not answer within 10 seconds,
+    or uses over 90 % of its memory, is replaced. 0 is never."""
+
+    @model_validator(mode="after")
+    def _in_order(self) -> Self:
+        if self.scale_down_threshold >= self.scale_up_threshold:
+            raise ValueError("scale_down_threshold must be below scale_up_threshold")
+        return self
 
 
 class SandboxSettings(_Section):

@@ -23,8 +23,9 @@ from kernelbroker_server.backends.container_options import (
     LABEL_DATA,
     LABEL_SANDBOX,
     LABEL_TEMPLATE,
+    SEALED,
 )
-from kernelbroker_server.backends.inside import HOME, TMP, UID
+from kernelbroker_server.backends.inside import HOME, TMP, UID, WAY_OUT
 
 Check: TypeAlias = Callable[[Any], bool]
 
@@ -57,7 +58,7 @@ class Policy:
         """The target and the body to pass on in place of these. Raises Refused."""
         path, _, query = target.partition("?")
         options = _options(query, self._allowed_options(method, path))
-        if path.endswith(("/events", "/containers/json")):
+        if path.endswith(("/events", "/containers/json", "/networks")):
             self._check_filters(options)
         target = f"{path}?{urlencode(options)}" if options else path
         if not path.endswith("/containers/create"):
@@ -115,11 +116,14 @@ class Policy:
             "RestartPolicy": _is({"Name": "no"}),
             "LogConfig": _is({"Type": "json-file", "Config": {"max-size": "64k", "max-file": "1"}}),
             "ReadonlyRootfs": _is(True),
-            "Mounts": lambda value: isinstance(value, list) and len(value) <= 3,
+            "Mounts": lambda value: isinstance(value, list) and len(value) <= 4,
             "Tmpfs": lambda value: (
                 isinstance(value, dict)
-                and value.keys() == {str(TMP), str(HOME)}
-                and all(_string(text) and tmpfs.fullmatch(text) for text in value.values())
+                and value.keys() == {str(TMP), str(HOME), *SEALED}
+                and all(value[path] == options for path, options in SEALED.items())
+                and all(
+                    _string(value[p]) and tmpfs.fullmatch(value[p]) for p in map(str, (TMP, HOME))
+                )
             ),
             "ShmSize": _positive,
             "Memory": _positive,
@@ -143,11 +147,14 @@ class Policy:
         _check_object("a mount", mount, texts | {"ReadOnly": lambda v: isinstance(v, bool)})
         source, target, read_only = mount["Source"], mount["Target"], mount["ReadOnly"]
         workspace = f"{re.escape(str(self.data_dir))}/{BROKER_ID}/sandboxes/{SANDBOX_ID}/workspace"
-        handover = f"{re.escape(str(self.run_dir))}/{BROKER_ID}/{SANDBOX_ID}\\.give"
+        sockets = f"{re.escape(str(self.run_dir))}/{BROKER_ID}/{SANDBOX_ID}"
+        handover, way_out = f"{sockets}\\.give", f"{sockets}\\.out"
         if target == WORKSPACE and not read_only:
             allowed = bool(re.fullmatch(workspace, source, re.ASCII))
         elif target == str(HANDOVER) and read_only:
             allowed = bool(re.fullmatch(handover, source, re.ASCII))
+        elif target == str(WAY_OUT) and read_only:
+            allowed = bool(re.fullmatch(way_out, source, re.ASCII))
         else:
             allowed = target == f"{WORKSPACE}/shared" and read_only and source in self.shared
         if not allowed:
@@ -169,6 +176,8 @@ def _calls(image: str) -> list[tuple[str, str, set[str]]]:
             f"/containers/{NAME}/logs",
             {"stdout", "stderr", "timestamps", "follow", "tail"},
         ),
+        ("GET", f"/containers/{NAME}/stats", {"stream", "one-shot"}),
+        ("GET", "/networks", {"filters"}),
         ("POST", "/containers/create", {"name"}),
         ("POST", f"/containers/{NAME}/start", set()),
         ("DELETE", f"/containers/{NAME}", {"v", "link", "force"}),

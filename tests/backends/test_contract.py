@@ -459,6 +459,25 @@ result = sum(os.times()[:4]) - before"""
     assert await ask(sandbox, source) < 0.8
 
 
+async def test_memory_is_told(sandbox: Sandbox, backend: Backend) -> None:
+    """What processes hold and files in memory take up counts; what is only cached of files does not."""
+
+    async def grown_by(source: str) -> int:
+        before = await sandbox.memory()
+        await ask(sandbox, source)
+        after = await sandbox.memory()
+        assert before is not None
+        assert after is not None
+        return after - before
+
+    await ask(sandbox, "pass")  # it has started
+    assert await grown_by("sys.held = b'x' * (50 << 20)") >= 49 * MIB
+    assert await grown_by("open('/tmp/x', 'wb').write(bytes(5 << 20))") >= 4 * MIB
+    assert await grown_by("open('/data/x', 'wb').write(bytes(50 << 20))") < 25 * MIB
+    await backend.remove(sandbox)
+    assert await sandbox.memory() is None
+
+
 # Ends
 
 ENDS = [

@@ -13,6 +13,7 @@ from kernelbroker_server.backends.container_options import (
     LABEL_BROKER,
     LABEL_DATA,
     LABEL_SANDBOX,
+    OnSocket,
     Place,
     container_options,
 )
@@ -36,7 +37,8 @@ def container(**spec: Any) -> dict[str, Any]:
     """What the broker asks for."""
     place = Place(
         name=NAME,
-        handover=Path("/srv/kb/run/0123abcd/89abcdef0123.give"),
+        way=OnSocket(Path("/srv/kb/run/0123abcd/89abcdef0123.give")),
+        way_out=Path("/srv/kb/run/0123abcd/89abcdef0123.out"),
         workspace=Path("/srv/kb/data/0123abcd/sandboxes/89abcdef0123/workspace"),
         owner=1000,
         labels={
@@ -62,6 +64,8 @@ def container(**spec: Any) -> dict[str, Any]:
         ("GET", f"/v1.41/containers/json?limit=-1&all=1&size=0&trunc_cmd=0&filters={ALL_OURS}"),
         ("GET", f"/v1.41/containers/{NAME}/json"),
         ("GET", f"/v1.41/containers/{NAME}/logs?stderr=1&stdout=1&timestamps=0&follow=0&tail=20"),
+        ("GET", f"/v1.41/containers/{NAME}/stats?stream=False&one-shot=True"),
+        ("GET", f"/v1.41/networks?filters={ALL_OURS}"),
         ("POST", f"/v1.41/containers/{NAME}/start"),
         ("DELETE", f"/v1.41/containers/{NAME}?v=1&link=0&force=1"),
         ("DELETE", "/v1.41/containers/kernelbroker-0123abcd-trial?force=1"),

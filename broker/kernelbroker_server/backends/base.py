@@ -121,6 +121,14 @@ class Sandbox(ABC):
     workspace: Path
     ended: asyncio.Future[SandboxEnd]
 
+    @abstractmethod
+    async def memory(self) -> int | None:
+        """Bytes that its processes and its files in memory take up; None where that cannot be told.
+
+        What the kernel would give back at once does not count. Cheap enough to be asked several
+        times a minute, and never raises.
+        """
+
 
 class Backend(ABC):
     """Launches and removes sandboxes of one kind.

@@ -29,7 +29,7 @@ PYTHON = "python"
 """Found by the image's own PATH, so that an image may bring a Python of its own."""
 
 _CPU_PERIOD_US = 100_000
-_SEALED = {
+SEALED = {
     "/run": "rw,noexec,nosuid,nodev,mode=755,size=64k",
     "/run/lock": "ro,size=4k",
     "/var/tmp": "ro,size=4k",
@@ -136,7 +136,7 @@ def _files(spec: SandboxSpec, place: Place) -> dict[str, Any]:
     return {
         "ReadonlyRootfs": True,
         "Mounts": mounts,
-        "Tmpfs": {str(path): options for path in (TMP, HOME)} | _SEALED,
+        "Tmpfs": {str(path): options for path in (TMP, HOME)} | SEALED,
         "ShmSize": size,
     }
 

@@ -14,6 +14,7 @@ from kernelbroker_kernel.contract import EXIT_GATEWAY_FAILED
 from ..egress.proxy import Proxy
 from ..kernels.endpoint import TcpEndpoint, UnixEndpoint
 from .base import EndCause, LaunchError, Network, SandboxEnd, SandboxSpec
+from .cgroups import memory_in_use
 from .container_options import (
     LABEL_BROKER,
     LABEL_DATA,
@@ -149,6 +150,14 @@ class DockerSandbox(OwnSandbox):
             ) from error
         except (OSError, EngineError) as error:
             raise LaunchError(f"The container could not be started: {error}") from error
+
+    async def memory(self) -> int | None:
+        try:
+            told = await self._ground.engine.memory(self._place.name)
+        except EngineError as error:
+            log.debug("How much memory sandbox %s uses is not known: %s", self.id, error)
+            return None
+        return memory_in_use(told["usage"], told["stats"]) if "stats" in told else None
 
     async def listening(self) -> None:
         """Wait until to connect is not too early, or it has ended. A unix socket waits by itself."""

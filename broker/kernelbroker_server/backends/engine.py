@@ -93,6 +93,12 @@ class Engine:
         state: Mapping[str, Any] = container["State"]
         return state
 
+    async def memory(self, name: str) -> Mapping[str, Any]:
+        """`memory_stats` of `GET /containers/{name}/stats`: `usage` and `stats`, empty if it has ended."""
+        stats = await self._call(lambda: self._api.stats(name, stream=False, one_shot=True))
+        memory: Mapping[str, Any] = stats.get("memory_stats", {})
+        return memory
+
     async def output_tail(self, name: str) -> str:
         """The last lines of what the container wrote."""
         output: bytes = await self._call(lambda: self._api.logs(name, tail=20))

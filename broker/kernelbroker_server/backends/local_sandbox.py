@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from ..egress.proxy import Proxy
 from ..kernels.endpoint import UnixEndpoint
-from . import bubblewrap, process
+from . import bubblewrap, process, procfs
 from .base import EndCause, Isolation, LaunchError, Limits, Network, SandboxEnd, SandboxSpec
 from .cgroups import Cgroups
 from .directories import Directories, remove_tree
@@ -71,6 +71,14 @@ class LocalSandbox(OwnSandbox):
     def leader(self) -> int | None:
         """The pid whose family is all that runs in the sandbox, while something may."""
         return None if self._running is None or self.ended.done() else self._running.leader
+
+    async def memory(self) -> int | None:
+        if (leader := self.leader) is None:
+            return None
+        with contextlib.suppress(OSError):
+            if (used := self._cgroup.memory()) is not None:
+                return used
+        return await asyncio.to_thread(procfs.memory_of, leader)
 
     async def open(self, command: Sequence[str]) -> None:
         """Start it. Not to be cancelled; it is short. Whatever it raises, `close` is called next.

@@ -24,7 +24,7 @@ from ..kernels.execution import CellExecution, Phase
 from ..kernels.framing import Incoming, Outgoing
 from ..kernels.outputs import OutputLimits
 from ..kernels.redaction import Redactor
-from ..pool.runner import WarmSandbox, first_of
+from ..pool.warm import WarmSandbox, first_of
 from ..telemetry.logs import bound_ids
 from .journal import Journal
 
@@ -100,6 +100,13 @@ class Execution:
     def age(self) -> float:
         """Seconds since it was accepted."""
         return time.monotonic() - self._accepted
+
+    @property
+    def outcome(self) -> str:
+        """`success`, or the cause of its failure; once it has ended."""
+        result = self.journal.result
+        assert result is not None, "it has ended"
+        return "success" if result.error_detail is None else result.error_detail.cause
 
     def reject(self, name: str, message: str, cause: Cause = "rejected") -> None:
         """End it before it ran; does nothing to one that has ended."""

@@ -13,8 +13,9 @@ from kernelbroker.protocol.messages import SessionOptions
 from kernelbroker_kernel.contract import CONFIGURE_CODE
 
 from ..kernels.client import ChannelClosed
-from ..pool.runner import AcquireTimeout, Pool, PoolClosed, WarmSandbox, run_silently
+from ..pool.runner import AcquireTimeout, Pool, PoolClosed
 from ..pool.state import PoolFull
+from ..pool.warm import WarmSandbox, run_silently
 from .workspace import Workspace
 
 logger = logging.getLogger(__name__)
@@ -34,14 +35,16 @@ class Lease:
         options: SessionOptions,
         workspace: Workspace,
         on_lease: Callable[[str, float], None],
+        on_replace: Callable[[str], None],
     ) -> None:
         """`on_lease` is called with each sandbox's id and the seconds that it was waited for, before
-        anything of the session runs in it."""
+        anything of the session runs in it; `on_replace` with the reason, before one is given up."""
         self.replaced = 0
         self.state_lost = False
         self._pool = pool
         self._options = options
         self._on_lease = on_lease
+        self._on_replace = on_replace
         self._files = workspace
         self._warm: WarmSandbox | None = None
 
@@ -67,10 +70,10 @@ class Lease:
     async def living(self) -> WarmSandbox:
         """The sandbox, or a fresh one in the place of one that died. Raises as `acquire` does."""
         if self._warm is None or not self._warm.alive:
-            return await self.replace()
+            return await self.replace("sandbox_ended")
         return self._warm
 
-    async def replace(self) -> WarmSandbox:
+    async def replace(self, cause: str) -> WarmSandbox:
         """A fresh sandbox, with the files of the old one. Raises as `acquire` does.
 
         The old one is given back first: it may be the one whose place the new one takes. If there
@@ -79,6 +82,7 @@ class Lease:
         self.state_lost = True
         if self._warm is not None:
             self.replaced += 1
+            self._on_replace(cause)
             await self._give_back(self._warm)
         self._warm = await self._acquire(urgent=True)
         return self._warm

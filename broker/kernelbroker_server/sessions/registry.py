@@ -209,6 +209,7 @@ class Registry:
             self._closed,
             self._executed,
             self._leased,
+            self._replaced,
             self._policies,
             workspace,
             self.workspaces.measure,
@@ -258,10 +259,14 @@ class Registry:
         template = session.options.template
         self._observer.sandbox_leased(self.tenant.name, template, session.id, sandbox_id, seconds)
 
+    def _replaced(self, session: Session, cause: str) -> None:
+        self._observer.sandbox_replaced(
+            self.tenant.name, session.options.template, session.id, cause
+        )
+
     def _executed(self, session: Session, execution: Execution) -> None:
         result, request, total = execution.journal.result, execution.request, execution.age
         assert result is not None, "it has ended"
-        detail = result.error_detail
         self._observer.execution_ended(
             ExecutionFacts(
                 tenant=self.tenant.name,
@@ -270,7 +275,7 @@ class Registry:
                 execution_id=execution.id,
                 language=request.language,
                 code_sha256=hashlib.sha256(request.code.encode(errors="surrogatepass")).hexdigest(),
-                outcome="success" if detail is None else detail.cause,
+                outcome=execution.outcome,
                 started_at=execution.accepted_at,
                 queued_s=total if execution.queued_s is None else execution.queued_s,
                 total_s=total,

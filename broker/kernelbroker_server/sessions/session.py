@@ -78,7 +78,8 @@ class Session:
     """Made by the registry, by `open`.
 
     `on_closed` is called once, with the reason; `on_executed` for each execution that has ended;
-    `on_lease` with the id of each sandbox that it gets, and the seconds that it waited.
+    `on_lease` with the id of each sandbox that it gets, and the seconds that it waited; `on_replace`
+    with the reason why one is given up for another.
 
     Attributes:
         scope: where confirmations are good: in this session, unless it is one of a single execution.
@@ -94,6 +95,7 @@ class Session:
         on_closed: Callable[[Session, str], None],
         on_executed: Callable[[Session, Execution], None],
         on_lease: Callable[[Session, str, float], None],
+        on_replace: Callable[[Session, str], None],
         policies: Policies,
         workspace: Workspace,
         measure: Measure,
@@ -116,7 +118,13 @@ class Session:
         self._wake = asyncio.Event()
         self._restarting: asyncio.Future[None] | None = None
         self.workspace = workspace.name
-        self._lease = Lease(pool, options, workspace, lambda *facts: on_lease(self, *facts))
+        self._lease = Lease(
+            pool,
+            options,
+            workspace,
+            lambda *facts: on_lease(self, *facts),
+            lambda cause: on_replace(self, cause),
+        )
         self._visits = Visits(self._lease, self._wake)
         self._watch = Watch(
             Quota.of(pool.spec.limits),
@@ -361,7 +369,7 @@ class Session:
                 elif self._displaced:
                     self._displaced = False
                     with contextlib.suppress(RequestError):  # the next execution tries again
-                        await self._lease.replace()
+                        await self._lease.replace("quota_exceeded")
                 elif self._visits.waiting is not None:
                     await self._visits.renew()
                 elif self._queue:
@@ -415,12 +423,12 @@ class Session:
             self._watch.end()
         if not usable and self.closed_reason is None:
             with contextlib.suppress(RequestError):
-                await lease.replace()
+                await lease.replace(execution.outcome)
             lease.state_lost = False  # that execution's own result said so
 
     async def _restart(self, restarting: asyncio.Future[None]) -> None:
         try:
-            await self._lease.replace()
+            await self._lease.replace("restart")
         except RequestError as exc:
             self._restarting = None
             restarting.set_exception(exc)
