@@ -186,7 +186,7 @@ async def test_clients_at_the_end(directory: Path, monkeypatch: pytest.MonkeyPat
     """When the broker stops, each client has its result and the reason before the connection ends."""
     async with fake_backend() as backend, contextlib.AsyncExitStack() as stack:
         backend.scripts["deaf"] = deaf
-        monkeypatch.setattr(app, "_backend", lambda _settings: backend)
+        monkeypatch.setattr(app, "_backend", lambda *_: backend)
         broker = Broker(settings(directory, token="the-token"))
         await broker.start()
         url = broker.url.replace("http", "ws") + "/api/v1/ws"
@@ -216,6 +216,20 @@ def test_settings_that_cannot_be_used(directory: Path) -> None:
         Broker(settings(directory, token=""))
     with pytest.raises(ConfigError, match="kernel_python"):
         Broker(settings(directory, local={"kernel_python": None}))
+
+
+def test_a_token_in_a_file(directory: Path) -> None:
+    """A secret's file is read without its line end; one of no use is an error that says so."""
+    file = directory / "token"
+    with pytest.raises(ConfigError, match=r"token_file cannot be read.*token"):
+        Broker(settings(directory, token_file=file))
+    file.write_text("\n")
+    with pytest.raises(ConfigError, match="token is empty"):
+        Broker(settings(directory, token_file=file))
+    file.write_text("mine\n")
+    assert Broker(settings(directory, token_file=file)).token == "mine"
+    with pytest.raises(ConfigError, match="both set"):
+        Broker(settings(directory, token_file=file, token="other"))
 
 
 def test_tokens(directory: Path) -> None:

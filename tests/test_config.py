@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
-from kernelbroker_server.config import ConfigError, Settings, load
+from kernelbroker_server.config import ConfigError, PoolSettings, SandboxSettings, Settings, load
 from pydantic import ValidationError
 
 SECRET = "a-token-that-no-message-may-show"
@@ -72,6 +72,7 @@ def test_file_named_by_the_environment(tmp_path: Path, monkeypatch: pytest.Monke
         ("[pol]\nmin_size = 1", "pol"),
         ("port = 70000", "port"),
         ("[pool]\nmax_size = 0", "pool.max_size"),
+        ("[pool]\nscale_up_threshold = 0.3", "scale_down_threshold must be below"),
         ('[sandbox]\nmemory = "lots"', "sandbox.memory"),
         ("[sessions]\nidle_timeout = nan", "sessions.idle_timeout"),
         ("[sessions]\nidle_timeout = -1", "sessions.idle_timeout"),
@@ -84,6 +85,19 @@ def test_mistakes_in_a_file(tmp_path: Path, text: str, named: str) -> None:
         load(file)
     assert named in str(refused.value)
     assert str(file) in str(refused.value)
+
+
+def test_allow_lists(tmp_path: Path) -> None:
+    """Names are kept as they are compared; what is none is told by its key, and networks are parsed."""
+    text = '[sandbox]\nallow = ["PyPI.org."]\n[egress]\nprivate_networks = ["10.1.2.0/24"]\n'
+    settings = load(write(tmp_path, text + '[templates.web]\nallow = ["*.bücher.example"]\n'))
+    assert settings.templates["default"].allow == ("pypi.org",)
+    assert settings.templates["web"].allow == ("*.xn--bcher-kva.example",)
+    assert [str(network) for network in settings.egress.private_networks] == ["10.1.2.0/24"]
+    for wrong in ("https://pypi.org", "10.0.0.1", "*"):
+        file = write(tmp_path, f'[templates.web]\nallow = ["{wrong}"]\n')
+        with pytest.raises(ConfigError, match=r"templates\.web\.allow.*such as pypi\.org"):
+            load(file)
 
 
 @pytest.mark.parametrize("content", [b"port = ", b"\xff\xfe", b"= 3"])
@@ -192,6 +206,18 @@ def test_loopback(host: str, loopback: bool) -> None:
     assert Settings(host=host).on_loopback == loopback
 
 
+def test_policy_of_templates(tmp_path: Path) -> None:
+    """There is no policy but where one is set; a template's own goes before that of all."""
+    assert load(None, {}).templates["default"].policy == "off"
+    path = tmp_path / "broker.toml"
+    path.write_text(
+        '[sandbox]\npolicy = "warn"\n[templates.prod]\npolicy = "block"\npolicy_threshold = "low"'
+    )
+    templates = load(path, {}).templates
+    assert (templates["default"].policy, templates["default"].policy_threshold) == ("warn", "high")
+    assert (templates["prod"].policy, templates["prod"].policy_threshold) == ("block", "low")
+
+
 def test_templates_begin_as_sandbox_and_pool_are(tmp_path: Path) -> None:
     """A template says what differs; there is always a default one."""
     path = tmp_path / "config.toml"
@@ -243,3 +269,15 @@ def test_a_template_that_does_not_fit_is_named(tmp_path: Path, text: str, named:
     path.write_text(text)
     with pytest.raises(ConfigError, match=re.escape(named)):
         load(path)
+
+
+def test_templates_of_sections_that_are_objects() -> None:
+    """Sections that a program gives as objects count as those of a file do."""
+    settings = Settings(
+        sandbox=SandboxSettings(processes=50),
+        pool=PoolSettings(min_size=1),
+        templates={"big": {"pool": {"max_size": 2}}},
+    )
+    big = settings.templates["big"]
+    assert (big.processes, big.pool.min_size, big.pool.max_size) == (50, 1, 2)
+    assert settings.templates["default"].pool.min_size == 1

@@ -79,17 +79,20 @@ async def _first_of(*awaited: Coroutine[Any, Any, Any]) -> None:
 
 def _banner(broker: Broker) -> str:
     warning = _WARNING if broker.backend.isolation is Isolation.PROCESS else ""
-    token = broker.token or "TOKEN"
+    settings = broker.settings
+    # One that was made here must be told; one that was given is kept out of terminals and logs.
+    made_here = settings.token is None and settings.token_file is None and broker.token is not None
+    token = broker.token if made_here else "$TOKEN"
     return f"""{warning}
   kernelbroker is at   {broker.url}
-  token                {broker.token or "those of the token file"}
+  token                {token if made_here else "as it was set"}
   isolation            {broker.backend.isolation}
 
   Try, in another terminal:
 
     .venv/bin/kernelbroker exec 'print("hello")'
     make demo
-    curl -N -H 'Authorization: Bearer {token}' \\
+    curl -N -H "Authorization: Bearer {token}" \\
          -d '{{"code": "for i in range(3): print(i)"}}' {broker.url}/api/v1/exec
 """
 

@@ -23,7 +23,8 @@ from tornado.netutil import bind_sockets
 
 from .api.base import Service
 from .api.routes import make_application
-from .backends.base import Backend, Isolation, Limits, SandboxSpec
+from .audit import Audit
+from .backends.base import Backend, Isolation, LaunchError, Limits, Network, SandboxSpec
 from .backends.local import LocalBackend
 from .config import (
     ConfigError,
@@ -34,14 +35,19 @@ from .config import (
     TemplateSettings,
     TlsSettings,
 )
+from .egress.dial import Resolve
+from .egress.proxy import Proxy
 from .kernels.outputs import OutputLimits
 from .pool.runner import Pool
 from .pool.state import PoolLimits
 from .sessions.gate import Gate
+from .sessions.policy import Policies, Policy
 from .sessions.registries import Registries
 from .sessions.session import SessionLimits
+from .sessions.workspace import Workspaces
+from .telemetry.audited import Audited
 from .telemetry.metrics import Metrics
-from .telemetry.observer import Observers
+from .telemetry.observer import Observer, Observers
 from .telemetry.traces import tracing
 from .tenants.keyring import Keyring
 from .tenants.tenant import TenantLimits, Tenants
@@ -60,26 +66,45 @@ _LAST_WORDS_S = 1.0
 class Broker:
     """A running service. `start` and `stop` frame its life.
 
+    Args:
+        resolve: how the proxy finds the addresses of names, if not as the system does.
+
     Attributes, after `start`:
         url: where clients reach it.
         token: what they must show; None where only tokens of the file count.
     """
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, *, resolve: Resolve | None = None) -> None:
         self.settings = settings
         self.token = _token(settings)
         self.url = ""
-        self.backend = _backend(settings)
-        self.pools = {
-            name: _pool(name, template, settings.packages, self.backend)
+        self._audit = Audit(settings.audit_log)
+        proxy = Proxy(self._audit, settings.egress.private_networks, resolve)
+        self.backend = _backend(settings, proxy)
+        self._specs = [
+            _spec(name, template, settings.packages)
             for name, template in settings.templates.items()
-        }
+        ]
         self._metrics = Metrics(self._gauges)
         self._traces = tracing(os.environ, version("kernelbroker"))
-        observers = [each for each in (self._metrics, self._traces) if each is not None]
-        observer = Observers(observers)
+        listening = (self._metrics, self._traces, Audited(self._audit))
+        observer = Observers([each for each in listening if each is not None])
+        self.pools = {
+            spec.template: _pool(spec, settings.templates[spec.template], self.backend, observer)
+            for spec in self._specs
+        }
         gate = Gate(settings.limits.concurrent, settings.limits.queued)
-        self.registries = Registries(self.pools, _session_limits(settings), gate, observer)
+        self._workspaces = Workspaces(
+            self.backend.kept,
+            retention=settings.sessions.workspace_retention,
+            max_size=settings.sessions.workspaces_size,
+        )
+        policies = Policies(
+            {name: Policy(t.policy, t.policy_threshold) for name, t in settings.templates.items()}
+        )
+        self.registries = Registries(
+            self.pools, _session_limits(settings), gate, self._workspaces, observer, policies
+        )
         self._service = Service(
             registries=self.registries,
             pools=self.pools,
@@ -103,8 +128,13 @@ class Broker:
         """
         settings = self.settings
         tls = _tls(settings.tls)
+        try:
+            self._audit.open()
+        except OSError as exc:
+            raise ConfigError(f"audit_log: {settings.audit_log}: {exc.strerror}") from exc
         await self.backend.start()
         try:
+            self._check_networks()
             if self.backend.isolation is Isolation.PROCESS and not (
                 settings.on_loopback or settings.unsafe_expose_without_isolation
             ):
@@ -116,6 +146,7 @@ class Broker:
             sockets = bind_sockets(settings.port, settings.host)
         except BaseException:
             await self.backend.stop()
+            self._audit.close()
             raise
         port = sockets[0].getsockname()[1]
         host = f"[{settings.host}]" if ":" in settings.host else settings.host
@@ -127,6 +158,7 @@ class Broker:
             ssl_options=tls,
         )
         self._server.add_sockets(sockets)
+        self._workspaces.start()
         for pool in self.pools.values():
             pool.start()
         if self.token is not None:
@@ -162,6 +194,20 @@ class Broker:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(1):
                     await self._server.close_all_connections()
+        self._audit.close()
+
+    def _check_networks(self) -> None:
+        """Raises ConfigError where the backend cannot give a template its network."""
+        for spec in self._specs:
+            try:
+                self.backend.require_network(spec)
+            except LaunchError as exc:
+                raise ConfigError(str(exc)) from exc
+            if spec.network is Network.OPEN:
+                logger.warning(
+                    "OPEN NETWORK: sandboxes of the template %s reach whatever this host reaches",
+                    spec.template,
+                )
 
     def _gauges(self) -> dict[str, dict[tuple[str, ...], float]]:
         """What the metrics look at; see `telemetry.metrics`."""
@@ -191,11 +237,30 @@ def _operator_tokens(settings: Settings, token: str | None) -> tuple[str, ...]:
     return tuple(each for each in (token, metrics) if each)
 
 
-def _backend(settings: Settings) -> Backend:
-    return _docker(settings.docker) if settings.backend == "docker" else _local(settings.local)
+def _token(settings: Settings) -> str | None:
+    if settings.token is not None and settings.token_file is not None:
+        raise ConfigError("token and token_file are both set; leave one out")
+    if settings.token_file is not None:
+        try:
+            token = settings.token_file.read_text().strip()
+        except (OSError, UnicodeDecodeError) as exc:
+            raise ConfigError(f"token_file cannot be read: {exc}") from exc
+    elif settings.token is not None:
+        token = settings.token.get_secret_value()
+    else:
+        return secrets.token_urlsafe(24) if settings.tokens_file is None else None
+    if not token:
+        raise ConfigError("token is empty; leave it out to have one made")
+    return token
 
 
-def _local(local: LocalSettings) -> Backend:
+def _backend(settings: Settings, proxy: Proxy) -> Backend:
+    if settings.backend == "docker":
+        return _docker(settings.docker, proxy)
+    return _local(settings.local, proxy)
+
+
+def _local(local: LocalSettings, proxy: Proxy) -> Backend:
     if local.kernel_python is None:
         raise ConfigError(
             "local.kernel_python is not set. Make the kernels' environment (python3 -m venv DIR && "
@@ -207,12 +272,14 @@ def _local(local: LocalSettings) -> Backend:
         data_dir=local.data_dir or _own_directory(Path("/var/tmp"), "local.data_dir"),
         run_dir=local.run_dir or _own_directory(Path(tempfile.gettempdir()), "local.run_dir"),
         require_isolation=local.require_isolation,
+        proxy=proxy,
     )
 
 
-def _docker(docker: DockerSettings) -> Backend:
+def _docker(docker: DockerSettings, proxy: Proxy) -> Backend:
     try:
         from .backends.docker import DockerBackend
+        from .backends.docker_ways import Transport
     except ModuleNotFoundError as exc:
         raise ConfigError(
             f"backend = \"docker\" needs {exc.name}: pip install 'kernelbroker[server,docker]'"
@@ -222,18 +289,13 @@ def _docker(docker: DockerSettings) -> Backend:
         image=docker.image,
         host=docker.host,
         runtime=docker.runtime,
+        transport=Transport(docker.transport),
+        network=docker.network,
+        proxy=proxy,
         # Apart from the local backend's: each reaps what dead brokers of its own kind left.
         data_dir=docker.data_dir or _own_directory(own_data, "docker.data_dir") / "docker",
         run_dir=docker.run_dir or _own_directory(own_run, "docker.run_dir") / "docker",
     )
-
-
-def _token(settings: Settings) -> str | None:
-    if settings.token is not None:
-        if not (token := settings.token.get_secret_value()):
-            raise ConfigError("token is empty; leave it out to have one made")
-        return token
-    return secrets.token_urlsafe(24) if settings.tokens_file is None else None
 
 
 def _keyring(settings: Settings, token: str | None) -> Keyring:
@@ -243,6 +305,8 @@ def _keyring(settings: Settings, token: str | None) -> Keyring:
             concurrent=tenant.max_concurrent,
             rate=tenant.rate,
             templates=None if tenant.templates is None else frozenset(tenant.templates),
+            policy=tenant.policy,
+            policy_threshold=tenant.policy_threshold,
         )
         for name, tenant in settings.tenants.items()
     }
@@ -283,10 +347,8 @@ def _own_directory(parent: Path, key: str) -> Path:
     return path
 
 
-def _pool(
-    name: str, template: TemplateSettings, packages: PackageSettings, backend: Backend
-) -> Pool:
-    spec = SandboxSpec(
+def _spec(name: str, template: TemplateSettings, packages: PackageSettings) -> SandboxSpec:
+    return SandboxSpec(
         template=name,
         image=template.image,
         limits=Limits(
@@ -295,6 +357,8 @@ def _pool(
             processes=template.processes,
             tmp_size=template.tmp_size,
             open_files=template.open_files,
+            workspace_size=template.workspace_size,
+            workspace_files=template.workspace_files,
         ),
         imports=template.imports,
         env=template.env,
@@ -304,14 +368,29 @@ def _pool(
         network=template.network,
         allow=template.allow,
     )
+
+
+def _pool(
+    spec: SandboxSpec, template: TemplateSettings, backend: Backend, observer: Observer
+) -> Pool:
     pool = template.pool
-    limits = PoolLimits(pool.min_size, pool.max_size, pool.max_waiters, pool.max_launches)
+    limits = PoolLimits(
+        min_size=pool.min_size,
+        max_size=pool.max_size,
+        max_waiters=pool.max_waiters,
+        max_launches=pool.max_launches,
+        scale_up_threshold=pool.scale_up_threshold,
+        scale_down_threshold=pool.scale_down_threshold,
+        container_ttl=pool.container_ttl,
+        health_check_interval=pool.health_check_interval,
+    )
     return Pool(
         backend,
         spec,
         limits,
         acquire_timeout=pool.acquire_timeout,
         launch_timeout=pool.launch_timeout,
+        observer=observer,
     )
 
 

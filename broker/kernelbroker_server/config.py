@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, TypeAlias
 
+from kernelbroker.protocol.findings import Level, PolicyMode
 from pydantic import (
     BaseModel,
     ByteSize,
@@ -22,6 +23,7 @@ from pydantic import (
     Field,
     SecretStr,
     ValidationError,
+    field_validator,
     model_validator,
 )
 from pydantic_settings import (
@@ -32,6 +34,7 @@ from pydantic_settings import (
 )
 
 from .backends.base import Network
+from .egress.names import canonical_entry
 from .tenants.tokens import TENANT_NAME
 
 PREFIX = "KERNELBROKER_"
@@ -61,7 +64,7 @@ class _Section(BaseModel):
 
 class PoolSettings(_Section):
     min_size: int = Field(default=3, ge=0)
-    """Sandboxes kept warm and free, as far as `max_size` allows."""
+    """Sandboxes kept warm and free at all times, as far as `max_size` allows."""
     max_size: int = Field(default=10, ge=1)
     """Sandboxes in any state, leased ones included."""
     max_waiters: int = Field(default=100, ge=0)
@@ -72,6 +75,23 @@ class PoolSettings(_Section):
     """How long a session waits for a sandbox before it is refused with 503."""
     launch_timeout: float = Field(default=60, gt=0)
     """How long a sandbox may take to become warm."""
+    scale_up_threshold: float = Field(default=0.8, gt=0)
+    """The load is what is leased or waited for, divided by what is leased, free or starting. While it
+    is this or more, each second one sandbox more is kept free, up to `max_size`. 1000 is never."""
+    scale_down_threshold: float = Field(default=0.3, ge=0)
+    """While the load is this or less, each 10 seconds one free sandbox less, down to `min_size`."""
+    container_ttl: float = Field(default=3600, ge=0)
+    """A sandbox that nobody leased for so long is replaced, by a new one that is warm before it goes
+    if `max_size` leaves room; 0 is never."""
+    health_check_interval: float = Field(default=15, ge=0)
+    """How often an idle sandbox is asked whether it is well; one that does not answer within 10 seconds,
+    or uses over 90 % of its memory, is replaced. 0 is never."""
+
+    @model_validator(mode="after")
+    def _in_order(self) -> Self:
+        if self.scale_down_threshold >= self.scale_up_threshold:
+            raise ValueError("scale_down_threshold must be below scale_up_threshold")
+        return self
 
 
 class SandboxSettings(_Section):
@@ -85,6 +105,11 @@ class SandboxSettings(_Section):
     tmp_size: ByteSize = _size(100 * _MIB, "Size of the private /tmp.")
     open_files: int = Field(default=1024, ge=64)
     """File descriptors of one process."""
+    workspace_size: ByteSize = _size(
+        1 * _GIB, "What a session's files may take on the disk; a cell that writes more is ended."
+    )
+    workspace_files: int = Field(default=100_000, gt=0)
+    """How many files and directories a session may have."""
     imports: tuple[str, ...] = ("pandas", "matplotlib.pyplot")
     """Modules that are loaded before a session gets the sandbox."""
     env: dict[str, str] = {}
@@ -95,6 +120,16 @@ class SandboxSettings(_Section):
     """none, allowlist (HTTP and HTTPS to the domains of `allow`, through the broker), or open."""
     allow: tuple[str, ...] = ()
     """Domains that network = "allowlist" lets through, such as pypi.org or *.example.org."""
+    policy: PolicyMode = "off"
+    """What becomes of risky code: nothing (the sandbox holds it), findings in its result, a refusal
+    until it is confirmed, or a refusal. See docs/risk.md."""
+    policy_threshold: Level = "high"
+    """The level from which code counts as risky."""
+
+    @field_validator("allow")
+    @classmethod
+    def _entries(cls, allow: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(map(canonical_entry, allow))
 
 
 class TemplateSettings(SandboxSettings):
@@ -123,13 +158,26 @@ class DockerSettings(_Section):
     socket, if not set."""
     image: str = "kernelbroker-kernel"
     """What sandboxes are made of, unless their template names another; `make image` builds it."""
-    runtime: Literal["auto", "runc", "runsc"] = "auto"
-    """auto takes gVisor (runsc) where a sandbox runs under it, else runc."""
+    runtime: str = "auto"
+    """A runtime that the engine offers, by name; auto takes gVisor (runsc) where a sandbox runs under
+    it, else the engine's own choice."""
+    transport: Literal["auto", "unix", "tcp"] = "auto"
+    """How gateways are reached: by unix sockets, or on an internal network where the runtime cannot
+    pass one; auto finds out, and leaves user code no way to the host."""
     data_dir: Path | None = None
     """Where workspaces are kept; below the system's temporary directory if not set. The engine must
     see it under the same path, and run_dir as well."""
     run_dir: Path | None = None
     """Where sockets are made; its path must be short."""
+    network: str | None = None
+    """The engine's network for sandboxes with network = "open"; a bridge of the broker's own, on which
+    they cannot reach each other, if not set."""
+
+
+class EgressSettings(_Section):
+    private_networks: tuple[ipaddress.IPv4Network | ipaddress.IPv6Network, ...] = ()
+    """Networks that names of an allow list may lead to although they are not public, such as
+    10.1.2.0/24 for a package mirror; never those of anything that trusts who can reach it."""
 
 
 class PackageSettings(_Section):
@@ -153,6 +201,10 @@ class SessionSettings(_Section):
     """The longest timeout that a cell may ask for."""
     interrupt_grace: float = Field(default=2, gt=0)
     """How long a cell may take to react to an interrupt before its kernel is replaced."""
+    workspace_retention: float = Field(default=86400, ge=0)
+    """How long a session's files are kept after it, for a later one that names them; 0 for not at all."""
+    workspaces_size: ByteSize = Field(default=ByteSize(0), ge=0)
+    """What all kept files may take together; the oldest are removed first; 0 for no limit."""
 
 
 class LimitSettings(_Section):
@@ -182,6 +234,10 @@ class TenantSettings(_Section):
     """Executions a minute; as many may come at once. No bound if not set."""
     templates: tuple[str, ...] | None = None
     """The templates that its sessions may have; all if not set."""
+    policy: PolicyMode | None = None
+    """What becomes of risky code, whatever its template says; as the template says if not set."""
+    policy_threshold: Level = "high"
+    """The level from which that policy applies."""
 
 
 class TlsSettings(_Section):
@@ -205,8 +261,10 @@ class Settings(BaseSettings):
     port: int = Field(default=8720, ge=0, le=65535)
     """Port to listen on; 0 takes a free one."""
     token: SecretStr | None = None
-    """The bearer token of the tenant `default`; made anew at each start if neither it nor a
-    tokens_file is set."""
+    """The bearer token of the tenant `default`; made anew at each start if neither it nor a token_file
+    nor a tokens_file is set."""
+    token_file: Path | None = None
+    """A file that holds the token, in place of `token`: a secret as Docker and systemd mount it."""
     tokens_file: Path | None = None
     """Tokens of tenants, only their hashes, as `kernelbroker-server token create` writes them; looked
     at again whenever it changes."""
@@ -227,6 +285,8 @@ class Settings(BaseSettings):
     """How long running executions are waited for at a shutdown, while new ones are refused."""
     shutdown_timeout: float = Field(default=10, gt=0)
     """How long the rest of a shutdown may take."""
+    audit_log: Path | None = None
+    """A file to which who did what, and what sandboxes reached, is appended as JSON lines."""
     backend: Literal["local", "docker"] = "local"
     """What launches sandboxes: jails on this machine, or containers."""
     pool: PoolSettings = PoolSettings()
@@ -234,6 +294,7 @@ class Settings(BaseSettings):
     local: LocalSettings = LocalSettings()
     docker: DockerSettings = DockerSettings()
     packages: PackageSettings = PackageSettings()
+    egress: EgressSettings = EgressSettings()
     sessions: SessionSettings = SessionSettings()
     limits: LimitSettings = LimitSettings()
     tls: TlsSettings = TlsSettings()
@@ -246,15 +307,18 @@ class Settings(BaseSettings):
     @classmethod
     def _complete_templates(cls, values: Any) -> Any:
         """Each template begins as [sandbox] and [pool] are."""
-        sandbox, pool = values.get("sandbox", {}), values.get("pool", {})
-        templates = values.get("templates", {})
-        if not _all_tables(sandbox, pool, templates) or not _all_tables(*templates.values()):
+        sandbox, pool = _table(values.get("sandbox", {})), _table(values.get("pool", {}))
+        templates = _table(values.get("templates", {}))
+        if sandbox is None or pool is None or templates is None:
             return values  # which the fields themselves refuse
-        complete = {}
-        for name, template in {"default": {}, **templates}.items():
+        complete: dict[str, Any] = {}
+        for name, given in {"default": {}, **templates}.items():
+            if (template := _table(given)) is None:
+                complete[name] = given
+                continue
             own_pool = template.get("pool", {})
-            if _all_tables(own_pool):
-                own_pool = {**pool, **own_pool}
+            if (table := _table(own_pool)) is not None:
+                own_pool = {**pool, **table}
             complete[name] = {**sandbox, **template, "pool": own_pool}
         return {**values, "templates": complete}
 
@@ -317,8 +381,11 @@ def load(path: Path | None, environ: Mapping[str, str] = os.environ) -> Settings
         raise ConfigError(f"in {where}: " + "; ".join(problems)) from exc
 
 
-def _all_tables(*values: object) -> bool:
-    return all(isinstance(value, Mapping) for value in values)
+def _table(value: Any) -> Mapping[str, Any] | None:
+    """What was set of a section, given as a table or as an object; None if it is neither."""
+    if isinstance(value, BaseModel):
+        return {name: getattr(value, name) for name in value.model_fields_set}
+    return value if isinstance(value, Mapping) else None
 
 
 def _refuse_unknown_variables(environ: Mapping[str, str]) -> None:

@@ -79,9 +79,18 @@ EXPORTS_PATH = "/kernelbroker/exports"
 """Under it GET of an export's ticket, 32 hex digits, brings its data, once. The kernel itself answers."""
 GATEWAY_MODULE = "kernelbroker_kernel"
 """``python -P -m kernelbroker_kernel (--fd N | --handover PATH | --socket PATH | --tcp HOST:PORT)
-[--import MODULE]...``
+[--alone SECONDS] [--import MODULE]... [--egress PATH]``
 
 The gateway listens there, starts its one kernel, and exits when that kernel ends, with the kernel's
-exit status as a shell would give it: the code itself, or 128 + the signal's number."""
+exit status as a shell would give it: the code itself, or 128 + the signal's number.
+
+With `--egress` it also passes on what programs send to the proxy at 127.0.0.1:`PROXY_PORT` to the unix
+socket of that path, where the broker's proxy listens."""
+PROXY_PORT = 3128
 EXIT_GATEWAY_FAILED = 125
 """The gateway's own failure, as opposed to its kernel's end."""
+TOKEN_VARIABLE = "KG_AUTH_TOKEN"
+"""The environment variable with the token that a gateway with ``--tcp`` asks for. The kernel does not
+get it. Such a gateway ends by itself when no channel to it has been open for `ALONE_S` seconds, since
+it cannot tell otherwise that the broker has died."""
+ALONE_S = 60.0

@@ -3,8 +3,8 @@
 It is the stock gateway but for five things: it can listen on a socket that it was handed (or on a
 unix socket), it starts our kernel class, it passes on output without the stock rate limits (which
 drop output silently), it serves the workspace's files and the session's tables, and it ends when its
-kernel ends. A kernel is never restarted in place: the broker replaces the whole sandbox, so that
-nothing of a dead kernel's (children, files in /tmp, memory) outlives it.
+kernel or the broker ends. A kernel is never restarted in place: the broker replaces the whole sandbox,
+so that nothing of a dead kernel's (children, files in /tmp, memory) outlives it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,14 @@ from tornado.ioloop import IOLoop
 from tornado.netutil import bind_sockets, bind_unix_socket
 
 from . import export_server, file_server
-from .contract import DROPPED_MIME, EXIT_GATEWAY_FAILED, MAX_MESSAGE_BYTES
+from .contract import (
+    ALONE_S,
+    DROPPED_MIME,
+    EXIT_GATEWAY_FAILED,
+    MAX_MESSAGE_BYTES,
+    TOKEN_VARIABLE,
+)
+from .egress import Forwarder
 
 DRAIN_QUIET_S = 0.05
 """How long a dead kernel's last messages may take from its sockets to ours (they are local)."""
@@ -92,6 +99,11 @@ class Connection(ZMQChannelsWebsocketConnection):
     """The kernel's channels as one WebSocket, without rate limits, and with a bound on one message."""
 
     @classmethod
+    def any_open(cls) -> bool:
+        """Whether somebody has the kernel's channels."""
+        return bool(cls._open_sockets)
+
+    @classmethod
     def any_writing(cls) -> bool:
         """Whether some peer has not yet taken all that was written to it."""
         websockets = [
@@ -147,6 +159,7 @@ class Gateway(KernelGatewayApp):
     """The gateway application, listening on sockets that `main` made."""
 
     sockets: list[socket.socket]
+    forwarder: Forwarder | None = None
 
     def init_http_server(self) -> None:
         self.web_app.add_handlers(".*", [*file_server.ROUTES, *export_server.ROUTES])
@@ -171,10 +184,17 @@ def _options() -> argparse.Namespace:
         "--handover", type=Path, help="a unix socket where a listening socket is handed over"
     )
     listen.add_argument("--socket", type=Path, help="a unix socket to make and listen on")
-    listen.add_argument("--tcp", metavar="HOST:PORT", help="with its token in KG_AUTH_TOKEN")
+    listen.add_argument("--tcp", metavar="HOST:PORT", help=f"with its token in {TOKEN_VARIABLE}")
+    parser.add_argument(
+        "--alone",
+        type=float,
+        default=ALONE_S,
+        help="with --tcp: end when no channel has been open for so many seconds",
+    )
     parser.add_argument(
         "--import", dest="imports", action="append", default=[], help="a module to have loaded"
     )
+    parser.add_argument("--egress", type=Path, help="a unix socket where a proxy listens")
     return parser.parse_args()
 
 
@@ -189,6 +209,13 @@ def _serve(options: argparse.Namespace) -> None:
         log_level="ERROR",
     )
     gateway.sockets = _listen(options)
+    gateway.auth_token = os.environ.pop(TOKEN_VARIABLE, "")  # which the kernel would inherit
+    if options.tcp is not None:
+        if not gateway.auth_token:
+            raise SystemExit(f"--tcp needs a token in {TOKEN_VARIABLE}")
+        IOLoop.current().add_callback(_end_when_alone, options.alone)
+    if options.egress is not None:
+        gateway.forwarder = Forwarder(options.egress)
     gateway.config.KernelManager.transport = "ipc"
     gateway.config.KernelManager.autorestart = False
     # Who reaches the kernel's sockets can read their key, too: signatures would protect from nobody.
@@ -215,6 +242,18 @@ def _listen(options: argparse.Namespace) -> list[socket.socket]:
         return [bind_unix_socket(str(options.socket), mode=0o600)]
     host, _, port = options.tcp.rpartition(":")
     return bind_sockets(int(port), host)
+
+
+async def _end_when_alone(seconds: float) -> None:
+    """The broker keeps a channel open as long as both live; containers would outlive it otherwise."""
+    loop = asyncio.get_running_loop()
+    last_seen = loop.time()
+    while loop.time() - last_seen < seconds:
+        await asyncio.sleep(seconds / 10)
+        if Connection.any_open():
+            last_seen = loop.time()
+    sys.stderr.write(f"no channel was open for {seconds:g} s\n")
+    os._exit(EXIT_GATEWAY_FAILED)
 
 
 def _given(descriptor: int) -> socket.socket:

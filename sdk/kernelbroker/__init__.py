@@ -9,12 +9,13 @@
 
 from importlib.metadata import version
 
-from . import sync
+from . import risk, sync
 from .aio import Broker, Session, connect
 from .files import Files, Listing
 from .protocol import events
 from .protocol.errors import (
     BadRequest,
+    ConfirmationRequired,
     Conflict,
     ConnectionFailed,
     ConnectionLost,
@@ -23,6 +24,7 @@ from .protocol.errors import (
     KernelBrokerError,
     MethodNotAllowed,
     NotFound,
+    PolicyRefused,
     ProtocolError,
     RequestError,
     SessionGone,
@@ -31,16 +33,20 @@ from .protocol.errors import (
     Unauthorized,
     Unavailable,
 )
+from .protocol.findings import Assessment, Finding
 from .protocol.messages import FileInfo
 from .results import Display, ExecutionResult, Image
+from .risk import assess
 from .simple import SandboxClient, StreamChunk
 from .tables import DataFrameInfo
 
 __version__ = version("kernelbroker")
 
 __all__ = [
+    "Assessment",
     "BadRequest",
     "Broker",
+    "ConfirmationRequired",
     "Conflict",
     "ConnectionFailed",
     "ConnectionLost",
@@ -50,12 +56,14 @@ __all__ = [
     "ExecutionResult",
     "FileInfo",
     "Files",
+    "Finding",
     "Image",
     "InternalError",
     "KernelBrokerError",
     "Listing",
     "MethodNotAllowed",
     "NotFound",
+    "PolicyRefused",
     "ProtocolError",
     "RequestError",
     "SandboxClient",
@@ -66,7 +74,9 @@ __all__ = [
     "TooManyRequests",
     "Unauthorized",
     "Unavailable",
+    "assess",
     "connect",
     "events",
+    "risk",
     "sync",
 ]

@@ -21,6 +21,8 @@ from typing import TYPE_CHECKING, Any, Literal, Unpack, cast, overload
 from urllib.parse import quote
 from uuid import uuid4
 
+import msgspec
+
 from . import arrow, discovery, rest
 from .channel import Channel
 from .dial import CLOSE_TIMEOUT
@@ -29,7 +31,9 @@ from .options import Callback, ExecutionOptions, RunOptions
 from .protocol import events
 from .protocol.codec import decode_as, decode_incoming, encode
 from .protocol.errors import ConnectionLost, KernelBrokerError, ProtocolError, SessionGone
+from .protocol.findings import Assessment, Language
 from .protocol.messages import (
+    AssessmentRequest,
     Execute,
     InstallRequest,
     Interrupt,
@@ -38,6 +42,7 @@ from .protocol.messages import (
     SessionInfo,
     Stdin,
     VariableList,
+    WorkspaceInfo,
 )
 from .results import Collector, ExecutionResult
 from .transfer import Transfer
@@ -93,6 +98,8 @@ class Broker:
         session_id: str | None = None,
         *,
         template: str = "default",
+        workspace: str | None = None,
+        workspace_retention: float | None = None,
         env: dict[str, str] | None = None,
         secrets: dict[str, str] | None = None,
         cwd: str | None = None,
@@ -106,6 +113,10 @@ class Broker:
         Args:
             session_id: open this session again if it is there, else one under this id.
             template: the sandbox recipe.
+            workspace: take up the files of this workspace, and leave them there for the next session
+                that names it; the session's id is its name if not given.
+            workspace_retention: seconds to keep the files after the session, if less than the
+                broker does.
             env: environment variables of the kernel.
             secrets: the same; the broker masks their values in all output.
             cwd: working directory, relative to `/data`.
@@ -117,6 +128,8 @@ class Broker:
             # An id of our own lets a session be closed even when opening it was cancelled half-way.
             session_id=session_id or uuid4().hex,
             template=template,
+            workspace=workspace,
+            workspace_retention=workspace_retention,
             env=env or {},
             secrets=secrets or {},
             cwd=cwd,
@@ -128,7 +141,7 @@ class Broker:
 
     async def run(self, code: str, **options: Unpack[RunOptions]) -> ExecutionResult:
         """Run one cell in a sandbox of its own, gone afterwards. See `Session.run`."""
-        async with self.session() as session:
+        async with self.session(workspace_retention=0) as session:
             return await session.run(code, **options)
 
     async def stream(
@@ -136,7 +149,7 @@ class Broker:
     ) -> AsyncGenerator[events.Event, None]:
         """Stream one cell from a sandbox of its own, gone afterwards. See `Session.stream`."""
         async with (
-            self.session() as session,
+            self.session(workspace_retention=0) as session,
             aclosing(session.stream(code, **options)) as stream,
         ):
             async for event in stream:
@@ -149,6 +162,27 @@ class Broker:
     async def pool_status(self) -> dict[str, Any]:
         """How many sandboxes the pool has: `total_containers`, `idle_containers` and so on."""
         return await self._get("/api/v1/pool/status")
+
+    async def assess(self, code: str, language: Language = "python") -> Assessment:
+        """Have the broker judge code, without running it. `kernelbroker.assess` does it here."""
+        body = encode(AssessmentRequest(code=code, language=language))
+        answer = await rest.call(self._address, "POST", "/api/v1/assess", self._timeout, body)
+        return msgspec.convert(answer, Assessment)
+
+    async def workspaces(self) -> list[WorkspaceInfo]:
+        """The workspaces that the broker has, the one used last at the end."""
+        answer = await self._get("/api/v1/workspaces")
+        return msgspec.convert(answer["workspaces"], list[WorkspaceInfo])
+
+    async def delete_workspace(self, name: str) -> None:
+        """Remove a workspace and its files.
+
+        Raises:
+            NotFound: there is none of this name.
+            Conflict: a session has it.
+        """
+        path = f"/api/v1/workspaces/{quote(name, safe='')}"
+        await rest.call(self._address, "DELETE", path, self._timeout)
 
     async def close(self) -> None:
         """Close all sessions that were opened here and are still open."""
@@ -210,6 +244,9 @@ class Session:
         """Run a cell and wait for its result. A cell that fails is a result too, not an exception.
 
         Raises:
+            PolicyRefused, ConfirmationRequired: the code is too risky to run, or to run unasked; see
+                `findings`. After the second, `run(code, confirm=exc.confirmation)` runs it, in the
+                same session, once.
             RequestError: the broker refused the execution; it did not run.
             SessionGone: the session ended before the result.
             ConnectionLost: the connection did, and resuming it did not work.

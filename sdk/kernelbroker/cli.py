@@ -3,10 +3,13 @@
     kernelbroker exec 'print(1 + 1)'
     kernelbroker exec -f script.py --session work
     kernelbroker exec --result-var df < script.py
+    kernelbroker workspaces
     kernelbroker files --session work put data.csv
+    kernelbroker assess script.py
     kernelbroker health
 
-Exit status: 0 done, 1 the cell failed, 2 the broker could not be used, 130 interrupted.
+Exit status: 0 done, 1 the cell failed or the code assessed is high or critical, 2 the broker could not be
+used, 130 interrupted.
 """
 
 from __future__ import annotations
@@ -22,6 +25,7 @@ import termios
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import aclosing, contextmanager, nullcontext, suppress
 from pathlib import Path
+from typing import get_args
 
 from . import __version__
 from .aio import Session, connect
@@ -29,9 +33,18 @@ from .files import Files
 from .protocol import events
 from .protocol.codec import encode
 from .protocol.errors import KernelBrokerError
+from .protocol.findings import Language, at_least
+from .risk import assess
 from .terminal import Renderer, harmless
 
 FAILED, UNUSABLE, INTERRUPTED = 1, 2, 130
+_LANGUAGES: dict[str, Language] = {
+    ".js": "javascript",
+    ".mjs": "javascript",
+    ".cjs": "javascript",
+    ".sh": "shell",
+    ".bash": "shell",
+}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -41,6 +54,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # Lone surrogates are no reason to fail.
     try:
+        if args.command == "assess":
+            return _assess(args)
         if args.command == "exec":
             args.code = _code(args)
         return asyncio.run(run(args))
@@ -66,6 +81,9 @@ def parser() -> argparse.ArgumentParser:
     source.add_argument("code", nargs="?", help="the code; '-', or nothing, reads it from stdin")
     source.add_argument("-f", "--file", type=Path, help="read the code from a file")
     execute.add_argument("--session", metavar="ID", help="run in this session, and keep it")
+    execute.add_argument(
+        "--workspace", metavar="NAME", help="with the files of this workspace, kept afterwards"
+    )
     execute.add_argument("--language", choices=("python", "shell", "javascript"), default="python")
     execute.add_argument("--timeout", type=float, metavar="SECONDS", help="interrupt it after")
     execute.add_argument("--result-var", metavar="NAME", help="show this variable at the end")
@@ -78,6 +96,8 @@ def parser() -> argparse.ArgumentParser:
     )
     execute.add_argument("--json", action="store_true", help="print the events, one JSON a line")
 
+    workspaces = commands.add_parser("workspaces", help="list the workspaces, one JSON a line")
+    workspaces.add_argument("--delete", metavar="NAME", help="remove this one instead")
     files = commands.add_parser("files", help="list and move the files of a session")
     files.add_argument(
         "--session", metavar="ID", required=True, help="it is opened if need be, and kept"
@@ -95,6 +115,12 @@ def parser() -> argparse.ArgumentParser:
     rm = actions.add_parser("rm", help="delete a file or a directory")
     rm.add_argument("path")
     rm.add_argument("-r", "--recursive", action="store_true", help="with all that is in it")
+    assessing = commands.add_parser("assess", help="judge code without running it; asks no broker")
+    assessing.add_argument("file", help="the code's file; '-' reads it from stdin")
+    assessing.add_argument(
+        "--language", choices=get_args(Language), help="default: by the file's name, else python"
+    )
+    assessing.add_argument("--json", action="store_true", help="print the assessment as JSON")
 
     commands.add_parser("health", help="print what the broker says of itself")
     return top
@@ -111,14 +137,28 @@ async def run(args: argparse.Namespace) -> int:
         async with connect(args.url) as broker:
             print(json.dumps(await broker.health(), indent=2))
         return 0
+    if args.command == "workspaces":
+        async with connect(args.url) as broker:
+            if args.delete is not None:
+                await broker.delete_workspace(args.delete)
+            else:
+                for workspace in await broker.workspaces():
+                    print(encode(workspace).decode())
+        return 0
     if args.command == "files":
         async with connect(args.url) as broker, broker.session(args.session, keep=True) as session:
             await _files(session.files, args)
         return 0
     show, remark = _outputs(args)
+    retention = 0 if args.session is None and args.workspace is None else None
     async with (
         connect(args.url) as broker,
-        broker.session(args.session, keep=args.session is not None) as session,
+        broker.session(
+            args.session,
+            workspace=args.workspace,
+            workspace_retention=retention,
+            keep=args.session is not None,
+        ) as session,
     ):
         with _interrupting(session, remark):
             return await _execute(session, args, show)
@@ -165,6 +205,21 @@ async def _files(files: Files, args: argparse.Namespace) -> None:
             await files.upload(args.local, args.path)
         case "rm":
             await files.delete(args.path, recursive=args.recursive)
+
+
+def _assess(args: argparse.Namespace) -> int:
+    """Raises KernelBrokerError where the language's parser is missing, OSError, UnicodeError."""
+    code = sys.stdin.read() if args.file == "-" else Path(args.file).read_text("utf-8")
+    language = args.language or _LANGUAGES.get(Path(args.file).suffix, "python")
+    assessment = assess(code, language)
+    if args.json:
+        print(encode(assessment).decode())
+    else:
+        for found in assessment.findings:
+            where = f"{args.file}:{found.line}:{found.column}"
+            print(harmless(f"{where}: {found.level}: {found.reason} [{found.rule}]"))
+        print(assessment.level)
+    return FAILED if at_least(assessment.level, "high") else 0
 
 
 def _code(args: argparse.Namespace) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Literal, TypeAlias, TypedDict
 
+from .protocol.findings import Language
 from .results import Display, Image
 
 Callback: TypeAlias = Callable[[Any], Any]
@@ -26,10 +27,11 @@ class ExecutionOptions(TypedDict, total=False):
         on_error: `rollback` removes the names that a failed cell created, `keep` leaves them.
         on_disconnect: whether the cell runs on (`continue`) or is interrupted (`interrupt`) when its
             caller leaves early, is cancelled, or loses the connection.
+        confirm: the `confirmation` of the `ConfirmationRequired` that this very cell got in this session.
         allow_stdin: the caller answers `input` events (`Session.stdin`); else `input()` is an error.
     """
 
-    language: Literal["python", "javascript", "shell"]
+    language: Language
     timeout: float | None
     cwd: str | None
     env: dict[str, str]
@@ -38,6 +40,7 @@ class ExecutionOptions(TypedDict, total=False):
     preview_rows: int
     on_error: Literal["rollback", "keep"]
     on_disconnect: Literal["continue", "interrupt"]
+    confirm: str | None
     allow_stdin: bool
 
 

@@ -25,29 +25,33 @@ class _Refusal(msgspec.Struct):
     error: ErrorBody
 
 
-async def call(address: Address, method: str, path: str, timeout: float) -> Any:
-    """The JSON that the broker answers; None where the answer has no body.
+async def call(
+    address: Address, method: str, path: str, timeout: float, body: bytes | None = None
+) -> Any:
+    """The JSON that the broker answers; None where the answer has no body. `body` is JSON as well.
 
     Raises:
         ConnectionFailed: no answer within `timeout` seconds, or not a broker's.
         RequestError: the broker refused.
     """
     try:
-        status, body = await asyncio.to_thread(_call, address, method, path, timeout)
+        status, answer = await asyncio.to_thread(_call, address, method, path, timeout, body)
     except (OSError, http.client.HTTPException) as exc:
         raise address.unreachable(exc) from exc
     if status >= 400:
-        raise refusal(address, status, body)
+        raise refusal(address, status, answer)
     try:
-        return msgspec.json.decode(body) if body else None
+        return msgspec.json.decode(answer) if answer else None
     except (msgspec.DecodeError, UnicodeError) as exc:
         raise address.unreachable(f"{path} answered with something else than JSON") from exc
 
 
-def _call(address: Address, method: str, path: str, timeout: float) -> tuple[int, bytes]:
+def _call(
+    address: Address, method: str, path: str, timeout: float, body: bytes | None
+) -> tuple[int, bytes]:
     connection = connection_to(address, timeout)
     try:
-        connection.request(method, urlsplit(address.url).path + path, headers=address.headers)
+        connection.request(method, urlsplit(address.url).path + path, body, address.headers)
         response = connection.getresponse()
         return response.status, response.read(MAX_BODY)
     finally:
@@ -77,5 +81,11 @@ def from_wire(address: Address, error: ErrorBody) -> KernelBrokerError:
     if error.code == Unauthorized.code:
         return address.unauthorized(error.message, error.request_id)
     return from_code(
-        error.code, error.message, request_id=error.request_id, retry_after=error.retry_after
+        error.code,
+        error.message,
+        request_id=error.request_id,
+        retry_after=error.retry_after,
+        findings=error.findings,
+        confirmation=error.confirmation,
+        expires_in=error.expires_in,
     )

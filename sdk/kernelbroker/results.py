@@ -17,6 +17,7 @@ import msgspec
 from . import notebook
 from .protocol import events
 from .protocol.errors import ExecutionFailed
+from .protocol.findings import Finding
 from .tables import DataFrameInfo
 
 
@@ -113,6 +114,7 @@ class ExecutionResult:
         execution_time: seconds, measured in the kernel; None where the kernel died.
         truncated: what was cut, or None.
         kernel_restarted: the session's state was lost.
+        findings: what the broker's policy warns of in the code.
     """
 
     success: bool
@@ -131,6 +133,7 @@ class ExecutionResult:
     execution_count: int | None = None
     truncated: events.Truncated | None = None
     kernel_restarted: bool = False
+    findings: list[Finding] = field(default_factory=list)
     execution_id: str = ""
 
     def raise_for_error(self) -> ExecutionResult:
@@ -224,6 +227,7 @@ class Collector:
             execution_count=end.execution_count,
             truncated=end.truncated,
             kernel_restarted=end.kernel_restarted,
+            findings=end.findings,
             execution_id=end.execution_id,
         )
 

@@ -134,7 +134,7 @@ class SandboxClient:
                 except SessionGone:
                     await self._session.close()
                     self._session, had_ended = None, True
-            self._session = await self._broker.session().open()
+            self._session = await self._broker.session(workspace_retention=0).open()
             return self._session, had_ended
 
 

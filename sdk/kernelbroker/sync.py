@@ -23,7 +23,8 @@ from . import aio, files
 from .options import Callback, ExecutionOptions, RunOptions
 from .portal import Portal, in_caller
 from .protocol import events
-from .protocol.messages import SessionInfo
+from .protocol.findings import Assessment, Language
+from .protocol.messages import SessionInfo, WorkspaceInfo
 from .results import ExecutionResult
 
 if TYPE_CHECKING:
@@ -51,6 +52,8 @@ class Broker:
         session_id: str | None = None,
         *,
         template: str = "default",
+        workspace: str | None = None,
+        workspace_retention: float | None = None,
         env: dict[str, str] | None = None,
         secrets: dict[str, str] | None = None,
         cwd: str | None = None,
@@ -62,6 +65,8 @@ class Broker:
         session = self._aio.session(
             session_id,
             template=template,
+            workspace=workspace,
+            workspace_retention=workspace_retention,
             env=env,
             secrets=secrets,
             cwd=cwd,
@@ -85,6 +90,15 @@ class Broker:
 
     def pool_status(self) -> dict[str, Any]:
         return self._portal.call(self._aio.pool_status())
+
+    def assess(self, code: str, language: Language = "python") -> Assessment:
+        return self._portal.call(self._aio.assess(code, language))
+
+    def workspaces(self) -> list[WorkspaceInfo]:
+        return self._portal.call(self._aio.workspaces())
+
+    def delete_workspace(self, name: str) -> None:
+        self._portal.call(self._aio.delete_workspace(name))
 
     def close(self) -> None:
         """Close all open sessions, and end the thread."""

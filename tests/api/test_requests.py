@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
+from kernelbroker.protocol.messages import ErrorReply
+from kernelbroker_server.backends.base import LaunchError
+from kernelbroker_server.pool.state import PoolLimits
 from kernelbroker_server.telemetry.logs import TextFormatter
 
-from tests.support.http import Api
+from tests.support.backend import FakeBackend, FakeSandbox
+from tests.support.http import Api, serving
+from tests.support.waiting import until
+from tests.support.world import world
 
 PATHS = [
     ("POST", "/api/v1/exec"),
     ("GET", "/api/v1/sessions"),
     ("POST", "/api/v1/sessions"),
     ("DELETE", "/api/v1/sessions/x"),
+    ("GET", "/api/v1/workspaces"),
+    ("DELETE", "/api/v1/workspaces/x"),
     ("GET", "/api/v1/pool/status"),
     ("GET", "/api/v1/ws"),
     ("GET", "/api/v1/no/such/path"),
@@ -60,11 +69,67 @@ async def test_health(api: Api) -> None:
 
 
 async def test_pool_status(api: Api) -> None:
-    """The pool's numbers follow what is leased."""
+    """The pool's numbers follow what is leased; those of each template have more to them."""
     session = await api.world.open()
     answer = await api.ask("GET", "/api/v1/pool/status")
     assert answer.json["busy_containers"] == 1
+    default = answer.json["templates"]["default"]
+    assert default["busy_containers"] == 1
+    assert default["removing_containers"] == 0
+    assert default["spare_containers"] == 1
+    assert 0 < default["utilization"] <= 1
+    assert default["last_launch_failure"] is None
+    assert (default["failed_launches"], default["back_off_s"]) == (0, 0)
     await session.close("done")
+
+
+async def test_status_while_launches_fail(backend: FakeBackend) -> None:
+    """An operator sees that launches fail, why, and that they are tried again."""
+
+    async def fail(_sandbox: FakeSandbox) -> None:
+        raise LaunchError("the disk is full")
+
+    backend.on_launch = fail
+    async with world(backend) as w, serving(w) as api:
+        await until(lambda: w.pool.last_failure)
+        answer = await api.ask("GET", "/api/v1/pool/status")
+        default = answer.json["templates"]["default"]
+        assert default["last_launch_failure"] == "the disk is full"
+        assert default["failed_launches"] >= 1
+        health = await api.ask("GET", "/health")
+        assert health.json["last_launch_failure"] == "the disk is full"
+
+
+@pytest.mark.parametrize("over", ["exec", "sessions", "websocket"])
+async def test_no_sandbox_to_be_had(backend: FakeBackend, over: str) -> None:
+    """Who waits too long gets a 503, who may not even wait a 429; both are told when to come again."""
+    limits = PoolLimits(min_size=0, max_size=1, max_waiters=1)
+    async with world(backend, pool=limits, acquire_timeout=0.5) as w, serving(w) as api:
+
+        async def refusal() -> tuple[str, float]:
+            if over == "websocket":
+                async with api.socket() as socket:
+                    await socket.send("open")
+                    reply = await socket.get()
+                    assert isinstance(reply, ErrorReply), reply
+                    return reply.error.code, reply.error.retry_after or 0
+            path, body = f"/api/v1/{over}", {"code": "1"} if over == "exec" else {}
+            answer = await api.ask("POST", path, body)
+            code = {429: "too_many_requests", 503: "unavailable"}[answer.status]
+            assert answer.error["code"] == code
+            assert int(answer.headers["retry-after"]) == answer.error["retry_after"]
+            return code, answer.error["retry_after"]
+
+        session = await w.open()
+        waits = asyncio.create_task(refusal())
+        await until(lambda: w.pool.status().pending_requests == 1)
+        code, retry_after = await refusal()
+        assert code == "too_many_requests"
+        assert retry_after >= 1
+        code, retry_after = await waits
+        assert code == "unavailable"
+        assert retry_after >= 1
+        await session.close("done")
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,7 @@ from kernelbroker_server.backends.base import Sandbox, SandboxEnd
 from kernelbroker_server.backends.container_options import LABEL_DATA
 from kernelbroker_server.backends.docker import DockerBackend
 from kernelbroker_server.backends.local import LocalBackend
+from kernelbroker_server.kernels.endpoint import TcpEndpoint, UnixEndpoint
 
 KERNEL_PYTHON = Path(__file__).parents[2] / ".venv-kernel/bin/python"
 IMAGE = os.environ.get("KERNELBROKER_TEST_IMAGE", "kernelbroker-kernel")
@@ -55,6 +56,9 @@ if how == "--handover":
     with socket.socket(socket.AF_UNIX) as giver:
         giver.connect(where)
         where = socket.recv_fds(giver, 1, 1)[1][0]
+if how == "--tcp":
+    host, port = where.rsplit(":", 1)
+    where = socket.create_server((host, int(port)), backlog=64).detach()
 listener = socket.socket(fileno=int(where))
 os.set_inheritable(listener.fileno(), False)
 while True:
@@ -71,9 +75,17 @@ while True:
 )
 
 
+async def connect(sandbox: Sandbox) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    match sandbox.endpoint:
+        case UnixEndpoint(path=path):
+            return await asyncio.open_unix_connection(str(path))
+        case TcpEndpoint(host=host, port=port):
+            return await asyncio.open_connection(host, port)
+
+
 async def ask(sandbox: Sandbox, source: str, **values: Any) -> Any:
     """Run Python inside, with these values as names; returns what it leaves in `result`."""
-    reader, writer = await asyncio.open_unix_connection(str(sandbox.endpoint.path))
+    reader, writer = await connect(sandbox)
     try:
         names = "".join(f"{name} = {value!r}\n" for name, value in values.items())
         writer.write((names + source).encode())
@@ -90,7 +102,7 @@ async def ask(sandbox: Sandbox, source: str, **values: Any) -> Any:
 
 async def tell(sandbox: Sandbox, source: str) -> None:
     """Run Python inside that does not live to answer."""
-    _, writer = await asyncio.open_unix_connection(str(sandbox.endpoint.path))
+    _, writer = await connect(sandbox)
     writer.write(source.encode())
     writer.write_eof()
     writer.close()
@@ -163,19 +175,28 @@ async def running_docker(**options: Any) -> AsyncIterator[DockerBackend]:
         finally:
             await backend.stop()
             assert [*data.iterdir(), *run.iterdir()] == []
-            assert containers_of(data) == []
+            for left_of in (containers_of, networks_of):  # in a thread: our loop may pass it on
+                assert await asyncio.to_thread(left_of, data, options.get("host")) == []
 
 
-def containers_of(data: Path) -> list[str]:
+def containers_of(data: Path, host: str | None = None) -> list[str]:
     """The names of the containers of the brokers that have their workspaces here."""
-    with engine() as api:
+    with engine(host) as api:
         found = api.containers(all=True, filters={"label": f"{LABEL_DATA}={data}"})
     return [container["Names"][0].removeprefix("/") for container in found]
 
 
+def networks_of(data: Path, host: str | None = None) -> list[str]:
+    """The networks of the brokers that have their workspaces here."""
+    with engine(host) as api:
+        found = api.networks(filters={"label": f"{LABEL_DATA}={data}"})
+    return [network["Name"] for network in found]
+
+
 @contextmanager
-def engine() -> Iterator[Any]:
-    api = docker.APIClient(version="auto", **docker.utils.kwargs_from_env())
+def engine(host: str | None = None) -> Iterator[Any]:
+    where = {"base_url": host} if host else docker.utils.kwargs_from_env()
+    api = docker.APIClient(version="auto", **where)
     try:
         yield api
     finally:

@@ -5,14 +5,21 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from kernelbroker_server.backends.base import Limits, SandboxSpec
-from kernelbroker_server.backends.container_options import Place, container_options
+from kernelbroker_server.backends.base import Limits, Network, SandboxSpec
+from kernelbroker_server.backends.container_options import (
+    OnNetwork,
+    OnSocket,
+    Place,
+    container_options,
+)
 
-PLACE = Place("name", Path("/run/one.give"), Path("/data/one"), 1000, {"kernelbroker.broker": "b"})
+LABELS = {"kernelbroker.broker": "b"}
+SOCKET = OnSocket(Path("/run/one.give"))
 
 
-def options(spec: SandboxSpec) -> dict[str, Any]:
-    return container_options(spec, PLACE, image="image", runtime="runc", command=("-m", "gateway"))
+def options(spec: SandboxSpec, way: OnSocket | OnNetwork = SOCKET, **more: Any) -> dict[str, Any]:
+    place = Place("name", way, Path("/data/one"), 1000, LABELS, **more)
+    return container_options(spec, place, image="image", runtime="runc", command=("-m", "gateway"))
 
 
 def test_every_boundary_is_asked_for() -> None:
@@ -42,8 +49,8 @@ def test_limits() -> None:
     assert host["CpuQuota"] / host["CpuPeriod"] == 0.5
     assert host["PidsLimit"] == 20
     assert host["ShmSize"] == 4096
-    assert host["Tmpfs"].keys() == {"/tmp", "/home/sandbox"}
-    assert all("size=4096" in options for options in host["Tmpfs"].values())
+    assert all("size=4096" in host["Tmpfs"][path] for path in ("/tmp", "/home/sandbox"))
+    assert all("size=" in options for options in host["Tmpfs"].values())
     assert {"Name": "nofile", "Soft": 64, "Hard": 64} in host["Ulimits"]
 
 
@@ -58,6 +65,39 @@ def test_mounts() -> None:
         ("/srv/shared", "/data/shared", True),
         ("/srv/wheels", "/opt/wheels", True),
     ]
+
+
+def test_over_a_network() -> None:
+    """Where no socket can be handed over there is one network, its token, and no resolver or mount."""
+    asked = options(SandboxSpec(), OnNetwork("inside", "secret"))
+    assert asked["HostConfig"]["NetworkMode"] == "inside"
+    assert asked["HostConfig"]["Dns"] == ["192.0.2.1"]
+    assert [mount["Target"] for mount in asked["HostConfig"]["Mounts"]] == ["/data"]
+    assert "KG_AUTH_TOKEN=secret" in asked["Env"]
+    assert "secret" not in " ".join(asked["Entrypoint"])
+
+
+def test_an_allow_list() -> None:
+    """There is a proxy's socket, read-only, and variables that lead to it, but still no network."""
+    asked = options(SandboxSpec(network=Network.ALLOWLIST), way_out=Path("/run/one.out"))
+    assert (asked["HostConfig"]["NetworkMode"], asked["NetworkDisabled"]) == ("none", True)
+    mount = asked["HostConfig"]["Mounts"][2]
+    assert (mount["Source"], mount["Target"]) == ("/run/one.out", "/run/kernelbroker.egress")
+    assert mount["ReadOnly"] is True
+    assert asked["Entrypoint"][-2:] == ["--egress", "/run/kernelbroker.egress"]
+    assert {"http_proxy=http://127.0.0.1:3128", "HTTPS_PROXY=http://127.0.0.1:3128"} <= {
+        *asked["Env"]
+    }
+
+
+def test_an_open_network() -> None:
+    """The network is the one that was named; nothing else changes."""
+    asked = options(SandboxSpec(), network="bridge-of-ours")
+    shut = options(SandboxSpec())
+    assert asked["HostConfig"].pop("NetworkMode") == "bridge-of-ours"
+    assert asked.pop("NetworkDisabled") is False
+    del shut["HostConfig"]["NetworkMode"], shut["NetworkDisabled"]
+    assert asked == shut
 
 
 def test_command_and_variables() -> None:

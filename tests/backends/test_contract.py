@@ -28,7 +28,11 @@ from kernelbroker_server.backends.base import (
     SandboxEnd,
     SandboxSpec,
 )
+from kernelbroker_server.backends.docker_ways import Transport
 from kernelbroker_server.backends.inside import GATEWAY_COMMAND
+from kernelbroker_server.backends.kept import KeptWorkspace, Record
+from kernelbroker_server.backends.usage import measure
+from kernelbroker_server.kernels.endpoint import TcpEndpoint
 
 from .probes import (
     DEADLINE_S,
@@ -37,6 +41,7 @@ from .probes import (
     PROBE,
     ask,
     cancelled_at,
+    connect,
     containers_of,
     end,
     needs_docker,
@@ -55,16 +60,41 @@ BACKENDS = [
     pytest.param("local", marks=[needs_jail, needs_kernel_environment]),
     pytest.param("docker", marks=needs_docker),
 ]
+OVER_TCP = pytest.param("docker-tcp", marks=needs_docker)
+SAME_OVER_TCP = {
+    "test_files_move_from_one_to_the_next",
+    "test_shared_data",
+    "test_imports_are_handed_on",
+    "test_a_name_is_taken_once",
+    "test_a_hostile_workspace_is_removed",
+    "test_nothing_of_the_broker",
+    "test_processes_are_bounded",
+    "test_files_in_memory_are_bounded",
+    "test_programs_in_tmp_run",
+    "test_resource_limits_stay",
+    "test_cpus",
+    "test_end",
+    "test_out_of_memory",
+    "test_a_child_out_of_memory",
+    "test_a_connection_never_comes_too_early",
+    "test_the_socket_cannot_be_replaced",
+}
+"""What does not depend on how the gateway is reached, or is about unix sockets alone."""
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "kind" in metafunc.fixturenames:
+        same = metafunc.function.__name__ in SAME_OVER_TCP
+        kinds = BACKENDS if same else [*BACKENDS, OVER_TCP]
+        metafunc.parametrize("kind", kinds)
 
 
 def running(kind: str, **options: Any) -> AbstractAsyncContextManager[Backend]:
     """A started backend in directories of its own; when it stops, nothing may be left of it."""
-    return running_docker(**options) if kind == "docker" else running_backend(**options)
-
-
-@pytest.fixture(params=BACKENDS)
-def kind(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
+    if kind == "local":
+        return running_backend(**options)
+    transport = Transport.TCP if kind == "docker-tcp" else Transport.UNIX
+    return running_docker(transport=transport, **options)
 
 
 @pytest_asyncio.fixture
@@ -92,7 +122,8 @@ async def test_launch_and_remove(backend: Backend) -> None:
 
     await backend.remove(sandbox)
     assert not sandbox.workspace.exists()
-    assert not sandbox.endpoint.path.exists()
+    with pytest.raises(OSError):
+        await asyncio.wait_for(connect(sandbox), DEADLINE_S)
     assert sandbox.ended.done()
     await backend.remove(sandbox)
 
@@ -100,7 +131,7 @@ async def test_launch_and_remove(backend: Backend) -> None:
 async def test_a_connection_never_comes_too_early(backend: Backend) -> None:
     """The socket takes connections as soon as launch has returned."""
     sandbox = await backend.launch("one", SandboxSpec())
-    _, writer = await asyncio.open_unix_connection(str(sandbox.endpoint.path))
+    _, writer = await connect(sandbox)
     writer.close()
     await writer.wait_closed()
 
@@ -239,13 +270,23 @@ async def test_no_privileges(sandbox: Sandbox) -> None:
     assert fields["Seccomp"] == "2"
 
 
-async def test_no_network(sandbox: Sandbox) -> None:
-    """There is no interface but the loopback, and no way to any other address."""
+async def test_no_network(sandbox: Sandbox, kind: str) -> None:
+    """There is no way to any address but the sandbox's own."""
     source = """
-result = [[name for _, name in socket.if_nameindex()],
-          [attempt(socket.create_connection, address, 2) for address in addresses]]"""
+import threading
+verdicts = {}
+def reach(address):
+    verdicts[address] = attempt(socket.create_connection, address, 2)
+threads = [threading.Thread(target=reach, args=[address]) for address in addresses]
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+result = [[name for _, name in socket.if_nameindex()], [verdicts[a] for a in addresses],
+          attempt(socket.getaddrinfo, "example.com", 80)]"""
     addresses = [("1.1.1.1", 53), ("169.254.169.254", 80), ("10.0.0.1", 80), ("172.17.0.1", 2375)]
-    assert await ask(sandbox, source, addresses=addresses) == [["lo"], ["ENETUNREACH"] * 4]
+    interfaces, verdicts, resolved = await ask(sandbox, source, addresses=addresses)
+    assert interfaces == (["lo", "eth0"] if kind == "docker-tcp" else ["lo"])
+    assert set(verdicts) <= {"ENETUNREACH", "ECONNREFUSED", "timed out"}
+    assert "done" not in resolved
 
 
 async def test_only_the_workspace_and_memory_can_be_written(sandbox: Sandbox) -> None:
@@ -287,9 +328,9 @@ for path in [own, *sockets]:
     attempt(os.unlink, "/data/link")"""
     verdicts = await ask(sandbox, "import stat" + source, own=str(sandbox.endpoint.path))
     assert verdicts[0] == ["ENOENT"] * 3
-    for connect, *others in verdicts[1:]:  # where the descriptor came from: deaf for ever
-        assert connect == "ECONNREFUSED"
-        assert set(others) <= {"EROFS", "EBUSY", "EXDEV"}
+    for connected, *others in verdicts[1:]:  # where the descriptor came from: deaf for ever
+        assert connected == "ECONNREFUSED"
+        assert set(others) <= {"EROFS", "EBUSY", "EXDEV", "EPERM", "EACCES"}
     assert await ask(sandbox, "result = 1") == 1
 
 
@@ -313,6 +354,67 @@ for pid in children:
     count, verdict = await ask(sandbox, source)
     assert verdict == "EAGAIN"
     assert 20 < count < 40
+
+
+async def test_no_file_is_larger_than_the_workspace(backend: Backend) -> None:
+    """A single file ends where the workspace may, at once and with an error that names it."""
+    limits = Limits(workspace_size=3 * MIB)
+    sandbox = await backend.launch("one", SandboxSpec(limits=limits))
+    source = """
+def fill():
+    with open("/data/large", "wb", buffering=0) as file:
+        while True:
+            file.write(bytes(1 << 20))
+result = [attempt(fill), os.path.getsize("/data/large") >> 20]"""
+    assert await ask(sandbox, source) == ["EFBIG", 3]
+
+
+async def test_a_hostile_workspace_is_measured_and_kept(backend: Backend, tmp_path: Path) -> None:
+    """Whatever user code made of its files, they are counted, moved to the next sandbox and removed."""
+    victim = tmp_path / "victim"
+    victim.write_text("stays")
+    one = await backend.launch("one", SandboxSpec())
+    source = """
+os.symlink(victim, "/data/file")
+os.symlink("/", "/data/root")
+os.mkfifo("/data/pipe")
+socket.socket(socket.AF_UNIX).bind("/data/socket")
+open("/data/new\\nline \u6570", "w").close()
+for number in range(1000):
+    open(f"/data/{number}", "w").close()
+for number in range(100):
+    os.link("/data/0", f"/data/link{number}")
+os.mkdir("/data/closed")
+open("/data/closed/file", "w").write("x" * 100_000)
+os.chmod("/data/closed", 0)
+os.chdir("/data")
+for _ in range(300):
+    os.mkdir("deeper")
+    os.chdir("deeper")
+os.chdir("/data")
+os.chmod("/data", 0)"""
+    await ask(one, source, victim=str(victim))
+    usage = measure(one.workspace, 10**6)
+    assert usage.files == 5 + 1000 + 2 + 300
+    assert 100_000 <= usage.size < 50 * MIB
+
+    kept = KeptWorkspace.claim(backend.kept, Record(tenant="t", name="n"))
+    kept.take(one.workspace, mounts=False)
+    await backend.remove(one)
+    assert kept.has_files()
+    two = await backend.launch("two", SandboxSpec())
+    kept.give(two.workspace)
+    source = """
+os.chmod("/data/closed", 0o700)
+result = [len(os.listdir("/data")), os.path.getsize("/data/closed/file")]"""
+    assert await ask(two, source) == [5 + 1000 + 100 + 2, 100_000]
+    assert measure(two.workspace, 10**6).files == usage.files
+    kept.take(two.workspace, mounts=False)
+    await backend.remove(two)
+    await kept.remove()
+    assert list(backend.kept.iterdir()) == []
+    backend.kept.rmdir()
+    assert victim.read_text() == "stays"
 
 
 async def test_files_in_memory_are_bounded(sandbox: Sandbox) -> None:
@@ -348,7 +450,7 @@ async def test_resource_limits_stay(sandbox: Sandbox) -> None:
 import resource
 result = [resource.getrlimit(kind) for kind in
           (resource.RLIMIT_NOFILE, resource.RLIMIT_FSIZE, resource.RLIMIT_CORE)]"""
-    assert await ask(sandbox, source) == [[100, 100], [4 * 1024**3] * 2, [0, 0]]
+    assert await ask(sandbox, source) == [[100, 100], [1024**3] * 2, [0, 0]]
 
 
 async def test_cpus(backend: Backend) -> None:
@@ -367,6 +469,25 @@ while time.monotonic() < end: pass
 os.waitpid(pid, 0)
 result = sum(os.times()[:4]) - before"""
     assert await ask(sandbox, source) < 0.8
+
+
+async def test_memory_is_told(sandbox: Sandbox, backend: Backend) -> None:
+    """What processes hold and files in memory take up counts; what is only cached of files does not."""
+
+    async def grown_by(source: str) -> int:
+        before = await sandbox.memory()
+        await ask(sandbox, source)
+        after = await sandbox.memory()
+        assert before is not None
+        assert after is not None
+        return after - before
+
+    await ask(sandbox, "pass")  # it has started
+    assert await grown_by("sys.held = b'x' * (50 << 20)") >= 49 * MIB
+    assert await grown_by("open('/tmp/x', 'wb').write(bytes(5 << 20))") >= 4 * MIB
+    assert await grown_by("open('/data/x', 'wb').write(bytes(50 << 20))") < 25 * MIB
+    await backend.remove(sandbox)
+    assert await sandbox.memory() is None
 
 
 # Ends
@@ -426,21 +547,23 @@ async def test_who_waits_for_a_dead_gateway_is_let_go(kind: str) -> None:
     """A connection made before the gateway came closes when it fails to come."""
     async with running(kind, command=("-c", "import time; time.sleep(0.3)")) as backend:
         sandbox = await backend.launch("one", SandboxSpec())
-        reader, writer = await asyncio.open_unix_connection(str(sandbox.endpoint.path))
-        await end(sandbox)
-        async with asyncio.timeout(DEADLINE_S):
-            with contextlib.suppress(ConnectionError):
-                assert await reader.read() == b""
-        writer.close()
-        with contextlib.suppress(ConnectionError):
+        with contextlib.suppress(OSError):  # over TCP nobody listens any more
+            reader, writer = await connect(sandbox)
+            await end(sandbox)
+            async with asyncio.timeout(DEADLINE_S):
+                with contextlib.suppress(ConnectionError):
+                    assert await reader.read() == b""
+            writer.close()
             await writer.wait_closed()
 
 
 async def request(sandbox: Sandbox, line: str, body: str = "") -> str:
     """One HTTP request to the gateway; returns its whole answer."""
-    reader, writer = await asyncio.open_unix_connection(str(sandbox.endpoint.path))
-    headers = f"Host: x\r\nConnection: close\r\nContent-Length: {len(body)}\r\n\r\n"
-    writer.write(f"{line} HTTP/1.1\r\n{headers}{body}".encode())
+    reader, writer = await connect(sandbox)
+    headers = f"Host: x\r\nConnection: close\r\nContent-Length: {len(body)}\r\n"
+    if isinstance(sandbox.endpoint, TcpEndpoint):
+        headers += f"Authorization: token {sandbox.endpoint.token}\r\n"
+    writer.write(f"{line} HTTP/1.1\r\n{headers}\r\n{body}".encode())
     async with asyncio.timeout(DEADLINE_S):
         answer = await reader.read()
     writer.close()
@@ -504,25 +627,28 @@ async def test_describe(backend: Backend) -> None:
     assert json.loads(json.dumps(description)) == description
     assert description["isolation"] == backend.isolation
     assert backend.isolation is not Isolation.PROCESS
-    assert set(description["limits"]) == {"cpus", "memory", "processes", "tmp_size", "open_files"}  # type: ignore[call-overload]
+    enforced = {"cpus", "memory", "processes", "tmp_size", "open_files", "workspace"}
+    assert set(description["limits"]) == enforced  # type: ignore[call-overload]
 
 
 BROKER = """
 import asyncio, sys
 from pathlib import Path
-from kernelbroker_server.backends.base import SandboxSpec
+from kernelbroker_server.backends.base import Network, SandboxSpec
 from kernelbroker_server.backends.docker import DockerBackend
+from kernelbroker_server.backends.docker_ways import Transport
 from kernelbroker_server.backends.local import LocalBackend
 
 async def main():
-    kind, python, image, command, data, run = sys.argv[1:]
+    kind, python, image, command, data, run, network = sys.argv[1:]
     common = {"data_dir": Path(data), "run_dir": Path(run), "command": ("-c", command)}
-    if kind == "docker":
-        backend = DockerBackend(image=image, **common)
+    if kind != "local":
+        transport = Transport.TCP if kind == "docker-tcp" else Transport.UNIX
+        backend = DockerBackend(image=image, transport=transport, **common)
     else:
         backend = LocalBackend(kernel_python=Path(python), **common)
     await backend.start()
-    await backend.launch("one", SandboxSpec())
+    await backend.launch("one", SandboxSpec(network=Network(network)))
     print("launched", flush=True)
     await asyncio.Event().wait()
 
@@ -530,8 +656,10 @@ asyncio.run(main())
 """
 
 
-async def other_broker(kind: str, data: Path, run: Path, command: str = PROBE[1]) -> Any:
-    arguments = [kind, str(KERNEL_PYTHON), IMAGE, command, str(data), str(run)]
+async def other_broker(
+    kind: str, data: Path, run: Path, command: str = PROBE[1], network: str = "none"
+) -> Any:
+    arguments = [kind, str(KERNEL_PYTHON), IMAGE, command, str(data), str(run), network]
     broker = await asyncio.create_subprocess_exec(
         sys.executable, *("-c", BROKER, *arguments), stdout=subprocess.PIPE
     )
@@ -560,7 +688,7 @@ async def test_the_next_broker_reaps(kind: str) -> None:
             third.kill()
             await third.wait()
             assert (lives / "sandboxes/one/workspace").is_dir()
-            if kind == "docker":
+            if kind != "local":
                 assert f"kernelbroker-{remains.name}-one" not in containers_of(data)
                 assert f"kernelbroker-{lives.name}-one" in containers_of(data)
         finally:

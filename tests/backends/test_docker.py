@@ -30,6 +30,7 @@ from kernelbroker_server.backends.base import (
 )
 from kernelbroker_server.backends.docker import DockerBackend
 from kernelbroker_server.backends.docker_sandbox import DockerSandbox
+from kernelbroker_server.backends.docker_ways import Transport
 
 from .probes import (
     DEADLINE_S,
@@ -38,6 +39,7 @@ from .probes import (
     end,
     engine,
     needs_docker,
+    needs_root,
     running_docker,
     until,
 )
@@ -106,7 +108,9 @@ async def test_auto_says_what_it_took(caplog: pytest.LogCaptureFixture) -> None:
             assert backend.describe()["runtime"] == "runc"
             assert backend.isolation is Isolation.CONTAINER
     (line,) = [message for message in caplog.messages if "run under" in message]
-    assert line == "Sandboxes run under runc: the engine does not offer gVisor (runsc)"
+    assert line == (
+        "Sandboxes run under runc over unix sockets: the engine does not offer gVisor (runsc)"
+    )
 
 
 async def test_an_image_that_is_none_of_ours(tmp_path: Path) -> None:
@@ -132,7 +136,7 @@ def _tar(directory: Path) -> Path:
 async def test_too_long_a_socket_path(tmp_path: Path) -> None:
     """A directory too deep for a socket's path is told as such."""
     with pytest.raises(BackendUnavailable, match="shorter run_dir"):
-        async with running_docker(run_dir=tmp_path / ("long" * 25)):
+        async with running_docker(run_dir=tmp_path / ("long" * 25), transport=Transport.UNIX):
             pass
 
 
@@ -270,3 +274,57 @@ async def test_the_engine_goes_and_comes_back() -> None:
         assert await end(dies) == lost("ended while the engine could not be reached")
         await until(lambda: not goes.workspace.exists())
         assert await ask(lives, "result = 2") == 2
+
+
+@needs_root
+async def test_a_full_disk(tmp_path: Path) -> None:
+    """A cell gets its error, launches fail by the disk's name for it, and both work when there is space."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=1m,nr_inodes=40", "kb-test", str(disk)]
+    await asyncio.to_thread(subprocess.run, mount, check=True)
+    try:
+        async with running_docker(data_dir=disk / "data") as backend:
+            sandbox = await backend.launch("one", SandboxSpec())
+            fill = """
+def write():
+    with open("/data/full", "wb", buffering=0) as file:
+        while True: file.write(bytes(65536))
+def create():
+    for number in range(100): open(f"/data/{number}", "x").close()
+result = [attempt(write), attempt(create)]"""
+            assert await ask(sandbox, fill) == ["ENOSPC", "ENOSPC"]
+            with pytest.raises(LaunchError, match="No space left on device"):
+                await backend.launch("two", SandboxSpec())
+            await ask(sandbox, "for name in os.listdir('/data'): os.unlink(f'/data/{name}')")
+            assert await ask(await backend.launch("two", SandboxSpec()), "result = 1") == 1
+    finally:
+        await asyncio.to_thread(subprocess.run, ["umount", str(disk)], check=True)
+
+
+async def test_the_engine_has_what_was_asked_for(backend: DockerBackend) -> None:
+    """Every boundary stands in what the engine tells of the running container, and its labels."""
+    sandbox = await backend.launch("one", SandboxSpec(template="small"))
+    with engine() as api:
+        told = api.inspect_container(name_of(sandbox))
+    host = told["HostConfig"]
+    assert (host["NetworkMode"], host["IpcMode"], host["PidMode"]) == ("none", "private", "")
+    assert (host["ReadonlyRootfs"], host["Privileged"], host["Init"]) == (True, False, True)
+    assert host["CapDrop"] == ["ALL"]
+    assert not host["CapAdd"]
+    assert host["SecurityOpt"] == ["no-new-privileges:true"]
+    limits = SandboxSpec().limits
+    assert host["Memory"] == host["MemorySwap"] == limits.memory
+    assert host["CpuQuota"] / host["CpuPeriod"] == limits.cpus
+    assert host["PidsLimit"] == limits.processes
+    assert {limit["Name"] for limit in host["Ulimits"]} == {"core", "fsize", "nofile"}
+    assert f"size={limits.tmp_size}" in host["Tmpfs"]["/tmp"]
+    assert told["Config"]["User"].partition(":")[0] in ("1000", str(os.geteuid()))
+    directory = sandbox.workspace.parents[2]
+    labels = {k: v for k, v in told["Config"]["Labels"].items() if k.startswith("kernelbroker.")}
+    assert labels == {
+        "kernelbroker.broker": directory.name,
+        "kernelbroker.data": str(directory.parent),
+        "kernelbroker.sandbox": "one",
+        "kernelbroker.template": "small",
+    }

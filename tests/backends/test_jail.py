@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from pathlib import Path
 
-from kernelbroker_server.backends.base import Limits, SandboxSpec
+from kernelbroker_server.backends.base import Limits, Network, SandboxSpec
 from kernelbroker_server.backends.host import Host
 from kernelbroker_server.backends.jail import Descriptors, jail_argv, python_inside
 
@@ -22,12 +22,13 @@ HOST = Host(
 SPEC = SandboxSpec(limits=Limits(cpus=2.5, tmp_size=4096), shared_data=Path("/srv/shared"))
 
 
-def argv(host: Host = HOST, spec: SandboxSpec = SPEC) -> list[str]:
+def argv(host: Host = HOST, spec: SandboxSpec = SPEC, way_out: Path | None = None) -> list[str]:
     return jail_argv(
         host,
         spec,
         etc=Path("/run/kb/etc"),
         workspace=Path("/var/kb/one/workspace"),
+        way_out=way_out,
         gateway=["python", "-m", "gateway"],
         descriptors=Descriptors(status=5, gate=6, info=7, seccomp=8),
     )
@@ -63,6 +64,15 @@ def test_only_the_workspace_is_writable() -> None:
     assert has(args, "--ro-bind", "/srv/shared", "/data/shared")
     assert index(args, "--remount-ro", "/") > index(args, "--bind")
     assert index(args, "--remount-ro", "/dev") > index(args, "--tmpfs", "/dev/shm")
+
+
+def test_an_allow_list() -> None:
+    """The proxy's socket is bound read-only, and the network stays the jail's own."""
+    args = argv(spec=SandboxSpec(network=Network.ALLOWLIST), way_out=Path("/run/kb/one.out"))
+    assert has(args, "--ro-bind", "/run/kb/one.out", "/run/kernelbroker.egress")
+    assert has(args, "--setenv", "https_proxy", "http://127.0.0.1:3128")
+    assert "--share-net" not in args
+    assert "https_proxy" not in argv()
 
 
 def test_memory_backed_directories_are_bounded() -> None:

@@ -125,6 +125,18 @@ def test_an_old_out_of_memory_is_no_cause() -> None:
     )
 
 
+async def test_memory_without_control_groups(tmp_path: Path) -> None:
+    """Where no control group counts, what all processes of a sandbox hold is told all the same."""
+    async with running_backend(cgroup_root=tmp_path) as backend:
+        sandbox = await backend.launch("one", SandboxSpec())
+        source = "subprocess.Popen([sys.executable, '-c', hog], stdout=-1).stdout.read(1)"
+        hog = "held = b'x' * (60 << 20); print('held', flush=True); import time; time.sleep(1000)"
+        await ask(sandbox, source, hog=hog)
+        used = await sandbox.memory()
+        assert used is not None
+        assert 60 * MIB < used < 150 * MIB
+
+
 async def test_out_of_memory_by_watchdog(tmp_path: Path) -> None:
     """Without control groups the watchdog ends a sandbox beyond its memory, children included."""
     async with running_backend(cgroup_root=tmp_path) as backend:

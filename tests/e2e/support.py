@@ -35,6 +35,8 @@ DEADLINE_S = 60.0
 
 HOST_SECRET = secrets.token_hex(16)
 """Stands in the environment of each broker, where no cell may find it."""
+KEPT = ".workspaces"
+"""Below data_dir: what sessions wrote stays there when all else of the broker has gone."""
 GRACE_S = 1
 """What a cell has to react to its interrupt."""
 _PIECE_BYTES = 1024**2
@@ -148,11 +150,12 @@ class BrokerProcess:
 
     def broker_ids(self) -> list[str]:
         """Of the broker that runs, and of dead ones that left something behind."""
-        return [path.name for path in self.data_dir.iterdir()]
+        return [path.name for path in self.data_dir.iterdir() if path.name != KEPT]
 
     def remains(self, broker_ids: list[str]) -> list[str]:
         """What there is of these brokers: directories, sockets, control groups, processes."""
-        found = [*self.data_dir.iterdir(), *self.run_dir.iterdir(), *cgroups(broker_ids)]
+        data = [path for path in self.data_dir.iterdir() if path.name != KEPT]
+        found = [*data, *self.run_dir.iterdir(), *cgroups(broker_ids)]
         return [*map(str, found), *(f"pid {p}" for p in procfs.started_in(self.data_dir))]
 
     def sandboxes(self) -> dict[str, list[str]]:

@@ -25,6 +25,7 @@ def large() -> Iterator[BrokerProcess]:
             POOL__MIN_SIZE=WARM,
             POOL__MAX_SIZE=SESSIONS,
             POOL__ACQUIRE_TIMEOUT=180,
+            POOL__SCALE_UP_THRESHOLD=1000,  # the pool shrinks again, but not in a test's time
             SANDBOX__MEMORY="400MiB",
             SESSIONS__DEFAULT_TIMEOUT=120,
         ).start()

@@ -9,8 +9,9 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
-from kernelbroker_server.backends.base import EndCause, LaunchError, SandboxSpec
-from kernelbroker_server.pool import runner
+from kernelbroker_server.backends.base import EndCause, LaunchError, SandboxEnd, SandboxSpec
+from kernelbroker_server.pool import runner, state
+from kernelbroker_server.pool import warm as warm_module
 from kernelbroker_server.pool.runner import AcquireTimeout, Pool, PoolClosed
 from kernelbroker_server.pool.state import PoolFull, PoolLimits
 
@@ -54,6 +55,11 @@ def check(pool: Pool) -> None:
     assert pool.status().pending_requests == pool._state.waiters
 
 
+def shorten_end_grace(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (runner, warm_module):
+        monkeypatch.setattr(module, "END_GRACE_S", 0.01)
+
+
 def fail(reason: str = "no luck") -> Callable[[FakeSandbox], Any]:
     async def launch(_sandbox: FakeSandbox) -> None:
         raise LaunchError(reason)
@@ -63,7 +69,24 @@ def fail(reason: str = "no luck") -> Callable[[FakeSandbox], Any]:
 
 @pytest.fixture
 def no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runner, "_BACKOFF_S", (0.0,))
+    monkeypatch.setattr(runner, "_TICK_S", 0.0)
+    monkeypatch.setattr(state, "_BACKOFF_S", (0.0,))
+
+
+class Clock:
+    """Time that passes when the test says so."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    monkeypatch.setattr(runner, "_TICK_S", 0.0)
+    return Clock()
 
 
 async def test_fills_and_replenishes(backend: FakeBackend) -> None:
@@ -162,32 +185,22 @@ async def test_launches_that_fail(backend: FakeBackend, caplog: pytest.LogCaptur
     assert "the second" in caplog.text
 
 
-async def test_pauses_grow(backend: FakeBackend, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each failure in a row makes the next pause longer, up to the longest; success resets it."""
-    pauses: list[float] = []
-    loop = asyncio.get_running_loop()
-    call_later = loop.call_later
-
-    def later(delay: float, callback: Any, *args: Any, **kwargs: Any) -> asyncio.TimerHandle:
-        if getattr(callback, "__name__", "") == "_resume":
-            pauses.append(delay)
-            delay = 0
-        return call_later(delay, callback, *args, **kwargs)
-
-    monkeypatch.setattr(loop, "call_later", later)
+async def test_pause_after_a_failure(backend: FakeBackend, clock: Clock) -> None:
+    """A pool tries again when its pause is over, not before, and tells of both meanwhile."""
     backend.on_launch = fail()
-    pool = make(backend, max_launches=1)
+    pool = make(backend, max_launches=1, clock=clock)
     pool.start()
-    await until(lambda: len(pauses) == 8)
-    assert pauses == [0.5, 1, 2, 4, 8, 15, 15, 15]
-    assert pool.last_failure == "no luck"
+    await until(lambda: pool.last_failure)
+    details = pool.details()
+    assert (details.last_launch_failure, details.failed_launches) == ("no luck", 1)
+    assert details.back_off_s == 0.5
     backend.on_launch = None
-    warm = await pool.acquire(timeout=DEADLINE_S)
-    backend.on_launch = fail()
-    pauses.clear()
-    pool.release(warm)
-    await until(lambda: pauses)
-    assert pauses[0] == 0.5
+    clock.now += 0.4
+    await until(lambda: pool.details().back_off_s < 0.5)
+    assert backend.launched == 1
+    clock.now += 0.2
+    await until(lambda: pool.status().idle_containers == 1)
+    assert pool.details().last_launch_failure is None
     await pool.stop(STOP_S)
 
 
@@ -246,7 +259,7 @@ async def test_sandboxes_that_do_not_become_warm(
     backend: FakeBackend, launch: Any, told: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """However a sandbox fails to become warm, it is removed, the reason is told, another is tried."""
-    monkeypatch.setattr(runner, "_END_GRACE_S", 0.01)
+    shorten_end_grace(monkeypatch)
     backend.on_launch = launch
     pool = make(backend, max_launches=1)
     pool.start()
@@ -296,7 +309,7 @@ async def test_sandbox_that_died_this_very_moment(backend: FakeBackend) -> None:
     """Not even in the turn of the loop in which it ended is a dead sandbox leased."""
     async with running(backend, min_size=1) as pool:
         (dead,) = backend.live.values()
-        dead.ended.set_result(runner.SandboxEnd(EndCause.OUT_OF_MEMORY, "gone"))
+        dead.ended.set_result(SandboxEnd(EndCause.OUT_OF_MEMORY, "gone"))
         warm = await pool.acquire(timeout=DEADLINE_S)
         assert warm.sandbox.id != dead.id
         pool.release(warm)
@@ -315,7 +328,7 @@ async def test_leased_sandbox_that_dies(backend: FakeBackend) -> None:
 
 async def test_channel_that_closes(backend: FakeBackend, monkeypatch: pytest.MonkeyPatch) -> None:
     """A sandbox that lives on without its channel is lost."""
-    monkeypatch.setattr(runner, "_END_GRACE_S", 0.01)
+    shorten_end_grace(monkeypatch)
     async with running(backend) as pool:
         warm = await pool.acquire(timeout=1)
         await backend.live[warm.sandbox.id].gateway.stop()
@@ -323,6 +336,73 @@ async def test_channel_that_closes(backend: FakeBackend, monkeypatch: pytest.Mon
             assert (await warm.end()).cause is EndCause.SANDBOX_LOST
         assert not warm.alive
         pool.release(warm)
+
+
+# Checks of those that are idle.
+
+
+async def deaf(_cell: Cell) -> None:
+    await asyncio.Event().wait()
+
+
+async def dies_when_asked(cell: Cell) -> None:
+    cell.kernel.spawn(asyncio.shield(asyncio.ensure_future(cell.kernel.stop())))
+    await asyncio.Event().wait()
+
+
+async def test_check_of_a_healthy_one(backend: FakeBackend, clock: Clock) -> None:
+    """A sandbox that answers stays, and is leased as any other."""
+    async with running(backend, clock=clock) as pool:
+        (healthy,) = backend.live.values()
+        clock.now += 20
+        await until(lambda: len(healthy.gateway.cells) == 2)
+        warm = await pool.acquire(timeout=DEADLINE_S)
+        assert warm.sandbox.id == healthy.id
+        assert warm.client.on_message is None
+        pool.release(warm)
+
+
+@pytest.mark.parametrize("how", ["deaf", "dies", "too much memory", "surprises", "no telling"])
+async def test_unhealthy_one_is_replaced(
+    backend: FakeBackend, clock: Clock, how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that does not answer, dies of it, or has filled its memory is replaced before anyone gets it."""
+    monkeypatch.setattr(warm_module, "_CHECK_TIMEOUT_S", 0.2)
+    async with running(backend, clock=clock) as pool:
+        (sick,) = backend.live.values()
+        if how in ("deaf", "dies"):
+            sick.gateway.scripts = {"pass": deaf if how == "deaf" else dies_when_asked}
+        elif how == "surprises":
+            monkeypatch.setattr(sick, "memory", None)
+        else:
+            limit = SandboxSpec().limits.memory
+            sick.memory_used = limit * 91 // 100 if how == "too much memory" else None
+        clock.now += 20
+        await until(lambda: len(sick.gateway.cells) == 2)
+        warm = await pool.acquire(timeout=DEADLINE_S)
+        assert (warm.sandbox.id == sick.id) == (how == "no telling")
+        pool.release(warm)
+
+
+async def test_stop_during_a_check(backend: FakeBackend, clock: Clock) -> None:
+    """A pool that is stopped waits for no answer."""
+    async with running(backend, clock=clock) as pool:
+        (sick,) = backend.live.values()
+        sick.gateway.scripts = {"pass": deaf}
+        clock.now += 20
+        await until(lambda: len(sick.gateway.cells) == 2)
+        assert pool.status().idle_containers == 1  # as seen from outside
+
+
+async def test_old_one_is_replaced(backend: FakeBackend, clock: Clock) -> None:
+    """A sandbox that nobody leased for too long is replaced, and the pool never runs dry."""
+    async with running(backend, clock=clock) as pool:
+        (old,) = backend.live.values()
+        clock.now += 4000
+        while old.id in backend.live:
+            assert pool.status().idle_containers
+            await asyncio.sleep(0)
+        assert pool.status().idle_containers == 1
 
 
 # Cancellation, at every await.
@@ -463,15 +543,16 @@ async def test_stop_twice(backend: FakeBackend) -> None:
         await other.stop(STOP_S)
 
 
-async def test_stop_in_the_pause_after_a_failure(backend: FakeBackend) -> None:
+async def test_stop_in_the_pause_after_a_failure(backend: FakeBackend, clock: Clock) -> None:
     """A pool that waits to try again is stopped at once, and tries no more."""
     backend.on_launch = fail()
-    pool = make(backend)
+    pool = make(backend, clock=clock)
     pool.start()
     await until(lambda: pool.last_failure)
     launched = backend.launched
     await pool.stop(STOP_S)
-    pool._resume()
+    clock.now += 100
+    await turns(10)
     assert backend.launched == launched
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from kernelbroker.protocol import errors
 from kernelbroker.protocol.errors import RequestError, from_code
+from kernelbroker.protocol.findings import Finding
 
 KNOWN = [
     errors.BadRequest,
@@ -12,6 +13,8 @@ KNOWN = [
     errors.NotFound,
     errors.MethodNotAllowed,
     errors.Conflict,
+    errors.PolicyRefused,
+    errors.ConfirmationRequired,
     errors.SessionGone,
     errors.TooLarge,
     errors.TooManyRequests,
@@ -27,6 +30,15 @@ def test_known_code(kind: type[RequestError]) -> None:
     assert type(error) is kind
     assert (str(error), error.message) == ("do this", "do this")
     assert (error.request_id, error.retry_after) == ("r", 2.5)
+
+
+def test_findings_cross_the_wire() -> None:
+    """A refusal for what was found in the code keeps its findings and the way to confirm it."""
+    found = Finding(rule="process", level="high", line=1, column=2, reason="os.system runs")
+    error = from_code(
+        "confirmation_required", "do this", findings=[found], confirmation="t", expires_in=300
+    )
+    assert (error.findings, error.confirmation, error.expires_in) == ([found], "t", 300)
 
 
 def test_every_request_error_has_a_code() -> None:

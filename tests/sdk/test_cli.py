@@ -119,6 +119,37 @@ async def test_health_prints_json(connected):
     assert (status, json.loads(out)) == (0, {"status": "ok"})
 
 
+@pytest.mark.parametrize(
+    ("name", "code", "status", "shown"),
+    [
+        ("ok.py", "print(1)", 0, "safe\n"),
+        ("x.py", "import os\nos.system(x)", 1, "x.py:2:1: high: os.system runs a shell command"),
+        ("x.sh", "rm -rf /", 1, "x.sh:1:1: critical: it deletes a whole system"),
+        ("x.js", "process.exit()", 0, "x.js:1:1: low: process.exit ends the process"),
+    ],
+)
+async def test_assess_judges_a_file_without_a_broker(tmp_path, name, code, status, shown):
+    """Each finding is a line with its place; high and critical code is status 1."""
+    (tmp_path / name).write_text(code)
+    got, out, err = await command("assess", name, cwd=tmp_path)
+    assert (got, err) == (status, "")
+    assert shown in out
+
+
+async def test_assess_reads_stdin_and_writes_json():
+    """With `-` the code comes from stdin; the JSON is the assessment."""
+    status, out, _ = await command("assess", "--json", "--language", "shell", "-", stdin=b"env")
+    assert status == 0
+    assert json.loads(out)["findings"][0]["rule"] == "environment"
+
+
+async def test_assess_of_no_file_is_status_2():
+    """A file that is not there is told in one line."""
+    status, out, err = await command("assess", "no-such-file.py")
+    assert (status, out) == (2, "")
+    assert "no-such-file.py" in err
+
+
 async def test_ctrl_c_interrupts_the_cell(connected, scripts):
     """The first Ctrl-C interrupts the cell, whose end is then shown; status 130."""
     connected.cells["c"] = scripts.forever

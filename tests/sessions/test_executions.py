@@ -18,7 +18,7 @@ from kernelbroker.protocol.events import Input, Result, Started, Stdout
 from kernelbroker.protocol.messages import ExecutionRequest
 from kernelbroker_server.backends.base import EndCause
 from kernelbroker_server.kernels.outputs import OutputLimits
-from kernelbroker_server.pool import runner
+from kernelbroker_server.pool import warm
 from kernelbroker_server.pool.state import PoolLimits
 from kernelbroker_server.sessions import session as session_module
 from kernelbroker_server.sessions.execution import ExecutionState
@@ -290,7 +290,7 @@ async def test_death(backend: FakeBackend, cause: EndCause) -> None:
 
 async def test_channel_lost(backend: FakeBackend, monkeypatch: pytest.MonkeyPatch) -> None:
     """A channel that closes under a cell ends it as lost."""
-    monkeypatch.setattr(runner, "_END_GRACE_S", 0.01)
+    monkeypatch.setattr(warm, "END_GRACE_S", 0.01)
 
     async def cut(cell: Cell) -> None:
         for channel in list(cell.kernel.channels):

@@ -1,135 +1,29 @@
-"""A session's files on their way from one sandbox to the next, whatever user code made of them."""
+"""A session's files on their way from one sandbox to the next, and from one session to the next."""
 
 from __future__ import annotations
 
 import asyncio
-import os
-import stat
-import subprocess
-import sys
+import contextlib
+import time
 from pathlib import Path
 
 import pytest
+from kernelbroker.protocol.errors import BadRequest, Conflict, NotFound, Unavailable
+from kernelbroker.protocol.messages import SessionOptions
+from kernelbroker_kernel.contract import CONFIGURE_CODE
+from kernelbroker_server.backends.base import SandboxSpec
+from kernelbroker_server.backends.kept import KeptWorkspace, Record, records
+from kernelbroker_server.backends.usage import Usage
 from kernelbroker_server.pool.state import PoolLimits
+from kernelbroker_server.sessions import workspace as workspace_module
 from kernelbroker_server.sessions.session import Session
-from kernelbroker_server.sessions.workspace import HeldFiles
+from kernelbroker_server.sessions.workspace import Workspaces
+from kernelbroker_server.tenants.tenant import Tenant
 
 from tests.support.backend import FakeBackend
-from tests.support.waiting import until
+from tests.support.gateway import Cell, CellFailed
+from tests.support.waiting import DEADLINE_S, turns, until
 from tests.support.world import World, result_of, submit, world
-
-
-@pytest.fixture
-def workspaces(tmp_path: Path) -> tuple[Path, Path]:
-    """Those of two sandboxes, as the backends lay them out."""
-    both = (tmp_path / "sandboxes/a/workspace", tmp_path / "sandboxes/b/workspace")
-    for workspace in both:
-        workspace.mkdir(parents=True)
-    return both
-
-
-def move(old: Path, new: Path) -> HeldFiles:
-    held = HeldFiles()
-    held.take(old)
-    held.give(new)
-    return held
-
-
-def test_everything_moves(workspaces: tuple[Path, Path]) -> None:
-    """Files of any name and kind are moved, unopened; nothing is left on the way."""
-    old, new = workspaces
-    (old / "sub/deep").mkdir(parents=True)
-    (old / "sub/deep/a.txt").write_text("deep")
-    (old / ("n" * 255)).write_text("long")
-    (old / "-rf").write_text("dash")
-    (old / "new\nline").write_text("odd")
-    Path(os.fsdecode(bytes(old) + b"/\xff\xfe")).write_text("not UTF-8")
-    os.mkfifo(old / "pipe")
-    names = sorted(path.name for path in old.iterdir())
-    move(old, new)
-    assert sorted(path.name for path in new.iterdir()) == names
-    assert (new / "sub/deep/a.txt").read_text() == "deep"
-    assert stat.S_ISFIFO((new / "pipe").lstat().st_mode)
-    assert list(old.iterdir()) == []
-    assert sorted(p.name for p in old.parents[1].iterdir()) == ["a", "b"]
-
-
-def test_links_are_not_followed(workspaces: tuple[Path, Path], tmp_path: Path) -> None:
-    """A link is moved as a link; what it points to is neither moved, opened nor unlocked."""
-    old, new = workspaces
-    outside = tmp_path / "outside"
-    outside.mkdir()
-    (outside / "secret").write_text("secret")
-    outside.chmod(0o500)
-    (old / "to a directory").symlink_to(outside)
-    (old / "to itself").symlink_to("to itself")
-    (old / "to nowhere").symlink_to("/nowhere")
-    (old / "inner").mkdir()
-    (old / "inner/link").symlink_to(outside)
-    move(old, new)
-    assert (new / "to a directory").readlink() == outside
-    assert (new / "to itself").is_symlink()
-    assert (new / "to nowhere").is_symlink()
-    assert (new / "inner/link").readlink() == outside
-    assert stat.S_IMODE(outside.stat().st_mode) == 0o500
-    assert (outside / "secret").read_text() == "secret"
-
-
-def test_what_is_there_already_stays(workspaces: tuple[Path, Path]) -> None:
-    """What the new sandbox brings (/data/shared) is kept, even where a link stands in its place."""
-    old, new = workspaces
-    (new / "shared").mkdir()
-    (new / "link").symlink_to("/nowhere")
-    (old / "shared").symlink_to("/")
-    (old / "link").write_text("x")
-    (old / "mine").write_text("mine")
-    move(old, new)
-    assert (new / "shared").is_dir()
-    assert not (new / "shared").is_symlink()
-    assert (new / "link").is_symlink()
-    assert (new / "mine").read_text() == "mine"
-
-
-async def test_discard(workspaces: tuple[Path, Path]) -> None:
-    """Files that nobody takes any more are removed, directories without permissions as well."""
-    old, _ = workspaces
-    (old / "locked").mkdir()
-    (old / "locked/file").write_text("x")
-    (old / "locked").chmod(0)
-    held = HeldFiles()
-    await held.discard()
-    held.take(old)
-    await held.discard()
-    await held.discard()
-    assert sorted(p.name for p in old.parents[1].iterdir()) == ["a", "b"]
-
-
-def test_locked_directories_move(workspaces: tuple[Path, Path]) -> None:
-    """A directory of mode 000 moves too, for a broker that is not root as well."""
-    old, new = workspaces
-    (old / "locked").mkdir()
-    (old / "locked/file").write_text("kept")
-    (old / "locked").chmod(0)
-    code = (
-        "import os, pathlib, sys\n"
-        "from kernelbroker_server.sessions.workspace import HeldFiles\n"
-        "if os.geteuid() == 0:\n"
-        "    os.seteuid(65534)\n"
-        "old, new = map(pathlib.Path, sys.argv[1:])\n"
-        "held = HeldFiles(); held.take(old); held.give(new)\n"
-    )
-    if os.geteuid() == 0:
-        # Everything on the way belongs to the user nobody, as it would to the broker's.
-        for path in [old, new, old / "locked", old / "locked/file", old.parents[1]]:
-            os.chown(path, 65534, 65534)
-        for parent in old.parents:
-            if stat.S_IMODE(parent.stat().st_mode) & 0o001 == 0:
-                parent.chmod(parent.stat().st_mode | 0o011)
-    subprocess.run([sys.executable, "-c", code, old, new], check=True)
-    assert (new / "locked/file").read_text() == "kept"
-
-
-# In a session.
 
 
 def workspace_of(backend: FakeBackend, session: Session) -> Path:
@@ -181,28 +75,282 @@ async def test_files_wait_for_a_sandbox(backend: FakeBackend) -> None:
         assert (workspace_of(backend, session) / "kept").read_text() == "kept"
 
 
-async def test_files_go_with_the_session(backend: FakeBackend) -> None:
-    """A session that is closed while its files wait takes them with it."""
+async def test_files_survive_a_directory_to_work_in(backend: FakeBackend) -> None:
+    """Files that lie where a session works are there after a replacement as well."""
+
+    async def configure(cell: Cell) -> None:
+        (sandbox,) = [s for s in backend.live.values() if s.gateway is cell.kernel]
+        (sandbox.workspace / "work").mkdir(exist_ok=True)
+
+    backend.scripts[CONFIGURE_CODE] = configure
+    async with world(backend) as w:
+        session = await w.open(cwd="work")
+        (workspace_of(backend, session) / "work/kept").write_text("kept")
+        await session.restart()
+        assert (workspace_of(backend, session) / "work/kept").read_text() == "kept"
+
+
+# Kept by name.
+
+
+def names(backend: FakeBackend, tenant: str = "default") -> list[str]:
+    return [record.name for record in records(backend.kept) if record.tenant == tenant]
+
+
+async def close(w: World, session: Session) -> None:
+    """Close it, and wait until its files are put away."""
+    await session.close("enough")
+    await until(lambda: not w.registry.workspaces._held)
+
+
+async def test_kept_by_name(backend: FakeBackend) -> None:
+    """A later session that names the workspace has its files at once, and only once they are settled."""
+    async with world(backend) as w:
+        for count in range(3):
+            session = await w.open(workspace="mine")
+            assert session.workspace == "mine"
+            workspace = workspace_of(backend, session)
+            assert len(list(workspace.iterdir())) == count
+            (workspace / f"{count}").write_text("x")
+            await session.close("enough")
+        await until(lambda: not w.registry.workspaces._held)
+        (record,) = await w.registry.workspaces.list("default")
+        assert (record.name, record.session_id, record.files) == ("mine", "", 3)
+        assert record.size > 0
+        assert w.registry.workspaces.expires_at(record) == record.used_at + 86400
+
+
+async def test_the_session_id_is_the_name(backend: FakeBackend) -> None:
+    """Where no name was given, the session's id is the name."""
+    async with world(backend) as w:
+        session = await w.open("first")
+        (workspace_of(backend, session) / "file").write_text("x")
+        await session.close("enough")
+        session = await w.open(workspace="first")
+        assert (workspace_of(backend, session) / "file").read_text() == "x"
+
+
+async def test_empty_ones_are_not_kept(backend: FakeBackend) -> None:
+    """There is nothing to keep of a session without files, not even where something is mounted."""
+    async with world(backend, spec=SandboxSpec(shared_data=Path("/usr"))) as w:
+        session = await w.open("one")
+        (workspace_of(backend, session) / "shared").mkdir()
+        await close(w, session)
+        assert names(backend) == []
+        session = await w.open("two")
+        (workspace_of(backend, session) / "shared").mkdir()
+        (workspace_of(backend, session) / "file").touch()
+        await close(w, session)
+        session = await w.open("three", workspace="two")
+        assert [path.name for path in workspace_of(backend, session).iterdir()] == ["file"]
+
+
+async def test_no_retention(backend: FakeBackend) -> None:
+    """What is not to be kept is gone with its session, also after its kernel was replaced."""
+    async with world(backend) as w:
+        async with w.registry.ephemeral(SessionOptions(workspace_retention=0)) as session:
+            (workspace_of(backend, session) / "file").touch()
+            assert not backend.kept.exists()
+            await session.restart()
+            assert (workspace_of(backend, session) / "file").exists()
+        await until(lambda: not w.registry.workspaces._held)
+        assert names(backend) == []
+        session = await w.open(workspace="named", workspace_retention=0)
+        (workspace_of(backend, session) / "file").touch()
+        await close(w, session)
+        assert names(backend) == []
+
+
+async def test_what_was_kept_before(backend: FakeBackend) -> None:
+    """A session that keeps nothing leaves alone what is kept under its name."""
+    async with world(backend) as w:
+        await keep(w, backend, "mine")
+        session = await w.open("mine", workspace_retention=0)
+        assert list(workspace_of(backend, session).iterdir()) == []
+        (workspace_of(backend, session) / "other").touch()
+        await session.restart()
+        assert names(backend) == ["mine"]
+        assert names(backend, "") != []
+        await close(w, session)
+        assert names(backend, "") == []
+        session = await w.open("another", workspace="mine")
+        assert [path.name for path in workspace_of(backend, session).iterdir()] == ["file"]
+
+
+async def test_never_put_away(backend: FakeBackend, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A workspace that its broker had no time to put away is free, and its time runs."""
+    monkeypatch.setattr(workspace_module, "_REAP_S", 0.01)
+    for name, sandbox in [("one", None), ("two", "dead/sandboxes/x/workspace")]:
+        record = Record(tenant="default", name=name, session_id="s", sandbox=sandbox)
+        KeptWorkspace.claim(backend.kept, record).close()
+    async with world(backend):
+        await until(lambda: [r.session_id for r in records(backend.kept)] == ["", ""])
+
+
+async def test_one_session_at_a_time(backend: FakeBackend) -> None:
+    """A workspace that is in use is refused, naming the session; it cannot be removed either."""
+    async with world(backend) as w:
+        session = await w.open("first", workspace="mine")
+        with pytest.raises(Conflict, match="session first"):
+            await w.open("second", workspace="mine")
+        with pytest.raises(Conflict, match="session first"):
+            await w.registry.workspaces.delete("default", "mine")
+        with pytest.raises(Conflict, match="mine"):
+            await w.open("first", workspace="other")
+        assert (await w.open("first"), await w.open("first", workspace="mine")) == (
+            session,
+            session,
+        )
+        assert w.registry.list() == [session]
+        (record,) = await w.registry.workspaces.list("default")
+        assert record.session_id == "first"
+        assert w.registry.workspaces.expires_at(record) is None
+
+
+async def test_another_broker_has_it(backend: FakeBackend) -> None:
+    """A workspace is refused that a session of another broker has."""
+    async with world(backend) as w:
+        other = KeptWorkspace.claim(
+            backend.kept, Record(tenant="default", name="mine", session_id="theirs")
+        )
+        with pytest.raises(Conflict, match="theirs"):
+            await w.open(workspace="mine")
+        other.put_back(Usage())
+        assert await w.open(workspace="mine")
+
+
+async def test_tenants(backend: FakeBackend) -> None:
+    """A tenant neither gets nor sees nor removes another one's workspace of the same name."""
+    async with world(backend) as w:
+        session = await w.open(workspace="mine")
+        (workspace_of(backend, session) / "file").touch()
+        await session.close("enough")
+        registry = w.registries.of(Tenant("other"))
+        session, _ = await registry.open(SessionOptions(workspace="mine"))
+        assert list(workspace_of(backend, session).iterdir()) == []
+        await close(w, session)
+        assert await w.registry.workspaces.list("other") == []
+        with pytest.raises(NotFound):
+            await w.registry.workspaces.delete("other", "mine")
+        assert names(backend) == ["mine"]
+
+
+async def test_delete(backend: FakeBackend) -> None:
+    """A workspace that was removed is gone; so is one whose session is just ending."""
+    async with world(backend) as w:
+        session = await w.open(workspace="mine")
+        (workspace_of(backend, session) / "file").touch()
+        await session.close("enough")
+        await w.registry.workspaces.delete("default", "mine")
+        assert names(backend) == []
+        with pytest.raises(NotFound, match="mine"):
+            await w.registry.workspaces.delete("default", "mine")
+
+
+async def test_files_while_there_is_no_sandbox(backend: FakeBackend) -> None:
+    """A session that is closed while its files wait for a sandbox leaves them in its workspace."""
 
     async def launch(_sandbox: object) -> None:
         await asyncio.Event().wait()
 
     async with world(backend, pool=PoolLimits(0, 1), acquire_timeout=0.05) as w:
-        session = await w.open()
+        session = await w.open("mine")
         (workspace_of(backend, session) / "file").write_text("x")
         backend.on_launch = launch
         await result_of(submit(session, "die"))
         await until(lambda: w.pool.status().busy_containers == 0)
-        await session.close("enough")
-        left = [p.name for p in (backend.root / "sandboxes").iterdir()]
-        assert not [name for name in left if name.startswith("held-")]
+        await close(w, session)
+        (record,) = await w.registry.workspaces.list("default")
+        assert (record.name, record.files) == ("mine", 1)
 
 
-async def test_files_of_others(backend: FakeBackend) -> None:
-    """No session finds another one's files."""
+async def test_a_lease_that_fails(backend: FakeBackend) -> None:
+    """Where a session cannot be opened after all, the files stay for the next one."""
+
+    async def refuse(_cell: Cell) -> None:
+        raise CellFailed("FileNotFoundError", "nowhere")
+
     async with world(backend) as w:
-        first = await w.open()
-        (workspace_of(backend, first) / "mine").write_text("x")
-        await first.close("enough")
-        second = await w.open()
-        assert list(workspace_of(backend, second).iterdir()) == []
+        session = await w.open("one", workspace="mine")
+        (workspace_of(backend, session) / "file").write_text("x")
+        await session.close("enough")
+        backend.scripts[CONFIGURE_CODE] = refuse
+        with pytest.raises(BadRequest):
+            await w.open("two", workspace="mine", cwd="nowhere")
+        session = await w.open("three", workspace="mine")
+        assert (workspace_of(backend, session) / "file").read_text() == "x"
+
+
+@pytest.mark.parametrize("count", range(0, 40, 3))
+async def test_cancelled_anywhere(backend: FakeBackend, count: int) -> None:
+    """Whenever an opening is cancelled, no file is lost and the workspace is free."""
+    async with world(backend) as w:
+        session = await w.open("one", workspace="mine")
+        for number in range(20):
+            (workspace_of(backend, session) / f"{number}").touch()
+        await session.close("enough")
+        await until(lambda: w.pool.status().idle_containers)
+        options = SessionOptions(workspace="mine", env={"A": "1"})
+        opening = asyncio.create_task(w.registry.open(options))
+        await turns(count)
+        opening.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            session, _ = await opening
+            await session.close("it was opened after all")
+        await until(lambda: not w.registry.workspaces._held)
+        await until(lambda: w.pool.status().busy_containers == 0)
+        session = await w.open("two", workspace="mine")
+        assert len(list(workspace_of(backend, session).iterdir())) == 20
+
+
+async def test_the_disk_is_full(backend: FakeBackend) -> None:
+    """A workspace that cannot be made is told, and leaves nothing."""
+    backend.kept.write_text("in the way")
+    async with world(backend) as w:
+        with pytest.raises(Unavailable, match="workspace cannot be opened"):
+            await w.open("mine")
+        assert w.registry.list() == []
+        backend.kept.unlink()
+        assert await w.open("mine")
+
+
+# Reaping.
+
+
+async def keep(w: World, backend: FakeBackend, name: str, size: int = 0) -> None:
+    session = await w.open(workspace=name)
+    (workspace_of(backend, session) / "file").write_bytes(bytes(size))
+    await close(w, session)
+
+
+async def test_reaped_in_time(backend: FakeBackend, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Workspaces are removed when their time is over, and not while a session has them."""
+    monkeypatch.setattr(workspace_module, "_REAP_S", 0.01)
+    async with world(backend) as w:
+        await keep(w, backend, "expired")
+        await keep(w, backend, "used")
+        await keep(w, backend, "fresh")
+        for name in ("expired", "used"):
+            kept = KeptWorkspace.claim(backend.kept, Record(tenant="default", name=name))
+            kept.record.used_at = time.time() - 86401
+            if name == "expired":
+                kept.write()
+            kept.close()
+        session = await w.open(workspace="used")
+        await until(lambda: names(backend) == ["fresh", "used"])
+        assert (workspace_of(backend, session) / "file").exists()
+        (backend.kept / ".half-removed").mkdir()
+        await until(lambda: not (backend.kept / ".half-removed").exists())
+
+
+async def test_reaped_for_room(backend: FakeBackend, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where all together take too much, the oldest go first."""
+    monkeypatch.setattr(workspace_module, "_REAP_S", 0.01)
+    workspaces = Workspaces(backend.kept, max_size=250_000)
+    async with world(backend, workspaces=workspaces) as w:
+        for name in ("c", "b", "a"):
+            await keep(w, backend, name, 100_000)
+        await until(lambda: names(backend) == ["b", "a"])
+        async with asyncio.timeout(DEADLINE_S):
+            session = await w.open(workspace="b")
+        assert (workspace_of(backend, session) / "file").stat().st_size == 100_000

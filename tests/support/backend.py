@@ -32,6 +32,10 @@ class FakeSandbox(Sandbox):
         self.endpoint = UnixEndpoint(root / f"{sandbox_id}.sock")
         self.ended = asyncio.get_running_loop().create_future()
         self.gateway = Gateway(self.endpoint.path, scripts)
+        self.memory_used: int | None = 0
+
+    async def memory(self) -> int | None:
+        return self.memory_used
 
     async def die(self, cause: EndCause = EndCause.KERNEL_DIED, detail: str = "it died") -> None:
         """End by itself."""
@@ -53,6 +57,7 @@ class FakeBackend(Backend):
 
     def __init__(self, root: Path) -> None:
         self.root = root
+        self.kept = root / ".workspaces"
         self.scripts: dict[str, Script] = {"die": self._die}
         self.live: dict[str, FakeSandbox] = {}
         self.launched = 0

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from kernelbroker_kernel.contract import ENTRIES_PATH, FILES_PATH
 from kernelbroker_server.kernels.framing import SUBPROTOCOL
 from tornado.httpserver import HTTPServer
 from tornado.iostream import IOStream
@@ -110,6 +111,7 @@ class Gateway:
         self.on_channel: Callable[[WebSocketHandler], Awaitable[None]] | None = None
         self.on_start: Callable[[], Awaitable[None]] | None = None
         self.interrupts = 0
+        self.files: dict[str, bytes] = {}
         self.channels: set[_Channels] = set()
         self._count = 0
         self._queue: asyncio.Queue[Cell] = asyncio.Queue()
@@ -124,6 +126,8 @@ class Gateway:
                 ("/api/kernels", _Kernels, options),
                 ("/api/kernels/[^/]+/interrupt", _Interrupt, options),
                 ("/api/kernels/[^/]+/channels", _Channels, options),
+                (f"{FILES_PATH}/(.*)", _File, options),
+                (f"{ENTRIES_PATH}/(.*)", _Entries, options),
             ],
             log_function=lambda _handler: None,
             websocket_max_message_size=64 * 1024**2,
@@ -215,6 +219,40 @@ class _Kernels(RequestHandler):
             await self.gateway.on_start()
         self.set_status(201)
         self.write({"id": "the-kernel"})
+
+
+class _File(_Kernels):
+    """A workspace without directories, where nothing but whole files is put and got."""
+
+    def decode_argument(self, value: bytes, name: str | None = None) -> str:
+        return value.decode("latin-1")
+
+    async def get(self, path: str) -> None:
+        if (content := self.gateway.files.get(path)) is None:
+            self.set_status(404)
+            self.write({"code": "not_found", "message": "there is no such file"})
+        else:
+            self.set_header("Content-Type", "application/octet-stream")
+            self.write(content)
+
+    async def put(self, path: str) -> None:
+        self.gateway.files[path] = self.request.body
+        self.set_status(204)
+
+    async def delete(self, path: str) -> None:
+        if self.gateway.files.pop(path, None) is None:
+            await self.get(path)
+        else:
+            self.set_status(204)
+
+    async def post(self, path: str) -> None:
+        self.set_status(409)
+        self.write({"code": "conflict", "message": "there are no directories here"})
+
+
+class _Entries(_Kernels):
+    async def get(self, _path: str) -> None:
+        self.write({"entries": [], "truncated": False})
 
 
 class _Interrupt(_Kernels):

@@ -9,7 +9,16 @@ from collections.abc import Callable
 DEADLINE_S = 10.0
 """For what should take milliseconds: a busy machine is no failure."""
 
-_OURS = ("launch ", "remove ", "watch ", "session ", "kernel-reader")
+_OURS = (
+    "launch ",
+    "remove ",
+    "watch ",
+    "check ",
+    "pool clock",
+    "session ",
+    "kernel-reader",
+    "egress ",
+)
 
 
 async def until(condition: Callable[[], object], what: str = "the condition") -> None:

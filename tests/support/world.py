@@ -15,9 +15,11 @@ from kernelbroker_server.pool.runner import Pool
 from kernelbroker_server.pool.state import PoolLimits
 from kernelbroker_server.sessions.execution import Execution
 from kernelbroker_server.sessions.gate import Gate
+from kernelbroker_server.sessions.policy import Policies
 from kernelbroker_server.sessions.registries import Registries
 from kernelbroker_server.sessions.registry import Registry
 from kernelbroker_server.sessions.session import Session, SessionLimits
+from kernelbroker_server.sessions.workspace import Workspaces
 from kernelbroker_server.telemetry.observer import Observer
 from kernelbroker_server.tenants.tenant import DEFAULT
 
@@ -47,16 +49,23 @@ async def world(
     pool: PoolLimits | None = None,
     gate: Gate | None = None,
     acquire_timeout: float = DEADLINE_S,
+    spec: SandboxSpec | None = None,
+    workspaces: Workspaces | None = None,
     observer: Observer | None = None,
+    policies: Policies | None = None,
     **limits: Any,
 ) -> AsyncIterator[World]:
     """It must stop in order, whatever was done with it."""
     settings = {"interrupt_grace": 0.05, **limits}
     gate = gate or Gate(50, 100)
     sizes = pool or PoolLimits(min_size=1, max_size=4)
-    warm = Pool(backend, SandboxSpec(), sizes, acquire_timeout=acquire_timeout)
-    registries = Registries({"default": warm}, SessionLimits(**settings), gate, observer)
+    warm = Pool(backend, spec or SandboxSpec(), sizes, acquire_timeout=acquire_timeout)
+    workspaces = workspaces or Workspaces(backend.kept)
+    registries = Registries(
+        {"default": warm}, SessionLimits(**settings), gate, workspaces, observer, policies
+    )
     registry = registries.of(DEFAULT)
+    workspaces.start()
     warm.start()
     try:
         yield World(backend, warm, gate, registries, registry)

@@ -15,10 +15,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from kernelbroker.protocol.codec import decode_as, encode
 from kernelbroker.protocol.errors import (
     BadRequest,
+    ConfirmationRequired,
     Conflict,
     InternalError,
     MethodNotAllowed,
     NotFound,
+    PolicyRefused,
     ProtocolError,
     RequestError,
     SessionGone,
@@ -54,6 +56,8 @@ _STATUS: dict[type[RequestError], int] = {
     NotFound: 404,
     MethodNotAllowed: 405,
     Conflict: 409,
+    ConfirmationRequired: 409,
+    PolicyRefused: 422,
     SessionGone: 410,
     TooLarge: 413,
     TooManyRequests: 429,
@@ -224,6 +228,9 @@ def error_body(error: BaseException | None, request_id: str) -> ErrorBody:
                 message=error.message,
                 request_id=request_id,
                 retry_after=error.retry_after,
+                findings=error.findings,
+                confirmation=error.confirmation,
+                expires_in=error.expires_in,
             )
         case ProtocolError():
             return ErrorBody(code=BadRequest.code, message=str(error), request_id=request_id)

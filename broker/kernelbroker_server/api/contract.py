@@ -154,7 +154,7 @@ def _operation(
     if said.body is not None:
         described["requestBody"] = {
             **_content(said.body, schema_of),
-            "required": isinstance(said.body, Content) or _has_required_fields(said.body),
+            "required": not isinstance(said.body, Content) and _has_required_fields(said.body),
         }
     if said.open:
         described["security"] = []

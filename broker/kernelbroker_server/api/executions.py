@@ -31,6 +31,7 @@ class ExecBody(ExecutionRequest):
 
     session_id: Identifier | None = None
     template: str = "default"
+    workspace: Identifier | None = None
 
     def request(self) -> ExecutionRequest:
         fields = ExecutionRequest.__struct_fields__
@@ -112,17 +113,32 @@ class Exec(StreamingHandler):
     ) -> tuple[Session, Execution]:
         """The execution, of now or, under an Idempotency-Key, of an earlier request."""
         registry, key = self.registry, self.idempotency_key()
-        options = SessionOptions(session_id=session_id or asked.session_id, template=asked.template)
+        options = SessionOptions(
+            session_id=session_id or asked.session_id,
+            template=asked.template,
+            workspace=asked.workspace,
+        )
         ephemeral = options.session_id is None
+        if ephemeral and options.workspace is None:
+            options.workspace_retention = 0
 
         async def submit() -> tuple[Session, Execution]:
             if session_id is not None:
                 session = registry.get(session_id)
             elif ephemeral and key is None:
                 session = await stack.enter_async_context(registry.ephemeral(options))
+            elif ephemeral:
+                session = await registry.open_for_one(options)
             else:
                 session, _ = await registry.open(options)
-            execution = session.submit(asked.request())
+            request = asked.request()
+            try:
+                assessment = await session.judge(request)
+                execution = session.submit(request, assessment=assessment)
+            except BaseException:
+                if ephemeral and key is not None:
+                    registry.close_soon(session, "its one execution was refused")
+                raise
             if ephemeral and key is not None:  # it outlives its client, who may ask again
                 registry.close_after(session, execution)
             return session, execution

@@ -9,7 +9,7 @@ import msgspec
 from kernelbroker.protocol.messages import Identifier
 from tornado.web import Application, RequestHandler
 
-from . import executions, files, sessions, status, tables
+from . import executions, files, risk, sessions, status, tables, workspaces
 from .base import MAX_BODY_BYTES, Service, UnknownPath
 from .contract import document
 from .websocket import SessionSocket
@@ -19,6 +19,7 @@ _ONE = f"{_PREFIX}/sessions/{{session_id}}"
 _PATTERNS = {
     "session_id": "[A-Za-z0-9_.-]{1,64}",
     "execution_id": "[A-Za-z0-9_.-]{1,64}",
+    "workspace": "[A-Za-z0-9_.-]{1,64}",
     "path": ".*",
     "name": "[^/]*",
 }
@@ -26,6 +27,7 @@ _PATTERNS = {
 _TYPES = {
     "session_id": Annotated[Identifier, msgspec.Meta(description="of the session")],
     "execution_id": Annotated[Identifier, msgspec.Meta(description="of the execution")],
+    "workspace": Annotated[Identifier, msgspec.Meta(description="its name")],
     "path": Annotated[str, msgspec.Meta(description="in the workspace, relative to /data")],
     "name": Annotated[str, msgspec.Meta(description="of the variable")],
 }
@@ -33,6 +35,7 @@ _PING_INTERVAL_S = 20
 
 ROUTES: list[tuple[str, type[RequestHandler]]] = [
     (f"{_PREFIX}/exec", executions.Exec),
+    (f"{_PREFIX}/assess", risk.Assess),
     (f"{_PREFIX}/sessions", sessions.Sessions),
     (_ONE, sessions.OneSession),
     (f"{_ONE}/exec", executions.SessionExec),
@@ -46,6 +49,8 @@ ROUTES: list[tuple[str, type[RequestHandler]]] = [
     (f"{_ONE}/packages", executions.Packages),
     (f"{_ONE}/variables", tables.Variables),
     (f"{_ONE}/variables/{{name}}", tables.OneVariable),
+    (f"{_PREFIX}/workspaces", workspaces.Workspaces),
+    (f"{_PREFIX}/workspaces/{{workspace}}", workspaces.OneWorkspace),
     (f"{_PREFIX}/pool/status", status.Pools),
     (f"{_PREFIX}/ws", SessionSocket),
     (f"{_PREFIX}/openapi.json", status.Contract),

@@ -99,6 +99,7 @@ def info(session: Session, isolation: str) -> SessionInfo:
         session_id=session.id,
         state=session.state.value,
         template=session.options.template,
+        workspace=session.workspace,
         isolation=isolation,
         created_at=iso_time(session.created_at),
         last_active_at=iso_time(session.active_at),

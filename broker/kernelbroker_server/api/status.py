@@ -21,7 +21,9 @@ class Pools(ApiHandler):
     async def get(self) -> None:
         """Tell how full the pools are: all together, and each template's."""
         pools = self.service.pools
-        each = {name: asdict(pool.status()) for name, pool in pools.items()}
+        each = {
+            name: asdict(pool.status()) | asdict(pool.details()) for name, pool in pools.items()
+        }
         self.reply({**_sum(pools), "templates": each})
 
 

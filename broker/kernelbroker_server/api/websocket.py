@@ -153,7 +153,12 @@ class SessionSocket(Authenticated, WebSocketHandler):
             case Execute():
                 fields = ExecutionRequest.__struct_fields__
                 request = ExecutionRequest(**{name: getattr(operation, name) for name in fields})
-                execution = session.submit(request, allow_stdin=operation.allow_stdin)
+                assessment = await session.judge(request)
+                if self.ws_connection is None and request.on_disconnect == "interrupt":
+                    return  # its client went away meanwhile
+                execution = session.submit(
+                    request, allow_stdin=operation.allow_stdin, assessment=assessment
+                )
                 self._submitted = [e for e in self._submitted if e.state is not ExecutionState.DONE]
                 self._submitted.append(execution)
             case Interrupt():

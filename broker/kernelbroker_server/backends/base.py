@@ -43,6 +43,10 @@ class Limits:
     processes: int = 100
     tmp_size: int = 100 * 1024**2
     open_files: int = 1024
+    workspace_size: int = 1024**3
+    """Of all files together, which the sessions watch; no single file grows beyond it."""
+    workspace_files: int = 100_000
+    """Files and directories in the workspace."""
 
 
 class Network(enum.StrEnum):
@@ -109,9 +113,10 @@ class Sandbox(ABC):
     Attributes:
         id: unique for the life of the broker, safe in a path.
         endpoint: where the broker reaches the gateway.
-        workspace: the host directory that is `/data` inside. The broker only renames its top-level
-            entries, and removes it; it never opens a path below it, since user code may have
-            planted links there.
+        workspace: the host directory that is `/data` inside. The broker renames it or its top-level
+            entries, measures it (`usage.py`), and removes it; it never opens a path below it, since
+            user code may have planted links there. To rename it while the sandbox runs harms
+            nobody, and `remove` copes with its absence.
         ended: resolved, never cancelled, when the sandbox is gone, for whatever reason.
     """
 
@@ -120,11 +125,39 @@ class Sandbox(ABC):
     workspace: Path
     ended: asyncio.Future[SandboxEnd]
 
+    @abstractmethod
+    async def memory(self) -> int | None:
+        """Bytes that its processes and its files in memory take up; None where that cannot be told.
+
+        What the kernel would give back at once does not count. Cheap enough to be asked several
+        times a minute, and never raises.
+        """
+
 
 class Backend(ABC):
-    """Launches and removes sandboxes of one kind."""
+    """Launches and removes sandboxes of one kind.
+
+    Attributes:
+        kept: the directory for workspaces that no sandbox has, made by whoever needs it first
+            (`kept.py`). On the same file system as all `Sandbox.workspace`, and in a directory
+            whose path below it they have in common, `kept.parent`. It outlives the broker, and
+            other brokers may share it. Before `start` removes what a dead broker left behind, it
+            moves that broker's files here (`rescue`).
+    """
 
     isolation: Isolation
+    kept: Path
+    networks: frozenset[Network] = frozenset({Network.NONE})
+    """What it can give a sandbox, once it is started."""
+
+    def require_network(self, spec: SandboxSpec) -> None:
+        """Raises LaunchError where it cannot give what the spec asks for."""
+        if spec.network not in self.networks:
+            offered = ", ".join(sorted(self.networks))
+            raise LaunchError(
+                f'network = "{spec.network}" of the template {spec.template} cannot be had from this '
+                f"backend with isolation {self.isolation}, but: {offered}; see docs/network.md"
+            )
 
     @abstractmethod
     async def start(self) -> None:

@@ -71,6 +71,7 @@ async def start(
     command: Sequence[str],
     etc: Path,
     workspace: Path,
+    way_out: Path | None,
     listener: int,
     host_uid: int | None,
     place: Callable[[int], None],
@@ -101,6 +102,7 @@ async def start(
             spec,
             etc=etc,
             workspace=workspace,
+            way_out=way_out,
             gateway=gateway_argv(jail.python_inside(host), command, ("--fd", str(listener)), spec),
             descriptors=descriptors,
         )

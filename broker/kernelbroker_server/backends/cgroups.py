@@ -55,6 +55,15 @@ def settings(version: Version, controller: str, limits: Limits) -> dict[str, str
     return {"cpu.cfs_period_us": str(_CPU_PERIOD_US), "cpu.cfs_quota_us": str(quota)}
 
 
+def memory_in_use(usage: int, stat: Mapping[str, int]) -> int:
+    """Bytes in use without the files' pages that are merely cached, from a group's `memory.stat`.
+
+    Version 1 has the sums over a whole subtree under names of their own.
+    """
+    kinds = ("active_file", "inactive_file")
+    return usage - sum(stat.get(f"total_{kind}", stat.get(kind, 0)) for kind in kinds)
+
+
 class Cgroup:
     """The groups of one sandbox: one directory in version 2, one a controller in version 1."""
 
@@ -81,6 +90,15 @@ class Cgroup:
         name = "memory.events" if self._version is Version.V2 else "memory.oom_control"
         lines = (directory / name).read_text().splitlines()
         return next((int(line.split()[1]) for line in lines if line.startswith("oom_kill ")), 0)
+
+    def memory(self) -> int | None:
+        """Bytes in use, as `memory_in_use`; None where memory is not accounted for. Raises OSError."""
+        if (directory := self._directories.get("memory")) is None:
+            return None
+        name = "memory.current" if self._version is Version.V2 else "memory.usage_in_bytes"
+        usage = int((directory / name).read_text())
+        lines = (directory / "memory.stat").read_text().splitlines()
+        return memory_in_use(usage, {key: int(value) for key, value in map(str.split, lines)})
 
     async def remove(self) -> None:
         """End what still runs in it, and remove it; gives up, with a warning, after a second."""

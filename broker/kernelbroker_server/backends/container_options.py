@@ -12,10 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kernelbroker_kernel.contract import WORKSPACE
+from kernelbroker_kernel.contract import TOKEN_VARIABLE, WORKSPACE
 
 from .base import Limits, SandboxSpec
-from .inside import HOME, MAX_FILE_BYTES, TMP, WHEELS, environment, gateway_argv
+from .inside import HOME, TMP, WAY_OUT, WHEELS, environment, gateway_argv, max_file_bytes
+from .internal_network import NO_RESOLVER, PORT
 
 LABEL_BROKER = "kernelbroker.broker"
 LABEL_DATA = "kernelbroker.data"
@@ -28,6 +29,27 @@ PYTHON = "python"
 """Found by the image's own PATH, so that an image may bring a Python of its own."""
 
 _CPU_PERIOD_US = 100_000
+SEALED = {
+    "/run": "rw,noexec,nosuid,nodev,mode=755,size=64k",
+    "/run/lock": "ro,size=4k",
+    "/var/tmp": "ro,size=4k",
+}
+"""Where Podman would mount memory without a bound that user code can write to."""
+
+
+@dataclass(frozen=True, slots=True)
+class OnSocket:
+    """A gateway that is handed its listening unix socket over another one, at `handover`."""
+
+    handover: Path
+
+
+@dataclass(frozen=True, slots=True)
+class OnNetwork:
+    """A gateway that listens on a port in the network of this name, and asks for the token."""
+
+    network: str
+    token: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,17 +58,21 @@ class Place:
 
     Attributes:
         name: of the container.
-        handover: the socket where the gateway gets its listening one.
+        way: how the gateway is reached.
         workspace: the directory that is /data inside.
         owner: the user that code in the container is, inside and on the host.
         labels: by which brokers find their containers.
+        way_out: the proxy's socket, if it may use one.
+        network: of the engine, if it may use one.
     """
 
     name: str
-    handover: Path
+    way: OnSocket | OnNetwork
     workspace: Path
     owner: int
     labels: dict[str, str]
+    way_out: Path | None = None
+    network: str | None = None
 
 
 def container_options(
@@ -58,20 +84,28 @@ def container_options(
     options.
     """
     variables = environment(spec, home=HOME, tmp=TMP, workspace=Path(WORKSPACE))
+    match place.way:
+        case OnSocket():
+            listen = ("--handover", str(HANDOVER))
+            network: dict[str, Any] = {"NetworkMode": place.network or "none"}
+        case OnNetwork(network=name, token=token):
+            listen = ("--tcp", f"0.0.0.0:{PORT}")
+            network = {"NetworkMode": name, "Dns": [NO_RESOLVER]}
+            variables[TOKEN_VARIABLE] = token
     return {
         "Image": spec.image or image,
-        "Entrypoint": gateway_argv(PYTHON, command, ("--handover", str(HANDOVER)), spec),
+        "Entrypoint": gateway_argv(PYTHON, command, listen, spec),
         "Cmd": [],
         "Env": [f"{name}={value}" for name, value in variables.items()],
         "User": f"{place.owner}:{place.owner}",
         "WorkingDir": WORKSPACE,
         "Hostname": "sandbox",
         "Labels": place.labels | {LABEL_TEMPLATE: spec.template},
-        "NetworkDisabled": True,
+        "NetworkDisabled": network["NetworkMode"] == "none",
         "Healthcheck": {"Test": ["NONE"]},  # the broker watches; a check would cost each sandbox
         "HostConfig": {
             "Runtime": runtime,
-            "NetworkMode": "none",
+            **network,
             "IpcMode": "private",
             "Init": True,
             "Privileged": False,
@@ -88,11 +122,12 @@ def container_options(
 
 def _files(spec: SandboxSpec, place: Place) -> dict[str, Any]:
     size = spec.limits.tmp_size
-    mounts = [
-        _bind(place.workspace, WORKSPACE),
+    mounts = [_bind(place.workspace, WORKSPACE)]
+    if isinstance(place.way, OnSocket):
         # Connecting needs no right to write to the mount, and nobody inside can put another file here.
-        _bind(place.handover, str(HANDOVER), read_only=True),
-    ]
+        mounts.append(_bind(place.way.handover, str(HANDOVER), read_only=True))
+    if place.way_out is not None:
+        mounts.append(_bind(place.way_out, str(WAY_OUT), read_only=True))
     if spec.shared_data is not None:
         mounts.append(_bind(spec.shared_data, f"{WORKSPACE}/shared", read_only=True))
     if spec.wheels is not None:
@@ -103,7 +138,7 @@ def _files(spec: SandboxSpec, place: Place) -> dict[str, Any]:
     return {
         "ReadonlyRootfs": True,
         "Mounts": mounts,
-        "Tmpfs": {str(path): options for path in (TMP, HOME)},
+        "Tmpfs": {str(path): options for path in (TMP, HOME)} | SEALED,
         "ShmSize": size,
     }
 
@@ -121,7 +156,7 @@ def _limits(limits: Limits) -> dict[str, Any]:
             {"Name": name, "Soft": value, "Hard": value}
             for name, value in (
                 ("core", 0),
-                ("fsize", MAX_FILE_BYTES),
+                ("fsize", max_file_bytes(limits)),
                 ("nofile", limits.open_files),
             )
         ],

@@ -21,6 +21,7 @@ from .child import Child
 log = logging.getLogger(__name__)
 
 _LOCK = "lock"
+_KEPT = ".workspaces"  # no broker's directory: `of_the_dead` passes over it
 _REMOVE_TIMEOUT_S = 120.0
 
 
@@ -74,6 +75,11 @@ class Directories:
         if await remove_tree(self.sandboxes) and await remove_tree(self.run):
             await remove_tree(self.data)
         os.close(self._lock)
+
+
+def kept_below(data_dir: Path) -> Path:
+    """Where all brokers with this `data_dir` keep the workspaces that no sandbox has."""
+    return data_dir.absolute() / _KEPT
 
 
 async def remove_tree(path: Path) -> bool:

@@ -1,8 +1,9 @@
 """The `docker` backend: each sandbox is a container of an engine on this machine, Docker or Podman.
 
-The container has no network; the gateway's socket comes to it as a descriptor (`sockets.py`). A
-broker may die at any time: its gateways end then, and the next broker removes the containers, known
-by their labels. The engine may go and come back: the sandboxes that it kept alive are used on.
+The container has no network; the gateway's socket comes to it as a descriptor (`sockets.py`). Where
+its runtime cannot pass one, it has an `InternalNetwork`. A broker may die at any time: its gateways
+end then, and the next broker removes the containers and networks, known by their labels. The engine
+may go and come back: the sandboxes that it kept alive are used on.
 """
 
 from __future__ import annotations
@@ -14,25 +15,28 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from .base import Backend, BackendUnavailable, Isolation, LaunchError, Sandbox, SandboxSpec
+from ..egress.proxy import Proxy
+from .base import (
+    Backend,
+    BackendUnavailable,
+    Isolation,
+    LaunchError,
+    Network,
+    Sandbox,
+    SandboxSpec,
+)
 from .container_options import LABEL_BROKER, LABEL_DATA, LABEL_SANDBOX
-from .directories import Directories
+from .directories import Directories, kept_below
 from .docker_sandbox import DockerSandbox, Ground
+from .docker_ways import AUTO, GVISOR, Asked, Transport, Way, Ways
 from .engine import Engine, EngineError, Event, Missing
 from .inside import GATEWAY_COMMAND, UID
+from .internal_network import InternalNetwork
+from .kept import rescue
+from .open_network import OpenNetwork
 from .roster import Roster
 
 log = logging.getLogger(__name__)
-
-GVISOR = "runsc"
-AUTO = "auto"
-_TRIAL = (
-    "-c",
-    "import socket, sys; giver = socket.socket(socket.AF_UNIX); giver.connect(sys.argv[2]);"
-    "assert socket.recv_fds(giver, 1, 1)[1], 'no socket came'; open('/data/trial', 'x')",
-)
-"""What a sandbox must be able to do: run Python, take a descriptor from us, write to its workspace."""
-_TRIAL_TIMEOUT_S = 30.0
 
 
 class DockerBackend(Backend):
@@ -43,11 +47,16 @@ class DockerBackend(Backend):
             under the same path.
         run_dir: where sockets lie; short, since a socket's path has at most 107 bytes. As data_dir.
         host: where the engine listens; see `Engine`.
-        runtime: `runc` and the like, `runsc` (gVisor), or `auto`: gVisor where it works.
+        runtime: `runc`, `runsc` (gVisor) or whatever the engine offers, or `auto`: gVisor where it
+            works, else the engine's own choice.
+        transport: how the gateways are reached.
+        network: of the engine, for sandboxes with an open network; one of our own if not named.
+        proxy: the way out of sandboxes with an allow list.
         command: what the image's Python runs, before the gateway's options.
     """
 
     isolation = Isolation.CONTAINER
+    networks = frozenset(Network)
 
     def __init__(
         self,
@@ -57,13 +66,21 @@ class DockerBackend(Backend):
         run_dir: Path,
         host: str | None = None,
         runtime: str = AUTO,
+        transport: Transport = Transport.AUTO,
+        network: str | None = None,
+        proxy: Proxy | None = None,
         command: Sequence[str] = GATEWAY_COMMAND,
     ) -> None:
         self._image = image
         self._data_dir = data_dir
         self._run_dir = run_dir
+        self.kept = kept_below(data_dir)
         self._engine = Engine(host)
-        self._runtime = runtime
+        self._asked = Asked(image, runtime, transport)
+        self._way = Way(runtime)
+        self._ways: Ways | None = None
+        self._network = network
+        self._proxy = proxy or Proxy()
         self._command = command
         self._info: Mapping[str, Any] = {}
         self._ground: Ground | None = None
@@ -94,23 +111,30 @@ class DockerBackend(Backend):
             raise BackendUnavailable(f"data_dir or run_dir is of no use: {error}") from error
         # Who is not root can give files to nobody else, so user code is its own user, contained.
         owner = UID if os.geteuid() == 0 else os.geteuid()
-        self._ground = Ground(engine, directories, self._image, owner)
+        labels = {
+            LABEL_BROKER: directories.broker_id,
+            LABEL_DATA: str(directories.data.parent),
+        }
+        name = f"kernelbroker-{directories.broker_id}-open"
+        network = OpenNetwork(engine, self._network, name, labels)
+        self._ground = Ground(engine, directories, self._image, owner, self._proxy, network)
         try:
             await self._reap(self._ground)
             broker = f"{LABEL_BROKER}={directories.broker_id}"
             engine.listen(broker, self._on_event, self._on_gap)
-            self._runtime = await self._choose_runtime()
+            self._ways = Ways(self._ground, self._info, self._asked, self._launch, self.remove)
+            self._way = await self._ways.choose()
         except EngineError as error:
             await self.stop()
             raise BackendUnavailable(f"The container engine fails: {error}") from error
         except BaseException:
             await self.stop()
             raise
-        if self._runtime == GVISOR:
+        if self._way.runtime == GVISOR:
             self.isolation = Isolation.GVISOR
 
     async def launch(self, sandbox_id: str, spec: SandboxSpec) -> DockerSandbox:
-        return await self._launch(sandbox_id, spec, self._runtime, self._command)
+        return await self._launch(sandbox_id, spec, self._way, self._command)
 
     async def remove(self, sandbox: Sandbox) -> None:
         await self._roster.remove(sandbox)
@@ -119,6 +143,12 @@ class DockerBackend(Backend):
         ground, self._ground = self._ground, None  # no launch from here on
         if ground is not None:
             await self._roster.remove_all()
+            if self._ways is not None:
+                await self._ways.close()
+            try:
+                await ground.open_network.remove()
+            except EngineError as error:
+                log.error("The network of open sandboxes could not be removed: %s", error)
             await ground.engine.close()
             await ground.directories.remove()
 
@@ -131,27 +161,36 @@ class DockerBackend(Backend):
         return {
             "backend": "docker",
             "isolation": self.isolation.value,
-            "runtime": self._runtime,
+            "runtime": self._way.runtime,
+            "transport": Transport.TCP if self._way.network else Transport.UNIX,
+            "host_network": "out of reach" if self._way.host_guarded else "within reach",
             "engine": f"{self._info.get('ServerVersion')}",
             "image": self._image,
             "seccomp": "on" if "seccomp" in str(self._info.get("SecurityOptions")) else "none",
             "host_user": "one of its own" if os.geteuid() == 0 else "the broker's",
+            "networks": sorted(self.networks),
             "limits": {
                 "cpus": enforced("CpuCfsQuota"),
                 "memory": enforced("MemoryLimit"),
                 "processes": enforced("PidsLimit"),
                 "tmp_size": "tmpfs",
                 "open_files": "rlimit",
+                "workspace": "watched",
             },
         }
 
     async def _launch(
-        self, sandbox_id: str, spec: SandboxSpec, runtime: str, command: Sequence[str]
+        self, sandbox_id: str, spec: SandboxSpec, way: Way, command: Sequence[str]
     ) -> DockerSandbox:
         if self._ground is None:
             raise LaunchError("The backend is not running")
-        sandbox = DockerSandbox(sandbox_id, spec, self._ground, runtime)
+        sandbox = DockerSandbox(sandbox_id, spec, self._ground, way.runtime, way.network)
         await self._roster.launch(sandbox, sandbox.open(command))
+        try:
+            await sandbox.listening()
+        except BaseException:
+            await self.remove(sandbox)
+            raise
         return sandbox
 
     def _on_event(self, event: Event) -> None:
@@ -181,46 +220,12 @@ class DockerBackend(Backend):
             broker_id = container["Labels"][LABEL_BROKER]
             if broker_id in dead or not (data_dir / broker_id).exists():
                 log.info("Removing a container that the broker %s left behind", broker_id)
-                await ground.engine.remove(container["Id"])
+                await ground.engine.remove(container["Names"][0].removeprefix("/"))
+        for network in await ground.engine.networks_with_label(f"{LABEL_DATA}={data_dir}"):
+            broker_id = network["Labels"][LABEL_BROKER]
+            if broker_id in dead or not (data_dir / broker_id).exists():
+                await ground.engine.remove_network(network["Name"])
+                await InternalNetwork(ground.engine, broker_id).remove()  # and what goes with it
         for directories in dead.values():
-            await directories.remove()
-
-    async def _choose_runtime(self) -> str:
-        """Raises BackendUnavailable where sandboxes do not run under what was asked for."""
-        offered = self._info.get("Runtimes", {})
-        asked = self._runtime
-        if asked not in (AUTO, *offered):
-            raise BackendUnavailable(
-                f"The engine does not offer the runtime {asked}, but {', '.join(sorted(offered))}. "
-                f"Install {asked} and make it known to the engine, or set docker.runtime to auto."
-            )
-        candidates = [asked]
-        if asked == AUTO:
-            default = self._info.get("DefaultRuntime", "runc")
-            candidates = [GVISOR, default] if GVISOR in offered else [default]
-        failure: str | None = "the engine does not offer gVisor (runsc)"
-        for candidate in candidates:
-            before, failure = failure, await self._try(candidate)
-            if failure is None:
-                if asked == AUTO and candidate != GVISOR:
-                    log.info("Sandboxes run under %s: %s", candidate, before)
-                return candidate
-            failure = f"{candidate} was tried, and {failure}"
-        raise BackendUnavailable(
-            f"No sandbox can be had of the image {self._image}: {failure}. The engine must be on "
-            "this machine, and see data_dir and run_dir under the same paths."
-        )
-
-    async def _try(self, runtime: str) -> str | None:
-        """Run a real sandbox; returns what went wrong."""
-        try:
-            trial = await self._launch("trial", SandboxSpec(), runtime, _TRIAL)
-        except LaunchError as error:
-            return str(error)
-        try:
-            await asyncio.wait([trial.ended], timeout=_TRIAL_TIMEOUT_S)
-            if trial.exit_status == 0:
-                return None
-            return f"the trial failed: {await trial.output_tail()}"
-        finally:
-            await self.remove(trial)
+            if await asyncio.to_thread(rescue, directories):
+                await directories.remove()

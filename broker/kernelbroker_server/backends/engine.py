@@ -93,6 +93,12 @@ class Engine:
         state: Mapping[str, Any] = container["State"]
         return state
 
+    async def memory(self, name: str) -> Mapping[str, Any]:
+        """`memory_stats` of `GET /containers/{name}/stats`: `usage` and `stats`, empty if it has ended."""
+        stats = await self._call(lambda: self._api.stats(name, stream=False, one_shot=True))
+        memory: Mapping[str, Any] = stats.get("memory_stats", {})
+        return memory
+
     async def output_tail(self, name: str) -> str:
         """The last lines of what the container wrote."""
         output: bytes = await self._call(lambda: self._api.logs(name, tail=20))
@@ -103,12 +109,47 @@ class Engine:
         with contextlib.suppress(Missing):
             await self._call(lambda: self._api.remove_container(name, force=True, v=True))
 
+    async def has_network(self, name: str) -> bool:
+        try:
+            await self._call(lambda: self._api.inspect_network(name))
+        except Missing:
+            return False
+        return True
+
     async def with_label(self, label: str) -> list[Mapping[str, Any]]:
         """The containers with this `name=value`, in any state."""
         found: list[Mapping[str, Any]] = await self._call(
             lambda: self._api.containers(all=True, filters={"label": label})
         )
         return found
+
+    async def create_network(self, name: str, options: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Returns what `GET /networks/{name}` tells of it."""
+
+        def create() -> Mapping[str, Any]:
+            self._api.create_network(name, check_duplicate=True, **options)
+            network: Mapping[str, Any] = self._api.inspect_network(name)
+            return network
+
+        return await self._call(create)
+
+    async def remove_network(self, name: str) -> None:
+        """Remove a network, which may be gone already."""
+        with contextlib.suppress(Missing):
+            await self._call(lambda: self._api.remove_network(name))
+
+    async def networks_with_label(self, label: str) -> list[Mapping[str, Any]]:
+        """The networks with this `name=value`."""
+        found: list[Mapping[str, Any]] = await self._call(
+            lambda: self._api.networks(filters={"label": label})
+        )
+        return found
+
+    async def address(self, name: str, network: str) -> str:
+        """The container's address in a network; empty if it has none, having ended."""
+        container = await self._call(lambda: self._api.inspect_container(name))
+        networks: Mapping[str, Any] = container["NetworkSettings"]["Networks"] or {}
+        return str(networks.get(network, {}).get("IPAddress", ""))
 
     async def _call(self, call: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._threads, _translated, call)

@@ -5,22 +5,35 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from kernelbroker_kernel.contract import GATEWAY_MODULE
+from kernelbroker_kernel.contract import GATEWAY_MODULE, PROXY_PORT
 
-from .base import SandboxSpec
+from .base import Limits, Network, SandboxSpec
 
 HOME = Path("/home/sandbox")
 TMP = Path("/tmp")
 LIBRARY = Path("/opt/kernelbroker/lib")
 WHEELS = Path("/opt/wheels")
 ENVIRONMENT = Path("/opt/kernelbroker/env")
+WAY_OUT = Path("/run/kernelbroker.egress")
+"""Where the broker's proxy listens, in a sandbox that may use it; nobody inside can replace it."""
 UID = 1000
-MAX_FILE_BYTES = 4 * 1024**3
-"""No single file grows beyond this (RLIMIT_FSIZE)."""
+_MAX_FILE_BYTES = 4 * 1024**3
 
 GATEWAY_COMMAND = ("-P", "-m", GATEWAY_MODULE)
 """What Python is given to run; tests run something smaller. Without -P the gateway would look for its
 modules in the workspace first."""
+
+_PROXY_URL = f"http://127.0.0.1:{PROXY_PORT}"
+_PROXY = {
+    # In both spellings: curl reads only the small one for http, some programs only the large one.
+    **dict.fromkeys(("http_proxy", "HTTP_PROXY", "https_proxy", "HTTPS_PROXY"), _PROXY_URL),
+    **dict.fromkeys(("no_proxy", "NO_PROXY"), "localhost,127.0.0.1,::1"),
+}
+
+
+def max_file_bytes(limits: Limits) -> int:
+    """No single file grows beyond this (RLIMIT_FSIZE)."""
+    return min(_MAX_FILE_BYTES, limits.workspace_size)
 
 
 def gateway_argv(
@@ -28,7 +41,8 @@ def gateway_argv(
 ) -> list[str]:
     """The gateway's command line. `listen` is one of its options with its value, `--fd 3` for one."""
     imports = [arg for module in spec.imports for arg in ("--import", module)]
-    return [str(python), *command, *listen, *imports]
+    egress = ["--egress", str(WAY_OUT)] if spec.network is Network.ALLOWLIST else []
+    return [str(python), *command, *listen, *imports, *egress]
 
 
 def environment(
@@ -51,6 +65,7 @@ def environment(
         "MKL_NUM_THREADS": threads,
         "KERNELBROKER_WORKSPACE": str(workspace),
         **({} if spec.wheels is None else {"KERNELBROKER_WHEELS": str(wheels)}),
+        **(_PROXY if spec.network is Network.ALLOWLIST else {}),
         **spec.env,
     }
 

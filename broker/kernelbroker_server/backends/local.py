@@ -2,7 +2,7 @@
 
 Where no jail can be had, and that is not insisted on, a sandbox is a plain process. Limits are held
 by control groups where they are writable; memory by a watchdog otherwise, the number of processes
-by RLIMIT_NPROC. What a workspace takes on the disk is not limited here.
+by RLIMIT_NPROC. What a workspace takes on the disk the sessions watch.
 """
 
 from __future__ import annotations
@@ -16,12 +16,22 @@ import signal
 from collections.abc import Sequence
 from pathlib import Path
 
+from ..egress.proxy import Proxy
 from . import jail, procfs, seccomp
-from .base import Backend, BackendUnavailable, Isolation, LaunchError, Sandbox, SandboxSpec
+from .base import (
+    Backend,
+    BackendUnavailable,
+    Isolation,
+    LaunchError,
+    Network,
+    Sandbox,
+    SandboxSpec,
+)
 from .cgroups import ROOT, Cgroups
-from .directories import Directories
+from .directories import Directories, kept_below
 from .host import Host
 from .inside import GATEWAY_COMMAND
+from .kept import rescue
 from .local_sandbox import Ground, LocalSandbox
 from .roster import Roster
 
@@ -43,12 +53,15 @@ class LocalBackend(Backend):
         sandbox_uid: if the broker is root, who code in a jail is on the host. No account on the
             machine may have it. All jails share it, since a session's files move from one to the
             next; with namespaces of their own they cannot reach each other.
+        proxy: the way out of sandboxes with an allow list.
         command: what the kernels' Python runs, before `--fd N`.
         bwrap: bubblewrap's name or path.
         cgroup_root: where control groups are mounted.
     """
 
     isolation = Isolation.BUBBLEWRAP
+    # Open would be the host's own network, and all that listens on its loopback, the broker included.
+    networks = frozenset({Network.NONE, Network.ALLOWLIST})
 
     def __init__(
         self,
@@ -58,6 +71,7 @@ class LocalBackend(Backend):
         run_dir: Path,
         require_isolation: bool = False,
         sandbox_uid: int = 200_000,
+        proxy: Proxy | None = None,
         command: Sequence[str] = GATEWAY_COMMAND,
         bwrap: str = "bwrap",
         cgroup_root: Path = ROOT,
@@ -65,8 +79,10 @@ class LocalBackend(Backend):
         self._kernel_python = kernel_python
         self._data_dir = data_dir
         self._run_dir = run_dir
+        self.kept = kept_below(data_dir)
         self._require_isolation = require_isolation
         self._sandbox_uid = sandbox_uid
+        self._proxy = proxy or Proxy()
         self._command = command
         self._bwrap = bwrap
         self._cgroup_root = cgroup_root
@@ -81,7 +97,7 @@ class LocalBackend(Backend):
         except OSError as error:
             raise BackendUnavailable(f"data_dir or run_dir is of no use: {error}") from error
         cgroups = Cgroups.prepare(directories.broker_id, self._cgroup_root)
-        self._ground = Ground(host, directories, cgroups, Isolation.BUBBLEWRAP)
+        self._ground = Ground(host, directories, cgroups, Isolation.BUBBLEWRAP, self._proxy)
         try:
             _lay_out(directories.run, host)
             await self._reap(directories)
@@ -120,12 +136,14 @@ class LocalBackend(Backend):
             "isolation": self.isolation.value,
             "seccomp": "on" if jailed and seccomp.filter_for() else "none",
             "host_user": "one of its own" if own_user else "the broker's",
+            "networks": sorted(self.networks) if jailed else "not enforced",
             "limits": {
                 "cpus": enforced_by("cpu") or "none",
                 "memory": enforced_by("memory") or "watchdog",
                 "processes": enforced_by("pids") or ("rlimit" if jailed else "none"),
                 "tmp_size": "tmpfs" if jailed else "none",
                 "open_files": "rlimit",
+                "workspace": "watched",
             },
         }
 
@@ -135,6 +153,7 @@ class LocalBackend(Backend):
         ground = self._ground
         if ground is None:
             raise LaunchError("The backend is not running")
+        self.require_network(spec)
         own_user = ground.host.root and ground.isolation is Isolation.BUBBLEWRAP
         host_uid = self._sandbox_uid if own_user else None
         sandbox = LocalSandbox(sandbox_id, spec, ground, host_uid)
@@ -148,7 +167,8 @@ class LocalBackend(Backend):
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
             await Cgroups.reap(dead.broker_id, self._cgroup_root)
-            await dead.remove()
+            if await asyncio.to_thread(rescue, dead):
+                await dead.remove()
 
     async def _try_jail(self, host: Host) -> str | None:
         """Run Python in a real jail; returns what went wrong."""
@@ -170,6 +190,7 @@ class LocalBackend(Backend):
         if self._require_isolation:
             raise BackendUnavailable(f"No jail can be had: {failure}. {_ADVICE}.")
         self.isolation = Isolation.PROCESS
+        self.networks = frozenset({Network.NONE})  # not that it would be enforced
         self._ground = dataclasses.replace(ground, isolation=Isolation.PROCESS)
         log.warning(
             "NO ISOLATION: user code runs as a plain process, with the files, the network and the "

@@ -15,16 +15,18 @@ import resource
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ..egress.proxy import Proxy
 from ..kernels.endpoint import UnixEndpoint
-from . import bubblewrap, process
-from .base import EndCause, Isolation, LaunchError, Limits, SandboxEnd, SandboxSpec
+from . import bubblewrap, process, procfs
+from .base import EndCause, Isolation, LaunchError, Limits, Network, SandboxEnd, SandboxSpec
 from .cgroups import Cgroups
 from .directories import Directories, remove_tree
 from .ends import end_of
 from .host import Host
-from .inside import MAX_FILE_BYTES
+from .inside import max_file_bytes
 from .roster import OwnSandbox
 from .sockets import listen
+from .way_out import WayOut
 
 log = logging.getLogger(__name__)
 
@@ -39,6 +41,7 @@ class Ground:
     directories: Directories
     cgroups: Cgroups
     isolation: Isolation
+    proxy: Proxy
 
 
 class LocalSandbox(OwnSandbox):
@@ -58,6 +61,7 @@ class LocalSandbox(OwnSandbox):
         self._directory = ground.directories.sandboxes / sandbox_id
         self.workspace = self._directory / "workspace"
         self._cgroup = ground.cgroups.of(sandbox_id)
+        self._way_out: WayOut | None = None
         self._running: bubblewrap.Jail | process.Process | None = None
         self._over_memory = False
         self.exit_status: int | None = None
@@ -68,6 +72,14 @@ class LocalSandbox(OwnSandbox):
         """The pid whose family is all that runs in the sandbox, while something may."""
         return None if self._running is None or self.ended.done() else self._running.leader
 
+    async def memory(self) -> int | None:
+        if (leader := self.leader) is None:
+            return None
+        with contextlib.suppress(OSError):
+            if (used := self._cgroup.memory()) is not None:
+                return used
+        return await asyncio.to_thread(procfs.memory_of, leader)
+
     async def open(self, command: Sequence[str]) -> None:
         """Start it. Not to be cancelled; it is short. Whatever it raises, `close` is called next.
 
@@ -77,6 +89,9 @@ class LocalSandbox(OwnSandbox):
         ground = self._ground
         try:
             self._make_directories()
+            if self.spec.network is Network.ALLOWLIST:
+                path = ground.directories.run / f"{self.id}.out"
+                self._way_out = WayOut(ground.proxy, path, self.host_uid, self.id, self.spec)
             with listen(self.endpoint.path) as listener:
                 self._cgroup.create(self.spec.limits)
                 if ground.isolation is Isolation.BUBBLEWRAP:
@@ -86,6 +101,7 @@ class LocalSandbox(OwnSandbox):
                         command=command,
                         etc=ground.directories.run / "etc",
                         workspace=self.workspace,
+                        way_out=None if self._way_out is None else self._way_out.path,
                         listener=listener.fileno(),
                         host_uid=self.host_uid,
                         place=self._place,
@@ -118,6 +134,8 @@ class LocalSandbox(OwnSandbox):
         elif not self.ended.done():
             self.ended.set_result(SandboxEnd(EndCause.SANDBOX_LOST, "it was never started"))
         self.endpoint.path.unlink(missing_ok=True)
+        if self._way_out is not None:
+            await self._way_out.close()
         await self._cgroup.remove()
         return await remove_tree(self._directory)
 
@@ -164,7 +182,7 @@ def rlimits(limits: Limits, isolation: Isolation) -> dict[int, int]:
     """Values by `resource.RLIMIT_*`; not of address space, of which numpy reserves far too much."""
     values = {
         resource.RLIMIT_CORE: 0,
-        resource.RLIMIT_FSIZE: MAX_FILE_BYTES,
+        resource.RLIMIT_FSIZE: max_file_bytes(limits),
         resource.RLIMIT_NOFILE: limits.open_files,
     }
     if isolation is Isolation.BUBBLEWRAP:  # elsewhere it would count all that its user runs

@@ -48,6 +48,11 @@ def family(table: Mapping[int, Entry], leader: int) -> set[int]:
     return members & table.keys()
 
 
+def memory_of(leader: int) -> int:
+    """Bytes that the leader's family takes up, a page that several share counted once."""
+    return sum(map(_proportional_memory, family(processes(), leader)))
+
+
 def over_memory(limits: Mapping[int, int]) -> list[int]:
     """The leaders, of those given with a limit in bytes, whose families use more RAM than that."""
     table = processes()

@@ -20,13 +20,19 @@ _BACKLOG = 64
 _SUN_PATH_BYTES = 108
 
 
-def listen(path: Path) -> socket.socket:
-    """A unix socket that listens at `path`. Raises LaunchError or OSError."""
+def listen(path: Path, owner: int | None = None) -> socket.socket:
+    """A unix socket that listens at `path`, for the broker, or for the user `owner` alone.
+
+    Raises LaunchError or OSError.
+    """
     if len(os.fsencode(path)) >= _SUN_PATH_BYTES:
         raise LaunchError(f"The socket's path {path} is too long for Linux: set a shorter run_dir")
     listener = socket.socket(socket.AF_UNIX)
     try:
         listener.bind(str(path))
+        if owner is not None:
+            os.chown(path, owner, owner)
+        path.chmod(0o600)
         listener.listen(_BACKLOG)
     except BaseException:
         listener.close()
@@ -49,12 +55,10 @@ class Handover:
         self._taker: socket.socket | None = None
         self._loop = asyncio.get_running_loop()
         try:
-            self._giver = listen(path)
+            self._giver = listen(path, owner)
         except BaseException:
             listener.close()
             raise
-        os.chown(path, owner, owner)
-        path.chmod(0o600)
         self._giver.setblocking(False)
         self._loop.add_reader(self._giver, self._give)
 

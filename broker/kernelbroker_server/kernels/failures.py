@@ -12,6 +12,8 @@ _ERROR_VALUE_CHARS = 10_000
 _TRACEBACK_LINES = 200
 _TRACEBACK_CHARS = 100_000
 
+_INTERRUPTED: dict[Cause, str] = {"timeout": "TimeoutError", "quota_exceeded": "QuotaExceeded"}
+
 _ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|[@-Z\\-_])?")
 
 
@@ -31,7 +33,7 @@ def failure(
     ename = " ".join(error.ename.split())[:_ERROR_LINE_CHARS]  # a class can have any name
     if interruption is not None:
         cause, message = interruption
-        name = "TimeoutError" if cause == "timeout" else ename or "KeyboardInterrupt"
+        name = _INTERRUPTED.get(cause) or ename or "KeyboardInterrupt"
         return ErrorDetail(name=name, value=message, cause=cause, traceback=traceback)
     if status == "aborted":
         return ErrorDetail(name="Aborted", value="the kernel skipped the cell", cause="rejected")

@@ -1,4 +1,4 @@
-"""Carries out what the pool's rules decide: launches, warms, hands over and removes sandboxes.
+"""Carries out what the pool's rules decide: launches, warms, checks, hands over, removes sandboxes.
 
 A lease is a change of owner in memory. All I/O is done in tasks of the pool's own, so that whoever
 acquires or releases waits for nothing but its turn, and may be cancelled at any moment.
@@ -10,24 +10,23 @@ import asyncio
 import contextlib
 import itertools
 import logging
+import math
 import secrets
+import time
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any
 
-from ..backends.base import Backend, EndCause, LaunchError, Sandbox, SandboxEnd, SandboxSpec
+from ..backends.base import Backend, LaunchError, Sandbox, SandboxSpec
 from ..kernels.client import ChannelClosed, KernelClient
-from ..kernels.execution import execute_request
-from ..kernels.framing import Incoming
-from .state import Action, Assign, Launch, PoolLimits, PoolState, Remove, SandboxState
+from ..telemetry.observer import Observer
+from .state import Action, Assign, Check, Launch, PoolLimits, PoolState, Remove, SandboxState
+from .warm import END_GRACE_S, WarmSandbox, complaint_of, first_of, run_silently
 
 logger = logging.getLogger(__name__)
 
-_BACKOFF_S = (0.5, 1.0, 2.0, 4.0, 8.0, 15.0)
-"""Pauses after launches that failed one after another."""
-_END_GRACE_S = 3.0
-"""How long a sandbox whose channel closed may take to be seen as ended, with the cause: a container full
-of files takes a moment to go, and its engine another one to tell."""
+_TICK_S = 0.25
+"""How late the pool may notice that it is time for something."""
 
 
 class AcquireTimeout(Exception):
@@ -39,33 +38,34 @@ class PoolClosed(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class WarmSandbox:
-    """A sandbox and the channel to its kernel, which has run a cell."""
-
-    sandbox: Sandbox
-    client: KernelClient
-
-    async def end(self) -> SandboxEnd:
-        """Wait until nothing more can come from it, and tell why."""
-        await first_of(self.sandbox.ended, self.client.closed)
-        # The channel closes with the kernel; the sandbox's own end follows, and knows the cause.
-        await asyncio.wait([self.sandbox.ended], timeout=_END_GRACE_S)
-        if self.sandbox.ended.done():
-            return self.sandbox.ended.result()
-        return SandboxEnd(EndCause.SANDBOX_LOST, self.client.closed.result())
-
-    @property
-    def alive(self) -> bool:
-        return not self.sandbox.ended.done() and not self.client.closed.done()
-
-
-@dataclass(frozen=True, slots=True)
 class PoolStatus:
+    """How many sandboxes there are, and who waits; one that is being checked counts as idle."""
+
     total_containers: int
     idle_containers: int
     busy_containers: int
     starting_containers: int
     pending_requests: int
+
+
+@dataclass(frozen=True, slots=True)
+class PoolDetails:
+    """What else an operator may want to know.
+
+    Attributes:
+        spare_containers: how many are kept free at present, as far as there is room.
+        utilization: what is leased or waited for, divided by what is leased, free or starting; None
+            where somebody waits and there is nothing.
+        last_launch_failure: why the latest launch failed; None if it did not.
+        back_off_s: seconds until launches are tried again after that.
+    """
+
+    removing_containers: int
+    spare_containers: int
+    utilization: float | None
+    last_launch_failure: str | None
+    failed_launches: int
+    back_off_s: float
 
 
 class Pool:
@@ -77,6 +77,7 @@ class Pool:
     Args:
         acquire_timeout: seconds that sessions wait for a sandbox at most.
         launch_timeout: seconds that a sandbox may take to become warm.
+        clock: seconds, of any monotonic clock.
     """
 
     def __init__(
@@ -87,24 +88,28 @@ class Pool:
         *,
         acquire_timeout: float = 30.0,
         launch_timeout: float = 60.0,
+        clock: Callable[[], float] = time.monotonic,
+        observer: Observer | None = None,
     ) -> None:
+        self._observer = observer or Observer()
         self.acquire_timeout = acquire_timeout
         self._backend = backend
         self.spec = spec
         self._launch_timeout = launch_timeout
-        self._state = PoolState(limits, lambda: secrets.token_hex(6))
+        self._clock = clock
+        self._state = PoolState(limits, lambda: secrets.token_hex(6), clock())
         self._sandboxes: dict[str, WarmSandbox] = {}
         self._waiters: dict[int, asyncio.Future[WarmSandbox]] = {}
         self._waiter_ids = itertools.count(1)
         self._tasks: set[asyncio.Task[None]] = set()
-        self._failures = 0
         self._last_failure = ""
         self._closed = False
         self._empty = asyncio.Event()
 
     def start(self) -> None:
         """Begin to fill the pool, in the background."""
-        self._carry_out(self._state.resume_launches())
+        self._carry_out(self._state.tick(self._clock()))
+        self._spawn("pool clock", self._keep_time())
 
     async def acquire(self, *, timeout: float, urgent: bool = False) -> WarmSandbox:
         """Lease a sandbox: at once if one is idle, else when it is this caller's turn.
@@ -146,17 +151,28 @@ class Pool:
         count = self._state.count
         return PoolStatus(
             total_containers=count(),
-            idle_containers=count(SandboxState.IDLE),
+            idle_containers=count(SandboxState.IDLE, SandboxState.CHECKING),
             busy_containers=count(SandboxState.LEASED),
             starting_containers=count(SandboxState.STARTING),
             pending_requests=self._state.waiters,
+        )
+
+    def details(self) -> PoolDetails:
+        state = self._state
+        return PoolDetails(
+            removing_containers=state.count(SandboxState.REMOVING),
+            spare_containers=state.spare,
+            utilization=round(state.load, 3) if math.isfinite(state.load) else None,
+            last_launch_failure=self._last_failure or None,
+            failed_launches=state.failures,
+            back_off_s=round(state.back_off, 3),
         )
 
     @property
     def ready(self) -> bool:
         """Whether a session would get a sandbox now, or could wait for one that is used."""
         count = self._state.count
-        return bool(count(SandboxState.IDLE, SandboxState.LEASED))
+        return bool(count(SandboxState.IDLE, SandboxState.CHECKING, SandboxState.LEASED))
 
     @property
     def last_failure(self) -> str:
@@ -175,7 +191,7 @@ class Pool:
         self._carry_out(self._state.close())
         await asyncio.sleep(0)  # a launch that is cancelled before its first step tells nobody
         for task in self._tasks:
-            if task.get_name().startswith("launch"):
+            if task.get_name().startswith(("launch", "pool clock")):
                 task.cancel()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout):
@@ -194,6 +210,8 @@ class Pool:
             match action:
                 case Launch(sandbox_id=name):
                     self._spawn(f"launch {name}", self._launch(name))
+                case Check(sandbox_id=name):
+                    self._spawn(f"check {name}", self._check(name))
                 case Remove(sandbox_id=name):
                     self._spawn(f"remove {name}", self._remove(name))
                 case Assign(waiter=waiter, sandbox_id=name):
@@ -208,23 +226,31 @@ class Pool:
     def _spawn(self, name: str, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work, name=name)
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            logger.error("the pool's task %r failed", task.get_name(), exc_info=error)
 
     async def _launch(self, name: str) -> None:
+        began = time.monotonic()
         try:
             async with asyncio.timeout(self._launch_timeout):
                 warm = await self._launch_and_warm(name)
         except (LaunchError, ChannelClosed, TimeoutError) as exc:
-            self._launch_failed(name, str(exc) or f"it took over {self._launch_timeout:g} s")
+            reason = str(exc) or f"it took over {self._launch_timeout:g} s"
+            self._launch_failed(name, reason, time.monotonic() - began)
         except asyncio.CancelledError:
             self._state.launch_failed(name)
             self._carry_out([])
             raise
         except Exception as exc:
             logger.exception("launching a sandbox failed in an unforeseen way")
-            self._launch_failed(name, f"{type(exc).__name__}: {exc}")
+            self._launch_failed(name, f"{type(exc).__name__}: {exc}", time.monotonic() - began)
         else:
-            self._failures, self._last_failure = 0, ""
+            self._observer.launch_ended(self.spec.template, time.monotonic() - began, None)
+            self._last_failure = ""
             self._sandboxes[name] = warm
             self._spawn(f"watch {name}", self._watch(name, warm))
             self._carry_out(self._state.launched(name))
@@ -245,7 +271,7 @@ class Pool:
                 if not opening.cancelled() and opening.exception() is None:
                     client = opening.result()  # to be closed, whatever comes next
             if client is None:
-                await asyncio.wait([sandbox.ended], timeout=_END_GRACE_S)
+                await asyncio.wait([sandbox.ended], timeout=END_GRACE_S)
                 if sandbox.ended.done():
                     raise LaunchError(f"the sandbox ended at once: {sandbox.ended.result().detail}")
                 opening.result()
@@ -257,18 +283,28 @@ class Pool:
             await self._discard(sandbox, client)
             raise
 
-    def _launch_failed(self, name: str, reason: str) -> None:
-        pause = _BACKOFF_S[min(self._failures, len(_BACKOFF_S) - 1)]
-        self._failures += 1
+    def _launch_failed(self, name: str, reason: str, seconds: float) -> None:
+        self._observer.launch_ended(self.spec.template, seconds, reason)
         self._last_failure = reason
+        pause = self._state.launch_failed(name)
         logger.warning("a sandbox could not be launched (next try in %g s): %s", pause, reason)
-        self._state.launch_failed(name)
         self._carry_out([])
-        asyncio.get_running_loop().call_later(pause, self._resume)
 
-    def _resume(self) -> None:
-        if not self._closed:
-            self._carry_out(self._state.resume_launches())
+    async def _keep_time(self) -> None:
+        while True:
+            await asyncio.sleep(_TICK_S)
+            self._carry_out(self._state.tick(self._clock()))
+
+    async def _check(self, name: str) -> None:
+        """Ask an idle sandbox something trivial; one that is not well is replaced."""
+        try:
+            complaint = await complaint_of(self._sandboxes[name], self.spec.limits.memory)
+        except Exception as exc:
+            logger.exception("checking a sandbox failed in an unforeseen way")
+            complaint = f"its check failed: {type(exc).__name__}"
+        if complaint and self._state.is_checking(name):
+            logger.warning("sandbox %s is replaced: %s", name, complaint)
+        self._carry_out(self._state.checked(name, healthy=not complaint))
 
     def _bury_dead(self) -> None:
         """See to those that ended in this very turn of the loop, before `_watch` has its own."""
@@ -304,45 +340,3 @@ class Pool:
                 cancelled = exc
         if cancelled is not None:
             raise cancelled
-
-
-async def first_of(*futures: asyncio.Future[Any], timeout: float | None = None) -> bool:
-    """Wait until one of them is done, or `timeout` seconds; none is cancelled, none is raised from."""
-    done, _ = await asyncio.wait(futures, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
-    return bool(done)
-
-
-async def run_silently(
-    warm: WarmSandbox,
-    code: str,
-    asked: dict[str, Any],
-    on_error: Callable[[str], Exception] = ChannelClosed,
-) -> None:
-    """Run a cell of our own that leaves no trace in the session's history.
-
-    Raises:
-        ChannelClosed: the kernel ended.
-        what `on_error` makes of the one-line error: the cell failed.
-    """
-    request = execute_request(code, asked)
-    replied: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
-
-    def on_message(message: Incoming) -> None:
-        if (
-            message.parent_id == request.msg_id
-            and message.channel == "shell"
-            and not replied.done()
-        ):
-            replied.set_result(message.content_as(dict))
-
-    warm.client.on_message = on_message
-    try:
-        await warm.client.send(request)
-        await first_of(replied, warm.client.closed)
-        if not replied.done():
-            raise ChannelClosed(warm.client.closed.result())
-        reply = replied.result()
-        if reply.get("status") != "ok":
-            raise on_error(f"{reply.get('ename')}: {reply.get('evalue')}")
-    finally:
-        warm.client.on_message = None

@@ -1,45 +1,73 @@
 """The pool's rules as a table of states. No I/O, no clock, no tasks.
 
 Every method decides at once and returns what is to be done as actions; the runner carries them out
-and tells how they went. A sandbox walks one way only::
+and tells how they went. A sandbox walks one way only, but for its checks::
 
+                           CHECKING
+                           │  ^   │ unhealthy, died
+                  healthy  v  │   └───────────┐
     STARTING ──launched──> IDLE ──leased──> LEASED
-       │                    │                 │ released, died
-       │ launch failed      │ died            v
-       └──────────> gone <──┴──────────── REMOVING ──removed──> gone
+       │                    │                 │ released
+       │ launch failed      │ died, replaced  v
+       └──────────> gone    └───────────> REMOVING ──removed──> gone
 
-so a sandbox is never leased twice. Waiters are served in order of arrival, those of a session that
-lost its sandbox before those that have had none.
+so a sandbox is never leased twice, and none while somebody asks how it is. Waiters are served in
+order of arrival, those of a session that lost its sandbox before those that have had none.
+
+Time comes in by `tick` alone, in seconds of any monotonic clock: whatever happens between two ticks
+happens at the time of the first.
 """
 
 from __future__ import annotations
 
 import enum
+import math
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeAlias
+
+from .scaling import Load, Spare
+
+_BACKOFF_S = (0.5, 1.0, 2.0, 4.0, 8.0, 15.0)
+"""Pauses after launches that failed one after another."""
+_REMEMBERED = 20
+"""States of a sandbox's history; each check adds two."""
 
 
 class SandboxState(enum.Enum):
     STARTING = "starting"
     IDLE = "idle"
+    CHECKING = "checking"
     LEASED = "leased"
     REMOVING = "removing"
 
 
 _TRANSITIONS: dict[SandboxState, frozenset[SandboxState]] = {
     SandboxState.STARTING: frozenset({SandboxState.IDLE}),
-    SandboxState.IDLE: frozenset({SandboxState.LEASED, SandboxState.REMOVING}),
+    SandboxState.IDLE: frozenset(
+        {SandboxState.CHECKING, SandboxState.LEASED, SandboxState.REMOVING}
+    ),
+    SandboxState.CHECKING: frozenset({SandboxState.IDLE, SandboxState.REMOVING}),
     SandboxState.LEASED: frozenset({SandboxState.REMOVING}),
     SandboxState.REMOVING: frozenset(),
 }
 """STARTING and REMOVING also end in the sandbox being gone, when the launch failed or it is removed."""
 
+_WARM = (SandboxState.IDLE, SandboxState.CHECKING)
+_FREE = (SandboxState.STARTING, *_WARM)
+
 
 @dataclass(frozen=True, slots=True)
 class Launch:
     """Launch a sandbox under this id, then report `launched` or `launch_failed`."""
+
+    sandbox_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """Find out whether the sandbox is well, then report `checked`."""
 
     sandbox_id: str
 
@@ -59,7 +87,7 @@ class Assign:
     sandbox_id: str
 
 
-Action: TypeAlias = Launch | Remove | Assign
+Action: TypeAlias = Launch | Check | Remove | Assign
 
 
 class PoolFull(Exception):
@@ -72,33 +100,68 @@ class IllegalTransition(Exception):
 
 @dataclass(frozen=True, slots=True)
 class PoolLimits:
-    """How many sandboxes there may be.
+    """How many sandboxes there may be, and for how long.
+
+    The load is what is leased or waited for, divided by the sandboxes that are leased, free or
+    starting.
 
     Attributes:
         min_size: sandboxes kept warm and free, as far as `max_size` allows.
         max_size: sandboxes in any state, those being removed included.
-        max_waiters: who may wait for one.
+        max_waiters: who may wait for one, besides who waits for one that is being checked.
         max_launches: launches under way at once.
+        scale_up_threshold: while the load is this or more, one sandbox more is kept free for each
+            second, up to `max_size`.
+        scale_down_threshold: while the load is this or less, one less for each 10 seconds, down to
+            `min_size`.
+        container_ttl: seconds after which a sandbox that nobody leased is replaced; 0 for never.
+        health_check_interval: seconds between two checks of an idle sandbox; 0 for none.
     """
 
     min_size: int = 3
     max_size: int = 10
     max_waiters: int = 100
     max_launches: int = 2
+    scale_up_threshold: float = 0.8
+    scale_down_threshold: float = 0.3
+    container_ttl: float = 3600.0
+    health_check_interval: float = 15.0
+
+
+@dataclass(slots=True)
+class _Entry:
+    state: SandboxState = SandboxState.STARTING
+    warm_at: float = math.nan
+    checked_at: float = math.nan
+    history: deque[str] = field(
+        default_factory=lambda: deque([SandboxState.STARTING.value], _REMEMBERED)
+    )
 
 
 class PoolState:
-    """The table. `validate_state` holds after every call."""
+    """The table. `validate_state` holds after every call.
 
-    def __init__(self, limits: PoolLimits, new_id: Callable[[], str]) -> None:
+    Attributes:
+        failures: launches that failed one after another.
+    """
+
+    def __init__(self, limits: PoolLimits, new_id: Callable[[], str], now: float = 0.0) -> None:
         self.limits = limits
+        self.failures = 0
         self._new_id = new_id
-        self._states: dict[str, SandboxState] = {}
-        self._history: dict[str, list[str]] = {}
+        self._now = now
+        self._entries: dict[str, _Entry] = {}
         self._idle: deque[str] = deque()
         self._urgent: deque[int] = deque()
         self._waiting: deque[int] = deque()
-        self._held = False
+        self._spare = Spare(
+            smallest=limits.min_size,
+            largest=limits.max_size,
+            high=limits.scale_up_threshold,
+            low=limits.scale_down_threshold,
+            now=now,
+        )
+        self._held_until = -math.inf
         self._closed = False
 
     # What clients of the pool ask.
@@ -109,7 +172,8 @@ class PoolState:
         Raises:
             PoolFull: too many are waiting; nothing has changed.
         """
-        if not urgent and not self._idle and len(self._waiting) >= self.limits.max_waiters:
+        may_wait = self.limits.max_waiters + self.count(SandboxState.CHECKING)
+        if not urgent and not self._idle and len(self._waiting) >= may_wait:
             raise PoolFull
         (self._urgent if urgent else self._waiting).append(waiter)
         return self._settle()
@@ -122,58 +186,76 @@ class PoolState:
 
     def release(self, sandbox_id: str) -> list[Action]:
         """The lease has ended."""
-        self._move(sandbox_id, SandboxState.REMOVING)
-        return [Remove(sandbox_id), *self._settle()]
+        self._expect(sandbox_id, SandboxState.LEASED)
+        return [self._remove(sandbox_id), *self._settle()]
 
     def close(self) -> list[Action]:
-        """No more launches; idle sandboxes are removed. Leased ones are, as they are released."""
+        """No more launches; free sandboxes are removed. Leased ones are, as they are released."""
         self._closed = True
-        idle, self._idle = list(self._idle), deque()
-        for sandbox_id in idle:
-            self._move(sandbox_id, SandboxState.REMOVING)
-        return [Remove(sandbox_id) for sandbox_id in idle]
+        return [self._remove(name) for name in self._in(*_WARM)]
 
     # What the runner reports.
+
+    def tick(self, now: float) -> list[Action]:
+        """So late it is. Called often, and at least once after a failed launch's pause."""
+        self._now = now
+        if self._closed:
+            return []
+        actions = self._scale()
+        actions += self._settle()
+        return [*actions, *self._check_next()]
 
     def launched(self, sandbox_id: str) -> list[Action]:
         """The sandbox is warm."""
         self._move(sandbox_id, SandboxState.IDLE)
-        if self._closed:
-            self._move(sandbox_id, SandboxState.REMOVING)
-            return [Remove(sandbox_id)]
+        self.failures = 0
+        entry = self._entries[sandbox_id]
+        entry.warm_at = entry.checked_at = self._now
         self._idle.append(sandbox_id)
-        return self._settle()
+        return [self._remove(sandbox_id)] if self._closed else self._settle()
 
-    def launch_failed(self, sandbox_id: str) -> None:
-        """Nothing was left behind. No launch follows before `resume_launches`."""
+    def launch_failed(self, sandbox_id: str) -> float:
+        """Nothing was left behind. No launch follows for so many seconds, which are returned."""
         self._expect(sandbox_id, SandboxState.STARTING)
-        self._forget(sandbox_id)
-        self._held = True
+        del self._entries[sandbox_id]
+        pause = _BACKOFF_S[min(self.failures, len(_BACKOFF_S) - 1)]
+        self.failures += 1
+        self._held_until = max(self._held_until, self._now + pause)
+        return pause
 
-    def resume_launches(self) -> list[Action]:
-        """The pause after a failed launch is over."""
-        self._held = False
-        return self._settle()
+    def checked(self, sandbox_id: str, *, healthy: bool) -> list[Action]:
+        """How a check went; of no interest for a sandbox that is being removed meanwhile."""
+        if not self.is_checking(sandbox_id):
+            return []
+        if not healthy:
+            return [self._remove(sandbox_id), *self._settle(), *self._check_next()]
+        self._move(sandbox_id, SandboxState.IDLE)
+        self._entries[sandbox_id].checked_at = self._now
+        self._idle.append(sandbox_id)
+        return [*self._settle(), *self._check_next()]
 
     def died(self, sandbox_id: str) -> list[Action]:
         """A sandbox ended by itself. A leased one stays its session's until that releases it."""
-        if self._states.get(sandbox_id) is not SandboxState.IDLE:
+        entry = self._entries.get(sandbox_id)
+        if entry is None or entry.state not in _WARM:
             return []
-        self._idle.remove(sandbox_id)
-        self._move(sandbox_id, SandboxState.REMOVING)
-        return [Remove(sandbox_id), *self._settle()]
+        return [self._remove(sandbox_id), *self._settle()]
 
     def removed(self, sandbox_id: str) -> list[Action]:
         """Every trace of it is gone."""
         self._expect(sandbox_id, SandboxState.REMOVING)
-        self._forget(sandbox_id)
+        del self._entries[sandbox_id]
         return self._settle()
 
     # What can be seen.
 
     def count(self, *states: SandboxState) -> int:
         """Sandboxes in any of these states; in all of them if none is given."""
-        return sum(not states or state in states for state in self._states.values())
+        return len(self._in(*states)) if states else len(self._entries)
+
+    def is_checking(self, sandbox_id: str) -> bool:
+        entry = self._entries.get(sandbox_id)
+        return entry is not None and entry.state is SandboxState.CHECKING
 
     @property
     def waiters(self) -> int:
@@ -181,63 +263,130 @@ class PoolState:
 
     @property
     def empty(self) -> bool:
-        return not self._states
+        return not self._entries
+
+    @property
+    def spare(self) -> int:
+        """Sandboxes that are kept free at present, as far as there is room."""
+        return self._spare.size
+
+    @property
+    def back_off(self) -> float:
+        """Seconds until launches are tried again after a failure; 0 where they are not held back."""
+        return max(0.0, self._held_until - self._now)
+
+    @property
+    def load(self) -> float:
+        """What is leased or waited for, divided by what is leased, free or starting."""
+        wanted = self.count(SandboxState.LEASED) + self.waiters
+        there = self.count(SandboxState.LEASED, *_FREE)
+        return wanted / there if there else math.inf if wanted else 0.0
 
     def validate_state(self) -> None:
         """Raise AssertionError unless the invariants hold."""
         limits = self.limits
-        idle = {i for i, state in self._states.items() if state is SandboxState.IDLE}
-        assert set(self._idle) == idle, (self._idle, self._states)
-        assert len(self._idle) == len(idle), self._idle
-        assert len(self._states) <= limits.max_size, self._states
-        assert self.count(SandboxState.STARTING) <= limits.max_launches, self._states
-        assert len(self._waiting) <= limits.max_waiters
+        assert sorted(self._idle) == sorted(self._in(SandboxState.IDLE)), (
+            self._idle,
+            self._entries,
+        )
+        assert len(self._entries) <= limits.max_size, self._entries
+        assert self.count(SandboxState.STARTING) <= limits.max_launches, self._entries
+        assert self.count(SandboxState.CHECKING) <= 1, self._entries
+        assert len(self._waiting) <= limits.max_waiters + 1
         assert not (self._idle and self.waiters), "a sandbox is idle while somebody waits"
-        assert not (self._closed and self._idle), "a closed pool keeps sandboxes"
-        assert self._history.keys() == self._states.keys()
+        assert not (self._closed and self.count(*_WARM)), "a closed pool keeps sandboxes"
+        assert limits.min_size <= self.spare <= max(limits.min_size, limits.max_size), self.spare
+        for entry in self._entries.values():
+            assert entry.history[-1] == entry.state.value
+            known = not math.isnan(entry.warm_at) and not math.isnan(entry.checked_at)
+            assert known == (entry.state is not SandboxState.STARTING), entry
 
     # The rules.
 
     def _settle(self) -> list[Action]:
-        """Hand idle sandboxes to waiters, then launch what is missing."""
+        """Hand idle sandboxes to waiters, let go of one that is too old, launch what is missing."""
         actions: list[Action] = []
         while self._idle and self.waiters:
             sandbox_id = self._idle.popleft()
             self._move(sandbox_id, SandboxState.LEASED)
             queue = self._urgent or self._waiting
             actions.append(Assign(queue.popleft(), sandbox_id))
+        if (old := self._expired()) is not None and self._may_go():
+            actions.append(self._remove(old))
         while self._wants_launch():
             sandbox_id = self._new_id()
-            self._states[sandbox_id] = SandboxState.STARTING
-            self._history[sandbox_id] = ["starting"]
+            self._entries[sandbox_id] = _Entry()
             actions.append(Launch(sandbox_id))
         return actions
 
     def _wants_launch(self) -> bool:
         starting = self.count(SandboxState.STARTING)
+        replacement = self._expired() is not None
         return (
             not self._closed
-            and not self._held
-            and len(self._states) < self.limits.max_size
+            and not self.back_off
+            and len(self._entries) < self.limits.max_size
             and starting < self.limits.max_launches
-            and starting + len(self._idle) < self.waiters + self.limits.min_size
+            and self.count(*_FREE) < self.waiters + self.spare + replacement
         )
 
+    def _expired(self) -> str | None:
+        """The oldest idle sandbox, if it is too old: they are replaced one after another."""
+        if not self._idle or not self.limits.container_ttl:
+            return None
+        oldest = min(self._idle, key=lambda name: self._entries[name].warm_at)
+        age = self._now - self._entries[oldest].warm_at
+        return oldest if age >= self.limits.container_ttl else None
+
+    def _may_go(self) -> bool:
+        """Whether one that is too old is not needed: its successor is warm, or finds no room beside it."""
+        if self.count(*_WARM) > self.spare:
+            return True
+        coming_or_going = self.count(SandboxState.STARTING, SandboxState.REMOVING)
+        full = len(self._entries) >= self.limits.max_size
+        return full and not coming_or_going and not self.back_off
+
+    def _scale(self) -> list[Action]:
+        """Keep one more free, or one less, when the load has been high or low for long enough."""
+        # More of what cannot be launched is of no use.
+        due = self._spare.step(self.load, self._now, may_grow=not self.failures)
+        if due is Load.LOW and self._idle and self.count(*_FREE) > self.spare:
+            return [self._remove(self._idle[0])]
+        return []
+
+    def _check_next(self) -> list[Action]:
+        """One at a time, so that a machine too busy to answer never loses all its sandboxes at once."""
+        if not self._idle or not self.limits.health_check_interval:
+            return []
+        next_ = min(self._idle, key=lambda name: self._entries[name].checked_at)
+        since = self._now - self._entries[next_].checked_at
+        if since < self.limits.health_check_interval or self.count(SandboxState.CHECKING):
+            return []
+        self._idle.remove(next_)
+        self._move(next_, SandboxState.CHECKING)
+        return [Check(next_)]
+
+    def _remove(self, sandbox_id: str) -> Remove:
+        if sandbox_id in self._idle:
+            self._idle.remove(sandbox_id)
+        self._move(sandbox_id, SandboxState.REMOVING)
+        return Remove(sandbox_id)
+
+    def _in(self, *states: SandboxState) -> list[str]:
+        return [name for name, entry in self._entries.items() if entry.state in states]
+
     def _move(self, sandbox_id: str, to: SandboxState) -> None:
-        state = self._states.get(sandbox_id)
-        if state is None or to not in _TRANSITIONS[state]:
-            raise IllegalTransition(
-                f"{sandbox_id} cannot become {to.value}; it was {self._history.get(sandbox_id, [])}"
-            )
-        self._states[sandbox_id] = to
-        self._history[sandbox_id].append(to.value)
+        entry = self._entries.get(sandbox_id)
+        if entry is None or to not in _TRANSITIONS[entry.state]:
+            raise IllegalTransition(f"{sandbox_id} cannot become {to.value}; {self._past(entry)}")
+        entry.state = to
+        entry.history.append(to.value)
 
     def _expect(self, sandbox_id: str, state: SandboxState) -> None:
-        if self._states.get(sandbox_id) is not state:
-            raise IllegalTransition(
-                f"{sandbox_id} is not {state.value}; it was {self._history.get(sandbox_id, [])}"
-            )
+        entry = self._entries.get(sandbox_id)
+        if entry is None or entry.state is not state:
+            raise IllegalTransition(f"{sandbox_id} is not {state.value}; {self._past(entry)}")
 
-    def _forget(self, sandbox_id: str) -> None:
-        del self._states[sandbox_id]
-        del self._history[sandbox_id]
+    @staticmethod
+    def _past(entry: _Entry | None) -> str:
+        return f"it was {[] if entry is None else list(entry.history)}"

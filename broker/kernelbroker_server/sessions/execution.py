@@ -10,11 +10,12 @@ import asyncio
 import contextlib
 import enum
 import time
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from kernelbroker.protocol.events import Cause, ErrorDetail, Event, Result, Started
+from kernelbroker.protocol.events import Cause, ErrorDetail, Event, Result, Started, Stderr
+from kernelbroker.protocol.findings import Finding
 from kernelbroker.protocol.messages import ExecutionRequest
 
 from ..backends.base import EndCause
@@ -23,10 +24,11 @@ from ..kernels.execution import CellExecution, Errand, Phase
 from ..kernels.framing import Incoming, Outgoing
 from ..kernels.outputs import OutputLimits
 from ..kernels.redaction import Redactor
-from ..pool.runner import WarmSandbox, first_of
+from ..pool.warm import WarmSandbox, first_of
 from ..telemetry.logs import bound_ids
 from .journal import Journal
 
+QUOTA_EXCEEDED = "QuotaExceeded"
 _END_NAMES = {
     EndCause.OUT_OF_MEMORY: "OutOfMemory",
     EndCause.KERNEL_DIED: "KernelDied",
@@ -69,10 +71,12 @@ class Execution:
         *,
         allow_stdin: bool = False,
         secrets: Iterable[str] = (),
+        findings: Sequence[Finding] = (),
         on_done: Callable[[Execution], None] = lambda _: None,
         errand: Errand | None = None,
     ) -> None:
         self.id = execution_id
+        self.findings = list(findings)
         self.request = request
         self.timeout = timeout
         self.journal = Journal(execution_id)
@@ -87,6 +91,7 @@ class Execution:
         self.is_silent = errand is not None and errand.silent
         self._running_on: WarmSandbox | None = None
         self._state_lost = False
+        self._pending: Result | None = None
         self._abort: asyncio.Future[Abort] = asyncio.get_running_loop().create_future()
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -100,6 +105,13 @@ class Execution:
     def age(self) -> float:
         """Seconds since it was accepted."""
         return time.monotonic() - self._accepted
+
+    @property
+    def outcome(self) -> str:
+        """`success`, or the cause of its failure; once it has ended."""
+        result = self.journal.result
+        assert result is not None, "it has ended"
+        return "success" if result.error_detail is None else result.error_detail.cause
 
     def reject(self, name: str, message: str, cause: Cause = "rejected") -> None:
         """End it before it ran; does nothing to one that has ended."""
@@ -115,7 +127,8 @@ class Execution:
     def interrupt(self, cause: Cause = "interrupted", message: str = "interrupted") -> None:
         """Raise KeyboardInterrupt in the cell, if it runs."""
         warm = self._running_on
-        if warm is not None and self.state is ExecutionState.RUNNING:
+        is_running = self.state is ExecutionState.RUNNING and self._pending is None
+        if warm is not None and is_running:
             self._cell.interrupted(cause, message)
             self._spawn(warm.client.interrupt())
 
@@ -128,12 +141,20 @@ class Execution:
         if self._running_on is not None:
             await self._running_on.client.send(Outgoing("stdin", "input_reply", {"value": value}))
 
-    async def run(self, warm: WarmSandbox, *, grace: float, state_lost: bool) -> bool:
+    async def run(
+        self,
+        warm: WarmSandbox,
+        *,
+        grace: float,
+        state_lost: bool,
+        remark: Callable[[Result], Awaitable[str | None]],
+    ) -> bool:
         """Run on this sandbox until the result is in the journal.
 
         Args:
             grace: seconds that a timed-out cell has to react to its interrupt.
             state_lost: the session's kernel was replaced since its last execution; the result says so.
+            remark: what else is to be said on standard error, before a result that the kernel gave.
 
         Returns:
             Whether the sandbox can be used on; if not, the session's state is lost.
@@ -145,7 +166,10 @@ class Execution:
 
         def on_message(message: Incoming) -> None:
             for event in self._cell.receive(message):
-                self._append(event)
+                if isinstance(event, Result):
+                    self._pending = event
+                else:
+                    self._append(event)
             if self._cell.phase is Phase.ENDED and not finished.done():
                 finished.set_result(None)
 
@@ -153,6 +177,8 @@ class Execution:
         try:
             self._spawn(self._send(warm))  # a gateway that does not read must hold up nothing here
             usable = await self._wait(warm, finished, grace)
+            if self._pending is not None and self.journal.result is None:
+                await self._conclude(self._pending, remark)
             if usable and self._tasks:
                 await asyncio.wait(
                     self._tasks
@@ -162,9 +188,20 @@ class Execution:
             self._end("sandbox_lost", "SandboxLost", "the broker gave up this execution")
             raise
         finally:
+            if self._pending is not None and self.journal.result is None:
+                self._append(self._pending)
             warm.client.on_message = None
             for task in self._tasks:
                 task.cancel()
+
+    async def _conclude(
+        self, result: Result, remark: Callable[[Result], Awaitable[str | None]]
+    ) -> None:
+        said = await remark(result)
+        detail = result.error_detail
+        if said is not None and (detail is None or detail.cause != "quota_exceeded"):
+            self._append(Stderr(content=f"{QUOTA_EXCEEDED}: {said}\n"))
+        self._append(result)
 
     async def _send(self, warm: WarmSandbox) -> None:
         with contextlib.suppress(ChannelClosed):  # `closed` tells of it, too
@@ -208,6 +245,7 @@ class Execution:
             self.queued_s = event.queued_s = round(self.age, 6)
         elif isinstance(event, Result):
             event.kernel_restarted |= self._state_lost
+            event.findings = self.findings
         for clean in self._redactor.events(event):
             self.journal.append(clean)
         if self.journal.result is not None:

@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+import time
+from collections.abc import Callable
+from pathlib import Path
 
 from kernelbroker.protocol.errors import BadRequest, TooManyRequests, Unavailable
 from kernelbroker.protocol.messages import SessionOptions
 from kernelbroker_kernel.contract import CONFIGURE_CODE
 
 from ..kernels.client import ChannelClosed
-from ..pool.runner import AcquireTimeout, Pool, PoolClosed, WarmSandbox, run_silently
+from ..pool.runner import AcquireTimeout, Pool, PoolClosed
 from ..pool.state import PoolFull
-from .workspace import HeldFiles
+from ..pool.warm import WarmSandbox, run_silently
+from .workspace import Workspace
+
+logger = logging.getLogger(__name__)
 
 
 class Lease:
@@ -24,18 +31,34 @@ class Lease:
         state_lost: it was, and no execution has told yet.
     """
 
-    def __init__(self, pool: Pool, options: SessionOptions) -> None:
+    def __init__(
+        self,
+        pool: Pool,
+        options: SessionOptions,
+        workspace: Workspace,
+        on_lease: Callable[[str, float], None],
+        on_replace: Callable[[str], None],
+    ) -> None:
+        """`on_lease` is called with each sandbox's id and the seconds that it was waited for, before
+        anything of the session runs in it; `on_replace` with the reason, before one is given up."""
         self.replaced = 0
         self.state_lost = False
         self._pool = pool
         self.timeout = pool.acquire_timeout
         self.spec = pool.spec
         self._options = options
-        self._held = HeldFiles()
+        self._on_lease = on_lease
+        self._on_replace = on_replace
+        self._files = workspace
         self._warm: WarmSandbox | None = None
 
+    @property
+    def workspace(self) -> Path | None:
+        """Where the files are; None while there is no sandbox."""
+        return None if self._warm is None else self._warm.sandbox.workspace
+
     async def acquire(self) -> None:
-        """Get the first sandbox.
+        """Get the first sandbox. Whatever it raises, `release` is called next.
 
         Raises:
             TooManyRequests, Unavailable: there is none to be had.
@@ -51,10 +74,10 @@ class Lease:
     async def living(self) -> WarmSandbox:
         """The sandbox, or a fresh one in the place of one that died. Raises as `acquire` does."""
         if self._warm is None or not self._warm.alive:
-            return await self.replace()
+            return await self.replace("sandbox_ended")
         return self._warm
 
-    async def replace(self) -> WarmSandbox:
+    async def replace(self, cause: str) -> WarmSandbox:
         """A fresh sandbox, with the files of the old one. Raises as `acquire` does.
 
         The old one is given back first: it may be the one whose place the new one takes. If there
@@ -63,25 +86,32 @@ class Lease:
         self.state_lost = True
         if self._warm is not None:
             self.replaced += 1
-            self._held.take(self._warm.sandbox.workspace)
-            self._give_back()
-        warm = await self._acquire(urgent=True)
-        self._held.give(warm.sandbox.workspace)
-        self._warm = warm
-        return warm
+            self._on_replace(cause)
+            await self._give_back(self._warm)
+        self._warm = await self._acquire(urgent=True)
+        return self._warm
 
     async def release(self) -> None:
-        """Give everything back; calling it twice does no harm."""
-        self._give_back()
-        await self._held.discard()
+        """Give everything back, also if cancelled meanwhile; calling it twice does no harm."""
+        warm = self._warm
+        try:
+            if warm is not None and self._files.kept is not None:
+                await self._give_back(warm)
+        finally:
+            if self._warm is not None:  # whose files nobody will ask for
+                self._pool.release(self._warm)
+                self._warm = None
+            self._files.put_away(None if warm is None else warm.sandbox.ended)
 
-    def _give_back(self) -> None:
-        if self._warm is not None:
-            warm, self._warm = self._warm, None
+    async def _give_back(self, warm: WarmSandbox) -> None:
+        self._warm = None  # from here on nobody begins anything in it
+        try:
+            await self._take(warm)
+        finally:
             self._pool.release(warm)
 
     async def _acquire(self, *, urgent: bool) -> WarmSandbox:
-        timeout = self.timeout
+        timeout, asked_at = self.timeout, time.monotonic()
         try:
             warm = await self._pool.acquire(timeout=timeout, urgent=urgent)
         except PoolFull:
@@ -96,20 +126,34 @@ class Lease:
             ) from None
         except PoolClosed:
             raise Unavailable("the broker is shutting down", retry_after=10) from None
+        self._on_lease(warm.sandbox.id, time.monotonic() - asked_at)
         try:
+            try:
+                await self._files.give(warm.sandbox)
+            except OSError as exc:
+                raise Unavailable(f"the files cannot be moved: {exc}", retry_after=10) from exc
             options = self._options
             env = {**options.env, **options.secrets}
             if env or options.cwd is not None:
                 asked = {"configure": {"env": env, "cwd": options.cwd}}
                 async with asyncio.timeout(timeout):
                     await run_silently(warm, CONFIGURE_CODE, asked, on_error=BadRequest)
-        except ChannelClosed as exc:
-            self._pool.release(warm)
-            raise Unavailable(f"the sandbox ended at once: {exc}", retry_after=1) from exc
-        except TimeoutError:
-            self._pool.release(warm)
-            raise Unavailable("a fresh sandbox did not answer", retry_after=1) from None
-        except BaseException:
-            self._pool.release(warm)
+        except BaseException as exc:
+            try:
+                if self._files.kept is not None:
+                    await self._take(warm)
+            finally:
+                self._pool.release(warm)
+            if isinstance(exc, ChannelClosed):
+                raise Unavailable(f"the sandbox ended at once: {exc}", retry_after=1) from exc
+            if isinstance(exc, TimeoutError):
+                raise Unavailable("a fresh sandbox did not answer", retry_after=1) from None
             raise
         return warm
+
+    async def _take(self, warm: WarmSandbox) -> None:
+        """Save the files of a sandbox that is about to go."""
+        try:
+            await self._files.take(warm.sandbox, mounts=self._pool.spec.shared_data is not None)
+        except OSError:
+            logger.exception("the files of sandbox %s are lost", warm.sandbox.id)

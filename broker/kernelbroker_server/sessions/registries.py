@@ -9,8 +9,10 @@ from ..pool.runner import Pool
 from ..telemetry.observer import Observer
 from ..tenants.tenant import Tenant
 from .gate import Gate
+from .policy import Policies
 from .registry import Registry
 from .session import SessionLimits
+from .workspace import Workspaces
 
 
 class Registries:
@@ -24,13 +26,17 @@ class Registries:
         pools: Mapping[str, Pool],
         limits: SessionLimits,
         gate: Gate,
+        workspaces: Workspaces,
         observer: Observer | None = None,
+        policies: Policies | None = None,
     ) -> None:
         self.gate = gate
+        self._workspaces = workspaces
         self.stopping = False
         self._pools = pools
         self._limits = limits
         self._observer = observer or Observer()
+        self._policies = policies or Policies()
         self._by_tenant: dict[str, Registry] = {}
 
     def of(self, tenant: Tenant) -> Registry:
@@ -38,7 +44,15 @@ class Registries:
         if (registry := self._by_tenant.get(tenant.name)) is None:
             allowed = tenant.limits.templates
             pools = {n: p for n, p in self._pools.items() if allowed is None or n in allowed}
-            registry = Registry(tenant, pools, self._limits, self.gate.of(tenant), self._observer)
+            registry = Registry(
+                tenant,
+                pools,
+                self._limits,
+                self.gate.of(tenant),
+                self._observer,
+                self._policies.of(tenant),
+                self._workspaces,
+            )
             registry.stopping = self.stopping
             self._by_tenant[tenant.name] = registry
             registry.start()
@@ -64,3 +78,4 @@ class Registries:
         self.stopping = True
         self.gate.close()
         await asyncio.gather(*(registry.stop(reason) for registry in self))
+        await self._workspaces.stop()

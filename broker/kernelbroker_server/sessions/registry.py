@@ -25,8 +25,10 @@ from ..telemetry.observer import ExecutionFacts, Observer
 from ..tenants.tenant import Tenant
 from .execution import Execution
 from .gate import Door
+from .policy import Policies
 from .repeats import Repeats
 from .session import Session, SessionLimits
+from .workspace import Workspaces
 
 _REMEMBERED_S = 3600.0
 """How long a closed session answers why it is gone."""
@@ -51,9 +53,13 @@ class Registry:
         limits: SessionLimits,
         door: Door,
         observer: Observer,
+        policies: Policies,
+        workspaces: Workspaces,
     ) -> None:
         self.tenant = tenant
         self.door = door
+        self.workspaces = workspaces
+        self._policies = policies
         self.limits = limits
         self._observer = observer
         self._pools = pools
@@ -143,10 +149,16 @@ class Registry:
     def list(self) -> list[Session]:
         return list(self._sessions.values())
 
+    async def open_for_one(self, options: SessionOptions) -> Session:
+        """A session for one execution; `close_after` sees to its end. Raises as `open` does."""
+        session, _ = await self.open(options)
+        session.scope = ""  # no session to come back to: what is confirmed runs in the next one
+        return session
+
     @contextlib.asynccontextmanager
     async def ephemeral(self, options: SessionOptions) -> AsyncIterator[Session]:
         """A session that lives as long as the block."""
-        session, _ = await self.open(options)
+        session = await self.open_for_one(options)
         try:
             yield session
         finally:
@@ -181,8 +193,26 @@ class Registry:
 
     async def _open(self, session_id: str, options: SessionOptions) -> Session:
         pool = self._pools[options.template]
+        workspace = await self.workspaces.claim(
+            self.tenant.name,
+            session_id,
+            name=options.workspace,
+            retention=options.workspace_retention,
+            timeout=pool.acquire_timeout,
+        )
         session = Session(
-            session_id, options, self.limits, pool, self.door, self._closed, self._executed
+            session_id,
+            options,
+            self.limits,
+            pool,
+            self.door,
+            self._closed,
+            self._executed,
+            self._leased,
+            self._replaced,
+            self._policies,
+            workspace,
+            self.workspaces.measure,
         )
         await session.open()
         self._sessions[session_id] = session
@@ -211,6 +241,11 @@ class Registry:
                 f"session {session.id} has the template {session.options.template!r}; "
                 "choose another session_id"
             )
+        if options.workspace not in (None, session.workspace):
+            raise Conflict(
+                f"session {session.id} has the workspace {session.workspace!r}; "
+                "choose another session_id"
+            )
         return session
 
     def _closed(self, session: Session, reason: str) -> None:
@@ -220,10 +255,18 @@ class Registry:
             template = session.options.template
             self._observer.session_closed(self.tenant.name, template, session.id, reason)
 
+    def _leased(self, session: Session, sandbox_id: str, seconds: float) -> None:
+        template = session.options.template
+        self._observer.sandbox_leased(self.tenant.name, template, session.id, sandbox_id, seconds)
+
+    def _replaced(self, session: Session, cause: str) -> None:
+        self._observer.sandbox_replaced(
+            self.tenant.name, session.options.template, session.id, cause
+        )
+
     def _executed(self, session: Session, execution: Execution) -> None:
         result, request, total = execution.journal.result, execution.request, execution.age
         assert result is not None, "it has ended"
-        detail = result.error_detail
         self._observer.execution_ended(
             ExecutionFacts(
                 tenant=self.tenant.name,
@@ -232,7 +275,7 @@ class Registry:
                 execution_id=execution.id,
                 language=request.language,
                 code_sha256=hashlib.sha256(request.code.encode(errors="surrogatepass")).hexdigest(),
-                outcome="success" if detail is None else detail.cause,
+                outcome=execution.outcome,
                 started_at=execution.accepted_at,
                 queued_s=total if execution.queued_s is None else execution.queued_s,
                 total_s=total,

@@ -12,9 +12,12 @@ import enum
 import logging
 import time
 from collections import OrderedDict, deque
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TypeAlias
 
+import msgspec
 from kernelbroker.protocol.errors import (
     BadRequest,
     Conflict,
@@ -22,9 +25,11 @@ from kernelbroker.protocol.errors import (
     RequestError,
     SessionGone,
 )
+from kernelbroker.protocol.findings import Assessment
 from kernelbroker.protocol.messages import ExecutionRequest, SessionOptions
 
 from ..backends.base import SandboxSpec
+from ..backends.usage import Usage
 from ..kernels.client import KernelClient
 from ..kernels.execution import Errand
 from ..kernels.outputs import OutputLimits
@@ -33,9 +38,14 @@ from ..telemetry.logs import bound
 from .execution import Abort, Execution, ExecutionState
 from .gate import Door
 from .lease import Lease
+from .policy import Policies
+from .quota import Quota, Watch
 from .visits import Visits
+from .workspace import Workspace
 
 logger = logging.getLogger(__name__)
+
+Measure: TypeAlias = Callable[[Path, int], Awaitable[Usage]]
 
 _HISTORY = 100
 """Executions that a session remembers."""
@@ -67,8 +77,15 @@ class SessionState(enum.StrEnum):
 
 
 class Session:
-    """Made by the registry, by `open`; `on_closed` is called once, with the reason, `on_executed`
-    for each execution that has ended."""
+    """Made by the registry, by `open`.
+
+    `on_closed` is called once, with the reason; `on_executed` for each execution that has ended;
+    `on_lease` with the id of each sandbox that it gets, and the seconds that it waited; `on_replace`
+    with the reason why one is given up for another.
+
+    Attributes:
+        scope: where confirmations are good: in this session, unless it is one of a single execution.
+    """
 
     def __init__(
         self,
@@ -79,8 +96,13 @@ class Session:
         door: Door,
         on_closed: Callable[[Session, str], None],
         on_executed: Callable[[Session, Execution], None],
+        on_lease: Callable[[Session, str, float], None],
+        on_replace: Callable[[Session, str], None],
+        policies: Policies,
+        workspace: Workspace,
+        measure: Measure,
     ) -> None:
-        self.id = session_id
+        self.id = self.scope = session_id
         self.options = options
         self.limits = limits
         self.idle_timeout = min(options.idle_timeout or limits.idle_timeout, limits.max_lifetime)
@@ -92,12 +114,31 @@ class Session:
         self._door = door
         self._on_closed = on_closed
         self._on_executed = on_executed
+        self._policies = policies
         self._queue: deque[Execution] = deque()
         self._running: Execution | None = None
         self._wake = asyncio.Event()
         self._restarting: asyncio.Future[None] | None = None
-        self._lease = Lease(pool, options)
+        self.workspace = workspace.name
+        self._lease = Lease(
+            pool,
+            options,
+            workspace,
+            lambda *facts: on_lease(self, *facts),
+            lambda cause: on_replace(self, cause),
+        )
         self._visits = Visits(self._lease, self._wake)
+        self._watch = Watch(
+            Quota.of(pool.spec.limits),
+            workspace.before,
+            measure=measure,
+            workspace=lambda: self._lease.workspace,
+            running=lambda: self._running,
+            replace=self._displace,
+            grace=limits.interrupt_grace,
+        )
+        self._watching: asyncio.Task[None] | None = None
+        self._displaced = False
         self._worker: asyncio.Task[None] | None = None
         self._watchers: set[asyncio.Queue[Execution | None]] = set()
 
@@ -110,8 +151,13 @@ class Session:
             TooManyRequests, Unavailable: there is no sandbox to be had.
             BadRequest: the kernel refused `env` or `cwd`.
         """
-        await self._lease.acquire()
+        try:
+            await self._lease.acquire()
+        except BaseException:
+            await self._lease.release()
+            raise
         self._worker = asyncio.create_task(self._work(), name=f"session {self.id}")
+        self._watching = asyncio.create_task(self._watch.run(), name=f"session {self.id} watch")
 
     async def close(self, reason: str) -> None:
         """End the session: running and waiting executions get their results, the sandbox goes."""
@@ -165,21 +211,36 @@ class Session:
 
     # Executions.
 
+    async def judge(self, request: ExecutionRequest) -> Assessment | None:
+        """What `submit` wants to know of the code, found in a thread; None where it does not matter.
+
+        Raises: as `submit`.
+        """
+        self._expect_open()
+        if request.execution_id in self.executions:
+            return None
+        self._check(request)
+        return await self._policies.judge(request, self.options.template)
+
     def submit(
         self,
         request: ExecutionRequest,
         *,
         allow_stdin: bool = False,
+        assessment: Assessment | None = None,
         errand: Errand | None = None,
     ) -> Execution:
         """Queue a cell, or an errand in its place.
 
-        The same request under the same id is the same execution, not a second one.
+        The same request under the same id is the same execution, not a second one, and needs no second
+        confirmation.
 
         Raises:
             BadRequest, TooManyRequests, Conflict, SessionGone.
+            PolicyRefused, ConfirmationRequired: the session's policy does not let it run, or not yet.
         """
         self._expect_open()
+        asked, request = request, msgspec.structs.replace(request, confirm=None)
         if request.execution_id is not None:
             earlier = self.executions.get(request.execution_id)
             if earlier is not None:
@@ -188,13 +249,21 @@ class Session:
                         f"execution {request.execution_id} is another one; choose a new execution_id"
                     )
                 return earlier
+        timeout = self._check(request)
+        self._door.enter()
+        try:
+            findings = self._policies.admit(asked, self.options.template, self.scope, assessment)
+        except RequestError:
+            self._door.leave()
+            raise
         execution = Execution(
             request.execution_id or self._door.new_id(),
             request,
-            self._check(request),
+            timeout,
             self.limits.output,
             allow_stdin=allow_stdin,
             secrets=self.options.secrets.values(),
+            findings=findings,
             on_done=lambda execution: self._on_executed(self, execution),
             errand=errand,
         )
@@ -223,6 +292,7 @@ class Session:
             self.limits.output,
             errand=errand,
         )
+        self._door.enter()
         self._enqueue(execution)
         return execution
 
@@ -235,7 +305,6 @@ class Session:
         errand.interrupt()
 
     def _enqueue(self, execution: Execution) -> None:
-        self._door.enter()
         self._queue.append(execution)
         self.active_at = time.time()
         self._wake.set()
@@ -294,6 +363,8 @@ class Session:
                 yield client
         finally:
             self.active_at = time.time()
+            if changes:
+                self._watch.visited()
 
     @contextlib.contextmanager
     def watch(self) -> Iterator[asyncio.Queue[Execution | None]]:
@@ -340,6 +411,10 @@ class Session:
             while self.closed_reason is None:
                 if self._restarting is not None:
                     await self._restart(self._restarting)
+                elif self._displaced:
+                    self._displaced = False
+                    with contextlib.suppress(RequestError):  # the next execution tries again
+                        await self._lease.replace("quota_exceeded")
                 elif self._visits.waiting is not None:
                     await self._visits.renew()
                 elif self._queue:
@@ -352,6 +427,8 @@ class Session:
             self.closed_reason = self.closed_reason or "a fault of the broker's own"
             self._on_closed(self, self.closed_reason)
         finally:
+            if self._watching is not None:
+                self._watching.cancel()
             self._end()
             await self._lease.release()
 
@@ -368,12 +445,14 @@ class Session:
                 if execution.state is ExecutionState.DONE:  # interrupted while it waited
                     return
                 state_lost = lease.state_lost
-                lease.state_lost = (
-                    state_lost and execution.is_silent
-                )  # told by the next that is seen
+                lease.state_lost = state_lost and execution.is_silent  # the next one tells
+                self._watch.begin()
                 with bound(**execution.ids):
                     usable = await execution.run(
-                        warm, grace=self.limits.interrupt_grace, state_lost=state_lost
+                        warm,
+                        grace=self.limits.interrupt_grace,
+                        state_lost=state_lost,
+                        remark=self._watch.before_result,
                     )
         except RequestError as exc:  # no sandbox to be had; the next execution tries again
             execution.reject(type(exc).__name__, exc.message)
@@ -387,14 +466,15 @@ class Session:
         finally:
             self._running = None
             self.active_at = time.time()
+            self._watch.end()
         if not usable and self.closed_reason is None:
             with contextlib.suppress(RequestError):
-                await lease.replace()
+                await lease.replace(execution.outcome)
             lease.state_lost = execution.is_silent  # else that execution's own result said so
 
     async def _restart(self, restarting: asyncio.Future[None]) -> None:
         try:
-            await self._lease.replace()
+            await self._lease.replace("restart")
         except RequestError as exc:
             self._restarting = None
             restarting.set_exception(exc)
@@ -404,6 +484,11 @@ class Session:
         finally:  # otherwise `_end` answers, for the session ends
             self._lease.state_lost = False  # it was asked for
             self.active_at = time.time()
+
+    def _displace(self) -> None:
+        """End whatever runs in the background; the next result says that the state is lost."""
+        self._displaced = True
+        self._wake.set()
 
     def _end(self) -> None:
         reason = self.closed_reason or "the broker is shutting down"

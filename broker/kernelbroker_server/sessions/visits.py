@@ -14,7 +14,7 @@ from kernelbroker.protocol.errors import RequestError, TooManyRequests, Unavaila
 
 from ..kernels.client import KernelClient
 from ..kernels.transfer import TransferFailed
-from ..pool.runner import WarmSandbox
+from ..pool.warm import WarmSandbox
 from .lease import Lease
 
 _MAX_VISITS = 16

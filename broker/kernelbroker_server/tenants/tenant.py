@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from kernelbroker.protocol.findings import Level, PolicyMode
+
 
 @dataclass(frozen=True, slots=True)
 class TenantLimits:
@@ -15,12 +17,15 @@ class TenantLimits:
         concurrent: executions that run at once, over all its sessions.
         rate: executions that it may submit, a minute.
         templates: those it may use.
+        policy, policy_threshold: what becomes of risky code, in the place of what its templates say.
     """
 
     sessions: int | None = None
     concurrent: int | None = None
     rate: float | None = None
     templates: frozenset[str] | None = None
+    policy: PolicyMode | None = None
+    policy_threshold: Level = "high"
 
 
 @dataclass(frozen=True, slots=True)

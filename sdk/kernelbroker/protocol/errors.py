@@ -9,6 +9,8 @@ The tree::
     │   ├── NotFound              no such thing, or another tenant's
     │   ├── MethodNotAllowed      the path has other methods than that
     │   ├── Conflict              not possible in this state
+    │   ├── PolicyRefused         the code was judged too risky; see `findings`
+    │   ├── ConfirmationRequired  the code is risky; to be sent again with `confirmation`
     │   ├── SessionGone           the session has ended; the message says why
     │   ├── TooLarge              more than a limit allows
     │   ├── TooManyRequests       a queue or a rate is full; see `retry_after`
@@ -25,7 +27,10 @@ again on the other side. HTTP statuses are the business of the broker's `api` pa
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import ClassVar
+
+from .findings import Finding
 
 
 class KernelBrokerError(Exception):
@@ -39,17 +44,30 @@ class RequestError(KernelBrokerError):
         message: what happened and what to do next, for a person.
         request_id: the id under which the broker logged it, where it is known.
         retry_after: seconds after which a new try makes sense, or None.
+        findings: what was found in the code, where that is why it was refused.
+        confirmation: the token to send as `confirm` to have the code run all the same.
+        expires_in: seconds for which that token can be used, once.
     """
 
     code: ClassVar[str] = "request_error"
 
     def __init__(
-        self, message: str, *, request_id: str | None = None, retry_after: float | None = None
+        self,
+        message: str,
+        *,
+        request_id: str | None = None,
+        retry_after: float | None = None,
+        findings: Sequence[Finding] = (),
+        confirmation: str | None = None,
+        expires_in: float | None = None,
     ) -> None:
         super().__init__(message)
         self.message = message
         self.request_id = request_id
         self.retry_after = retry_after
+        self.findings = list(findings)
+        self.confirmation = confirmation
+        self.expires_in = expires_in
 
 
 class BadRequest(RequestError):
@@ -70,6 +88,14 @@ class MethodNotAllowed(RequestError):
 
 class Conflict(RequestError):
     code = "conflict"
+
+
+class PolicyRefused(RequestError):
+    code = "policy_refused"
+
+
+class ConfirmationRequired(RequestError):
+    code = "confirmation_required"
 
 
 class SessionGone(RequestError):
@@ -116,6 +142,8 @@ _BY_CODE: dict[str, type[RequestError]] = {
         NotFound,
         MethodNotAllowed,
         Conflict,
+        PolicyRefused,
+        ConfirmationRequired,
         SessionGone,
         TooLarge,
         TooManyRequests,
@@ -131,7 +159,17 @@ def from_code(
     *,
     request_id: str | None = None,
     retry_after: float | None = None,
+    findings: Sequence[Finding] = (),
+    confirmation: str | None = None,
+    expires_in: float | None = None,
 ) -> RequestError:
     """The exception for a wire error; an unknown `code` (a newer broker's) gives a plain RequestError."""
     cls = _BY_CODE.get(code, RequestError)
-    return cls(message, request_id=request_id, retry_after=retry_after)
+    return cls(
+        message,
+        request_id=request_id,
+        retry_after=retry_after,
+        findings=findings,
+        confirmation=confirmation,
+        expires_in=expires_in,
+    )

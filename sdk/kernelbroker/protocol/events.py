@@ -11,6 +11,8 @@ from typing import Any, Literal, TypeAlias
 
 import msgspec
 
+from .findings import Finding
+
 Cause: TypeAlias = Literal[
     "exception",
     "timeout",
@@ -19,9 +21,11 @@ Cause: TypeAlias = Literal[
     "kernel_died",
     "sandbox_lost",
     "output_limit",
+    "quota_exceeded",
     "rejected",
 ]
-"""Why an execution failed. Only `exception`, `timeout` and `interrupted` can leave the state intact."""
+"""Why an execution failed. Only `exception`, `timeout`, `interrupted` and `quota_exceeded`
+(the workspace holds too much) can leave the state intact."""
 
 
 class EventBase(msgspec.Struct, tag_field="type", kw_only=True):
@@ -158,7 +162,8 @@ class Result(EventBase, tag="result"):
 
     `execution_time` is in seconds, measured in the kernel, null where the kernel died. `error` is one
     line, `Name: message`. `exit_code` is that of the program that ran a cell in another language, where
-    it ended with the cell. `kernel_restarted` is true where the session's state was lost.
+    it ended with the cell. `kernel_restarted` is true where the session's state was lost. `findings`
+    says what the broker's policy has to warn of.
     """
 
     success: bool
@@ -173,6 +178,7 @@ class Result(EventBase, tag="result"):
     exit_code: int | None = None
     truncated: Truncated | None = None
     kernel_restarted: bool = False
+    findings: list[Finding] = []
 
 
 Event: TypeAlias = Started | Stdout | Stderr | Image | Display | Clear | Input | Result

@@ -16,6 +16,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 import msgspec
 
 from .events import Variable
+from .findings import Finding, Language
 
 Identifier: TypeAlias = Annotated[
     str, msgspec.Meta(pattern=r"^[A-Za-z0-9_-][A-Za-z0-9_.-]{0,63}(?!\n)$")
@@ -31,6 +32,10 @@ class SessionOptions(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     Attributes:
         session_id: reuse this session, or open one under this id if there is none.
         template: the sandbox recipe.
+        workspace: get the files of this workspace, and leave them there; the session's id is its
+            name if absent. One session has it at a time.
+        workspace_retention: seconds to keep the workspace after the session, if less than the
+            broker's own; with 0 it is gone, if nobody gives a name to it.
         env: environment variables for the kernel.
         secrets: the same, whose values are masked in all that executions bring.
         cwd: working directory inside the sandbox; relative to `/data`.
@@ -41,6 +46,8 @@ class SessionOptions(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
     session_id: Identifier | None = None
     template: str = "default"
+    workspace: Identifier | None = None
+    workspace_retention: Annotated[float, msgspec.Meta(ge=0)] | None = None
     env: dict[str, str] = {}
     secrets: dict[str, str] = {}
     cwd: str | None = None
@@ -61,11 +68,12 @@ class ExecutionRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True)
         preview_rows: rows of the table to send.
         on_error: `rollback` removes names that a failed cell created; `keep` leaves them.
         on_disconnect: whether the cell runs on or is interrupted when its client goes away.
+        confirm: the token of a `confirmation_required` that this very cell was refused with.
     """
 
     code: str
     execution_id: Identifier | None = None
-    language: Literal["python", "javascript", "shell"] = "python"
+    language: Language = "python"
     timeout: Annotated[float, msgspec.Meta(gt=0)] | None = None
     cwd: str | None = None
     env: dict[str, str] = {}
@@ -74,6 +82,14 @@ class ExecutionRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True)
     preview_rows: Annotated[int, msgspec.Meta(ge=0)] = 10
     on_error: Literal["rollback", "keep"] = "rollback"
     on_disconnect: Literal["continue", "interrupt"] = "continue"
+    confirm: Annotated[str, msgspec.Meta(max_length=64)] | None = None
+
+
+class AssessmentRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """Code to be judged, and not run."""
+
+    code: str
+    language: Language = "python"
 
 
 class InstallRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -98,6 +114,7 @@ class SessionInfo(msgspec.Struct, kw_only=True):
     session_id: str
     state: SessionState
     template: str
+    workspace: str = ""
     isolation: str
     created_at: str
     last_active_at: str
@@ -107,6 +124,27 @@ class SessionInfo(msgspec.Struct, kw_only=True):
     queued: int
     restarts: int
     metadata: dict[str, Any] = {}
+
+
+class WorkspaceInfo(msgspec.Struct, kw_only=True):
+    """A workspace. Times are ISO 8601 in UTC.
+
+    Attributes:
+        size, files: bytes on the disk and files with directories; null while a session has it.
+        expires_at: when it is removed; null while a session has it.
+        session_id: of the session that has it, or null.
+    """
+
+    name: str
+    size: int | None = None
+    files: int | None = None
+    last_used_at: str
+    expires_at: str | None = None
+    session_id: str | None = None
+
+
+class WorkspaceList(msgspec.Struct, kw_only=True):
+    workspaces: list[WorkspaceInfo]
 
 
 class SessionList(msgspec.Struct, kw_only=True):
@@ -164,6 +202,9 @@ class ErrorBody(msgspec.Struct, kw_only=True, omit_defaults=True):
     message: str
     request_id: str | None = None
     retry_after: float | None = None
+    findings: list[Finding] = []
+    confirmation: str | None = None
+    expires_in: float | None = None
 
 
 class ErrorEnvelope(msgspec.Struct, kw_only=True):

@@ -1,0 +1,149 @@
+"""The filter as a process: an HTTP server on a unix socket, which asks the engine on another.
+
+    python -m engine_filter --image kernelbroker-kernel --data-dir DIR --run-dir DIR
+
+A request is read whole, checked by `rules`, and written anew; no byte of the broker's reaches the
+engine otherwise. The engine's answer is passed back as it comes, which may be without end (events).
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import logging
+import signal
+import sys
+from collections.abc import Mapping
+from pathlib import Path, PurePosixPath
+
+from tornado.httpserver import HTTPServer
+from tornado.iostream import StreamClosedError
+from tornado.netutil import bind_unix_socket
+from tornado.web import Application, RequestHandler
+
+from .ping import LISTEN
+from .rules import Policy, Refused
+
+log = logging.getLogger("engine_filter")
+
+_MAX_BODY_BYTES = 1024**2
+_MAX_CONNECTIONS = 64
+_PIECE_BYTES = 64 * 1024
+_CONNECT_TIMEOUT_S = 10
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Serve until told to stop."""
+    parser = argparse.ArgumentParser(prog="engine_filter", description=__doc__)
+    parser.add_argument("--engine", type=Path, default=Path("/var/run/docker.sock"))
+    parser.add_argument("--listen", type=Path, default=Path(LISTEN))
+    parser.add_argument("--image", action="append", required=True)
+    parser.add_argument("--data-dir", type=PurePosixPath, required=True)
+    parser.add_argument("--run-dir", type=PurePosixPath, required=True)
+    parser.add_argument("--shared", action="append", default=[])
+    options = parser.parse_args(argv)
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)-7s %(message)s")
+    policy = Policy(
+        images=frozenset(options.image),
+        data_dir=options.data_dir,
+        run_dir=options.run_dir,
+        shared=frozenset(filter(None, options.shared)),
+    )
+    asyncio.run(serve(policy, options.engine, options.listen))
+    return 0
+
+
+async def serve(policy: Policy, engine: Path, listen: Path) -> None:
+    """Serve until SIGTERM or SIGINT."""
+    stopping = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stopping.set)
+    settings = {
+        "policy": policy,
+        "engine": engine,
+        "connections": asyncio.Semaphore(_MAX_CONNECTIONS),
+    }
+    application = Application([(".*", Call, settings)], log_function=lambda _handler: None)
+    server = HTTPServer(application, max_body_size=_MAX_BODY_BYTES)
+    # For whoever sees the directory, which is the broker; it may be another user than this one.
+    server.add_socket(bind_unix_socket(str(listen), mode=0o666))
+    log.info("%s passes on to %s what a broker may ask for", listen, engine)
+    await stopping.wait()
+    server.stop()
+    listen.unlink(missing_ok=True)  # noqa: ASYNC240 - nothing else goes on any more
+
+
+class Call(RequestHandler):
+    """One request of the broker's."""
+
+    def initialize(self, policy: Policy, engine: Path, connections: asyncio.Semaphore) -> None:
+        self._policy = policy
+        self._engine = engine
+        self._connections = connections
+
+    async def _pass(self) -> None:
+        request = self.request
+        method, target = str(request.method), str(request.uri)
+        try:
+            target, body = self._policy.check(method, target, request.body)
+        except Refused as error:
+            # No more of it than this: what else it says is the broker's, or hostile.
+            log.warning("Refused: %s %.200r: %s", method, target.partition("?")[0], error)
+            self._answer(403, f"Refused by kernelbroker's engine filter: {error}")
+            return
+        async with self._connections:
+            try:
+                async with asyncio.timeout(_CONNECT_TIMEOUT_S):
+                    reader, writer = await asyncio.open_unix_connection(str(self._engine))
+            except (OSError, TimeoutError) as error:
+                self._answer(502, f"The container engine cannot be reached: {error}")
+                return
+            try:
+                writer.write(_head(method, target, body) + body)
+                await self._pass_back(reader)
+            finally:
+                writer.close()
+
+    async def _pass_back(self, reader: asyncio.StreamReader) -> None:
+        """The answer, until its end or until nobody wants it any more."""
+        stream = self.detach()
+
+        async def copy() -> None:
+            with contextlib.suppress(StreamClosedError, OSError):  # one of them has gone
+                while piece := await reader.read(_PIECE_BYTES):
+                    await stream.write(piece)
+
+        copying = asyncio.ensure_future(copy())
+
+        def leave() -> None:
+            copying.cancel()
+
+        stream.set_close_callback(leave)
+        try:
+            await asyncio.wait({copying})
+        finally:
+            copying.cancel()
+            stream.close()
+
+    def _answer(self, status: int, message: str) -> None:
+        self.set_status(status)
+        self.finish({"message": message})  # as the engine's own errors look
+
+    get = post = put = delete = head = options = patch = _pass
+
+
+def _head(method: str, target: str, body: bytes) -> bytes:
+    fields: Mapping[str, str] = {
+        "Host": "engine",
+        "Connection": "close",
+        "Content-Type": "application/json",
+        "Content-Length": str(len(body)),
+    }
+    lines = [f"{method} {target} HTTP/1.1", *(f"{key}: {value}" for key, value in fields.items())]
+    return "\r\n".join([*lines, "", ""]).encode("ascii")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

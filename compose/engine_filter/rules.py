@@ -1,0 +1,234 @@
+"""What may pass to the engine. Pure: a request in, the reason why it is refused out.
+
+The calls are those of `kernelbroker_server.backends.engine`; a container may be made only as
+`container_options` there makes them. Nothing passes because it is harmless: what is not listed here
+is refused, down to each key of a new container. JSON is passed on as it was understood here, so that
+nothing written twice, or in another case, means something else to the engine.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+from typing import Any, TypeAlias
+from urllib.parse import parse_qsl, urlencode
+
+from kernelbroker_kernel.contract import WORKSPACE
+from kernelbroker_server.backends.container_options import (
+    HANDOVER,
+    LABEL_BROKER,
+    LABEL_DATA,
+    LABEL_SANDBOX,
+    LABEL_TEMPLATE,
+    SEALED,
+)
+from kernelbroker_server.backends.inside import HOME, TMP, UID, WAY_OUT
+
+Check: TypeAlias = Callable[[Any], bool]
+
+BROKER_ID = "[0-9a-f]{8}"
+SANDBOX_ID = "[a-z0-9][a-z0-9-]{0,40}"
+NAME = f"kernelbroker-{BROKER_ID}-{SANDBOX_ID}"
+
+
+class Refused(Exception):
+    """This may not pass; the message says what is wrong with it, and repeats no more than a key."""
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """
+    Attributes:
+        images: what sandboxes may be made of, as the broker's settings name them.
+        data_dir, run_dir: the broker's, as the engine sees them.
+        shared: directories that sandboxes may see, read-only.
+        runtimes: under which they may run.
+    """
+
+    images: frozenset[str]
+    data_dir: PurePosixPath
+    run_dir: PurePosixPath
+    shared: frozenset[str] = frozenset()
+    runtimes: frozenset[str] = frozenset({"runc", "runsc"})
+
+    def check(self, method: str, target: str, body: bytes) -> tuple[str, bytes]:
+        """The target and the body to pass on in place of these. Raises Refused."""
+        path, _, query = target.partition("?")
+        options = _options(query, self._allowed_options(method, path))
+        if path.endswith(("/events", "/containers/json", "/networks")):
+            self._check_filters(options)
+        target = f"{path}?{urlencode(options)}" if options else path
+        if not path.endswith("/containers/create"):
+            return target, b""
+        if not re.fullmatch(NAME, options.get("name", ""), re.ASCII):
+            raise Refused("this is no name of a sandbox")
+        wanted = _json(body)
+        _check_object("the container", wanted, self._container())
+        _check_object("HostConfig", wanted["HostConfig"], self._host_config())
+        for mount in wanted["HostConfig"]["Mounts"]:
+            self._check_mount(mount)
+        return target, json.dumps(wanted).encode()
+
+    def _allowed_options(self, method: str, path: str) -> set[str]:
+        image = "|".join(map(re.escape, self.images))
+        for verb, pattern, options in _calls(image):
+            if verb == method and re.fullmatch(rf"(/v1\.\d\d)?{pattern}", path, re.ASCII):
+                return options
+        raise Refused("no broker makes this call")
+
+    def _check_filters(self, options: Mapping[str, str]) -> None:
+        """Only what brokers with this data_dir have made may be listed, or heard of."""
+        match _json(options.get("filters", "").encode()):
+            case {"label": [str(label)], **rest} if rest in ({}, {"type": ["container"]}):
+                of_a_broker = re.fullmatch(f"{LABEL_BROKER}={BROKER_ID}", label, re.ASCII)
+                if of_a_broker or label == f"{LABEL_DATA}={self.data_dir}":
+                    return
+        raise Refused("it must be for sandboxes' labels alone")
+
+    def _container(self) -> dict[str, Check]:
+        return {
+            "Image": lambda value: _string(value) and value in self.images,
+            "Entrypoint": _strings,
+            "Cmd": _is([]),
+            "Env": _strings,
+            "User": _is(f"{UID}:{UID}"),
+            "WorkingDir": _is(WORKSPACE),
+            "Hostname": _is("sandbox"),
+            "Labels": self._labels,
+            "NetworkDisabled": _is(True),
+            "Healthcheck": _is({"Test": ["NONE"]}),
+            "HostConfig": lambda value: isinstance(value, dict),
+        }
+
+    def _host_config(self) -> dict[str, Check]:
+        tmpfs = re.compile(r"rw,exec,nosuid,nodev,mode=1777,size=[1-9]\d*", re.ASCII)
+        return {
+            "Runtime": lambda value: _string(value) and value in self.runtimes,
+            "NetworkMode": _is("none"),
+            "IpcMode": _is("private"),
+            "Init": _is(True),
+            "Privileged": _is(False),
+            "CapDrop": _is(["ALL"]),
+            "SecurityOpt": _is(["no-new-privileges:true"]),
+            "RestartPolicy": _is({"Name": "no"}),
+            "LogConfig": _is({"Type": "json-file", "Config": {"max-size": "64k", "max-file": "1"}}),
+            "ReadonlyRootfs": _is(True),
+            "Mounts": lambda value: isinstance(value, list) and len(value) <= 4,
+            "Tmpfs": lambda value: (
+                isinstance(value, dict)
+                and value.keys() == {str(TMP), str(HOME), *SEALED}
+                and all(value[path] == options for path, options in SEALED.items())
+                and all(
+                    _string(value[p]) and tmpfs.fullmatch(value[p]) for p in map(str, (TMP, HOME))
+                )
+            ),
+            "ShmSize": _positive,
+            "Memory": _positive,
+            "MemorySwap": _positive,
+            "CpuPeriod": _positive,
+            "CpuQuota": _positive,
+            "PidsLimit": _positive,
+            "Ulimits": lambda value: isinstance(value, list) and all(map(_ulimit, value)),
+        }
+
+    def _labels(self, value: Any) -> bool:
+        return (
+            isinstance(value, dict)
+            and value.keys() == {LABEL_BROKER, LABEL_DATA, LABEL_SANDBOX, LABEL_TEMPLATE}
+            and all(map(_string, value.values()))
+            and value[LABEL_DATA] == str(self.data_dir)
+        )
+
+    def _check_mount(self, mount: Any) -> None:
+        texts = {"Type": _is("bind"), "Source": _string, "Target": _string}
+        _check_object("a mount", mount, texts | {"ReadOnly": lambda v: isinstance(v, bool)})
+        source, target, read_only = mount["Source"], mount["Target"], mount["ReadOnly"]
+        workspace = f"{re.escape(str(self.data_dir))}/{BROKER_ID}/sandboxes/{SANDBOX_ID}/workspace"
+        sockets = f"{re.escape(str(self.run_dir))}/{BROKER_ID}/{SANDBOX_ID}"
+        handover, way_out = f"{sockets}\\.give", f"{sockets}\\.out"
+        if target == WORKSPACE and not read_only:
+            allowed = bool(re.fullmatch(workspace, source, re.ASCII))
+        elif target == str(HANDOVER) and read_only:
+            allowed = bool(re.fullmatch(handover, source, re.ASCII))
+        elif target == str(WAY_OUT) and read_only:
+            allowed = bool(re.fullmatch(way_out, source, re.ASCII))
+        else:
+            allowed = target == f"{WORKSPACE}/shared" and read_only and source in self.shared
+        if not allowed:
+            raise Refused("a mount is none that a sandbox has")
+
+
+def _calls(image: str) -> list[tuple[str, str, set[str]]]:
+    """Method, path and the options of each call that may pass."""
+    return [
+        ("GET", "/_ping", set()),
+        ("GET", "/version", set()),
+        ("GET", "/info", set()),
+        ("GET", "/events", {"filters"}),
+        ("GET", f"/images/({image})/json", set()),
+        ("GET", "/containers/json", {"all", "limit", "size", "trunc_cmd", "filters"}),
+        ("GET", f"/containers/{NAME}/json", set()),
+        (
+            "GET",
+            f"/containers/{NAME}/logs",
+            {"stdout", "stderr", "timestamps", "follow", "tail"},
+        ),
+        ("GET", f"/containers/{NAME}/stats", {"stream", "one-shot"}),
+        ("GET", "/networks", {"filters"}),
+        ("POST", "/containers/create", {"name"}),
+        ("POST", f"/containers/{NAME}/start", set()),
+        ("DELETE", f"/containers/{NAME}", {"v", "link", "force"}),
+    ]
+
+
+def _json(body: bytes) -> Any:
+    try:
+        return json.loads(body)
+    except (ValueError, RecursionError) as error:
+        raise Refused("this is not JSON") from error
+
+
+def _options(query: str, allowed: set[str]) -> dict[str, str]:
+    pairs = parse_qsl(query, keep_blank_values=True, max_num_fields=20)
+    options = dict(pairs)
+    if len(options) != len(pairs) or not options.keys() <= allowed:
+        raise Refused("no broker gives this call such options")
+    return options
+
+
+def _check_object(what: str, value: Any, checks: Mapping[str, Check]) -> None:
+    """Each key must be there, each must fit, and there may be no other."""
+    if not isinstance(value, dict) or value.keys() != checks.keys():
+        raise Refused(f"{what} has other keys than a sandbox's")
+    for key, check in checks.items():
+        if not check(value[key]):
+            raise Refused(f"{what} has another {key} than a sandbox's")
+
+
+def _is(expected: Any) -> Check:
+    # Of the same type as well: to Python true is 1.
+    return lambda value: type(value) is type(expected) and value == expected
+
+
+def _string(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+def _strings(value: Any) -> bool:
+    return isinstance(value, list) and all(map(_string, value))
+
+
+def _positive(value: Any) -> bool:
+    return type(value) is int and value > 0
+
+
+def _ulimit(value: Any) -> bool:
+    return (
+        isinstance(value, dict)
+        and value.keys() == {"Name", "Soft", "Hard"}
+        and value["Name"] in ("core", "fsize", "nofile")
+        and all(type(value[key]) is int and value[key] >= 0 for key in ("Soft", "Hard"))
+    )

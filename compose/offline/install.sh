@@ -1,0 +1,255 @@
+#!/bin/sh
+# Installs kernelbroker from the archive that this script came with. No registry is asked for anything.
+#
+#   sh install.sh [--prefix DIR] [--publish ADDRESS:PORT] [--plain]
+#   sh install.sh --check                  only see whether all is well; changes nothing
+#   sh install.sh --uninstall [--prefix DIR]
+#
+#   --prefix   where settings, token, workspaces and sockets lie (/var/lib/kernelbroker). Keep it short:
+#              a socket's path has at most 107 bytes.
+#   --publish  where clients reach the broker (127.0.0.1:8720)
+#   --plain    by `docker run`, even if there is a docker compose
+#
+# Done twice it changes nothing; with another archive it replaces the containers and keeps the settings.
+set -eu
+
+prefix=/var/lib/kernelbroker
+publish=
+plain=
+task=install
+network=kernelbroker_default
+volume=kernelbroker_engine
+healthy_s=180
+
+say() { printf '%s\n' "kernelbroker: $*"; }
+fail() { printf '%s\n' "kernelbroker: $*" >&2; exit 1; }
+
+usage() { sed -n '2,/^set/s/^# \{0,1\}//p' "$here/install.sh"; }
+
+main() {
+  here=$(cd "$(dirname "$0")" && pwd)
+  while [ $# -gt 0 ]; do
+    case $1 in
+      --prefix) [ $# -gt 1 ] || fail "--prefix needs a directory"; prefix=$2; shift ;;
+      --publish) [ $# -gt 1 ] || fail "--publish needs ADDRESS:PORT"; publish=$2; shift ;;
+      --plain) plain=yes ;;
+      --check) task=check ;;
+      --uninstall) task=uninstall ;;
+      -h | --help) usage; exit 0 ;;
+      *) usage >&2; fail "there is no option $1" ;;
+    esac
+    shift
+  done
+  case $prefix in
+    / | *[!A-Za-z0-9/._-]* | */../* | */..) fail "--prefix $prefix will not do: letters, digits and ._- only" ;;
+    /*) prefix=${prefix%/} ;;
+    *) fail "--prefix must begin with /" ;;
+  esac
+  [ ${#prefix} -le 50 ] || fail "--prefix $prefix is too long for the sockets below it: at most 50 characters"
+  if [ $task = uninstall ]; then
+    check_engine
+    uninstall
+  else
+    check_archive
+    check_engine
+    if [ $task = check ]; then
+      say "the archive is whole, and the engine answers"
+    else
+      install
+    fi
+  fi
+}
+
+# What must be so beforehand
+
+check_archive() {
+  command -v sha256sum >/dev/null || fail "sha256sum is missing (coreutils)"
+  [ -f "$here/SHA256SUMS" ] || fail "SHA256SUMS is missing beside this script: unpack the archive again"
+  # Each file must be there, be what it was, and be listed: nothing else is used.
+  for file in images.tar.gz images.env compose.yaml settings.env install.sh; do
+    grep -q "^[0-9a-f]\{64\}  $file\$" "$here/SHA256SUMS" || fail "$file is not in SHA256SUMS: do not use this archive"
+  done
+  (cd "$here" && sha256sum --quiet --strict -c SHA256SUMS) >&2 \
+    || fail "the archive was damaged or changed: fetch it again. Nothing was installed."
+}
+
+check_engine() {
+  command -v docker >/dev/null || fail "docker is missing: install it from your distribution's media"
+  docker version >/dev/null 2>&1 || fail "the container engine does not answer: start it, or use an account that may"
+}
+
+# The image names, which the archive knows and .env then keeps
+value_of() { sed -n "s/^$1=//p" "$2" | tail -n 1; }
+
+ours() { docker ps --all --quiet --filter "label=kernelbroker.deployment=$prefix" --filter "label=kernelbroker.service=$1"; }
+
+# Installing
+
+install() {
+  [ "$(id -u)" = 0 ] || fail "root is needed: the workspaces are given to another user"
+  kernel=$(value_of KERNELBROKER_IMAGE "$here/images.env")
+  broker=$(value_of KERNELBROKER_BROKER_IMAGE "$here/images.env")
+  if has KERNELBROKER_IMAGE && has KERNELBROKER_BROKER_IMAGE; then
+    say "the engine has the images"
+  else
+    say "loading the images; a minute or so"
+    docker load --quiet --input "$here/images.tar.gz"
+  fi
+  make_files
+  choose
+  case $with in
+    plain) start_plain ;;
+    *) start_compose ;;
+  esac
+  verify
+}
+
+# Whether the engine has the very image of the archive, under its name
+has() {
+  [ "$(docker image inspect --format '{{.Id}}' "$(value_of "$1" "$here/images.env")" 2>/dev/null)" \
+    = "$(value_of "${1}_ID" "$here/images.env")" ]
+}
+
+make_files() {
+  umask 077
+  mkdir -p "$prefix/data" "$prefix/run" "$prefix/shared"
+  chmod 700 "$prefix" "$prefix/data" "$prefix/run"
+  chmod 755 "$prefix/shared" # sandboxes read it
+  for file in compose.yaml install.sh; do
+    [ "$here" = "$prefix" ] || cp "$here/$file" "$prefix/$file"
+  done
+  [ -e "$prefix/settings.env" ] || cp "$here/settings.env" "$prefix/settings.env"
+  if [ ! -s "$prefix/token" ]; then
+    head -c 32 /dev/urandom | od -An -tx1 | tr -d ' \n' >"$prefix/token.new"
+    mv "$prefix/token.new" "$prefix/token"
+  fi
+  socket=${DOCKER_HOST:-unix:///var/run/docker.sock}
+  case $socket in
+    unix://*) socket=${socket#unix://} ;;
+    *) fail "DOCKER_HOST is $socket, but the engine must be on this machine" ;;
+  esac
+  if [ -z "$publish" ] && [ -e "$prefix/.env" ]; then
+    publish=$(value_of KERNELBROKER_PUBLISH "$prefix/.env")
+  fi
+  publish=${publish:-127.0.0.1:8720}
+  cat >"$prefix/.env" <<END
+COMPOSE_PROJECT_NAME=kernelbroker
+KERNELBROKER_DIR=$prefix
+KERNELBROKER_PUBLISH=$publish
+KERNELBROKER_TOKEN_FILE=$prefix/token
+KERNELBROKER_IMAGE=$kernel
+KERNELBROKER_BROKER_IMAGE=$broker
+DOCKER_SOCKET=$socket
+END
+}
+
+choose() {
+  if [ -n "$plain" ]; then
+    with=plain
+  elif docker compose version >/dev/null 2>&1; then
+    with="docker compose"
+  elif command -v docker-compose >/dev/null; then
+    with=docker-compose
+  else
+    with=plain
+  fi
+  say "starting by ${with}"
+}
+
+start_compose() {
+  if [ -n "$(docker ps --all --quiet --filter "label=kernelbroker.deployment=$prefix" --filter label=kernelbroker.plain)" ]; then
+    stop_ours # to compose they and their network would be somebody else's
+    docker network rm $network >/dev/null
+    docker volume rm $volume >/dev/null
+  fi
+  (cd "$prefix" && $with --project-name kernelbroker --file compose.yaml up --detach)
+}
+
+# As compose.yaml has it, key by key; tests/compose/test_offline.py compares the two.
+start_plain() {
+  stop_ours
+  docker network inspect $network >/dev/null 2>&1 || docker network create $network >/dev/null
+  docker volume create $volume >/dev/null
+  run_plain engine-filter --network none --memory 128m --pids-limit 64 --cpus 1 \
+    --volume "$socket:/var/run/docker.sock" \
+    --health-cmd "python -m engine_filter.ping" --health-interval 5s --health-timeout 5s --health-start-period 20s \
+    --entrypoint python "$broker" -m engine_filter "--image=$kernel" \
+    "--data-dir=$prefix/data" "--run-dir=$prefix/run" "--shared=$prefix/shared"
+  wait_for engine-filter
+  run_plain broker --network $network --memory 1g --pids-limit 256 --cpus 1 \
+    --cap-add CHOWN --cap-add DAC_OVERRIDE --cap-add FOWNER \
+    --tmpfs /tmp:mode=1777,size=16m --stop-timeout 30 --publish "$publish:8720" \
+    --volume "$prefix/token:/run/secrets/token:ro" \
+    --volume "$prefix/data:$prefix/data" --volume "$prefix/run:$prefix/run" \
+    --volume "$prefix/shared:$prefix/shared:ro" \
+    --env-file "$prefix/settings.env" \
+    --env KERNELBROKER_TOKEN_FILE=/run/secrets/token \
+    --env KERNELBROKER_DOCKER__HOST=unix:///run/engine/docker.sock \
+    --env "KERNELBROKER_DOCKER__IMAGE=$kernel" \
+    --env "KERNELBROKER_DOCKER__DATA_DIR=$prefix/data" \
+    --env "KERNELBROKER_DOCKER__RUN_DIR=$prefix/run" \
+    --env "KERNELBROKER_SANDBOX__SHARED_DATA=$prefix/shared" \
+    "$broker"
+}
+
+run_plain() {
+  service=$1
+  shift
+  docker run --detach --name "kernelbroker_${service}_1" --restart unless-stopped --init --user 0:0 \
+    --label "kernelbroker.deployment=$prefix" --label "kernelbroker.service=$service" --label kernelbroker.plain=yes \
+    --cap-drop ALL --security-opt no-new-privileges:true --read-only \
+    --volume "$volume:/run/engine" "$@" >/dev/null
+}
+
+wait_for() {
+  waited=0
+  while [ "$(docker inspect --format '{{.State.Health.Status}}' "$(ours "$1")")" != healthy ]; do
+    if [ $waited -ge $healthy_s ]; then
+      docker logs --tail 20 "$(ours "$1")" >&2
+      fail "the $1 is not well after $healthy_s s; what it wrote stands above"
+    fi
+    sleep 1
+    waited=$((waited + 1))
+  done
+}
+
+verify() {
+  say "waiting for the broker"
+  wait_for broker
+  said=$(docker exec "$(ours broker)" kernelbroker exec 'print(6 * 7)') || fail "a cell failed: $said"
+  [ "$said" = 42 ] || fail "a cell that prints 42 gave: $said"
+  say "a cell ran. The broker is at http://$publish, its token in $prefix/token"
+}
+
+# Uninstalling
+
+stop_ours() {
+  for service in broker engine-filter; do # in this order: the broker removes its sandboxes
+    for container in $(ours $service); do
+      docker stop "$container" >/dev/null
+      docker rm "$container" >/dev/null
+    done
+  done
+}
+
+uninstall() {
+  stop_ours
+  # What a broker that was killed left behind
+  for container in $(docker ps --all --quiet --filter "label=kernelbroker.data=$prefix/data"); do
+    docker rm --force "$container" >/dev/null
+  done
+  docker network rm $network >/dev/null 2>&1 || true
+  docker volume rm $volume >/dev/null 2>&1 || true
+  if [ -e "$prefix/.env" ]; then
+    for key in KERNELBROKER_IMAGE KERNELBROKER_BROKER_IMAGE; do
+      docker image rm "$(value_of $key "$prefix/.env")" >/dev/null 2>&1 || say "an image is used elsewhere, and stays"
+    done
+    rm -rf "$prefix/data" "$prefix/run"
+    for file in .env compose.yaml settings.env token install.sh; do rm -f "$prefix/$file"; done
+  fi
+  rmdir "$prefix/shared" "$prefix" 2>/dev/null || true
+  [ ! -e "$prefix" ] || say "$prefix/shared is not ours alone, and stays"
+  say "is gone"
+}
+
+main "$@"

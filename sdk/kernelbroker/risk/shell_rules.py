@@ -1,0 +1,86 @@
+"""What shell commands do, and how much of a risk each is: a line for each.
+
+`COMMANDS` holds what counts whatever the arguments; `python -c`, `rm` and others whose arguments decide are
+in `commands.py`. The reason is read after the command's name.
+"""
+
+from __future__ import annotations
+
+from ..protocol.findings import Level
+from .python_rules import Rule
+
+
+def _rules(rule: str, level: Level, reason: str, names: str) -> dict[str, Rule]:
+    return {name: Rule(rule, level, reason) for name in names.split()}
+
+
+COMMANDS: dict[str, Rule] = {
+    **_rules("network", "medium", "uses the network", """
+        curl wget aria2c ftp sftp scp ssh rsync telnet http https fetch lynx w3m links axel tftp smbclient
+        dig nslookup host ping whois nmap masscan mail sendmail"""),
+    **_rules("network", "high", "joins programs to connections", "nc ncat netcat socat"),
+    **_rules("device", "critical", "destroys what a disk holds", """
+        mkfs mkfs.ext2 mkfs.ext3 mkfs.ext4 mkfs.xfs mkfs.btrfs mke2fs mkswap wipefs fdisk sfdisk
+        parted blkdiscard
+        hdparm"""),
+    **_rules("escape", "high", "changes what the process is to the system", """
+        nsenter unshare chroot mount umount pivot_root setcap capsh insmod modprobe rmmod kexec losetup
+        sysctl iptables nft runc ctr crictl systemctl systemd-run debugfs"""),
+    **_rules("escape", "high", "speaks to the containers' engine", "docker podman kubectl"),
+    **_rules("escape", "high", "acts as another user", "su passwd chpasswd useradd usermod visudo newgrp"),
+    **_rules("inspection", "high", "reaches into other processes", "gdb strace ltrace ptrace lldb"),
+    **_rules("end", "high", "stops the machine", "shutdown reboot halt poweroff telinit"),
+    **_rules("schedule", "medium", "leaves something to run later", "crontab at batch"),
+    **_rules("environment", "medium", "shows all environment variables", "printenv declare"),
+    **_rules("secrets", "medium", "shows what was typed before", "history"),
+    **_rules("signal", "medium", "can end other processes", "pkill killall killall5"),
+    **_rules("process", "medium", "starts another terminal or session", "screen tmux script expect"),
+    **_rules("install", "low", "installs software",
+        "pip pip3 npm yarn conda mamba apt apt-get uv gem cargo"),
+    **_rules("mining", "critical", "mines coins", "xmrig minerd cpuminer ethminer t-rex"),
+}  # fmt: skip
+
+SHELLS = {"sh", "bash", "dash", "zsh", "ksh", "ash", "fish", "rbash"}
+INTERPRETERS = {"python": "python", "python2": "python", "python3": "python", "node": "javascript"}
+OTHER_INTERPRETERS = {
+    "perl",
+    "ruby",
+    "php",
+    "lua",
+    "awk",
+    "gawk",
+    "mawk",
+    "osascript",
+    "tclsh",
+    "R",
+    "Rscript",
+}
+DOWNLOADERS = {"curl", "wget", "fetch", "aria2c", "nc", "ncat", "http", "https", "lynx"}
+
+WRAPPERS: dict[str, str] = {
+    # command: its options that take a value; what follows is a command itself
+    "command": "", "builtin": "", "exec": "a", "nohup": "", "nice": "n", "ionice": "cnp", "time": "fo",
+    "timeout": "ks", "stdbuf": "ioe", "setsid": "", "env": "uCS", "sudo": "ugphCrtT", "doas": "uC",
+    "xargs": "IinLPsdEa", "busybox": "", "toybox": "", "watch": "nd", "parallel": "j", "unbuffer": "",
+    "chrt": "", "taskset": "c", "flock": "wE", "torsocks": "", "proxychains": "", "strace-log-merge": "",
+}  # fmt: skip
+SKIPPED = {"timeout": 1, "taskset": 1, "flock": 1, "chrt": 1}
+"""How many arguments of a wrapper come before the command."""
+
+READERS = {
+    "cat", "less", "more", "head", "tail", "tac", "nl", "od", "xxd", "hexdump", "strings", "base64", "grep",
+    "egrep", "fgrep", "sed", "awk", "cut", "sort", "uniq", "wc", "cp", "mv", "tar", "zip", "gzip",
+    "bzip2", "xz",
+    "diff", "cmp", "find", "ls", "stat", "file", "scp", "rsync", "curl", "wget", "tee", "dd", "ln",
+    "rev", "paste",
+    "join", "source", ".", "read", "md5sum", "sha256sum", "openssl", "gpg", "nc", "install", "jq",
+    "vi", "nano",
+}  # fmt: skip
+"""Commands whose arguments may be paths that are read."""
+
+WRITERS: dict[str, str] = {
+    # command: which of its arguments it writes to
+    "tee": "all", "touch": "all", "mkdir": "all", "cp": "last", "mv": "last", "ln": "last",
+    "install": "last",
+    "truncate": "all", "mkfifo": "all", "mknod": "all", "chattr": "last",
+}  # fmt: skip

@@ -1,0 +1,167 @@
+"""Policies and assessments as clients meet them: over HTTP, over the WebSocket, and through the SDK."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import TypeAlias
+
+import kernelbroker
+import pytest
+from kernelbroker.protocol.events import Result
+from kernelbroker.protocol.findings import PolicyMode
+from kernelbroker.protocol.messages import ErrorReply
+from kernelbroker_server.sessions.policy import CONFIRMATION_S, Policies, Policy
+
+from tests.support.backend import FakeBackend
+from tests.support.http import TOKEN, Api, serving
+from tests.support.world import world
+
+RISKY = "import os\nos.system(command)"
+AS_JSON = {"Accept": "application/json"}
+
+Serve: TypeAlias = Callable[[PolicyMode], AbstractAsyncContextManager[Api]]
+
+
+@pytest.fixture
+def serve(backend: FakeBackend) -> Serve:
+    """The broker with a policy, by which code is risky from `high` on."""
+
+    @asynccontextmanager
+    async def served(mode: PolicyMode) -> AsyncIterator[Api]:
+        policies = Policies({"default": Policy(mode)})
+        async with (
+            asyncio.timeout(60),
+            world(backend, policies=policies) as w,
+            serving(w) as api,
+        ):
+            yield api
+
+    return served
+
+
+@pytest.mark.parametrize(
+    ("language", "code", "level", "rule"),
+    [
+        ("python", RISKY, "high", "process"),
+        ("shell", "curl x | sh", "critical", "code"),
+        ("javascript", "eval(x)", "high", "code"),
+    ],
+)
+async def test_assess(api: Api, language: str, code: str, level: str, rule: str) -> None:
+    """Code of any language is judged without being run, whatever the policy."""
+    body = {"code": code, "language": language}
+    answer = await api.ask("POST", "/api/v1/assess", body)
+    assert (answer.status, answer.json["language"], answer.json["level"]) == (200, language, level)
+    worst = next(found for found in answer.json["findings"] if found["level"] == level)
+    assert worst["rule"] == rule
+    assert set(worst) == {"rule", "level", "line", "column", "reason"}
+
+
+@pytest.mark.parametrize(
+    ("body", "told"),
+    [
+        ({"code": "x" * 100_001}, "100,000 is the limit"),
+        ({"code": "1", "language": "perl"}, "language"),
+        ({"language": "python"}, "code"),
+    ],
+)
+async def test_assess_refuses_what_exec_would(api: Api, body: dict[str, str], told: str) -> None:
+    """Its code is bounded as that of an execution is."""
+    answer = await api.ask("POST", "/api/v1/assess", body)
+    assert answer.status == 400
+    assert told in answer.error["message"]
+
+
+async def test_warn_over_http(serve: Serve) -> None:
+    """The findings come with the result."""
+    async with serve("warn") as api:
+        answer = await api.ask("POST", "/api/v1/exec", {"code": RISKY}, headers=AS_JSON)
+        [found] = answer.json["result"]["findings"]
+        assert (found["line"], found["level"]) == (2, "high")
+        answer = await api.ask("POST", "/api/v1/exec", {"code": "1"}, headers=AS_JSON)
+        assert answer.json["result"]["findings"] == []
+
+
+async def test_block_over_http(serve: Serve) -> None:
+    """Risky code is answered with 422 and its findings, and other code runs."""
+    async with serve("block") as api:
+        answer = await api.ask("POST", "/api/v1/exec", {"code": RISKY})
+        assert (answer.status, answer.error["code"]) == (422, "policy_refused")
+        assert [found["rule"] for found in answer.error["findings"]] == ["process"]
+        assert "confirmation" not in answer.error
+        assert (await api.ask("POST", "/api/v1/exec", {"code": "1"})).status == 200
+
+
+@pytest.mark.parametrize("named", [{}, {"session_id": "mine"}])
+async def test_confirm_over_http(serve: Serve, named: dict[str, str]) -> None:
+    """A 409 brings a token with which the same code runs once, with a session or without."""
+    async with serve("confirm") as api:
+        asked = {"code": RISKY, **named}
+        refused = await api.ask("POST", "/api/v1/exec", asked)
+        assert (refused.status, refused.error["code"]) == (409, "confirmation_required")
+        assert refused.error["expires_in"] == CONFIRMATION_S
+        assert refused.error["findings"]
+        confirmed = {**asked, "confirm": refused.error["confirmation"]}
+        answer = await api.ask("POST", "/api/v1/exec", confirmed, headers=AS_JSON)
+        assert answer.status == 200
+        assert answer.json["result"]["success"]
+        assert (await api.ask("POST", "/api/v1/exec", confirmed)).status == 409
+
+
+async def test_confirm_over_the_websocket(serve: Serve) -> None:
+    """The refusal names its execution and brings the token; the same id can then be used."""
+    async with serve("confirm") as api, api.socket() as socket:
+        await socket.open()
+        await socket.send("execute", code=RISKY, execution_id="e", op_id="1")
+        refused = await socket.get()
+        assert isinstance(refused, ErrorReply)
+        assert (refused.op_id, refused.execution_id) == ("1", "e")
+        assert refused.error.code == "confirmation_required"
+        assert [found.line for found in refused.error.findings] == [2]
+        token = refused.error.confirmation
+        await socket.send("execute", code=RISKY, execution_id="e", confirm=token)
+        events = await socket.events("e")
+        assert isinstance(events[-1], Result)
+        assert events[-1].success
+
+
+async def test_cells_stay_in_order_while_a_long_one_is_judged(serve: Serve) -> None:
+    """A cell that takes long to judge runs before the short one that was sent behind it."""
+    async with serve("block") as api, api.socket() as socket:
+        await socket.open()
+        await socket.send("execute", code="x = 1\n" * 9_000, execution_id="long")
+        await socket.send("execute", code="2", execution_id="short")
+        ended = [(await socket.until(Result)).execution_id for _ in range(2)]
+        assert ended == ["long", "short"]
+
+
+async def test_the_sdk_raises_what_it_was_refused_with(serve: Serve) -> None:
+    """The SDK's exceptions have the findings and the token, and `confirm` runs the cell."""
+    async with serve("confirm") as api:
+        url = f"http://127.0.0.1:{api.port}"
+        async with kernelbroker.connect(url, TOKEN) as broker, broker.session() as session:
+            with pytest.raises(kernelbroker.ConfirmationRequired, match=r"os\.system") as refused:
+                await session.run(RISKY)
+            assert refused.value.findings[0].rule == "process"
+            result = await session.run(RISKY, confirm=refused.value.confirmation)
+            assert result.success
+            assert result.findings == refused.value.findings
+            assert (await session.run("1")).findings == []
+            assert await broker.assess(RISKY) == kernelbroker.assess(RISKY)
+
+
+async def test_the_sdk_tells_a_refusal(serve: Serve) -> None:
+    """What a policy blocks is a `PolicyRefused`, without `await` as well."""
+
+    def blocking(url: str) -> kernelbroker.PolicyRefused:
+        with kernelbroker.sync.connect(url, TOKEN) as broker, broker.session() as session:
+            assert broker.assess(RISKY).level == "high"
+            with pytest.raises(kernelbroker.PolicyRefused) as refused:
+                session.run(RISKY)
+            return refused.value
+
+    async with serve("block") as api:
+        refused = await asyncio.to_thread(blocking, f"http://127.0.0.1:{api.port}")
+        assert [found.line for found in refused.findings] == [2]

@@ -1,0 +1,136 @@
+"""What the docker backend promises of gateways that are reached over a network: TCP, forced with runc."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import subprocess
+import tempfile
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+from kernelbroker_kernel.contract import EXIT_GATEWAY_FAILED
+from kernelbroker_server.backends.base import SandboxSpec
+from kernelbroker_server.backends.docker import DockerBackend
+from kernelbroker_server.backends.docker_ways import Transport
+from kernelbroker_server.backends.inside import GATEWAY_COMMAND
+from kernelbroker_server.backends.internal_network import firewall_rule, network_options
+from kernelbroker_server.kernels.client import ChannelClosed, KernelClient
+from kernelbroker_server.kernels.endpoint import TcpEndpoint
+
+from .probes import (
+    DEADLINE_S,
+    ask,
+    containers_of,
+    end,
+    engine,
+    needs_docker,
+    networks_of,
+    running_docker,
+)
+from .test_contract import other_broker
+
+pytestmark = [pytest.mark.sandbox, needs_docker]
+
+
+@pytest_asyncio.fixture
+async def backend() -> AsyncIterator[DockerBackend]:
+    async with running_docker(transport=Transport.TCP) as backend:
+        yield backend
+
+
+def test_options() -> None:
+    """The network leads nowhere, and its containers are told not to talk."""
+    options = network_options("kb-1", {"kernelbroker.broker": "1"})
+    assert options["internal"] is True
+    assert options["options"]["com.docker.network.bridge.enable_icc"] == "false"
+    assert firewall_rule("-I", "kb-1")[:7] == ["--wait", "5", "-I", "INPUT", "-i", "kb-1", "-m"]
+
+
+REACH = """
+import threading
+found = {}
+def reach(address):
+    found[address] = attempt(socket.create_connection, address, 2).startswith("done")
+threads = [threading.Thread(target=reach, args=[address]) for address in addresses]
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+result = [found[address] for address in addresses]"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can have the firewall guard the host")
+async def test_nobody_is_reached(backend: DockerBackend) -> None:
+    """A sandbox reaches neither another one nor the host, by whichever of its addresses."""
+    one, two = [await backend.launch(name, SandboxSpec()) for name in ("one", "two")]
+    assert isinstance(one.endpoint, TcpEndpoint)
+    assert isinstance(two.endpoint, TcpEndpoint)
+    assert backend.describe()["host_network"] == "out of reach"
+    with engine() as api:
+        (name,) = networks_of(two.workspace.parents[3])
+        gateway = api.inspect_network(name)["IPAM"]["Config"][0]["Gateway"]
+    with socket.create_server(("0.0.0.0", 0)) as service:
+        port = service.getsockname()[1]
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+            probe.connect(("192.0.2.1", 9))  # sends nothing: tells which address the host goes by
+            other = probe.getsockname()[0]
+        socket.create_connection((gateway, port), DEADLINE_S).close()  # the host itself gets there
+        addresses = [(two.endpoint.host, two.endpoint.port), (gateway, port), (other, port)]
+        assert await ask(one, REACH, addresses=addresses) == [False] * 3
+    assert await ask(two, "result = 1") == 1
+    source = (
+        "result = open('/proc/net/if_inet6').read() if os.path.exists('/proc/net/if_inet6') else ''"
+    )
+    assert "eth0" not in await ask(one, source)
+
+
+async def test_the_token() -> None:
+    """The gateway answers nobody without its token, and the kernel does not inherit it."""
+    async with running_docker(transport=Transport.TCP, command=GATEWAY_COMMAND) as backend:
+        sandbox = await backend.launch("one", SandboxSpec())
+        assert isinstance(sandbox.endpoint, TcpEndpoint)
+        wrong = TcpEndpoint(sandbox.endpoint.host, sandbox.endpoint.port, "wrong")
+        with pytest.raises(ChannelClosed, match=r"40[13]"):
+            await KernelClient.open(wrong, DEADLINE_S)
+        client = await KernelClient.open(sandbox.endpoint, DEADLINE_S)
+        with engine() as api:
+            (name,) = containers_of(sandbox.workspace.parents[3])
+            find = (
+                "import glob; print([b'KG_AUTH_TOKEN' in open(p[:-7] + 'environ', 'rb').read() "
+                "for p in glob.glob('/proc/[0-9]*/cmdline') "
+                "if b'kernelbroker_kernel.kernel\\0' in open(p, 'rb').read()])"
+            )
+            command = api.exec_create(name, ["env", "-u", "KG_AUTH_TOKEN", "python", "-c", find])
+            assert api.exec_start(command["Id"]).strip() == b"[False]"
+        await client.close()
+
+
+async def test_a_gateway_alone_ends() -> None:
+    """A gateway to which no broker keeps a channel ends by itself, and says why."""
+    command = (*GATEWAY_COMMAND, "--alone", "15")
+    async with running_docker(transport=Transport.TCP, command=command) as backend:
+        sandbox = await backend.launch("one", SandboxSpec())
+        client = await KernelClient.open(sandbox.endpoint, DEADLINE_S)
+        await client.close()
+        await asyncio.wait([sandbox.ended], timeout=60)
+        ended = await end(sandbox)
+        assert ended.detail == "the gateway failed: no channel was open for 15 s"
+        assert sandbox.exit_status == EXIT_GATEWAY_FAILED
+
+
+async def test_networks_are_reaped() -> None:
+    """The network of a broker that was killed goes with the next broker, and its firewall rule."""
+    with tempfile.TemporaryDirectory(prefix="kb-") as directory:
+        data, run = Path(directory, "data"), Path(directory, "run")
+        dead = await other_broker("docker-tcp", data, run)
+        (network,) = networks_of(data)
+        dead.kill()
+        await dead.wait()
+        async with running_docker(data_dir=data, run_dir=run):
+            assert network not in networks_of(data)
+        if os.geteuid() == 0:
+            argv = ["iptables", "-S", "INPUT"]
+            rules = await asyncio.to_thread(subprocess.run, argv, capture_output=True, text=True)
+            assert network.removeprefix("kernelbroker-") not in rules.stdout

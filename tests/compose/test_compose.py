@@ -1,0 +1,143 @@
+"""compose.yaml as it stands: brought up on the engine, used through the published port, taken down."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import kernelbroker
+import pytest
+
+from tests.backends.probes import IMAGE, containers_of, engine
+from tests.compose.support import (
+    COMPOSE,
+    compose_argv,
+    containers,
+    engine_socket,
+    healthy,
+    needs_compose,
+    run,
+    until,
+    use,
+)
+
+pytestmark = [*containers, needs_compose]
+
+TOKEN = "a token of the tests"
+
+
+class Deployment:
+    """What compose.yaml makes, under a project name and in a directory of its own."""
+
+    def __init__(self, directory: Path, broker_image: str) -> None:
+        self.directory = directory
+        self.project = directory.name.replace("_", "-").lower()
+        (directory / "token").write_text(f"{TOKEN}\n")
+        (directory / "token").chmod(0o600)
+        self._environ = {
+            "KERNELBROKER_DIR": str(directory),
+            "KERNELBROKER_PUBLISH": "127.0.0.1:0",
+            "KERNELBROKER_TOKEN_FILE": str(directory / "token"),
+            "KERNELBROKER_IMAGE": IMAGE,
+            "KERNELBROKER_BROKER_IMAGE": broker_image,
+            "DOCKER_SOCKET": str(engine_socket()),
+        }
+
+    def compose(self, *arguments: str) -> str:
+        file = COMPOSE / "compose.yaml"
+        argv = [*compose_argv(), "--project-name", self.project, "--file", file, *arguments]
+        return run(*argv, **self._environ)
+
+    def container(self, service: str) -> dict[str, Any]:
+        with engine() as api:
+            (found,) = api.containers(all=True, filters={"label": self._labels(service)})
+            described: dict[str, Any] = api.inspect_container(found["Id"])
+        return described
+
+    @property
+    def url(self) -> str:
+        (port,) = self.container("broker")["NetworkSettings"]["Ports"]["8720/tcp"]
+        return f"http://{port['HostIp']}:{port['HostPort']}"
+
+    def remains(self) -> list[str]:
+        label = {"label": self._labels()}
+        with engine() as api:
+            found = api.containers(all=True, filters=label) + api.networks(filters=label)
+            found += api.volumes(filters=label)["Volumes"] or []
+        files = [*(self.directory / "data").iterdir(), *(self.directory / "run").iterdir()]
+        return [*map(str, found + files), *containers_of(self.directory / "data")]
+
+    def _labels(self, service: str = "") -> list[str]:
+        label = "com.docker.compose"
+        labels = [f"{label}.project={self.project}"]
+        return [*labels, f"{label}.service={service}"] if service else labels
+
+
+@pytest.fixture(scope="module")
+def deployment(broker_image: str) -> Iterator[Deployment]:
+    with tempfile.TemporaryDirectory(prefix="kb-") as directory:
+        deployment = Deployment(Path(directory), broker_image)
+        try:
+            deployment.compose("up", "--detach")
+            until(
+                lambda: healthy(deployment.container("broker")["Id"]), "the broker's health check"
+            )
+            yield deployment
+        finally:
+            deployment.compose("down", "--volumes")
+        assert deployment.remains() == []
+
+
+def test_the_file_alone() -> None:
+    """compose.yaml needs no variable to be valid, and publishes to this machine only."""
+    out = run(*compose_argv(), "--file", COMPOSE / "compose.yaml", "config")
+    assert "127.0.0.1:8720:8720" in out or "host_ip: 127.0.0.1" in out
+
+
+async def test_cells(deployment: Deployment) -> None:
+    """A client of the published port has all that a session has, and the shared data."""
+    (deployment.directory / "shared/colours.csv").write_text("red,green\n")
+    await use(deployment.url, TOKEN)
+    async with kernelbroker.connect(deployment.url, TOKEN) as broker:
+        shared = await broker.run("print(open('/data/shared/colours.csv').read())")
+        assert shared.stdout == "red,green\n\n"
+
+
+def test_what_the_containers_may(deployment: Deployment) -> None:
+    """Neither can write to its root, gain rights or grow; the broker does not see the engine's socket."""
+    broker, engine_filter = deployment.container("broker"), deployment.container("engine-filter")
+    for container in (broker, engine_filter):
+        host = container["HostConfig"]
+        assert host["ReadonlyRootfs"]
+        assert not host["Privileged"]
+        assert host["CapDrop"] == ["ALL"]
+        assert host["SecurityOpt"] == ["no-new-privileges:true"]
+        assert host["RestartPolicy"]["Name"] == "unless-stopped"
+        assert min(host["Memory"], host["NanoCpus"], host["PidsLimit"]) > 0
+        assert container["State"]["Health"]["Status"] == "healthy"
+    assert sorted(broker["HostConfig"]["CapAdd"]) == ["CHOWN", "DAC_OVERRIDE", "FOWNER"]
+    assert engine_filter["HostConfig"]["CapAdd"] is None
+    assert engine_filter["HostConfig"]["NetworkMode"] == "none"
+    assert str(engine_socket()) not in {mount["Source"] for mount in broker["Mounts"]}
+
+
+def test_the_token_is_told_to_nobody(deployment: Deployment) -> None:
+    """It stands in no log, and in nothing that the engine shows of the containers."""
+    assert TOKEN not in deployment.compose("logs")
+    assert TOKEN not in json.dumps(deployment.container("broker"))
+
+
+async def test_the_filter_restarts(deployment: Deployment) -> None:
+    """A filter that died comes back, and the broker's launches go on."""
+    before = deployment.container("engine-filter")["State"]["Pid"]
+    os.kill(before, 9)
+    until(
+        lambda: deployment.container("engine-filter")["State"]["Pid"] not in (0, before),
+        "the filter's restart",
+    )
+    until(lambda: healthy(deployment.container("engine-filter")["Id"]), "its health check")
+    await use(deployment.url, TOKEN)

@@ -1,0 +1,137 @@
+"""The broker and its engine in one container: the images come from a file, and all ends in order."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.backends.probes import IMAGE, engine
+from tests.compose.support import build, containers, healthy, run, until, use
+
+pytestmark = containers
+
+DIND_IMAGE = "kernelbroker-test-dind"
+NAME = f"kernelbroker-test-dind-{os.getpid()}"
+TOKEN = "a token of the tests"
+# As docs/deployment.md has it: what an inner engine needs, which is less than --privileged.
+RIGHTS = (
+    *("--cap-add", "SYS_ADMIN", "--cap-add", "NET_ADMIN"),
+    *("--device-cgroup-rule", "a *:* rwm"),
+    *("--security-opt", "seccomp=unconfined", "--security-opt", "apparmor=unconfined"),
+    *("--security-opt", "systempaths=unconfined"),
+)
+FIRST_START_S = 400.0
+"""It loads the image."""
+
+
+class Container:
+    """The one container, on volumes and a network of its own."""
+
+    def start(self, *options: str | Path) -> None:
+        run(
+            *("docker", "run", "--detach", "--name", NAME, "--network", NAME, *RIGHTS),
+            *("--publish", "127.0.0.1:0:8720", "--volume", f"{NAME}:/var/lib/docker"),
+            *("--env", f"KERNELBROKER_TOKEN={TOKEN}", "--env", "KERNELBROKER_POOL__MIN_SIZE=1"),
+            *("--env", f"KERNELBROKER_DOCKER__IMAGE={IMAGE}", *options, DIND_IMAGE),
+        )
+        until(lambda: healthy(NAME), self.log, FIRST_START_S)
+
+    def remove(self) -> None:
+        run("docker", "rm", "--force", "--volumes", NAME)
+
+    def log(self) -> str:
+        return run("docker", "logs", NAME)
+
+    def inspect(self) -> dict[str, Any]:
+        with engine() as api:
+            described: dict[str, Any] = api.inspect_container(NAME)
+        return described
+
+    @property
+    def url(self) -> str:
+        (port,) = self.inspect()["NetworkSettings"]["Ports"]["8720/tcp"]
+        return f"http://127.0.0.1:{port['HostPort']}"
+
+    def stop(self) -> int:
+        """Returns its exit status."""
+        run("docker", "stop", "--time", "60", NAME)
+        return self.exit_status()
+
+    def exit_status(self) -> int:
+        state = until(lambda: self.state_if_ended(), "its end")
+        return int(state["ExitCode"])
+
+    def state_if_ended(self) -> dict[str, Any] | None:
+        state: dict[str, Any] = self.inspect()["State"]
+        return None if state["Running"] else state
+
+    def process(self, words: str) -> int:
+        """The pid, as the host sees it, of the process with this in its command line."""
+        with engine() as api:
+            rows = api.top(NAME, "-eo pid,args")["Processes"]
+        (pid,) = (int(row[0]) for row in rows if words in row[1])
+        return pid
+
+    def left_inside(self) -> list[Path]:
+        """Containers of the inner engine, and the broker's files."""
+        with engine() as api:
+            volume = Path(api.inspect_volume(NAME)["Mountpoint"])
+        return [*(volume / "containers").iterdir(), *(volume / "kernelbroker").iterdir()]
+
+
+@pytest.fixture(scope="module")
+def container(bundle: Path, broker_image: str) -> Iterator[Container]:
+    build(DIND_IMAGE, "dind-image", f"BROKER_IMAGE={broker_image}", f"DIND_IMAGE={DIND_IMAGE}")
+    container = Container()
+    with engine() as api:
+        api.create_network(NAME)
+        api.create_volume(NAME)
+        try:
+            container.start("--volume", f"{bundle}:/images:ro")
+            yield container
+        finally:
+            container.remove()
+            api.remove_network(NAME)
+            api.remove_volume(NAME)
+
+
+async def test_its_life(container: Container) -> None:
+    """It serves, stops in order, needs the image but once, and cleans up after a sudden end."""
+    await use(container.url, TOKEN)
+    assert container.stop() == 0
+    assert container.left_inside() == []
+
+    container.remove()
+    container.start()  # without the file
+    await use(container.url, TOKEN)
+    container.remove()  # kills it
+    assert len(container.left_inside()) >= 2
+
+    container.start()
+    await use(container.url, TOKEN)
+    assert container.stop() == 0
+    assert container.left_inside() == []
+
+
+@pytest.mark.parametrize("program", ["kernelbroker-server", "dockerd --log-level"])
+def test_one_of_two_ends(container: Container, program: str) -> None:
+    """Without its broker or its engine the container ends, as failed, for somebody to restart it."""
+    container.remove()
+    container.start()
+    os.kill(container.process(program), signal.SIGKILL)
+    assert container.exit_status() != 0
+    assert "has ended" in container.log()
+
+
+def test_without_an_image(container: Container) -> None:
+    """Where no file holds the image, it says what to put where."""
+    container.remove()
+    run("docker", "run", "--detach", "--name", NAME, "--network", NAME, *RIGHTS, DIND_IMAGE)
+    assert container.exit_status() == 1
+    assert f"{IMAGE} is not in /images" in container.log()
+    assert "docker save" in container.log()

@@ -1,0 +1,102 @@
+"""More sessions at once than a pool can have: each ends right or is told to come again; none hangs."""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from collections import Counter
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import kernelbroker
+import pytest
+import pytest_asyncio
+
+from tests.backends.probes import IMAGE, containers_of, needs_docker, needs_jail
+from tests.e2e.support import BrokerProcess, call, needs_kernel_environment, opened, until
+
+pytestmark = pytest.mark.sandbox
+
+SESSIONS, POOL, WAITERS, WARM = 50, 10, 15, 3
+BURST_S = 180.0
+"""Far more than it takes: the test is of nobody waiting for ever."""
+BACKENDS = [
+    pytest.param("local", marks=[needs_jail, needs_kernel_environment]),
+    pytest.param("docker", marks=needs_docker),
+]
+
+
+@pytest_asyncio.fixture(params=BACKENDS)
+async def small(request: pytest.FixtureRequest) -> AsyncIterator[BrokerProcess]:
+    """A broker whose pool is full at ten."""
+    with tempfile.TemporaryDirectory(prefix="kb-") as name:
+        directory = Path(name)
+        broker = BrokerProcess(
+            directory,
+            BACKEND=request.param,
+            DOCKER__IMAGE=IMAGE,
+            DOCKER__DATA_DIR=directory / "data",
+            DOCKER__RUN_DIR=directory / "run",
+            POOL__MIN_SIZE=WARM,
+            POOL__MAX_SIZE=POOL,
+            POOL__MAX_WAITERS=WAITERS,
+            POOL__ACQUIRE_TIMEOUT=10,
+            SANDBOX__MEMORY="300MiB",
+            SESSIONS__DEFAULT_TIMEOUT=60,
+        ).start()
+        try:
+            yield broker
+            broker.stop_in_order()
+            assert containers_of(directory / "data") == []
+        finally:
+            broker.kill()
+
+
+async def over_websocket(client: kernelbroker.Broker, number: int) -> int:
+    """The HTTP status that stands for how it went."""
+    try:
+        async with client.session() as session:
+            result = await session.run(f"print({number} * 2)")
+    except (kernelbroker.TooManyRequests, kernelbroker.Unavailable) as told:
+        assert told.retry_after
+        return 429 if isinstance(told, kernelbroker.TooManyRequests) else 503
+    assert result.stdout == f"{number * 2}\n", result.error
+    return 200
+
+
+async def over_http(broker: BrokerProcess, number: int) -> int:
+    body = {"code": f"print({number} * 2)"}
+    async with opened(broker, "POST", "/api/v1/exec", body, accept="text/plain") as answer:
+        text = await answer.rest()
+        if answer.status == 200:
+            assert text.startswith(f"<txt>{number * 2}\n".encode()), text
+        else:
+            assert answer.status in (429, 503), text
+            assert int(answer.headers["Retry-After"]) >= 1
+        return answer.status
+
+
+async def test_burst(small: BrokerProcess) -> None:
+    """Of fifty sessions opened at once each runs its cell, or is told 429 or 503; the pool recovers."""
+
+    async def peaceful() -> bool:
+        _, status = await call(small, "GET", "/api/v1/pool/status")
+        assert status["total_containers"] <= POOL
+        busy = status["busy_containers"] + status["pending_requests"]
+        return not busy and status["idle_containers"] >= WARM
+
+    await until(peaceful)
+    async with kernelbroker.connect(small.url, small.token, timeout=BURST_S) as client:
+        async with asyncio.timeout(BURST_S), asyncio.TaskGroup() as group:
+            tasks = [
+                group.create_task(over_http(small, n) if n % 2 else over_websocket(client, n))
+                for n in range(SESSIONS)
+            ]
+        outcomes = Counter(task.result() for task in tasks)
+        assert outcomes[200] >= WARM, outcomes  # those that were warm, at the least
+        assert outcomes[429] >= 1, outcomes
+        assert sum(outcomes.values()) == SESSIONS
+        await until(peaceful)
+        async with client.session() as session:
+            assert (await session.run("print(1)")).stdout == "1\n"
+    await until(peaceful)

@@ -1,0 +1,145 @@
+"""What an assessment says, and that nothing makes it late, large or fail."""
+
+from __future__ import annotations
+
+import sys
+import time
+
+import kernelbroker
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from kernelbroker.risk import Assessment, Language, ParserMissing, assess, trees
+from kernelbroker.risk.report import MAX_FINDINGS
+
+LANGUAGES: tuple[Language, ...] = ("python", "shell", "javascript")
+
+LARGE: dict[str, tuple[Language, str]] = {
+    "signs": ("python", "-" * 100_000),
+    "a sum": ("python", "x = 1" + "+1" * 49_000),
+    "attributes": ("python", "a" + ".b" * 49_000),
+    "calls": ("python", "f" + "()" * 49_000),
+    "forks": ("python", "def f():\n" + "  os.fork()\n" * 8_000),
+    "commands": ("python", 'os.system("ls")\n' * 6_000),
+    "evals": ("python", "eval('1')\n" * 9_000),
+    "names in a ring": ("python", "a=b;b=c;c=a\n" * 8_000),
+    "doubling text": ("python", "a='a'*2000\n" + "a=a+a\n" * 15_000),
+    "blocks of another Python": ("python", "type X = int\n" * 7_000),
+    "magics": ("python", "!ls -la\n" * 12_000),
+    "substitutions": ("shell", "$(echo " * 7_000 + ")" * 7_000),
+    "pipes": ("shell", "echo x" + "|cat" * 24_000),
+    "growing variables": ("shell", 'X=$X$X$X; echo "$X"\n' * 5_000),
+    "shells": ("shell", "sh -c 'ls'\n" * 9_000),
+    "parentheses": ("javascript", "(" * 100_000),
+    "members": ("javascript", "a" + ".a" * 49_000),
+    "templates": ("javascript", "`${" * 33_000),
+    "execs": ("javascript", "require('child_process').exec('ls');\n" * 2_600),
+}
+
+
+@pytest.mark.parametrize("name", LARGE)
+def test_judging_takes_bounded_time(name: str) -> None:
+    """Whatever the code, an assessment comes within about a second of the processor's time."""
+    language, code = LARGE[name]
+    start = time.thread_time()
+    assessment = assess(code[:100_000], language)
+    assert time.thread_time() - start < 3  # 0.8 s is where it gives up; memory is freed afterwards
+    assert len(assessment.findings) <= MAX_FINDINGS
+
+
+@pytest.mark.parametrize("code", ["-" * 100_000, "x = 1" + "+1" * 49_000, "(" * 500 + ")" * 500])
+def test_what_is_too_deep_says_so(code: str) -> None:
+    """Code nested too deep for any parser is medium, for nobody can tell."""
+    [finding] = assess(code).findings
+    assert (finding.rule, finding.level) == ("depth", "medium")
+
+
+def test_what_is_too_large_says_so() -> None:
+    """Where the budget ends, the assessment tells that it is of a part."""
+    assessment = assess("a" + ".a" * 49_000, "javascript")
+    assert assessment.level == "medium"
+    assert {finding.rule for finding in assessment.findings} == {"depth"}
+
+
+@given(st.sampled_from(LANGUAGES), st.text(max_size=300))
+@settings(max_examples=80, deadline=None)
+def test_no_text_makes_it_fail(language: Language, code: str) -> None:
+    """Any text has an assessment."""
+    assert isinstance(assess(code, language), Assessment)
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+@pytest.mark.parametrize(
+    "code", ["", "\0", "\ud800", "#", '"""', "!", "%", "%%", "%%bash", "%%!", "\\\n"]
+)
+def test_odd_text(language: Language, code: str) -> None:
+    """Text that no parser likes is no reason to fail."""
+    assert assess(code, language).level in ("safe", "low", "medium")
+
+
+def test_a_finding_says_where_and_what() -> None:
+    """Line and column count from 1, and the reason names what is used under its own name."""
+    assessment = kernelbroker.assess("import os as o\n\n  \nif 1:\n    x = o.system(cmd)\n")
+    [finding] = assessment.findings
+    assert (assessment.language, assessment.level) == ("python", "high")
+    assert (finding.rule, finding.level) == ("process", "high")
+    assert (finding.line, finding.column) == (5, 9)
+    assert finding.reason == "os.system runs a shell command"
+
+
+def test_findings_are_in_the_order_of_the_code() -> None:
+    """A person reads them from top to bottom; the level is that of the worst."""
+    assessment = assess("import os\nos.fork()\nos.system(x)\nprint(os.environ)")
+    assert [finding.line for finding in assessment.findings] == [2, 3, 4]
+    assert assessment.level == "high"
+
+
+def test_the_worst_of_many_findings_is_kept() -> None:
+    """A thousand harmless findings do not hide the one that matters."""
+    code = "import os\n" + "os._exit(0)\n" * 3_000 + "import shutil\nshutil.rmtree('/')\n"
+    assessment = assess(code)
+    assert assessment.level == "critical"
+    assert assessment.findings[-1].line == 3_003
+
+
+@pytest.mark.parametrize(
+    ("cell", "line"),
+    [
+        ("!rm -rf /", 1),
+        ("x = 1\n\nif x:\n    !rm -rf /", 4),
+        ("files = !rm -rf /", 1),
+        ("\n%%bash\necho\nrm -rf /", 4),
+        ("%%script bash\nrm -rf /", 2),
+        ("%%time\n\n!rm -rf /", 3),
+        ("x = '''\n!ls\n'''\n!rm \\\n  -rf /", 4),
+        ("%rm -rf /", 1),
+        ("%timeit -n 2 __import__('shutil').rmtree('/')", 1),
+        (",os.system rm -rf /", 1),
+    ],
+)
+def test_commands_in_cells_are_found_where_they_are(cell: str, line: int) -> None:
+    """IPython's own syntax is judged as what it runs, on its line in the cell."""
+    assessment = assess(cell)
+    assert assessment.level == "critical"
+    assert {f.line for f in assessment.findings if f.level == "critical"} == {line}
+
+
+def test_without_the_parsers_python_is_judged_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where tree-sitter is missing, a command counts as high and shell says what to install."""
+    for module in ("tree_sitter", "tree_sitter_bash", "tree_sitter_javascript"):
+        monkeypatch.setitem(sys.modules, module, None)
+    trees._grammar.cache_clear()
+    try:
+        assert assess('import os; os.system("ls")').level == "high"
+        assert assess("!ls").level == "high"
+        for language in ("shell", "javascript"):
+            with pytest.raises(ParserMissing, match=r"pip install 'kernelbroker\[risk\]'"):
+                assess("ls", language)
+    finally:
+        trees._grammar.cache_clear()
+
+
+def test_an_unknown_language_is_the_callers_mistake() -> None:
+    """There is no judging what there is no grammar for."""
+    with pytest.raises(ValueError, match="python, shell, javascript, not 'perl'"):
+        assess("1", "perl")  # type: ignore[arg-type]
