@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     import pandas
 
 _KEY = b"kernelbroker"
+_UNREADABLE = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, OSError)
+"""What pyarrow and pandas raise for data that is none, besides pyarrow's own errors."""
 _NEEDED = {"pandas": ("pyarrow", "pandas"), "arrow": ("pyarrow",), "polars": ("pyarrow", "polars")}
 
 
@@ -44,7 +46,10 @@ async def receive(transfer: Transfer, as_: str) -> Any:
     length = transfer.headers.get("Content-Length")
     buffer: Any
     if length is not None:
-        buffer = pyarrow.allocate_buffer(int(length))
+        try:
+            buffer = pyarrow.allocate_buffer(int(length))
+        except (MemoryError, OverflowError) as exc:
+            raise ProtocolError(f"the kernel announced a table of {length} bytes: {exc}") from exc
         done = await transfer.read_into(memoryview(buffer).cast("B"))
         if done < int(length):
             raise ConnectionLost(f"the table broke off after {done:,} of {int(length):,} bytes")
@@ -70,7 +75,7 @@ def _made(buffer: Any, as_: str) -> Any:
 
             return polars.from_arrow(table)
         return frame(table)
-    except (pyarrow.ArrowException, ValueError, TypeError, KeyError, OverflowError) as exc:
+    except (pyarrow.ArrowException, *_UNREADABLE) as exc:
         raise ProtocolError(f"the kernel sent what is no table: {exc}") from exc
 
 
@@ -97,10 +102,9 @@ def frame(table: Any) -> pandas.DataFrame:
             labels = reader.read_all()
         labels.validate(full=True)
         made.columns = labels.to_pandas().index
-    if "freq" in beside:
-        made.index.freq = beside["freq"]
-    if "columns_freq" in beside:
-        made.columns.freq = beside["columns_freq"]
+    for key, index in (("freq", made.index), ("columns_freq", made.columns)):
+        if key in beside and isinstance(index, pandas.DatetimeIndex | pandas.TimedeltaIndex):
+            index.freq = beside[key]
     return made
 
 
