@@ -386,9 +386,7 @@ def _refuse_unknown_variables(environ: Mapping[str, str]) -> None:
             known.update(f"{PREFIX}{name}__{key}".upper() for key in section.model_fields)
     for variable in environ:
         name = variable.upper()
-        if name.startswith(
-            f"{PREFIX}TEMPLATES__"
-        ):  # known by their own names; pydantic looks further
+        if name.startswith(_NAMED):  # pydantic looks further
             continue
         if name.startswith(PREFIX) and name not in known | _FOR_CLIENTS:
             raise ConfigError(f"{variable} is not a setting; see the list in config.py")
