@@ -271,6 +271,12 @@ def test_a_template_that_does_not_fit_is_named(tmp_path: Path, text: str, named:
         load(path)
 
 
+def test_a_tenant_can_be_set_by_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As every other key."""
+    monkeypatch.setenv("KERNELBROKER_TENANTS__ACME__MAX_SESSIONS", "7")
+    assert load(None).tenants["acme"].max_sessions == 7
+
+
 def test_templates_of_sections_that_are_objects() -> None:
     """Sections that a program gives as objects count as those of a file do."""
     settings = Settings(

@@ -7,9 +7,16 @@ import re
 from pathlib import Path
 
 import pytest
+from kernelbroker_server.api.contract import methods_of
+from kernelbroker_server.api.routes import ROUTES
+from kernelbroker_server.telemetry import metrics
 
 ROOT = Path(__file__).parents[1]
-PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), ROOT / "benchmarks" / "README.md"]
+DOCS = ROOT / "docs"
+PAGES = [*ROOT.glob("*.md"), *DOCS.glob("*.md"), ROOT / "benchmarks" / "README.md"]
+
+OPERATIONS = (DOCS / "operations.md").read_text()
+AUDIT_LOG = OPERATIONS.partition("## The audit log")[2].partition("\n## ")[0]
 
 
 def test_configuration() -> None:
@@ -28,3 +35,56 @@ def test_links(page: Path) -> None:
     links = re.findall(r"\]\(([^)#\s]+)[^)]*\)", page.read_text())
     missing = [link for link in links if "://" not in link and not (page.parent / link).exists()]
     assert not missing
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_into_pages(page: Path) -> None:
+    """A link to a part of a page names a heading of it, as GitHub makes anchors of them."""
+    for target, anchor in re.findall(r"\]\(([^)#\s:]*)#([^)\s]+)\)", page.read_text()):
+        text = (page.parent / target if target else page).read_text()
+        headings = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+        anchors = [re.sub(r"[^\w -]", "", each.lower()).replace(" ", "-") for each in headings]
+        assert anchor in anchors, f"{target}#{anchor}"
+
+
+def test_pages_are_found() -> None:
+    """Each page is linked to by another one."""
+    linked = {
+        (page.parent / link).resolve()
+        for page in PAGES
+        for link in re.findall(r"\]\(([^)#\s:]+)", page.read_text())
+        if (page.parent / link).resolve() != page
+    }
+    assert [page for page in DOCS.glob("*.md") if page not in linked] == []
+
+
+def test_calls() -> None:
+    """The table of calls has every method of every route, and no other."""
+    calls = {
+        f"{method} {path.removeprefix('/api/v1')}"
+        for path, handler in ROUTES
+        for method in methods_of(handler)
+    }
+    table = (DOCS / "api.md").read_text().partition("## Calls")[2].partition("\n## ")[0]
+    assert set(re.findall(r"^\| `([A-Z]+ [^`]+)` \|", table, re.MULTILINE)) == calls
+
+
+def test_metrics() -> None:
+    """The table of metrics has every metric with its labels, and no other."""
+    gauges = {name: labels for name, (_, labels) in metrics._GAUGES.items()}
+    collectors = metrics.Metrics(dict)._registry._collector_to_names
+    named = {
+        f"{each._name}_total" if each._type == "counter" else each._name: each._labelnames
+        for each in collectors
+        if hasattr(each, "_labelnames")
+    } | {f"kernelbroker_{name}": labels for name, labels in gauges.items()}
+    rows = re.findall(r"^\| `(kernelbroker_\w+)` \| ([^|]+) \|", OPERATIONS, re.MULTILINE)
+    assert {name: tuple(re.findall(r"`(\w+)`", labels)) for name, labels in rows} == named
+
+
+def test_audit_events() -> None:
+    """The table of the audit log has every event that is written anywhere."""
+    server = ROOT / "broker" / "kernelbroker_server"
+    sources = "".join(path.read_text() for path in server.rglob("*.py"))
+    events = set(re.findall(r'\.record\(\s*"([a-z.]+)"', sources))
+    assert events == set(re.findall(r"^\| `([a-z.]+)` \| `", AUDIT_LOG, re.MULTILINE))

@@ -145,7 +145,7 @@ class LocalSettings(_Section):
     kernel_python: Path | None = None
     """Python of the kernels' own environment, made from kernel_image/requirements.txt."""
     data_dir: Path | None = None
-    """Where workspaces are kept; below the system's temporary directory if not set."""
+    """Where workspaces are kept; below /var/tmp if not set."""
     run_dir: Path | None = None
     """Where sockets are made; its path must be short."""
     require_isolation: bool = False
@@ -165,8 +165,8 @@ class DockerSettings(_Section):
     """How gateways are reached: by unix sockets, or on an internal network where the runtime cannot
     pass one; auto finds out, and leaves user code no way to the host."""
     data_dir: Path | None = None
-    """Where workspaces are kept; below the system's temporary directory if not set. The engine must
-    see it under the same path, and run_dir as well."""
+    """Where workspaces are kept; below /var/tmp if not set. The engine must see it under the same path,
+    and run_dir as well."""
     run_dir: Path | None = None
     """Where sockets are made; its path must be short."""
     network: str | None = None
@@ -284,7 +284,7 @@ class Settings(BaseSettings):
     drain_timeout: float = Field(default=30, ge=0)
     """How long running executions are waited for at a shutdown, while new ones are refused."""
     shutdown_timeout: float = Field(default=10, gt=0)
-    """How long the rest of a shutdown may take."""
+    """How long each step of the rest of a shutdown may take: closing sessions, removing sandboxes."""
     audit_log: Path | None = None
     """A file to which who did what, and what sandboxes reached, is appended as JSON lines."""
     backend: Literal["local", "docker"] = "local"
@@ -397,9 +397,7 @@ def _refuse_unknown_variables(environ: Mapping[str, str]) -> None:
             known.update(f"{PREFIX}{name}__{key}".upper() for key in section.model_fields)
     for variable in environ:
         name = variable.upper()
-        if name.startswith(
-            f"{PREFIX}TEMPLATES__"
-        ):  # known by their own names; pydantic looks further
+        if name.startswith(_NAMED):  # pydantic looks further
             continue
         if name.startswith(PREFIX) and name not in known | _FOR_CLIENTS:
             raise ConfigError(f"{variable} is not a setting; see the list in config.py")

@@ -178,7 +178,7 @@ start_plain() {
   wait_for engine-filter
   run_plain broker --network $network --memory 1g --pids-limit 256 --cpus 1 \
     --cap-add CHOWN --cap-add DAC_OVERRIDE --cap-add FOWNER \
-    --tmpfs /tmp:mode=1777,size=16m --stop-timeout 30 --publish "$publish:8720" \
+    --tmpfs /tmp:mode=1777,size=16m --stop-timeout 90 --publish "$publish:8720" \
     --volume "$prefix/token:/run/secrets/token:ro" \
     --volume "$prefix/data:$prefix/data" --volume "$prefix/run:$prefix/run" \
     --volume "$prefix/shared:$prefix/shared:ro" \

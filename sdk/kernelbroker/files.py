@@ -211,7 +211,7 @@ async def _given(transfer: Transfer, data: Data) -> AsyncGenerator[int, None]:
             yield await transfer.send(piece)
     else:
         file = data
-        while size := await transfer.send_from(lambda: file.read(CHUNK)):
+        while size := await transfer.send_file(file):
             yield size
 
 

@@ -20,7 +20,8 @@ from .rest import MAX_BODY, connection_to, refusal
 
 T = TypeVar("T")
 
-CHUNK = 2**20
+CHUNK = 4 * 2**20
+"""Bytes that are moved in one go; each costs a change of threads."""
 
 
 class Transfer:
@@ -43,6 +44,7 @@ class Transfer:
         self._connection = connection_to(address, timeout)
         self._response: http.client.HTTPResponse | None = None
         self._is_chunked = False
+        self._buffer: memoryview | None = None
 
     async def begin(self, headers: dict[str, str] | None = None, *, chunked: bool = False) -> None:
         """Send the head; with `chunked` a body of unknown length follows. Raises ConnectionFailed."""
@@ -89,6 +91,22 @@ class Transfer:
 
         return await self._in_thread(work)
 
+    async def send_file(self, file: IO[bytes]) -> int:
+        """The same, with the next piece of a file, straight from it where the system can do that."""
+        if self._is_chunked:
+            return await self.send_from(lambda: file.read(CHUNK))
+
+        def work() -> int:
+            try:
+                return self._connection.sock.sendfile(file, file.tell(), CHUNK)
+            except ConnectionError:
+                self.is_deaf = True
+                return CHUNK
+            except OSError as exc:
+                raise ConnectionLost(f"the upload broke off: {exc}") from exc
+
+        return await self._in_thread(work)
+
     async def answer(self, *, refused: bool = True) -> int:
         """End the body, and wait for the answer's head; returns the status.
 
@@ -115,51 +133,42 @@ class Transfer:
 
     async def read(self) -> bytes:
         """The next piece of the answer's body; empty at its end, wherever that is."""
-        return await self._read(lambda piece: piece)
+        return await self._read(lambda response: response.read(CHUNK))
 
     async def save(self, file: IO[bytes]) -> int:
         """Write the next piece to a file; returns its size, 0 at the end. Raises what `file` raises."""
-        return await self._read(file.write)
+        if self._buffer is None:  # one for all pieces: new memory costs more than the copy into it
+            self._buffer = memoryview(bytearray(CHUNK))
+        buffer = self._buffer
+        size = await self._read(lambda response: response.readinto(buffer))
+        if size:
+            await self._in_thread(lambda: file.write(buffer[:size]))
+        return size
 
     async def read_available(self) -> bytes:
         """The same, without waiting for more than something."""
-        response = self._response
-        assert response is not None, "`answer` comes first"
-
-        def work() -> bytes:
-            try:
-                return response.read1(CHUNK)
-            except (OSError, http.client.HTTPException) as exc:
-                raise ConnectionLost(f"the answer broke off: {exc}") from exc
-
-        return await self._in_thread(work)
+        return await self._read(lambda response: response.read1(CHUNK))
 
     async def read_into(self, buffer: memoryview) -> int:
         """Fill the buffer with what comes; returns how much that was, less only where it ended."""
-        response = self._response
-        assert response is not None, "`answer` comes first"
 
-        def work() -> int:
+        def fill(response: http.client.HTTPResponse) -> int:
             done = 0
-            try:
-                while done < len(buffer) and (size := response.readinto(buffer[done:])):
-                    done += size
-            except (OSError, http.client.HTTPException) as exc:
-                raise ConnectionLost(f"the download broke off: {exc}") from exc
+            while done < len(buffer) and (size := response.readinto(buffer[done:])):
+                done += size
             return done
 
-        return await self._in_thread(work)
+        return await self._read(fill)
 
-    async def _read(self, use: Callable[[bytes], T]) -> T:
+    async def _read(self, use: Callable[[http.client.HTTPResponse], T]) -> T:
         response = self._response
         assert response is not None, "`answer` comes first"
 
         def work() -> T:
             try:
-                piece = response.read(CHUNK)
+                return use(response)
             except (OSError, http.client.HTTPException) as exc:
                 raise ConnectionLost(f"the download broke off: {exc}") from exc
-            return use(piece)
 
         return await self._in_thread(work)
 

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import signal
@@ -146,6 +147,7 @@ async def test_out_of_memory_by_watchdog(tmp_path: Path) -> None:
             "processes": "rlimit",
             "tmp_size": "tmpfs",
             "open_files": "rlimit",
+            "workspace": "watched",
         }
         modest = await backend.launch("modest", SandboxSpec(limits=Limits(memory=100 * MIB)))
         greedy = await backend.launch("greedy", SandboxSpec(limits=Limits(memory=100 * MIB)))
@@ -243,12 +245,23 @@ async def other_broker(data: Path, run: Path, bwrap: str = "bwrap") -> tuple[Any
         return broker, int(await broker.stdout.readline())
 
 
+def runs_python(leader: int) -> bool:
+    for pid in procfs.family(procfs.processes(), leader):
+        with contextlib.suppress(OSError):
+            if b"python" in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[0]:
+                return True
+    return False
+
+
 @pytest.mark.parametrize("bwrap", ["bwrap", "no-such-bwrap"])
 async def test_everything_dies_with_the_broker_and_is_reaped(bwrap: str) -> None:
     """A killed broker's sandboxes die, and the next broker removes their traces, not a live one's."""
     with tempfile.TemporaryDirectory(prefix="kb-") as directory:
         data, run = Path(directory, "data"), Path(directory, "run")
         dead, leader = await other_broker(data, run, bwrap)
+        await until(
+            lambda: runs_python(leader)
+        )  # bubblewrap has set up that it dies with its parent
         dead.kill()
         await dead.wait()
         await until(lambda: leader not in procfs.processes())

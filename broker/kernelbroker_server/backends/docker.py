@@ -124,6 +124,8 @@ class DockerBackend(Backend):
             engine.listen(broker, self._on_event, self._on_gap)
             self._ways = Ways(self._ground, self._info, self._asked, self._launch, self.remove)
             self._way = await self._ways.choose()
+            if self._way.network is not None:  # over which nothing else can be had
+                self.networks = frozenset({Network.NONE})
         except EngineError as error:
             await self.stop()
             raise BackendUnavailable(f"The container engine fails: {error}") from error

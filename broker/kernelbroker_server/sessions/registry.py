@@ -18,7 +18,7 @@ from kernelbroker.protocol.errors import (
     TooManyRequests,
     Unavailable,
 )
-from kernelbroker.protocol.messages import SessionOptions
+from kernelbroker.protocol.messages import ExecutionRequest, SessionOptions
 
 from ..pool.runner import Pool
 from ..telemetry.observer import ExecutionFacts, Observer
@@ -210,6 +210,7 @@ class Registry:
             self._executed,
             self._leased,
             self._replaced,
+            self._refused,
             self._policies,
             workspace,
             self.workspaces.measure,
@@ -264,6 +265,11 @@ class Registry:
             self.tenant.name, session.options.template, session.id, cause
         )
 
+    def _refused(self, session: Session, request: ExecutionRequest, why: str) -> None:
+        self._observer.execution_refused(
+            self.tenant.name, session.options.template, session.id, _sha256(request.code), why
+        )
+
     def _executed(self, session: Session, execution: Execution) -> None:
         result, request, total = execution.journal.result, execution.request, execution.age
         assert result is not None, "it has ended"
@@ -274,7 +280,7 @@ class Registry:
                 session_id=session.id,
                 execution_id=execution.id,
                 language=request.language,
-                code_sha256=hashlib.sha256(request.code.encode(errors="surrogatepass")).hexdigest(),
+                code_sha256=_sha256(request.code),
                 outcome=execution.outcome,
                 started_at=execution.accepted_at,
                 queued_s=total if execution.queued_s is None else execution.queued_s,
@@ -300,3 +306,7 @@ class Registry:
                 if at <= now:
                     self.close_soon(session, reason)
             await asyncio.sleep(_SWEEP_S)
+
+
+def _sha256(code: str) -> str:
+    return hashlib.sha256(code.encode(errors="surrogatepass")).hexdigest()

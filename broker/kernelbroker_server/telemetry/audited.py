@@ -45,6 +45,18 @@ class Audited(Observer):
             total_s=round(facts.total_s, 3),
         )
 
+    def execution_refused(
+        self, tenant: str, template: str, session_id: str, code_sha256: str, why: str
+    ) -> None:
+        self._audit.record(
+            "execution.refused",
+            tenant=tenant,
+            template=template,
+            session=session_id,
+            code_sha256=code_sha256,
+            reason=why,
+        )
+
     def sandbox_leased(
         self, tenant: str, template: str, session_id: str, sandbox_id: str, seconds: float
     ) -> None:

@@ -55,6 +55,11 @@ class Observer:
     def execution_ended(self, facts: ExecutionFacts) -> None:
         pass
 
+    def execution_refused(
+        self, tenant: str, template: str, session_id: str, code_sha256: str, why: str
+    ) -> None:
+        """A policy did not let code run, or not yet; `why` is the error's code."""
+
     def sandbox_leased(
         self, tenant: str, template: str, session_id: str, sandbox_id: str, seconds: float
     ) -> None:
@@ -86,6 +91,11 @@ class Observers(Observer):
 
     def execution_ended(self, facts: ExecutionFacts) -> None:
         self._tell("execution_ended", facts)
+
+    def execution_refused(
+        self, tenant: str, template: str, session_id: str, code_sha256: str, why: str
+    ) -> None:
+        self._tell("execution_refused", tenant, template, session_id, code_sha256, why)
 
     def sandbox_leased(
         self, tenant: str, template: str, session_id: str, sandbox_id: str, seconds: float
