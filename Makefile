@@ -55,7 +55,7 @@ docs: $(BROKER)/.dev ## Write docs/configuration.md anew from the settings
 	@$(BROKER)/bin/python docs/make_configuration.py
 
 bench: $(BROKER)/.dev $(KERNEL)/.made ## The figures that the README quotes
-	@for file in roundtrip lease stream files pool; do $(BROKER)/bin/python benchmarks/$$file.py || exit 1; done
+	@for file in roundtrip lease stream files tables pool; do $(BROKER)/bin/python benchmarks/$$file.py || exit 1; done
 
 lock: $(BROKER)/.dev ## Pin what both images are made of anew, each in its requirements.txt
 	$(BROKER)/bin/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \

@@ -35,8 +35,8 @@ async def measure(rounds: int) -> tuple[dict[str, list[float]], dict[str, tuple[
         async with our_broker() as broker, broker.session() as session:
             await session.files.write("small", b"x")
             processes = {
-                "broker": _largest("kernelbroker_server"),
-                "gateway": _largest("kernelbroker_kernel"),
+                "broker": largest("kernelbroker_server"),
+                "gateway": largest("kernelbroker_kernel"),
             }
             before = {name: peak_rss(pid) for name, pid in processes.items()}
             for round_number in range(rounds + 1):
@@ -81,7 +81,7 @@ async def _awaited(work: object) -> float:
     return perf_counter() - begin
 
 
-def _largest(module: str) -> int:
+def largest(module: str) -> int:
     """Of our descendants that run this module, the one with most memory: a jail's others have little."""
     found = []
     for pid in procfs.family(procfs.processes(), os.getpid()):

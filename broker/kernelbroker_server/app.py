@@ -30,6 +30,7 @@ from .config import (
     ConfigError,
     DockerSettings,
     LocalSettings,
+    PackageSettings,
     Settings,
     TemplateSettings,
     TlsSettings,
@@ -80,7 +81,10 @@ class Broker:
         self._audit = Audit(settings.audit_log)
         proxy = Proxy(self._audit, settings.egress.private_networks, resolve)
         self.backend = _backend(settings, proxy)
-        self._specs = [_spec(name, template) for name, template in settings.templates.items()]
+        self._specs = [
+            _spec(name, template, settings.packages)
+            for name, template in settings.templates.items()
+        ]
         self._metrics = Metrics(self._gauges)
         self._traces = tracing(os.environ, version("kernelbroker"))
         listening = (self._metrics, self._traces, Audited(self._audit))
@@ -343,7 +347,7 @@ def _own_directory(parent: Path, key: str) -> Path:
     return path
 
 
-def _spec(name: str, template: TemplateSettings) -> SandboxSpec:
+def _spec(name: str, template: TemplateSettings, packages: PackageSettings) -> SandboxSpec:
     return SandboxSpec(
         template=name,
         image=template.image,
@@ -359,6 +363,8 @@ def _spec(name: str, template: TemplateSettings) -> SandboxSpec:
         imports=template.imports,
         env=template.env,
         shared_data=template.shared_data,
+        wheels=packages.wheels,
+        index_url=packages.index_url,
         network=template.network,
         allow=template.allow,
     )

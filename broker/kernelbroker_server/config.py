@@ -180,6 +180,16 @@ class EgressSettings(_Section):
     10.1.2.0/24 for a package mirror; never those of anything that trusts who can reach it."""
 
 
+class PackageSettings(_Section):
+    """What sessions install packages from, besides what is in the image."""
+
+    index_url: str | None = None
+    """A package index in the place of PyPI. It is reached as the template's network allows, and seen by
+    user code, with whatever password it holds."""
+    wheels: Path | None = None
+    """A directory of wheels, seen read-only by every sandbox at /opt/wheels; needs no network."""
+
+
 class SessionSettings(_Section):
     idle_timeout: float = Field(default=1800, gt=0)
     """A session without executions for so long is closed."""
@@ -283,6 +293,7 @@ class Settings(BaseSettings):
     sandbox: SandboxSettings = SandboxSettings()
     local: LocalSettings = LocalSettings()
     docker: DockerSettings = DockerSettings()
+    packages: PackageSettings = PackageSettings()
     egress: EgressSettings = EgressSettings()
     sessions: SessionSettings = SessionSettings()
     limits: LimitSettings = LimitSettings()

@@ -31,7 +31,7 @@ _NO_LIMIT = 2**62
 """The broker limits what is uploaded; the sandbox's own limits hold in any case."""
 
 
-class _Handler(TokenAuthorizationMixin, RequestHandler):
+class Handler(TokenAuthorizationMixin, RequestHandler):
     """A path of the workspace, in bytes that need not be UTF-8."""
 
     def decode_argument(self, value: bytes, name: str | None = None) -> str:  # noqa: ARG002
@@ -64,7 +64,7 @@ class _Handler(TokenAuthorizationMixin, RequestHandler):
 
 
 @stream_request_body
-class File(_Handler):
+class File(Handler):
     """GET, PUT, DELETE; POST ?op=mkdir and ?op=move&to=PATH."""
 
     upload: workspace.Upload | None = None
@@ -175,7 +175,7 @@ class File(_Handler):
             left -= len(data)
 
 
-class Entries(_Handler):
+class Entries(Handler):
     """GET ?recursive=true: what is in a directory, or the entry of something else."""
 
     async def get(self, path: str) -> None:

@@ -13,11 +13,13 @@ from os import scandir
 from time import time_ns
 from typing import NamedTuple, TypedDict
 
+from .contract import PACKAGES
+
 MAX_ENTRIES = 1_000
 MAX_DEPTH = 8
 MAX_REPORTED = 200
-SHARED = "shared"
-"""The folder at the top of the workspace that belongs to all sessions."""
+PASSED_OVER = frozenset({"shared", PACKAGES})
+"""Folders at the top of the workspace: what belongs to all sessions, and what was installed."""
 CLOCK_SLACK_NS = 20_000_000
 """File times are taken from a clock that ticks every 1 to 10 ms, and so may lie before ours."""
 
@@ -61,7 +63,7 @@ def scan(root: str) -> Snapshot:
                     if entry.is_dir(follow_symlinks=False):
                         if path.count("/") + 1 >= MAX_DEPTH:
                             truncated = True
-                        elif path != SHARED:
+                        elif path not in PASSED_OVER:
                             folders.append(f"{path}/")
                     elif entry.is_file(follow_symlinks=False):
                         stat = entry.stat(follow_symlinks=False)

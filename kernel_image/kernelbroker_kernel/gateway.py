@@ -2,9 +2,9 @@
 
 It is the stock gateway but for five things: it can listen on a socket that it was handed (or on a
 unix socket), it starts our kernel class, it passes on output without the stock rate limits (which
-drop output silently), it serves the workspace's files, and it ends when its kernel or the broker ends.
-A kernel is never restarted in place: the broker replaces the whole sandbox, so that nothing of a dead
-kernel's (children, files in /tmp, memory) outlives it.
+drop output silently), it serves the workspace's files and the session's tables, and it ends when its
+kernel or the broker ends. A kernel is never restarted in place: the broker replaces the whole sandbox,
+so that nothing of a dead kernel's (children, files in /tmp, memory) outlives it.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from tornado.httpserver import HTTPServer
 from tornado.ioloop import IOLoop
 from tornado.netutil import bind_sockets, bind_unix_socket
 
+from . import export_server, file_server
 from .contract import (
     ALONE_S,
     DROPPED_MIME,
@@ -39,7 +40,6 @@ from .contract import (
     TOKEN_VARIABLE,
 )
 from .egress import Forwarder
-from .file_server import ROUTES
 
 DRAIN_QUIET_S = 0.05
 """How long a dead kernel's last messages may take from its sockets to ours (they are local)."""
@@ -162,7 +162,7 @@ class Gateway(KernelGatewayApp):
     forwarder: Forwarder | None = None
 
     def init_http_server(self) -> None:
-        self.web_app.add_handlers(".*", ROUTES)
+        self.web_app.add_handlers(".*", [*file_server.ROUTES, *export_server.ROUTES])
         self.http_server = HTTPServer(self.web_app, chunk_size=READ_BYTES)
         self.http_server.add_sockets(self.sockets)
 

@@ -17,7 +17,7 @@ from typing import Any
 from IPython.core.error import InputRejected
 from IPython.core.getipython import get_ipython
 
-from . import environment, variables
+from . import environment, package_path, variables
 from .contract import METADATA_KEY, SUMMARY_MIME
 from .environment import WORKSPACE
 from .files import Snapshot, changes, scan
@@ -123,6 +123,7 @@ class Helper:
             if self._execution.request_id == request_id:
                 return  # a cell that the user's cell runs
             self._execution.override.undo()  # its end was lost to an interrupt
+        package_path.refresh()
         asked = asked_for(shell)
         override = environment.Override(asked.get("cwd"), asked.get("env"))
         self._execution = execution = _Execution(

@@ -22,7 +22,7 @@ from ipykernel.zmqshell import ZMQInteractiveShell
 from jupyter_client.jsonutil import json_clean, json_default
 from traitlets import List, Type, Unicode
 
-from . import fonts
+from . import fonts, package_path
 from .streams import Stream
 
 _encoder = json.JSONEncoder(default=json_default, allow_nan=False)
@@ -123,6 +123,7 @@ class KernelApp(IPKernelApp):
         for name in self.imports:
             importlib.import_module(name)
         fonts.install()
+        package_path.add_to_path()
         super().init_code()
         try:
             raise LookupError

@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 from contextlib import suppress
+from typing import Any
 
 from .foreign import ForeignError
 from .helper import Helper
@@ -35,7 +36,7 @@ def run(helper: Helper, code: str, _name: str | None) -> None:
     try:
         status = process.wait()
     except BaseException:
-        _end(process)
+        end(process)
         raise
     helper.exit_code = status if status >= 0 else 128 - status
     if status < 0:
@@ -45,8 +46,8 @@ def run(helper: Helper, code: str, _name: str | None) -> None:
         raise ForeignError("ExitStatus", f"the shell exited with status {status}")
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
-    """Interrupt the shell and all that it runs, then kill what is left."""
+def end(process: subprocess.Popen[Any]) -> None:
+    """Interrupt a process, the first of its group, and all that it runs; then kill what is left."""
     for number, patience in ((signal.SIGINT, _GRACE_S), (signal.SIGKILL, None)):
         with suppress(ProcessLookupError):
             os.killpg(process.pid, number)

@@ -17,32 +17,38 @@ import inspect
 from collections.abc import AsyncGenerator
 from contextlib import aclosing, suppress
 from types import TracebackType
-from typing import Any, Unpack, cast
+from typing import TYPE_CHECKING, Any, Literal, Unpack, cast, overload
 from urllib.parse import quote
 from uuid import uuid4
 
 import msgspec
 
-from . import discovery, rest
+from . import arrow, discovery, rest
 from .channel import Channel
 from .dial import CLOSE_TIMEOUT
 from .files import Files
 from .options import Callback, ExecutionOptions, RunOptions
 from .protocol import events
-from .protocol.codec import encode
-from .protocol.errors import KernelBrokerError, SessionGone
+from .protocol.codec import decode_as, decode_incoming, encode
+from .protocol.errors import ConnectionLost, KernelBrokerError, ProtocolError, SessionGone
 from .protocol.findings import Assessment, Language
 from .protocol.messages import (
     AssessmentRequest,
     Execute,
+    InstallRequest,
     Interrupt,
     Open,
     Restart,
     SessionInfo,
     Stdin,
+    VariableList,
     WorkspaceInfo,
 )
 from .results import Collector, ExecutionResult
+from .transfer import Transfer
+
+if TYPE_CHECKING:
+    import pandas
 
 _CALLBACKS: dict[str, type[events.Event]] = {
     "on_stdout": events.Stdout,
@@ -51,6 +57,12 @@ _CALLBACKS: dict[str, type[events.Event]] = {
     "on_display": events.Display,
     "on_input": events.Input,
 }
+
+
+_INSTALL_S = 900.0
+"""How long an installation may wait for its turn, or be silent."""
+_TURN_S = 30.0
+"""How long the broker lets a call wait for the session's cells."""
 
 
 def connect(url: str | None = None, token: str | None = None, timeout: float = 30.0) -> Broker:
@@ -286,6 +298,98 @@ class Session:
     async def stdin(self, execution_id: str, value: str) -> None:
         """Answer an `input` event."""
         await (await self._opened()).operate(Stdin(execution_id=execution_id, value=value))
+
+    async def variables(self) -> list[events.Variable]:
+        """What the session holds, when the cells before have ended; the newest 100, oldest first."""
+        await self._opened()
+        path = f"/api/v1/sessions/{self.session_id}/variables"
+        async with Transfer(
+            self._broker._address, "GET", path, self._broker._timeout + _TURN_S
+        ) as transfer:
+            await transfer.begin()
+            await transfer.answer()
+            body = b""
+            while piece := await transfer.read():
+                body += piece
+        try:
+            return decode_as(body, VariableList).variables
+        except ProtocolError as exc:
+            raise self._broker._address.unreachable(exc) from exc
+
+    @overload
+    async def table(self, name: str, as_: Literal["pandas"] = "pandas") -> pandas.DataFrame: ...
+    @overload
+    async def table(self, name: str, as_: Literal["arrow", "polars"]) -> Any: ...
+    async def table(self, name: str, as_: Literal["pandas", "arrow", "polars"] = "pandas") -> Any:
+        """A table of the session's, whole and exact, when the cells before have ended.
+
+        A pandas DataFrame comes as it is, with its index, dtypes and labels; what cannot is refused. A
+        table of polars, pyarrow or another library with Arrow's interface comes as pandas has it, or
+        with `as_` as a pyarrow Table or a polars DataFrame.
+
+        Raises:
+            NotFound, Conflict: there is no such variable; it is no table; Arrow has no type for it.
+            RequestError, ConnectionLost, SessionGone: as the other calls.
+            ImportError: pyarrow (or pandas, polars) is not installed here.
+        """
+        await asyncio.to_thread(arrow.expect, as_)
+        await self._opened()
+        path = f"/api/v1/sessions/{self.session_id}/variables/{quote(name, safe='')}"
+        timeout = self._broker._timeout + _TURN_S
+        async with Transfer(self._broker._address, "GET", path, timeout) as transfer:
+            return await arrow.receive(transfer, as_)
+
+    async def install(
+        self,
+        *packages: str,
+        timeout: float | None = None,
+        on_stdout: Callback | None = None,
+        on_stderr: Callback | None = None,
+    ) -> ExecutionResult:
+        """Install packages, such as `"name"` or `"name>=1.2"`, for this session alone.
+
+        They can be imported at once, and stay, with the session's files, when its kernel is replaced.
+        The callbacks get the installer's output as it comes. An installation that fails is a result, as
+        with `run`.
+
+        Args:
+            timeout: seconds until it is interrupted; by default the longest that the broker allows.
+
+        Raises:
+            BadRequest: something is not a name with versions.
+            Conflict: the broker has nothing to install from.
+            RequestError, ConnectionLost, SessionGone: as the other calls.
+        """
+        await self._opened()
+        address = self._broker._address
+        body = encode(InstallRequest(packages=list(packages), timeout=timeout))
+        path = f"/api/v1/sessions/{self.session_id}/packages"
+        callbacks = {events.Stdout: on_stdout, events.Stderr: on_stderr}
+        collector, line = Collector(), b""
+        async with Transfer(address, "POST", path, _INSTALL_S) as transfer:
+            await transfer.begin(
+                {
+                    "Content-Length": str(len(body)),
+                    "Content-Type": "application/json",
+                    "Accept": "application/x-ndjson",
+                }
+            )
+            await transfer.send(body)
+            await transfer.answer()
+            while piece := await transfer.read_available():
+                *lines, line = (line + piece).split(b"\n")
+                for text in lines:
+                    event = decode_incoming(text)
+                    if not isinstance(event, events.Event):
+                        continue
+                    output = collector.add(event)
+                    if callback := callbacks.get(type(event)):
+                        answer = callback(output)
+                        if inspect.isawaitable(answer):
+                            await answer
+                    if isinstance(event, events.Result):
+                        return collector.result()
+        raise ConnectionLost("the connection broke off before the installation had ended")
 
     async def interrupt(self) -> None:
         """Raise KeyboardInterrupt in the running cell; the state stays."""

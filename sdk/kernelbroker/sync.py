@@ -17,15 +17,18 @@ from __future__ import annotations
 from collections.abc import Generator
 from os import PathLike
 from types import TracebackType
-from typing import IO, Any, Unpack, cast
+from typing import IO, TYPE_CHECKING, Any, Literal, Unpack, cast, overload
 
 from . import aio, files
-from .options import ExecutionOptions, RunOptions
+from .options import Callback, ExecutionOptions, RunOptions
 from .portal import Portal, in_caller
 from .protocol import events
 from .protocol.findings import Assessment, Language
 from .protocol.messages import SessionInfo, WorkspaceInfo
 from .results import ExecutionResult
+
+if TYPE_CHECKING:
+    import pandas
 
 
 def connect(url: str | None = None, token: str | None = None, timeout: float = 30.0) -> Broker:
@@ -149,6 +152,32 @@ class Session:
 
     def stdin(self, execution_id: str, value: str) -> None:
         self._portal.call(self._aio.stdin(execution_id, value))
+
+    def variables(self) -> list[events.Variable]:
+        return self._portal.call(self._aio.variables())
+
+    @overload
+    def table(self, name: str, as_: Literal["pandas"] = "pandas") -> pandas.DataFrame: ...
+    @overload
+    def table(self, name: str, as_: Literal["arrow", "polars"]) -> Any: ...
+    def table(self, name: str, as_: Literal["pandas", "arrow", "polars"] = "pandas") -> Any:
+        return self._portal.call(self._aio.table(name, as_))
+
+    def install(
+        self,
+        *packages: str,
+        timeout: float | None = None,
+        on_stdout: Callback | None = None,
+        on_stderr: Callback | None = None,
+    ) -> ExecutionResult:
+        return self._portal.call(
+            self._aio.install(
+                *packages,
+                timeout=timeout,
+                on_stdout=on_stdout and in_caller(on_stdout),
+                on_stderr=on_stderr and in_caller(on_stderr),
+            )
+        )
 
     def interrupt(self) -> None:
         self._portal.call(self._aio.interrupt())

@@ -8,7 +8,7 @@ from . import notebook
 from .protocol import events
 
 if TYPE_CHECKING:
-    import pandas  # type: ignore[import-untyped]
+    import pandas
 
 
 class DataFrameInfo(events.DataFrame):

@@ -145,6 +145,21 @@ class Transfer:
             await self._in_thread(lambda: file.write(buffer[:size]))
         return size
 
+    async def read_available(self) -> bytes:
+        """The same, without waiting for more than something."""
+        return await self._read(lambda response: response.read1(CHUNK))
+
+    async def read_into(self, buffer: memoryview) -> int:
+        """Fill the buffer with what comes; returns how much that was, less only where it ended."""
+
+        def fill(response: http.client.HTTPResponse) -> int:
+            done = 0
+            while done < len(buffer) and (size := response.readinto(buffer[done:])):
+                done += size
+            return done
+
+        return await self._read(fill)
+
     async def _read(self, use: Callable[[http.client.HTTPResponse], T]) -> T:
         response = self._response
         assert response is not None, "`answer` comes first"

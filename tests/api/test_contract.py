@@ -6,12 +6,14 @@ import asyncio
 import sys
 from pathlib import Path
 
+from kernelbroker_kernel import contract
 from kernelbroker_server.api.contract import methods_of
 from kernelbroker_server.api.routes import ROUTES
 from kernelbroker_server.api.websocket import SessionSocket
 from kernelbroker_server.pool.state import PoolLimits
 
 from tests.support.backend import FakeBackend
+from tests.support.gateway import Cell
 from tests.support.http import TOKEN, Api, serving
 from tests.support.world import world
 
@@ -43,8 +45,17 @@ async def test_the_wrong_method(api: Api) -> None:
     assert answer.headers["allow"] == "GET, DELETE, PATCH"
 
 
+async def no_variables(cell: Cell) -> None:
+    """The errands of a session that holds nothing."""
+    answer: dict[str, object] = {"variables": [], "dropped": 0}
+    if "export" in cell.metadata[contract.METADATA_KEY]:
+        answer = {"refused": {"code": "not_found", "message": "there is no such variable"}}
+    cell.display({contract.ERRAND_MIME: answer})
+
+
 async def test_schemathesis(backend: FakeBackend, tmp_path: Path) -> None:
     """Whatever is sent, valid or not, the answers are those that the document promises."""
+    backend.scripts[contract.ERRAND_CODE] = no_variables
     config = tmp_path / "schemathesis.toml"
     config.write_text(_CONFIG)
     options = {"config-file": config}

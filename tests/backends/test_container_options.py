@@ -56,11 +56,14 @@ def test_limits() -> None:
 
 def test_mounts() -> None:
     """Only the workspace can be written to; no directory of sockets is mounted."""
-    mounts = options(SandboxSpec(shared_data=Path("/srv/shared")))["HostConfig"]["Mounts"]
+    mounts = options(SandboxSpec(shared_data=Path("/srv/shared"), wheels=Path("/srv/wheels")))[
+        "HostConfig"
+    ]["Mounts"]
     assert [(mount["Source"], mount["Target"], mount["ReadOnly"]) for mount in mounts] == [
         ("/data/one", "/data", False),
         ("/run/one.give", "/run/kernelbroker.handover", True),
         ("/srv/shared", "/data/shared", True),
+        ("/srv/wheels", "/opt/wheels", True),
     ]
 
 

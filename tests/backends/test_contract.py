@@ -168,6 +168,18 @@ result = [open('/data/shared/table').read(), attempt(open, '/data/shared/table',
     assert await ask(sandbox, source) == ["1,2", "EROFS", "EBUSY"]
 
 
+async def test_wheels(backend: Backend, tmp_path: Path) -> None:
+    """The operator's wheels are seen, under the path that a variable tells, and cannot be changed."""
+    tmp_path.chmod(0o755)  # sandboxes are users of their own
+    (tmp_path / "made.whl").write_text("wheel")
+    (tmp_path / "made.whl").chmod(0o666)
+    sandbox = await backend.launch("one", SandboxSpec(wheels=tmp_path))
+    source = """
+path = os.environ["KERNELBROKER_WHEELS"] + "/made.whl"
+result = [open(path).read(), attempt(open, path, 'a')]"""
+    assert await ask(sandbox, source) == ["wheel", "EROFS"]
+
+
 async def test_imports_are_handed_on(backend: Backend) -> None:
     """The gateway is told which modules to load."""
     sandbox = await backend.launch("one", SandboxSpec(imports=("numpy", "pandas")))

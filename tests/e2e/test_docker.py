@@ -1,7 +1,5 @@
 """A whole broker whose sandboxes are containers, as a client over REST sees it."""
 
-# ruff: noqa: ASYNC240 - a test may block its own loop
-
 from __future__ import annotations
 
 import base64
@@ -14,11 +12,12 @@ from typing import Any
 import pytest
 import pytest_asyncio
 from kernelbroker_server.app import Broker
-from kernelbroker_server.config import DockerSettings, Settings
+from kernelbroker_server.config import DockerSettings, PackageSettings, Settings
 from tornado.simple_httpclient import SimpleAsyncHTTPClient
 
 from tests.backends.probes import IMAGE, containers_of, needs_docker
 from tests.e2e.support import KEPT
+from tests.support.wheels import make_wheel
 
 pytestmark = [pytest.mark.sandbox, needs_docker]
 
@@ -56,7 +55,9 @@ class Client:
 @pytest_asyncio.fixture
 async def client() -> AsyncIterator[Client]:
     with tempfile.TemporaryDirectory(prefix="kb-") as directory:
-        data, run = Path(directory, "data"), Path(directory, "run")
+        data, run, wheels = (Path(directory, name) for name in ("data", "run", "wheels"))
+        wheels.mkdir(mode=0o755)
+        make_wheel(wheels, "firstmade", "1.0")
         settings = Settings(
             port=0,
             backend="docker",
@@ -64,6 +65,7 @@ async def client() -> AsyncIterator[Client]:
             # Tables, as in a file: what templates take over from them.
             pool={"min_size": 1, "max_size": 2, "acquire_timeout": DEADLINE_S},  # type: ignore[arg-type]
             sandbox={"memory": "600MiB"},  # type: ignore[arg-type]
+            packages=PackageSettings(wheels=wheels),
         )
         broker = Broker(settings)
         await broker.start()
@@ -107,3 +109,17 @@ async def test_a_session_in_a_container(client: Client) -> None:
     fresh = (await client.run("y"))["result"]
     assert fresh["error"] == "NameError: name 'y' is not defined"
     await client.call("DELETE", "/api/v1/sessions/one")
+
+
+async def test_tables_and_packages(client: Client) -> None:
+    """A container sends whole tables, and installs wheels that stay when its kernel is replaced."""
+    await client.run("import pandas as pd; df = pd.DataFrame({'a': [1, 2]})")
+    path = "/api/v1/sessions/one"
+    assert await client.call("GET", f"{path}/variables/df?format=json") == [{"a": 1}, {"a": 2}]
+    variables = (await client.call("GET", f"{path}/variables"))["variables"]
+    assert variables == [{"name": "df", "type": "DataFrame", "shape": [2, 1]}]
+    installed = await client.call("POST", f"{path}/packages", {"packages": ["firstmade"]})
+    assert installed["result"]["success"], installed
+    await client.call("POST", f"{path}/restart", {})
+    imported = await client.run("import firstmade; v = firstmade.VERSION", result_var="v")
+    assert imported["result"]["return_value"] == "1.0", imported

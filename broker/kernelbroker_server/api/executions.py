@@ -13,9 +13,11 @@ from kernelbroker.protocol.messages import (
     ExecutionList,
     ExecutionRequest,
     Identifier,
+    InstallRequest,
     SessionOptions,
 )
 
+from ..sessions import packages
 from ..sessions.execution import Execution
 from ..sessions.session import Session
 from . import forms
@@ -162,6 +164,18 @@ class SessionExec(Exec):
     async def post(self, session_id: str) -> None:  # type: ignore[override]
         """Run a cell in a session that is open."""
         await self.run(session_id)
+
+
+class Packages(StreamingHandler):
+    @operation({200: _OUTPUT}, body=InstallRequest)
+    async def post(self, session_id: str) -> None:
+        """Install packages for a session, as an execution: its output is the installer's.
+
+        `Accept` chooses the answer's form, as where a cell is run.
+        """
+        execution = packages.install(self.registry.get(session_id), self.body_as(InstallRequest))
+        async with self.until_disconnected():
+            await self.answer(execution, 0, forms.TAGS)
 
 
 class Executions(ApiHandler):

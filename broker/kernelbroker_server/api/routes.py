@@ -9,7 +9,7 @@ import msgspec
 from kernelbroker.protocol.messages import Identifier
 from tornado.web import Application, RequestHandler
 
-from . import executions, files, risk, sessions, status, workspaces
+from . import executions, files, risk, sessions, status, tables, workspaces
 from .base import MAX_BODY_BYTES, Service, UnknownPath
 from .contract import document
 from .websocket import SessionSocket
@@ -21,6 +21,7 @@ _PATTERNS = {
     "execution_id": "[A-Za-z0-9_.-]{1,64}",
     "workspace": "[A-Za-z0-9_.-]{1,64}",
     "path": ".*",
+    "name": "[^/]*",
 }
 """What may stand for each name in braces; what it must be, the handlers see to."""
 _TYPES = {
@@ -28,6 +29,7 @@ _TYPES = {
     "execution_id": Annotated[Identifier, msgspec.Meta(description="of the execution")],
     "workspace": Annotated[Identifier, msgspec.Meta(description="its name")],
     "path": Annotated[str, msgspec.Meta(description="in the workspace, relative to /data")],
+    "name": Annotated[str, msgspec.Meta(description="of the variable")],
 }
 _PING_INTERVAL_S = 20
 
@@ -44,6 +46,9 @@ ROUTES: list[tuple[str, type[RequestHandler]]] = [
     (f"{_ONE}/executions/{{execution_id}}/events", executions.ExecutionEvents),
     (f"{_ONE}/files", files.Files),
     (f"{_ONE}/files/{{path}}", files.OneFile),
+    (f"{_ONE}/packages", executions.Packages),
+    (f"{_ONE}/variables", tables.Variables),
+    (f"{_ONE}/variables/{{name}}", tables.OneVariable),
     (f"{_PREFIX}/workspaces", workspaces.Workspaces),
     (f"{_PREFIX}/workspaces/{{workspace}}", workspaces.OneWorkspace),
     (f"{_PREFIX}/pool/status", status.Pools),

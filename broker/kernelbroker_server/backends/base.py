@@ -79,6 +79,10 @@ class SandboxSpec:
     """Modules that the kernel has loaded when the sandbox counts as warm."""
     shared_data: Path | None = None
     """A host directory, seen read-only at /data/shared."""
+    wheels: Path | None = None
+    """A host directory of wheels that sessions may install, seen read-only at /opt/wheels."""
+    index_url: str | None = None
+    """Where packages are installed from, as far as the network allows; PyPI if None."""
 
 
 class EndCause(enum.StrEnum):

@@ -15,7 +15,7 @@ from typing import Any
 from kernelbroker_kernel.contract import TOKEN_VARIABLE, WORKSPACE
 
 from .base import Limits, SandboxSpec
-from .inside import HOME, TMP, WAY_OUT, environment, gateway_argv, max_file_bytes
+from .inside import HOME, TMP, WAY_OUT, WHEELS, environment, gateway_argv, max_file_bytes
 from .internal_network import NO_RESOLVER, PORT
 
 LABEL_BROKER = "kernelbroker.broker"
@@ -130,6 +130,8 @@ def _files(spec: SandboxSpec, place: Place) -> dict[str, Any]:
         mounts.append(_bind(place.way_out, str(WAY_OUT), read_only=True))
     if spec.shared_data is not None:
         mounts.append(_bind(spec.shared_data, f"{WORKSPACE}/shared", read_only=True))
+    if spec.wheels is not None:
+        mounts.append(_bind(spec.wheels, str(WHEELS), read_only=True))
     # Programs may be run: what a package's installer builds in /tmp has to be. The mode is no more than
     # a wish: where the image has a directory of that name, runc takes that one's.
     options = f"rw,exec,nosuid,nodev,mode=1777,size={size}"

@@ -12,6 +12,7 @@ from .base import Limits, Network, SandboxSpec
 HOME = Path("/home/sandbox")
 TMP = Path("/tmp")
 LIBRARY = Path("/opt/kernelbroker/lib")
+WHEELS = Path("/opt/wheels")
 ENVIRONMENT = Path("/opt/kernelbroker/env")
 WAY_OUT = Path("/run/kernelbroker.egress")
 """Where the broker's proxy listens, in a sandbox that may use it; nobody inside can replace it."""
@@ -44,7 +45,9 @@ def gateway_argv(
     return [str(python), *command, *listen, *imports, *egress]
 
 
-def environment(spec: SandboxSpec, *, home: Path, tmp: Path, workspace: Path) -> dict[str, str]:
+def environment(
+    spec: SandboxSpec, *, home: Path, tmp: Path, workspace: Path, wheels: Path | None = WHEELS
+) -> dict[str, str]:
     """Environment variables; nothing comes from the broker's own. How Python is found is not here."""
     threads = str(max(1, int(spec.limits.cpus)))
     return {
@@ -61,6 +64,7 @@ def environment(spec: SandboxSpec, *, home: Path, tmp: Path, workspace: Path) ->
         "OPENBLAS_NUM_THREADS": threads,
         "MKL_NUM_THREADS": threads,
         "KERNELBROKER_WORKSPACE": str(workspace),
+        **({} if spec.wheels is None else {"KERNELBROKER_WHEELS": str(wheels)}),
         **(_PROXY if spec.network is Network.ALLOWLIST else {}),
         **spec.env,
     }

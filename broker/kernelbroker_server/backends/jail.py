@@ -15,7 +15,17 @@ from kernelbroker_kernel.contract import WORKSPACE
 
 from .base import Limits, SandboxSpec
 from .host import Host
-from .inside import ENVIRONMENT, HOME, LIBRARY, TMP, UID, WAY_OUT, environment, python_environment
+from .inside import (
+    ENVIRONMENT,
+    HOME,
+    LIBRARY,
+    TMP,
+    UID,
+    WAY_OUT,
+    WHEELS,
+    environment,
+    python_environment,
+)
 
 _UNLESS_ORPHANED = ("sh", "-c", 'echo && exec "$@"', "sh")
 """Runs the rest if somebody still reads its output. A jail dies with the broker, but bubblewrap sees
@@ -81,6 +91,7 @@ def jail_argv(
         *_memory(spec.limits),
         *_python(host),
         *_workspace(workspace, spec.shared_data),
+        *([] if spec.wheels is None else _read_only(spec.wheels, WHEELS)),
         *([] if way_out is None else _read_only(way_out, WAY_OUT)),
         # The tree itself is a tmpfs without a bound, and an ordinary user's jail would own it.
         *("--remount-ro", "/", "--remount-ro", "/dev"),

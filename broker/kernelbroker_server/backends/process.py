@@ -76,7 +76,7 @@ async def start(
     """
     python, home, workspace = host.python, directory / "home", directory / "workspace"
     variables = python_environment(python, library) | environment(
-        spec, home=home, tmp=home, workspace=workspace
+        spec, home=home, tmp=home, workspace=workspace, wheels=spec.wheels
     )
     argv = [str(python), "-I", "-S", "-c", _DIE_WITH_PARENT, str(os.getpid())]
     child = Child(

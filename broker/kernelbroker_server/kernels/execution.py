@@ -9,6 +9,8 @@ a message that is not of the shape its type asks for is dropped, and all that is
 from __future__ import annotations
 
 import enum
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, TypeVar
 
@@ -51,6 +53,21 @@ class Phase(enum.Enum):
     SENT = "sent"
     STARTED = "started"
     ENDED = "ended"
+
+
+@dataclass(frozen=True, slots=True)
+class Errand:
+    """A cell of ours in the place of a user's: constant code, and what it is to do.
+
+    Attributes:
+        silent: it leaves no trace in the kernel's history.
+        on_answer: called with what it publishes as `contract.ERRAND_MIME`; of any form.
+    """
+
+    code: str
+    asked: Mapping[str, Any]
+    silent: bool = True
+    on_answer: Callable[[Any], None] = lambda _: None
 
 
 class _Clear(msgspec.Struct):
@@ -100,12 +117,18 @@ class CellExecution:
     """
 
     def __init__(
-        self, request: ExecutionRequest, limits: OutputLimits, *, allow_stdin: bool = False
+        self,
+        request: ExecutionRequest,
+        limits: OutputLimits,
+        *,
+        allow_stdin: bool = False,
+        errand: Errand | None = None,
     ) -> None:
         self.phase = Phase.SENT
         self._limits = limits
         self._outputs = Outputs(limits)
-        self._cell = _cell(request, limits, allow_stdin)
+        self._errand = errand
+        self._cell = _cell(request, limits, allow_stdin, errand)
         self._report_cell = _report_cell(request) if request.result_var else None
         self.outgoing = [self._cell, *([self._report_cell] if self._report_cell else [])]
         self._awaited = {
@@ -248,6 +271,9 @@ class CellExecution:
             if message.weight <= _HELPER_BYTES:
                 self._summary = _convert(content.data[contract.SUMMARY_MIME], _Summary)
             return []
+        if self._errand is not None and contract.ERRAND_MIME in content.data:
+            self._errand.on_answer(content.data[contract.ERRAND_MIME])
+            return []
         update = kind == "update_display_data"
         return self._outputs.display(content, message.weight, update=update)
 
@@ -296,7 +322,9 @@ class CellExecution:
         return truncated if truncated != Truncated() else None
 
 
-def _cell(request: ExecutionRequest, limits: OutputLimits, allow_stdin: bool) -> Outgoing:
+def _cell(
+    request: ExecutionRequest, limits: OutputLimits, allow_stdin: bool, errand: Errand | None
+) -> Outgoing:
     asked: dict[str, Any] = {
         "on_error": request.on_error,
         "max_variables": limits.max_variables,
@@ -305,6 +333,8 @@ def _cell(request: ExecutionRequest, limits: OutputLimits, allow_stdin: bool) ->
     if request.cwd is not None:
         asked["cwd"] = request.cwd
     code = request.code
+    if errand is not None:
+        return execute_request(errand.code, {**asked, **errand.asked}, silent=errand.silent)
     if request.language != "python":
         asked["foreign"] = {
             "language": request.language,

@@ -20,8 +20,8 @@ import h11
 
 from .endpoint import Endpoint, TcpEndpoint, UnixEndpoint
 
-CHUNK_BYTES = 256 * 1024
-"""Read at once; a unix socket holds no more."""
+CHUNK_BYTES = 512 * 1024
+"""Read at once; of what the gateway sends, a unix socket holds half as much."""
 _HEAD_BYTES = 64 * 1024
 _HEAD_TIMEOUT_S = 120.0
 """How long the gateway may take to do what it was asked, and answer."""

@@ -20,7 +20,7 @@ from kernelbroker.protocol.messages import ExecutionRequest
 
 from ..backends.base import EndCause
 from ..kernels.client import ChannelClosed
-from ..kernels.execution import CellExecution, Phase
+from ..kernels.execution import CellExecution, Errand, Phase
 from ..kernels.framing import Incoming, Outgoing
 from ..kernels.outputs import OutputLimits
 from ..kernels.redaction import Redactor
@@ -57,6 +57,8 @@ class Execution:
     The values of `secrets`, and of the request's own, are masked in all that it brings.
 
     Attributes:
+        begun: set when it runs, or has ended without.
+        is_silent: an errand of the broker's, which the session's user does not see.
         queued_s: seconds from accepted to taken by the kernel, or to its end where none took it.
     """
 
@@ -71,6 +73,7 @@ class Execution:
         secrets: Iterable[str] = (),
         findings: Sequence[Finding] = (),
         on_done: Callable[[Execution], None] = lambda _: None,
+        errand: Errand | None = None,
     ) -> None:
         self.id = execution_id
         self.findings = list(findings)
@@ -83,7 +86,9 @@ class Execution:
         self._accepted = time.monotonic()
         self._on_done = on_done
         self._redactor = Redactor([*secrets, *request.secrets.values()])
-        self._cell = CellExecution(request, limits, allow_stdin=allow_stdin)
+        self._cell = CellExecution(request, limits, allow_stdin=allow_stdin, errand=errand)
+        self.begun = asyncio.Event()
+        self.is_silent = errand is not None and errand.silent
         self._running_on: WarmSandbox | None = None
         self._state_lost = False
         self._pending: Result | None = None
@@ -156,6 +161,7 @@ class Execution:
         """
         self._running_on = warm
         self._state_lost = state_lost
+        self.begun.set()
         finished: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
         def on_message(message: Incoming) -> None:
@@ -243,6 +249,7 @@ class Execution:
         for clean in self._redactor.events(event):
             self.journal.append(clean)
         if self.journal.result is not None:
+            self.begun.set()
             self._on_done(self)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:

@@ -26,6 +26,8 @@ class Lease:
 
     Attributes:
         replaced: how often the sandbox was replaced.
+        timeout: seconds that an acquisition may take.
+        spec: what its sandboxes are made by.
         state_lost: it was, and no execution has told yet.
     """
 
@@ -42,6 +44,8 @@ class Lease:
         self.replaced = 0
         self.state_lost = False
         self._pool = pool
+        self.timeout = pool.acquire_timeout
+        self.spec = pool.spec
         self._options = options
         self._on_lease = on_lease
         self._on_replace = on_replace
@@ -107,7 +111,7 @@ class Lease:
             self._pool.release(warm)
 
     async def _acquire(self, *, urgent: bool) -> WarmSandbox:
-        timeout, asked_at = self._pool.acquire_timeout, time.monotonic()
+        timeout, asked_at = self.timeout, time.monotonic()
         try:
             warm = await self._pool.acquire(timeout=timeout, urgent=urgent)
         except PoolFull:

@@ -28,8 +28,10 @@ from kernelbroker.protocol.errors import (
 from kernelbroker.protocol.findings import Assessment
 from kernelbroker.protocol.messages import ExecutionRequest, SessionOptions
 
+from ..backends.base import SandboxSpec
 from ..backends.usage import Usage
 from ..kernels.client import KernelClient
+from ..kernels.execution import Errand
 from ..kernels.outputs import OutputLimits
 from ..pool.runner import Pool
 from ..telemetry.logs import bound
@@ -183,6 +185,16 @@ class Session:
         return SessionState.BUSY if busy else SessionState.IDLE
 
     @property
+    def spec(self) -> SandboxSpec:
+        """What its sandboxes are made by."""
+        return self._lease.spec
+
+    @property
+    def patience(self) -> float:
+        """Seconds that something may wait for its turn in this session."""
+        return self._lease.timeout
+
+    @property
     def restarts(self) -> int:
         """How often its kernel was replaced."""
         return self._lease.replaced
@@ -219,9 +231,12 @@ class Session:
         *,
         allow_stdin: bool = False,
         assessment: Assessment | None = None,
+        errand: Errand | None = None,
     ) -> Execution:
-        """Queue a cell. The same request under the same id is the same execution, not a second one,
-        and needs no second confirmation.
+        """Queue a cell, or an errand in its place.
+
+        The same request under the same id is the same execution, not a second one, and needs no second
+        confirmation.
 
         Raises:
             BadRequest, TooManyRequests, Conflict, SessionGone.
@@ -254,19 +269,49 @@ class Session:
             secrets=self.options.secrets.values(),
             findings=findings,
             on_done=lambda execution: self._on_executed(self, execution),
+            errand=errand,
         )
         execution.ids = {**execution.ids, "session_id": self.id, "execution_id": execution.id}
+        self._enqueue(execution)
         self.executions[execution.id] = execution
-        self._queue.append(execution)
         self._forget_old()
-        self.active_at = time.time()
-        self._wake.set()
         for watcher in self._watchers:
             if watcher.qsize() < _WATCHER_LAG:
                 watcher.put_nowait(execution)
             elif watcher.qsize() == _WATCHER_LAG:
                 watcher.put_nowait(None)
         return execution
+
+    def run_errand(self, errand: Errand) -> Execution:
+        """Queue a cell of the broker's own, which is in no list; the caller's next duty is `withdraw`.
+
+        Raises:
+            TooManyRequests, Unavailable, SessionGone.
+        """
+        self._expect_open()
+        execution = Execution(
+            self._door.new_id(),
+            ExecutionRequest(code=""),
+            self.limits.max_timeout,
+            self.limits.output,
+            errand=errand,
+        )
+        self._door.enter()
+        self._enqueue(execution)
+        return execution
+
+    def withdraw(self, errand: Execution) -> None:
+        """Take an errand out of the line, or interrupt it; does nothing to one that has ended."""
+        if errand in self._queue:
+            self._queue.remove(errand)
+            self._door.leave()
+        errand.reject("Interrupted", "nobody waits for it any more", cause="interrupted")
+        errand.interrupt()
+
+    def _enqueue(self, execution: Execution) -> None:
+        self._queue.append(execution)
+        self.active_at = time.time()
+        self._wake.set()
 
     def execution(self, execution_id: str) -> Execution:
         """Raises NotFound where it is not known, or not remembered any more."""
@@ -403,7 +448,8 @@ class Session:
                 self._visits.end(None)  # not only when the cell has ended
                 if execution.state is ExecutionState.DONE:  # interrupted while it waited
                     return
-                state_lost, lease.state_lost = lease.state_lost, False
+                state_lost = lease.state_lost
+                lease.state_lost = state_lost and execution.is_silent  # the next one tells
                 self._watch.begin()
                 with bound(**execution.ids):
                     usable = await execution.run(
@@ -428,7 +474,7 @@ class Session:
         if not usable and self.closed_reason is None:
             with contextlib.suppress(RequestError):
                 await lease.replace(execution.outcome)
-            lease.state_lost = False  # that execution's own result said so
+            lease.state_lost = execution.is_silent  # else that execution's own result said so
 
     async def _restart(self, restarting: asyncio.Future[None]) -> None:
         try:

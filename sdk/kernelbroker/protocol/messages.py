@@ -15,6 +15,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 import msgspec
 
+from .events import Variable
 from .findings import Finding, Language
 
 Identifier: TypeAlias = Annotated[
@@ -89,6 +90,19 @@ class AssessmentRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True
 
     code: str
     language: Language = "python"
+
+
+class InstallRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """Packages to install in a session: names with versions, as PEP 508 has them, such as `name>=1.2`.
+
+    `timeout` is in seconds, as that of a cell; the longest that is allowed, by default.
+    """
+
+    packages: Annotated[
+        list[Annotated[str, msgspec.Meta(min_length=1, max_length=200)]],
+        msgspec.Meta(min_length=1, max_length=100),
+    ]
+    timeout: Annotated[float, msgspec.Meta(gt=0)] | None = None
 
 
 SessionState: TypeAlias = Literal["idle", "busy", "closed"]
@@ -174,6 +188,13 @@ class FileList(msgspec.Struct, kw_only=True, frozen=True):
 
     entries: list[FileInfo]
     truncated: bool = False
+
+
+class VariableList(msgspec.Struct, kw_only=True, frozen=True):
+    """What a session holds, oldest first; `dropped` older ones are not listed."""
+
+    variables: list[Variable]
+    dropped: int = 0
 
 
 class ErrorBody(msgspec.Struct, kw_only=True, omit_defaults=True):

@@ -1,0 +1,220 @@
+"""A table in the form of one of the formats, written to whoever fetches it.
+
+`Export` prepares as much as it takes to know that it will work, listens, and delivers to the one
+connection that it is handed (see `export_server`). Arrow data goes from where it lies to the socket;
+nothing is copied, and its size is known beforehand. CSV and JSON are made piece by piece.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import re
+import socket
+from collections.abc import Iterator, Mapping
+from typing import Any, Self
+
+from . import frames
+from .export_server import socket_path
+from .objects import type_name
+from .texts import safe_text
+from .workspace import Refused
+
+FETCH_S = 30.0
+"""How long the broker may take to fetch what it was told is ready."""
+SILENCE_S = 90.0
+"""How long it may then take nothing; it gives up on its own client earlier."""
+SEND_BUFFER_BYTES = 1024**2
+PIECE_ROWS = 20_000
+_TICKET = re.compile(r"[0-9a-f]{32}")
+_ERROR_CHARS = 500
+
+
+class Export:
+    """One variable, ready to be delivered once. Leaving the `with` block ends it, delivered or not.
+
+    Raises Refused, at its making, with words for who asked.
+    """
+
+    def __init__(self, names: Mapping[str, Any], name: str, format: str, ticket: str) -> None:
+        if not _TICKET.fullmatch(ticket) or format not in _BODIES:
+            raise Refused("bad_request", "this is no export that the kernel knows")
+        if name not in names:
+            raise Refused("not_found", f"there is no variable {name}")
+        try:
+            self._body = _BODIES[format](names[name])
+        except (Refused, KeyboardInterrupt):
+            raise
+        except BaseException as error:  # of a library or a user's class
+            reason = safe_text(error, _ERROR_CHARS) or type_name(error)
+            raise Refused("conflict", f"{name} cannot be sent as {format}: {reason}") from None
+        self._path = socket_path(ticket)
+        self._listener = socket.socket(socket.AF_UNIX)
+
+    def __enter__(self) -> Self:
+        self._listener.bind(self._path)
+        self._listener.listen(1)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._listener.close()
+        os.unlink(self._path)  # noqa: PTH108
+        self._body.close()
+
+    def deliver(self) -> None:
+        """Wait for the connection, and answer on it as HTTP. Raises OSError where it breaks off."""
+        self._listener.settimeout(FETCH_S)
+        giver, _ = self._listener.accept()
+        with giver:
+            giver.settimeout(FETCH_S)
+            _, (descriptor, *_), _, _ = socket.recv_fds(giver, 1, 1, socket.MSG_CMSG_CLOEXEC)
+        with socket.socket(fileno=descriptor) as connection:
+            connection.settimeout(SILENCE_S)
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
+            size = self._body.size
+            framing = "Transfer-Encoding: chunked" if size is None else f"Content-Length: {size}"
+            head = f"HTTP/1.1 200 OK\r\nConnection: close\r\n{framing}\r\n\r\n"
+            connection.sendall(head.encode())
+            self._body.write(_Plain(connection) if size is not None else _Chunked(connection))
+            if size is None:
+                connection.sendall(b"0\r\n\r\n")
+
+
+class _Plain:
+    """A file for what is written, as far as pyarrow asks for one."""
+
+    closed = False
+
+    def __init__(self, connection: socket.socket) -> None:
+        self.connection = connection
+
+    def write(self, data: Any) -> int:
+        with memoryview(data) as view:
+            self.connection.sendall(view)
+            return view.nbytes
+
+    def flush(self) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+class _Chunked(_Plain):
+    def write(self, data: Any) -> int:
+        with memoryview(data) as view:
+            if view.nbytes:
+                self.connection.sendall(b"%x\r\n" % view.nbytes)
+                self.connection.sendall(view)
+                self.connection.sendall(b"\r\n")
+            return view.nbytes
+
+
+class _Body:
+    """What is sent. `size` in bytes, None where it is not known."""
+
+    size: int | None = None
+
+    def write(self, sink: _Plain) -> None:
+        raise NotImplementedError
+
+    def close(self) -> None:
+        pass
+
+
+class _Arrow(_Body):
+    """An Arrow IPC stream."""
+
+    def __init__(self, value: object) -> None:
+        self._source = frames.arrow(value)
+        if not frames.is_stream(self._source):
+            import pyarrow
+
+            counter = pyarrow.MockOutputStream()
+            self._write(counter)
+            self.size = counter.size()
+
+    def write(self, sink: _Plain) -> None:
+        import pyarrow
+
+        self._write(pyarrow.PythonFile(sink, mode="w"))
+
+    def _write(self, sink: Any) -> None:
+        import pyarrow
+
+        with pyarrow.ipc.new_stream(sink, self._source.schema) as writer:
+            if frames.is_stream(self._source):
+                for batch in self._source:
+                    writer.write_batch(batch)
+            else:
+                writer.write_table(self._source)
+
+
+class _Parquet(_Body):
+    """It is not written from front to back, so it is made first, in memory, and compressed."""
+
+    def __init__(self, value: object) -> None:
+        from pyarrow import parquet
+
+        table = frames.arrow(value)
+        if frames.is_stream(table):
+            table = table.read_all()
+        self._file = os.fdopen(os.memfd_create("table"), "w+b")
+        try:
+            parquet.write_table(table, self._file)
+            self._file.flush()
+            self.size = os.fstat(self._file.fileno()).st_size
+        except BaseException:
+            self._file.close()
+            raise
+
+    def write(self, sink: _Plain) -> None:
+        self._file.seek(0)
+        sink.connection.sendfile(self._file)
+
+    def close(self) -> None:
+        self._file.close()
+
+
+class _Pieces(_Body):
+    """Text, made as it is sent. The first piece is made at once, for what is wrong to be told."""
+
+    def __init__(self, value: object) -> None:
+        pieces = self.pieces(frames.pieces(value, PIECE_ROWS))
+        self._pieces = itertools.chain([next(pieces)], pieces)
+
+    def pieces(self, tables: Iterator[Any]) -> Iterator[str]:
+        raise NotImplementedError
+
+    def write(self, sink: _Plain) -> None:
+        for piece in self._pieces:
+            sink.write(piece.encode("utf-8", "backslashreplace"))
+
+
+class _Csv(_Pieces):
+    def pieces(self, tables: Iterator[Any]) -> Iterator[str]:
+        for number, table in enumerate(tables):
+            yield table.to_csv(index=False, header=number == 0, lineterminator="\n")
+
+
+class _Json(_Pieces):
+    """An array of records."""
+
+    def pieces(self, tables: Iterator[Any]) -> Iterator[str]:
+        begin = "["
+        for table in tables:
+            text = table.to_json(
+                orient="records", date_format="iso", date_unit="us", default_handler=str
+            )
+            if inside := text[1:-1]:
+                yield begin + inside
+                begin = ","
+        yield "[]" if begin == "[" else "]"
+
+
+_BODIES: dict[str, type[Any]] = {
+    "arrow": _Arrow,
+    "parquet": _Parquet,
+    "csv": _Csv,
+    "json": _Json,
+}

@@ -1,0 +1,116 @@
+"""Packages that a session installs, in a directory of its workspace, which outlives its kernel.
+
+The directory stands last on the kernel's path, so that nothing in it takes the place of what the image
+has. pip knows what the image has, and is held to those versions.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from importlib.metadata import distributions
+from pathlib import Path
+from typing import Any
+
+from IPython.core.getipython import get_ipython
+
+from .environment import WORKSPACE
+from .foreign import ForeignError, Interrupted
+from .helper import asked_for
+from .package_path import PREFIX, SITE
+from .shell import end
+
+_RUNNER = Path(__file__).with_name("pip_runner.py")
+_LINE_CHARS = 1000
+
+
+def run() -> None:
+    """Entry point of the cell. Raises ForeignError where pip failed, Interrupted where it was."""
+    asked = asked_for(get_ipython()).get("install")
+    if not isinstance(asked, dict):
+        raise ForeignError("Error", "the kernel was not told what to install")
+    try:
+        _install(asked)
+    except KeyboardInterrupt:
+        raise Interrupted from None
+    finally:
+        importlib.invalidate_caches()
+
+
+def _install(asked: dict[str, Any]) -> None:
+    Path(PREFIX).mkdir(exist_ok=True)
+    # Not /tmp, which is memory, and small.
+    scratch = tempfile.mkdtemp(prefix="tmp-", dir=PREFIX)
+    try:
+        constraints = Path(scratch, "constraints.txt")
+        constraints.write_text("".join(f"{pin}\n" for pin in _pins()))
+        argv = [sys.executable, "-I", str(_RUNNER), *_arguments(asked, constraints)]
+        process = subprocess.Popen(
+            argv,
+            stdin=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+            errors="replace",
+            env={**os.environ, "TMPDIR": scratch},
+            process_group=0,
+        )
+        try:
+            error = _last_error(process)
+            status = process.wait()
+        except BaseException:
+            end(process)
+            raise
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+    if status:
+        raise ForeignError("InstallFailed", error or f"pip exited with status {status}")
+
+
+def _arguments(asked: dict[str, Any], constraints: Path) -> list[str]:
+    argv = [
+        PREFIX,
+        SITE,
+        "--isolated",
+        "--no-input",
+        "--no-color",
+        "--disable-pip-version-check",
+        "--no-cache-dir",
+    ]
+    argv += ["install", "--prefix", PREFIX, "--constraint", str(constraints)]
+    argv += ["--only-binary", ":all:", "--progress-bar", "off", "--no-warn-script-location"]
+    if not asked.get("index"):
+        argv.append("--no-index")
+    elif asked.get("index_url"):
+        argv += ["--index-url", str(asked["index_url"])]
+    if wheels := os.environ.get("KERNELBROKER_WHEELS"):
+        argv += ["--find-links", wheels]
+    return [*argv, "--", *map(str, asked.get("requirements") or ())]
+
+
+def _pins() -> list[str]:
+    """What the image has, as constraints: of another version the kernel would never see anything."""
+    path = [entry for entry in sys.path if entry and not entry.startswith(WORKSPACE)]
+    found: dict[str, str] = {}
+    for distribution in distributions(path=path):
+        name = distribution.metadata["Name"]
+        if name and distribution.version:
+            found.setdefault(name.lower(), f"{name}=={distribution.version}")
+    return sorted(found.values())
+
+
+def _last_error(process: subprocess.Popen[str]) -> str:
+    """Pass on what pip says is wrong; returns the last line that is an error."""
+    assert process.stderr is not None
+    last = ""
+    with process.stderr:
+        for line in process.stderr:
+            with contextlib.suppress(ValueError):  # the user has closed it
+                sys.stderr.write(line)
+            if line.startswith("ERROR: "):
+                last = line.removeprefix("ERROR: ").strip()[:_LINE_CHARS]
+    return last

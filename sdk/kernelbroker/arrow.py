@@ -1,0 +1,123 @@
+"""A table as it comes from the broker, an Arrow stream, into pandas, pyarrow or polars.
+
+The data lands in one buffer, and is made into a table from there. It comes out of a sandbox: it is
+checked before anything follows its offsets. What pyarrow's own metadata does not carry of a DataFrame
+(odd labels, Python objects) stands beside it; the kernel's `frames.py` writes that down.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import importlib
+import json
+from typing import TYPE_CHECKING, Any
+
+from .protocol.errors import ConnectionLost, ProtocolError
+from .transfer import Transfer
+
+if TYPE_CHECKING:
+    import pandas
+
+_KEY = b"kernelbroker"
+_UNREADABLE = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, OSError)
+"""What pyarrow and pandas raise for data that is none, besides pyarrow's own errors."""
+_NEEDED = {"pandas": ("pyarrow", "pandas"), "arrow": ("pyarrow",), "polars": ("pyarrow", "polars")}
+
+
+def expect(as_: str) -> None:
+    """Raises ImportError where what it takes is not installed, ValueError for no such form."""
+    if as_ not in _NEEDED:
+        raise ValueError(f"as_ is one of {', '.join(_NEEDED)}, not {as_!r}")
+    for module in _NEEDED[as_]:
+        try:
+            importlib.import_module(module)
+        except ImportError as exc:
+            install = module if module == "polars" else "'kernelbroker[pandas]'"
+            raise ImportError(f"tables need {module}: pip install {install}") from exc
+
+
+async def receive(transfer: Transfer, as_: str) -> Any:
+    """Ask, and make a table of what comes. Raises as `Session.table`, and ProtocolError."""
+    import pyarrow
+
+    await transfer.begin()
+    await transfer.answer()
+    length = transfer.headers.get("Content-Length")
+    buffer: Any
+    if length is not None:
+        try:
+            buffer = pyarrow.allocate_buffer(int(length))
+        except (MemoryError, OverflowError) as exc:
+            raise ProtocolError(f"the kernel announced a table of {length} bytes: {exc}") from exc
+        done = await transfer.read_into(memoryview(buffer).cast("B"))
+        if done < int(length):
+            raise ConnectionLost(f"the table broke off after {done:,} of {int(length):,} bytes")
+    else:
+        sink = pyarrow.BufferOutputStream()
+        while piece := await transfer.read():
+            sink.write(piece)
+        buffer = sink.getvalue()
+    return await asyncio.to_thread(_made, buffer, as_)
+
+
+def _made(buffer: Any, as_: str) -> Any:
+    import pyarrow
+
+    try:
+        with pyarrow.ipc.open_stream(buffer) as reader:
+            table = reader.read_all()
+        table.validate(full=True)
+        if as_ == "arrow":
+            return table
+        if as_ == "polars":
+            import polars
+
+            return polars.from_arrow(table)
+        return frame(table)
+    except (pyarrow.ArrowException, *_UNREADABLE) as exc:
+        raise ProtocolError(f"the kernel sent what is no table: {exc}") from exc
+
+
+def frame(table: Any) -> pandas.DataFrame:
+    """The DataFrame that was made into this pyarrow Table."""
+    import pandas
+
+    metadata = table.schema.metadata or {}
+    beside = json.loads(metadata.get(_KEY, b"{}"))
+    made: pandas.DataFrame = table.to_pandas(integer_object_nulls=True)
+    for place, missing in beside.get("objects", {}).items():
+        _restore_objects(made, int(place), table.column(int(place)), missing)
+    for place, dtype in enumerate(made.dtypes):
+        if isinstance(dtype, pandas.CategoricalDtype):  # which pyarrow leaves in its own memory
+            made.isetitem(place, made.iloc[:, place].copy(deep=True))
+    if "labels" in beside:
+        labels = beside["labels"]
+        made.columns = pandas.Index(labels["values"], dtype=object, name=labels["name"])
+    elif "columns" in beside:
+        import pyarrow
+
+        encoded = base64.b64decode(beside["columns"])
+        with pyarrow.ipc.open_stream(encoded) as reader:
+            labels = reader.read_all()
+        labels.validate(full=True)
+        made.columns = labels.to_pandas().index
+    for key, index in (("freq", made.index), ("columns_freq", made.columns)):
+        if key in beside and isinstance(index, pandas.DatetimeIndex | pandas.TimedeltaIndex):
+            index.freq = beside[key]
+    return made
+
+
+def _restore_objects(made: pandas.DataFrame, place: int, data: Any, missing: str) -> None:
+    """Make a column hold Python objects again."""
+    import pandas
+    import pyarrow
+
+    column = made.iloc[:, place]
+    if column.dtype == object and missing == "None" and not pyarrow.types.is_nested(data.type):
+        return
+    items = data.to_pylist()
+    if missing == "nan":
+        items = [float("nan") if item is None else item for item in items]
+    objects = pandas.Series(items, index=made.index, dtype=object)
+    made.isetitem(place, objects)

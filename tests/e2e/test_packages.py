@@ -1,0 +1,134 @@
+"""Packages that a session installs, from wheels that the test makes: no network is needed."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import kernelbroker
+import pytest
+from kernelbroker import BadRequest, Conflict
+
+from tests.e2e.support import BrokerProcess, call, opened, whole_system
+from tests.support.wheels import make_wheel
+
+pytestmark = whole_system
+
+
+@pytest.fixture(scope="module")
+def wheels() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="kb-wheels-") as name:
+        directory = Path(name)
+        directory.chmod(0o755)  # sandboxes are users of their own
+        make_wheel(directory, "firstmade", "1.0")
+        make_wheel(directory, "firstmade", "2.0")
+        make_wheel(directory, "secondmade", "1.0", requires=("firstmade>=1", "pandas"))
+        make_wheel(directory, "tqdm", "999.0")
+        make_wheel(directory, "wantsmore", "1.0", requires=("tqdm>=999",))
+        yield directory
+
+
+@pytest.fixture(scope="module")
+def offline_broker(wheels: Path) -> Iterator[BrokerProcess]:
+    with tempfile.TemporaryDirectory(prefix="kb-") as directory:
+        broker = BrokerProcess(Path(directory), PACKAGES__WHEELS=wheels).start()
+        try:
+            yield broker
+            broker.stop_in_order()
+        finally:
+            broker.kill()
+
+
+@pytest.fixture
+async def offline(offline_broker: BrokerProcess) -> AsyncIterator[kernelbroker.Session]:
+    async with (
+        kernelbroker.connect(offline_broker.url, offline_broker.token) as client,
+        client.session() as session,
+    ):
+        yield session
+
+
+async def test_install(offline: kernelbroker.Session) -> None:
+    """What was installed is imported by the very next cell, and still after the kernel was replaced."""
+    before = await offline.run("import firstmade")
+    assert not before.success
+    seen: list[str] = []
+    result = await offline.install("firstmade==1.0", on_stdout=seen.append)
+    assert result.success, result.error
+    assert "Successfully installed firstmade-1.0" in result.stdout
+    assert "".join(seen) == result.stdout
+    assert result.files == []
+    version = "import firstmade; version = firstmade.VERSION"
+    assert (await offline.run(version, result_var="version")).return_value == "1.0"
+    await offline.restart()
+    after = await offline.run(version, result_var="version")
+    assert after.success, after.error
+    assert after.return_value == "1.0"
+
+
+async def test_what_is_there_already_is_used(offline: kernelbroker.Session) -> None:
+    """What the image or the session has is not installed again; another version replaces the old."""
+    assert (await offline.install("firstmade==1.0")).success
+    result = await offline.install("secondmade")
+    assert result.success, result.error
+    assert "Successfully installed secondmade-1.0\n" in result.stdout
+    assert (await offline.install("firstmade==2.0")).success
+    listed = await offline.run(
+        """
+import sys, importlib.metadata as m, firstmade, secondmade, pandas
+found = [firstmade.VERSION, m.version("firstmade"), "/data" in pandas.__file__, "packages" in sys.path[-1],
+         len([d for d in m.distributions() if d.metadata["Name"] == "firstmade"])]
+""",
+        result_var="found",
+    )
+    assert listed.return_value == ["2.0", "2.0", False, True, 1], listed.error
+
+
+async def test_the_image_stays_as_it_is(offline: kernelbroker.Session) -> None:
+    """Another version of what the image has is refused, with words, since the kernel would not see it."""
+    for name in ("tqdm==999.0", "wantsmore"):
+        result = await offline.install(name)
+        assert not result.success
+        assert result.error is not None and result.error.startswith("InstallFailed: ")
+    result = await offline.run("import tqdm; version = tqdm.__version__", result_var="version")
+    assert result.return_value != "999.0"
+
+
+async def test_a_failure_says_why(offline: kernelbroker.Session) -> None:
+    """The result has pip's last error, and pip's own words are its output."""
+    result = await offline.install("nothing-of-that-name>=3")
+    assert not result.success
+    assert result.error == (
+        "InstallFailed: No matching distribution found for nothing-of-that-name>=3"
+    )
+    assert "Could not find a version" in result.stderr
+    assert (await offline.run("1")).success
+
+
+async def test_refusals(
+    offline: kernelbroker.Session, session: kernelbroker.Session, broker: BrokerProcess
+) -> None:
+    """What is no requirement is refused, and everything where there is nothing to install from."""
+    for bad in ("--index-url=http://x", "name @ https://x/y.whl", "./here.whl", "a b"):
+        with pytest.raises(BadRequest, match=r"requirement|address"):
+            await offline.install("firstmade", bad)
+    with pytest.raises(BadRequest):
+        await offline.install()
+    with pytest.raises(Conflict, match=r"packages\.wheels"):
+        await session.install("firstmade")
+
+
+async def test_over_rest(offline_broker: BrokerProcess, offline: kernelbroker.Session) -> None:
+    """An installation is an execution, in each of the forms that one has."""
+    path = f"/api/v1/sessions/{offline.session_id}/packages"
+    body = {"packages": ["firstmade"]}
+    async with opened(offline_broker, "POST", path, body, accept="text/event-stream") as response:
+        assert response.status == 200
+        text = await response.rest()
+        assert b"event: result" in text and b"event: stdout" in text
+    status, answer = await call(offline_broker, "POST", path, body, accept="application/json")
+    assert (status, answer["result"]["success"]) == (200, True)
+    assert "already satisfied" in answer["stdout"]
+    status, _ = await call(offline_broker, "POST", path, {"packages": [], "user": True})
+    assert status == 400
