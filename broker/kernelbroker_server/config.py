@@ -211,7 +211,7 @@ class LimitSettings(_Section):
     """Variables that a result lists."""
     concurrent: int = Field(default=50, ge=1)
     """Executions that run at once, over all sessions."""
-    queued: int = Field(default=100, ge=0)
+    queued: int = Field(default=100, ge=1)
     """Executions of one tenant that wait, over its sessions; more are refused with 429."""
 
 
@@ -386,9 +386,7 @@ def _refuse_unknown_variables(environ: Mapping[str, str]) -> None:
             known.update(f"{PREFIX}{name}__{key}".upper() for key in section.model_fields)
     for variable in environ:
         name = variable.upper()
-        if name.startswith(
-            f"{PREFIX}TEMPLATES__"
-        ):  # known by their own names; pydantic looks further
+        if name.startswith(_NAMED):  # pydantic looks at what stands below the names
             continue
         if name.startswith(PREFIX) and name not in known | _FOR_CLIENTS:
             raise ConfigError(f"{variable} is not a setting; see the list in config.py")
