@@ -19,6 +19,7 @@ from typing import Any
 
 from ..backends.base import Backend, LaunchError, Sandbox, SandboxSpec
 from ..kernels.client import ChannelClosed, KernelClient
+from ..telemetry.logs import apart
 from ..telemetry.observer import Observer
 from .state import Action, Assign, Check, Launch, PoolLimits, PoolState, Remove, SandboxState
 from .warm import END_GRACE_S, WarmSandbox, complaint_of, first_of, run_silently
@@ -224,7 +225,8 @@ class Pool:
             self._empty.set()
 
     def _spawn(self, name: str, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.create_task(work, name=name)
+        # In a context of its own: it is often made in a request that it has nothing to do with.
+        task = asyncio.create_task(work, name=name, context=apart())
         self._tasks.add(task)
         task.add_done_callback(self._ended)
 

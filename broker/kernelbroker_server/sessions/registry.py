@@ -21,6 +21,7 @@ from kernelbroker.protocol.errors import (
 from kernelbroker.protocol.messages import SessionOptions
 
 from ..pool.runner import Pool
+from ..telemetry.logs import apart
 from ..telemetry.observer import ExecutionFacts, Observer
 from ..tenants.tenant import Tenant
 from .execution import Execution
@@ -76,7 +77,9 @@ class Registry:
         )
 
     def start(self) -> None:
-        self._sweeper = asyncio.create_task(self._sweep(), name="session sweeper")
+        self._sweeper = asyncio.create_task(
+            self._sweep(), name="session sweeper", context=apart("tenant")
+        )
 
     async def stop(self, reason: str) -> None:
         """Refuse new sessions and close all."""

@@ -32,7 +32,7 @@ from ..backends.usage import Usage
 from ..kernels.client import KernelClient
 from ..kernels.outputs import OutputLimits
 from ..pool.runner import Pool
-from ..telemetry.logs import bound
+from ..telemetry.logs import apart, bound
 from .execution import Abort, Execution, ExecutionState
 from .gate import Door
 from .lease import Lease
@@ -154,8 +154,13 @@ class Session:
         except BaseException:
             await self._lease.release()
             raise
-        self._worker = asyncio.create_task(self._work(), name=f"session {self.id}")
-        self._watching = asyncio.create_task(self._watch.run(), name=f"session {self.id} watch")
+        for_all = apart("tenant", session_id=self.id)
+        self._worker = asyncio.create_task(
+            self._work(), name=f"session {self.id}", context=for_all.copy()
+        )
+        self._watching = asyncio.create_task(
+            self._watch.run(), name=f"session {self.id} watch", context=for_all
+        )
 
     async def close(self, reason: str) -> None:
         """End the session: running and waiting executions get their results, the sandbox goes."""
