@@ -96,6 +96,22 @@ async def test_a_tenant_that_comes_when_all_is_over(backend: FakeBackend) -> Non
         assert "session sweeper" not in broker_tasks()
 
 
+@pytest.mark.parametrize("gone", [True, False])
+async def test_stopped_while_one_is_opened(backend: FakeBackend, gone: bool) -> None:
+    """The end waits for what was begun, also where its client went away."""
+    never(backend)
+    async with world(backend, pool=PoolLimits(0, 1)) as w:
+        opening = asyncio.create_task(w.open("mine"))
+        await until(lambda: w.pool.status().pending_requests)
+        if gone:
+            opening.cancel()
+            await asyncio.sleep(0)
+        await w.registries.stop("the broker is shutting down")
+        assert "session mine opens" not in broker_tasks()
+        with pytest.raises(asyncio.CancelledError if gone else Unavailable):
+            await opening
+
+
 async def test_ids_made_by_the_broker(backend: FakeBackend) -> None:
     """Without an id each open is a session of its own."""
     async with world(backend) as w:

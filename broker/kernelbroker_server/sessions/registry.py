@@ -44,7 +44,7 @@ class Registry:
 
     Attributes:
         stopping: no session is opened any more.
-        opened, submitted: what was done under an Idempotency-Key.
+        opened, submitted: what was done under an Idempotency-Key; of a session its id.
     """
 
     def __init__(
@@ -68,10 +68,10 @@ class Registry:
         self._opening: dict[str, asyncio.Task[Session]] = {}
         self._waiting: dict[str, int] = {}
         self._gone: OrderedDict[str, tuple[float, str]] = OrderedDict()
-        self._closing: set[asyncio.Task[None]] = set()
+        self._closing: set[asyncio.Task[Any]] = set()
         self._sweeper: asyncio.Task[None] | None = None
         self.stopping = False
-        self.opened: Repeats[Session] = Repeats(lambda _: 0)
+        self.opened: Repeats[str] = Repeats(lambda _: 0)
         self.submitted: Repeats[tuple[Session, Execution]] = Repeats(
             lambda outcome: outcome[1].journal.size
         )
@@ -92,8 +92,8 @@ class Registry:
             opening.cancel()
         sessions = list(self._sessions.values())
         await asyncio.gather(*(session.close(reason) for session in sessions))
-        if self._closing:
-            await asyncio.wait(self._closing)
+        while left := {*self._closing, *self._opening.values()}:
+            await asyncio.wait(left)
 
     async def open(self, options: SessionOptions) -> tuple[Session, bool]:
         """The session of that id, or a new one; and whether it is new.
@@ -119,7 +119,9 @@ class Registry:
         is_new = opening is None
         if opening is None:
             self._expect_room()
-            opening = asyncio.create_task(self._open(session_id, options))
+            opening = asyncio.create_task(
+                self._open(session_id, options), name=f"session {session_id} opens"
+            )
             self._opening[session_id] = opening
             opening.add_done_callback(lambda done: self._opened(session_id, done))
         self._waiting[session_id] = self._waiting.get(session_id, 0) + 1
@@ -236,6 +238,8 @@ class Registry:
                 self.close_soon(task.result(), "its client went away while it was opened")
 
         opening.add_done_callback(close)
+        self._closing.add(opening)
+        opening.add_done_callback(self._closing.discard)
 
     @staticmethod
     def _same(session: Session, options: SessionOptions) -> Session:

@@ -458,5 +458,7 @@ class Session:
         if self._restarting is not None and not self._restarting.done():
             self._restarting.set_exception(SessionGone(f"session {self.id} is closed: {reason}"))
         self._visits.end(SessionGone(f"session {self.id} is closed: {reason}"))
+        # An execution may be remembered for longer than its session, whose others are in nobody's way.
+        self.executions.clear()
         for watcher in self._watchers:
             watcher.put_nowait(None)
