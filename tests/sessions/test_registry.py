@@ -106,7 +106,7 @@ async def test_stopped_while_one_is_opened(backend: FakeBackend, gone: bool) -> 
         if gone:
             opening.cancel()
             await asyncio.sleep(0)
-        await w.registries.stop("the broker is shutting down")
+        await w.registry.stop("the broker is shutting down")
         assert "session mine opens" not in broker_tasks()
         with pytest.raises(asyncio.CancelledError if gone else Unavailable):
             await opening
