@@ -68,7 +68,8 @@ class PoolSettings(_Section):
     max_size: int = Field(default=10, ge=1)
     """Sandboxes in any state, leased ones included."""
     max_waiters: int = Field(default=100, ge=0)
-    """Sessions that may wait for a sandbox; more are refused with 429."""
+    """Sessions that may wait for a sandbox; more are refused with 429. Tenants that wait take turns;
+    one that has most of a full line loses its latest places to those that have fewer."""
     max_launches: int = Field(default=2, ge=1)
     """Sandboxes launched at the same time."""
     acquire_timeout: float = Field(default=30, gt=0)

@@ -93,6 +93,7 @@ class Door:
     A tenant's turns are given in order of asking. Each execution that entered takes a turn or leaves.
 
     Attributes:
+        tenant: its name.
         waiting, running: executions of this tenant.
     """
 
@@ -100,6 +101,7 @@ class Door:
         self.waiting = 0
         self.running = 0
         self._gate = gate
+        self.tenant = tenant.name
         self._limits = tenant.limits
         self._line: deque[asyncio.Future[None]] = deque()
         rate = tenant.limits.rate

@@ -34,6 +34,7 @@ class Lease:
         pool: Pool,
         options: SessionOptions,
         workspace: Workspace,
+        tenant: str,
         on_lease: Callable[[str, float], None],
         on_replace: Callable[[str], None],
     ) -> None:
@@ -42,6 +43,7 @@ class Lease:
         self.replaced = 0
         self.state_lost = False
         self._pool = pool
+        self._tenant = tenant
         self._options = options
         self._on_lease = on_lease
         self._on_replace = on_replace
@@ -109,7 +111,7 @@ class Lease:
     async def _acquire(self, *, urgent: bool) -> WarmSandbox:
         timeout, asked_at = self._pool.acquire_timeout, time.monotonic()
         try:
-            warm = await self._pool.acquire(timeout=timeout, urgent=urgent)
+            warm = await self._pool.acquire(timeout=timeout, tenant=self._tenant, urgent=urgent)
         except PoolFull:
             raise TooManyRequests(
                 "too many sessions are waiting for a sandbox; try again later", retry_after=5

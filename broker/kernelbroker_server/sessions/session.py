@@ -122,6 +122,7 @@ class Session:
             pool,
             options,
             workspace,
+            door.tenant,
             lambda *facts: on_lease(self, *facts),
             lambda cause: on_replace(self, cause),
         )
