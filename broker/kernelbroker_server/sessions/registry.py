@@ -18,7 +18,8 @@ from kernelbroker.protocol.errors import (
     TooManyRequests,
     Unavailable,
 )
-from kernelbroker.protocol.messages import SessionOptions
+from kernelbroker.protocol.findings import Assessment
+from kernelbroker.protocol.messages import ExecutionRequest, SessionOptions
 
 from ..pool.runner import Pool
 from ..telemetry.logs import apart
@@ -35,6 +36,8 @@ _REMEMBERED_S = 3600.0
 """How long a closed session answers why it is gone."""
 _REMEMBERED_MAX = 10_000
 _EXECUTION_OVER = "its one execution is over"
+_FOR_ONE = ""
+"""Where confirmations are good that have no session to come back to: in the next one."""
 _SWEEP_S = 0.25
 """How late a session may be closed."""
 
@@ -154,10 +157,23 @@ class Registry:
     def list(self) -> list[Session]:
         return list(self._sessions.values())
 
+    async def judge_for_one(self, request: ExecutionRequest, template: str) -> Assessment | None:
+        """What `Session.judge` finds, before there is a session for one execution: what is refused
+        here has cost no sandbox.
+
+        Raises: as `Session.submit`.
+        """
+        self.limits.timeout_of(request)
+        self.door.expect_room()
+        assessment = await self._policies.judge(request, template)
+        if request.confirm is None:  # one that is given is used up by the execution itself
+            self._policies.admit(request, template, _FOR_ONE, assessment)
+        return assessment
+
     async def open_for_one(self, options: SessionOptions) -> Session:
         """A session for one execution; `close_after` sees to its end. Raises as `open` does."""
         session, _ = await self.open(options)
-        session.scope = ""  # no session to come back to: what is confirmed runs in the next one
+        session.scope = _FOR_ONE
         return session
 
     @contextlib.asynccontextmanager

@@ -67,6 +67,19 @@ class SessionLimits:
     max_file_bytes: int = 100 * 1024**2
     output: OutputLimits = field(default_factory=OutputLimits)
 
+    def timeout_of(self, request: ExecutionRequest) -> float:
+        """The execution's timeout, in seconds. Raises BadRequest where the request is beyond a limit."""
+        if len(request.code) > self.max_code_chars:
+            raise BadRequest(
+                f"the code has {len(request.code):,} characters; {self.max_code_chars:,} is the limit. "
+                "Write large data to a file in the workspace instead"
+            )
+        if request.preview_rows > self.max_preview_rows:
+            raise BadRequest(f"preview_rows is at most {self.max_preview_rows}")
+        if request.timeout is not None and request.timeout > self.max_timeout:
+            raise BadRequest(f"timeout is at most {self.max_timeout:g} s")
+        return request.timeout or self.default_timeout
+
 
 class SessionState(enum.StrEnum):
     IDLE = "idle"
@@ -213,7 +226,7 @@ class Session:
         self._expect_open()
         if request.execution_id in self.executions:
             return None
-        self._check(request)
+        self.limits.timeout_of(request)
         return await self._policies.judge(request, self.options.template)
 
     def submit(
@@ -240,7 +253,7 @@ class Session:
                         f"execution {request.execution_id} is another one; choose a new execution_id"
                     )
                 return earlier
-        timeout = self._check(request)
+        timeout = self.limits.timeout_of(request)
         self._door.enter()
         try:
             findings = self._policies.admit(asked, self.options.template, self.scope, assessment)
@@ -336,20 +349,6 @@ class Session:
             yield queue
         finally:
             self._watchers.discard(queue)
-
-    def _check(self, request: ExecutionRequest) -> float:
-        """The execution's timeout, in seconds, once the request is found to be within the limits."""
-        limits = self.limits
-        if len(request.code) > limits.max_code_chars:
-            raise BadRequest(
-                f"the code has {len(request.code):,} characters; {limits.max_code_chars:,} is the limit. "
-                "Write large data to a file in the workspace instead"
-            )
-        if request.preview_rows > limits.max_preview_rows:
-            raise BadRequest(f"preview_rows is at most {limits.max_preview_rows}")
-        if request.timeout is not None and request.timeout > limits.max_timeout:
-            raise BadRequest(f"timeout is at most {limits.max_timeout:g} s")
-        return request.timeout or limits.default_timeout
 
     def _expect_open(self) -> None:
         if self.closed_reason is not None:
