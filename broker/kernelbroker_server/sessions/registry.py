@@ -18,7 +18,7 @@ from kernelbroker.protocol.errors import (
     TooManyRequests,
     Unavailable,
 )
-from kernelbroker.protocol.findings import Assessment
+from kernelbroker.protocol.findings import Assessment, Language
 from kernelbroker.protocol.messages import ExecutionRequest, SessionOptions
 
 from ..pool.runner import Pool
@@ -156,6 +156,10 @@ class Registry:
 
     def list(self) -> list[Session]:
         return list(self._sessions.values())
+
+    async def assess(self, code: str, language: Language) -> Assessment:
+        """As `Policies.assess`."""
+        return await self._policies.assess(code, language)
 
     async def judge_for_one(self, request: ExecutionRequest, template: str) -> Assessment | None:
         """What `Session.judge` finds, before there is a session for one execution: what is refused
