@@ -244,6 +244,17 @@ def test_templates_begin_as_sandbox_and_pool_are(tmp_path: Path) -> None:
     assert (big.pool.min_size, big.pool.max_size) == (1, 2)
 
 
+def test_a_tenant_can_be_made_by_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its bounds are set key by key; a key that is not one is named."""
+    monkeypatch.setenv("KERNELBROKER_TENANTS__ACME__RATE", "3")
+    monkeypatch.setenv("KERNELBROKER_TENANTS__ACME__TEMPLATES", '["default"]')
+    tenant = load(None).tenants["acme"]
+    assert (tenant.rate, tenant.templates) == (3, ("default",))
+    monkeypatch.setenv("KERNELBROKER_TENANTS__ACME__RTE", "3")
+    with pytest.raises(ConfigError, match=r"tenants\.acme\.rte"):
+        load(None)
+
+
 def test_a_template_can_be_changed_by_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     """As every other key."""
     monkeypatch.setenv("KERNELBROKER_TEMPLATES__BIG__POOL__MAX_SIZE", "7")

@@ -68,7 +68,8 @@ class PoolSettings(_Section):
     max_size: int = Field(default=10, ge=1)
     """Sandboxes in any state, leased ones included."""
     max_waiters: int = Field(default=100, ge=0)
-    """Sessions that may wait for a sandbox; more are refused with 429."""
+    """Sessions that may wait for a sandbox; more are refused with 429. Tenants that wait take turns;
+    one that has most of a full line loses its latest places to those that have fewer."""
     max_launches: int = Field(default=2, ge=1)
     """Sandboxes launched at the same time."""
     acquire_timeout: float = Field(default=30, gt=0)
@@ -221,7 +222,7 @@ class LimitSettings(_Section):
     """Variables that a result lists."""
     concurrent: int = Field(default=50, ge=1)
     """Executions that run at once, over all sessions."""
-    queued: int = Field(default=100, ge=0)
+    queued: int = Field(default=100, ge=1)
     """Executions of one tenant that wait, over its sessions; more are refused with 429."""
 
 
@@ -397,7 +398,7 @@ def _refuse_unknown_variables(environ: Mapping[str, str]) -> None:
             known.update(f"{PREFIX}{name}__{key}".upper() for key in section.model_fields)
     for variable in environ:
         name = variable.upper()
-        if name.startswith(_NAMED):  # pydantic looks further
+        if name.startswith(_NAMED):  # pydantic looks at what stands below the names
             continue
         if name.startswith(PREFIX) and name not in known | _FOR_CLIENTS:
             raise ConfigError(f"{variable} is not a setting; see the list in config.py")

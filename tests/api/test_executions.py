@@ -214,6 +214,20 @@ async def test_queue_is_full(api: Api) -> None:
     assert answer.error["retry_after"] >= 1
 
 
+@pytest.mark.parametrize("headers", [{}, {"Idempotency-Key": "k"}])
+async def test_what_is_refused_costs_no_sandbox(api: Api, headers: dict[str, str]) -> None:
+    """A cell without a session that may not run now, or never, has none made for it."""
+    await until(lambda: api.world.pool.status().idle_containers)
+    launched = api.world.backend.launched
+    api.world.gate.max_queued = 0
+    assert (await api.ask("POST", EXEC, {"code": "1"}, headers=headers)).status == 429
+    api.world.gate.max_queued = 10
+    too_long = {"code": "1", "timeout": 1e9}
+    assert (await api.ask("POST", EXEC, too_long, headers=headers)).status == 400
+    assert api.world.backend.launched == launched
+    assert api.world.pool.status().idle_containers == 1
+
+
 # Clients that go away.
 
 

@@ -6,6 +6,7 @@ import asyncio
 from typing import Any
 
 import pytest
+from kernelbroker.protocol.errors import Conflict, Unavailable
 from kernelbroker_server.sessions import repeats
 from kernelbroker_server.sessions.repeats import Repeats
 
@@ -126,3 +127,47 @@ async def test_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(repeats, "_REMEMBERED_BYTES", 10)
     await once("large", "x" * 11)
     assert not await once("e")
+
+
+async def test_a_failure_is_told_to_nobody_else() -> None:
+    """A request that comes in the very moment at which another one fails is not refused with it."""
+    keys: Repeats[str] = Repeats(len)
+
+    async def fail() -> str:
+        raise Conflict("no")
+
+    async def work() -> str:
+        return "x"
+
+    failing = asyncio.create_task(keys.once("a", b"", fail))
+    await asyncio.sleep(0)  # it has begun, and its work is next
+    other = asyncio.create_task(keys.once("b", b"", work))
+    assert await other == ("x", False)
+    with pytest.raises(Conflict):
+        await failing
+
+
+async def test_given_up() -> None:
+    """What is under way when the broker stops is refused, as whatever comes later is."""
+    keys: Repeats[str] = Repeats(len)
+
+    async def wait() -> str:
+        await asyncio.Event().wait()
+        return "x"
+
+    waiting = asyncio.create_task(keys.once("a", b"", wait))
+    await asyncio.sleep(0)
+    keys.cancel()
+    with pytest.raises(Unavailable, match="shutting down"):
+        await waiting
+
+
+async def test_what_is_remembered_of_a_session(api: Api) -> None:
+    """A closed session keeps none of its executions; one under a key is remembered by itself."""
+    body = {"code": "1", "session_id": "mine"}
+    first = await ask(api, EXEC, body)
+    session = api.world.registry.get("mine")
+    assert len(session.executions) == 1
+    await api.ask("DELETE", f"{SESSIONS}/mine")
+    assert len(session.executions) == 0
+    assert (await ask(api, EXEC, body)).body == first.body

@@ -16,6 +16,7 @@ from kernelbroker_server.sessions.policy import CONFIRMATION_S, Policies, Policy
 
 from tests.support.backend import FakeBackend
 from tests.support.http import TOKEN, Api, serving
+from tests.support.waiting import until
 from tests.support.world import world
 
 RISKY = "import os\nos.system(command)"
@@ -39,6 +40,17 @@ def serve(backend: FakeBackend) -> Serve:
             yield api
 
     return served
+
+
+@pytest.mark.parametrize("mode", ["block", "confirm"])
+async def test_refused_code_costs_no_sandbox(serve: Serve, mode: PolicyMode) -> None:
+    """A cell without a session is judged before it gets one."""
+    async with serve(mode) as api:
+        await until(lambda: api.world.pool.status().idle_containers)
+        launched = api.world.backend.launched
+        assert (await api.ask("POST", "/api/v1/exec", {"code": RISKY})).status in (409, 422)
+        assert api.world.backend.launched == launched
+        assert api.world.pool.status().idle_containers == 1
 
 
 @pytest.mark.parametrize(

@@ -52,6 +52,11 @@ CALLS: list[tuple[str, str, Any]] = [
     ("GET", "/executions", None),
     ("GET", "/executions/e", None),
     ("GET", "/executions/e/events", None),
+    ("GET", "/files", None),
+    ("GET", "/files/a", None),
+    ("PUT", "/files/a", {}),
+    ("DELETE", "/files/a", None),
+    ("POST", "/files/a?op=mkdir", None),
 ]
 
 

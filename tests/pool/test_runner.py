@@ -156,6 +156,24 @@ async def test_waiters_in_order(backend: FakeBackend) -> None:
         assert order == ["urgent", "a", "b", "c"]
 
 
+async def test_a_place_given_to_another_tenant(backend: FakeBackend) -> None:
+    """Who has to leave the line for a tenant that has fewer is told at once that it is full."""
+    async with running(backend, min_size=0, max_size=1) as pool:
+
+        async def lease(tenant: str) -> str:
+            pool.release(await pool.acquire(timeout=DEADLINE_S, tenant=tenant))
+            return tenant
+
+        first = await pool.acquire(timeout=DEADLINE_S)
+        many = [asyncio.create_task(lease("many")) for _ in range(3)]
+        await turns(1)
+        one = asyncio.create_task(lease("one"))
+        with pytest.raises(PoolFull):
+            await many.pop()
+        pool.release(first)
+        assert await asyncio.gather(one, *many) == ["one", "many", "many"]
+
+
 async def test_timeout(backend: FakeBackend) -> None:
     """Who waits too long is told so, and what comes later is not lost on them."""
     async with running(backend, min_size=0, max_size=1) as pool:

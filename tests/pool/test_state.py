@@ -26,6 +26,7 @@ from kernelbroker_server.pool.state import (
     PoolFull,
     PoolLimits,
     PoolState,
+    Refuse,
     Remove,
     SandboxState,
 )
@@ -83,6 +84,9 @@ class PoolMachine(RuleBasedStateMachine):
         self.names = itertools.count()
         self.waiting: deque[int] = deque()
         self.urgent: deque[int] = deque()
+        self.tenants: dict[int, str] = {}
+        self.served: dict[str, set[str]] = {}
+        """Of each tenant that waits: who was served since it was, or since it began to wait."""
         self.launching: list[str] = []
         self.checking: list[str] = []
         self.idle: list[str] = []
@@ -114,27 +118,56 @@ class PoolMachine(RuleBasedStateMachine):
                     assert name not in (*self.removing, *self.leased, *self.launching)
                     self.removing.append(name)
                 case Assign(waiter=waiter, sandbox_id=name):
-                    queue = self.urgent or self.waiting
-                    assert waiter == queue.popleft()  # in order of arrival, the urgent first
+                    if self.urgent:  # they come first
+                        assert waiter == self.urgent.popleft()
+                    else:
+                        self.take_turn(waiter)
                     self.idle.remove(name)  # and from there alone: neither leased nor checked
                     self.leased.append(name)
+
+                case Refuse(waiter=waiter):
+                    own = self.line_of(self.tenants[waiter])
+                    assert waiter == own[-1]
+                    assert len(own) == max(len(self.line_of(name)) for name in "abc")
+                    newcomer = self.tenants[self.waiting[-1]]
+                    assert len(self.line_of(newcomer)) < len(own)  # itself included
+                    assert len(self.waiting) > self.state.limits.max_waiters
+                    self.waiting.remove(waiter)
+
+    def line_of(self, tenant: str) -> list[int]:
+        return [waiter for waiter in self.waiting if self.tenants[waiter] == tenant]
+
+    def take_turn(self, waiter: int) -> None:
+        """Of its tenant it has waited longest, and that one was not served twice before another."""
+        tenant = self.tenants[waiter]
+        assert waiter == self.line_of(tenant)[0]
+        self.waiting.remove(waiter)
+        self.served[tenant] = set()
+        for other in {self.tenants[each] for each in self.waiting} - {tenant}:
+            assert tenant not in self.served[other]
+            self.served[other].add(tenant)
 
     def taken(self, data: st.DataObject, names: list[str]) -> str:
         name = data.draw(st.sampled_from(names))
         names.remove(name)
         return name
 
-    @rule(urgent=st.booleans())
-    def acquire(self, urgent: bool) -> None:
+    @rule(urgent=st.booleans(), tenant=st.sampled_from("abc"))
+    def acquire(self, urgent: bool, tenant: str) -> None:
         waiter = next(self.names)
+        self.tenants[waiter] = tenant
+        if not urgent and not self.line_of(tenant):
+            self.served[tenant] = set()
         queue = self.urgent if urgent else self.waiting
         queue.append(waiter)
         try:
-            self.carry_out(self.state.acquire(waiter, urgent=urgent))
+            self.carry_out(self.state.acquire(waiter, tenant=tenant, urgent=urgent))
         except PoolFull:
             assert not urgent
             assert not self.idle
             assert len(self.waiting) > self.state.limits.max_waiters
+            own = len(self.line_of(tenant))
+            assert all(len(self.line_of(name)) <= own for name in "abc")
             queue.remove(waiter)
 
     @precondition(lambda self: self.waiting or self.urgent)
@@ -330,6 +363,32 @@ def test_bounds() -> None:
     assert state.waiters == 2
     assert state.acquire(4, urgent=True) == []
     assert Assign(4, "s1") in state.launched("s1")
+
+
+def test_tenants_take_turns() -> None:
+    """One that waits often holds up nobody: each tenant gets one after the other."""
+    state = make(max_size=5, max_waiters=10, launches=5)
+    for waiter in (1, 2, 3):
+        state.acquire(waiter, tenant="many")
+    state.acquire(4, tenant="one")
+    state.acquire(5, tenant="other")
+    served = [a.waiter for n in range(1, 6) for a in state.launched(f"s{n}") if type(a) is Assign]
+    assert served == [1, 4, 5, 2, 3]
+
+
+def test_shares_of_a_full_line() -> None:
+    """Who has most of a full line gives up its latest places, until another one has as many."""
+    state = make(max_size=1, max_waiters=4)
+    for waiter in (1, 2, 3, 4):
+        state.acquire(waiter, tenant="many")
+    with pytest.raises(PoolFull):
+        state.acquire(5, tenant="many")
+    assert state.acquire(6, tenant="one") == [Refuse(4)]
+    assert state.acquire(7, tenant="one") == [Refuse(3)]
+    for tenant in ("one", "many"):
+        with pytest.raises(PoolFull):
+            state.acquire(8, tenant=tenant)
+    assert state.waiters == 4
 
 
 def test_sandboxes_being_removed_count() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 
 import pytest
 from kernelbroker.protocol.errors import (
@@ -11,6 +12,7 @@ from kernelbroker.protocol.errors import (
     PolicyRefused,
     TooManyRequests,
 )
+from kernelbroker.protocol.findings import Assessment, Language
 from kernelbroker.protocol.messages import ExecutionRequest
 from kernelbroker_server.sessions import policy
 from kernelbroker_server.sessions.gate import Gate
@@ -18,6 +20,7 @@ from kernelbroker_server.sessions.policy import CONFIRMATION_S, Confirmations, P
 from kernelbroker_server.tenants.tenant import DEFAULT
 
 from tests.support.backend import FakeBackend
+from tests.support.waiting import DEADLINE_S, turns, until
 from tests.support.world import result_of, submit, world
 
 RISKY = "import os\nos.system(command)"
@@ -188,3 +191,25 @@ async def test_long_code_is_judged_beside_the_loop(backend: FakeBackend) -> None
         with pytest.raises(PolicyRefused) as refused:
             session.submit(asked, assessment=judging.result())
         assert refused.value.findings[0].line == 5_002
+
+
+async def test_little_is_judged_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A tenant has two pieces of code judged at the same time, also where whoever asked has gone."""
+    desk, go_on = Policies(), threading.Event()
+    begun: list[str] = []
+
+    def assess(code: str, language: Language) -> Assessment:
+        begun.append(code)
+        go_on.wait(DEADLINE_S)
+        return Assessment(level="safe", language=language)
+
+    monkeypatch.setattr(policy, "assess", assess)
+    asked = [asyncio.create_task(desk.assess(code, "python")) for code in "abc"]
+    await until(lambda: len(begun) == 2)
+    asked[0].cancel()
+    await turns(10)
+    assert begun == ["a", "b"]
+    go_on.set()
+    answers = await asyncio.gather(*asked, return_exceptions=True)
+    assert isinstance(answers[0], asyncio.CancelledError)
+    assert begun == ["a", "b", "c"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -20,10 +21,13 @@ from kernelbroker_kernel.contract import CONFIGURE_CODE, METADATA_KEY
 from kernelbroker_server.pool.state import PoolLimits
 from kernelbroker_server.sessions import registry as registry_module
 from kernelbroker_server.sessions.session import Session
+from kernelbroker_server.telemetry.logs import bound, bound_ids
+from kernelbroker_server.telemetry.observer import Observer
+from kernelbroker_server.tenants.tenant import Tenant
 
-from tests.support.backend import FakeBackend
+from tests.support.backend import FakeBackend, FakeSandbox
 from tests.support.gateway import Cell, CellFailed
-from tests.support.waiting import DEADLINE_S, turns, until
+from tests.support.waiting import DEADLINE_S, broker_tasks, turns, until
 from tests.support.world import World, interruptible, result_of, running, submit, world
 
 
@@ -58,6 +62,54 @@ async def test_opened_by_many_at_once(backend: FakeBackend) -> None:
         assert w.pool.status().busy_containers == 1
         again, is_new = await w.registry.open(options)
         assert (again, is_new) == (answers[0][0], False)
+
+
+async def test_what_outlives_a_request_is_not_logged_as_its_own(backend: FakeBackend) -> None:
+    """The pool's tasks tell no request, and a session's own its tenant and itself alone."""
+    told: dict[str, Mapping[str, str]] = {}
+
+    async def launch(sandbox: FakeSandbox) -> None:
+        told[sandbox.id] = bound_ids()
+
+    class Listener(Observer):
+        def sandbox_replaced(self, *_facts: object) -> None:
+            told["replaced"] = bound_ids()
+
+    backend.on_launch = launch
+    async with world(backend, observer=Listener(), pool=PoolLimits(0, 1)) as w:
+        with bound(request_id="r", tenant="t"):
+            session = await w.open("mine")
+        await session.restart()
+    assert told.pop("replaced") == {"tenant": "t", "session_id": "mine"}
+    assert len(told) == 2
+    assert not any(told.values())
+
+
+async def test_a_tenant_that_comes_when_all_is_over(backend: FakeBackend) -> None:
+    """It is refused, and nothing is left of it."""
+    async with world(backend) as w:
+        await w.registries.stop("the broker is shutting down")
+        late = w.registries.of(Tenant("late"))
+        with pytest.raises(Unavailable, match="shutting down"):
+            await late.open(SessionOptions())
+        await turns(5)
+        assert "session sweeper" not in broker_tasks()
+
+
+@pytest.mark.parametrize("gone", [True, False])
+async def test_stopped_while_one_is_opened(backend: FakeBackend, gone: bool) -> None:
+    """The end waits for what was begun, also where its client went away."""
+    never(backend)
+    async with world(backend, pool=PoolLimits(0, 1)) as w:
+        opening = asyncio.create_task(w.open("mine"))
+        await until(lambda: w.pool.status().pending_requests)
+        if gone:
+            opening.cancel()
+            await asyncio.sleep(0)
+        await w.registry.stop("the broker is shutting down")
+        assert "session mine opens" not in broker_tasks()
+        with pytest.raises(asyncio.CancelledError if gone else Unavailable):
+            await opening
 
 
 async def test_ids_made_by_the_broker(backend: FakeBackend) -> None:

@@ -123,6 +123,9 @@ class Exec(StreamingHandler):
             options.workspace_retention = 0
 
         async def submit() -> tuple[Session, Execution]:
+            request = asked.request()
+            if ephemeral:
+                assessment = await registry.judge_for_one(request, options.template)
             if session_id is not None:
                 session = registry.get(session_id)
             elif ephemeral and key is None:
@@ -131,9 +134,9 @@ class Exec(StreamingHandler):
                 session = await registry.open_for_one(options)
             else:
                 session, _ = await registry.open(options)
-            request = asked.request()
             try:
-                assessment = await session.judge(request)
+                if not ephemeral:
+                    assessment = await session.judge(request)
                 execution = session.submit(request, assessment=assessment)
             except BaseException:
                 if ephemeral and key is not None:

@@ -6,7 +6,6 @@ from kernelbroker.protocol.errors import BadRequest
 from kernelbroker.protocol.findings import Assessment
 from kernelbroker.protocol.messages import AssessmentRequest
 
-from ..sessions.policy import judged
 from .base import ApiHandler
 from .contract import operation
 
@@ -19,4 +18,4 @@ class Assess(ApiHandler):
         limit = self.registry.limits.max_code_chars
         if len(asked.code) > limit:
             raise BadRequest(f"the code has {len(asked.code):,} characters; {limit:,} is the limit")
-        self.reply(await judged(asked.code, asked.language))
+        self.reply(await self.registry.assess(asked.code, asked.language))

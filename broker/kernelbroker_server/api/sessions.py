@@ -41,11 +41,11 @@ class Sessions(ApiHandler):
             session, is_new = await self.registry.open(options)
         else:
 
-            async def open_it() -> Session:
-                return (await self.registry.open(options))[0]
+            async def open_it() -> str:
+                return (await self.registry.open(options))[0].id
 
-            session, repeated = await self.registry.opened.once(key, self.fingerprint(), open_it)
-            session, is_new = self.registry.get(session.id), not repeated
+            opened, repeated = await self.registry.opened.once(key, self.fingerprint(), open_it)
+            session, is_new = self.registry.get(opened), not repeated
         self.reply(info(session, self.service.backend.isolation), 201 if is_new else 200)
 
 

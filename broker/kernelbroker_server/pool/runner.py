@@ -19,8 +19,20 @@ from typing import Any
 
 from ..backends.base import Backend, LaunchError, Sandbox, SandboxSpec
 from ..kernels.client import ChannelClosed, KernelClient
+from ..telemetry.logs import apart
 from ..telemetry.observer import Observer
-from .state import Action, Assign, Check, Launch, PoolLimits, PoolState, Remove, SandboxState
+from .state import (
+    Action,
+    Assign,
+    Check,
+    Launch,
+    PoolFull,
+    PoolLimits,
+    PoolState,
+    Refuse,
+    Remove,
+    SandboxState,
+)
 from .warm import END_GRACE_S, WarmSandbox, complaint_of, first_of, run_silently
 
 logger = logging.getLogger(__name__)
@@ -111,10 +123,13 @@ class Pool:
         self._carry_out(self._state.tick(self._clock()))
         self._spawn("pool clock", self._keep_time())
 
-    async def acquire(self, *, timeout: float, urgent: bool = False) -> WarmSandbox:
+    async def acquire(
+        self, *, timeout: float, tenant: str = "", urgent: bool = False
+    ) -> WarmSandbox:
         """Lease a sandbox: at once if one is idle, else when it is this caller's turn.
 
         Args:
+            tenant: for whom: those that wait take turns.
             timeout: seconds to wait at most.
             urgent: go before those who have had no sandbox yet.
 
@@ -128,7 +143,7 @@ class Pool:
         self._waiters[waiter] = future
         try:
             self._bury_dead()
-            self._carry_out(self._state.acquire(waiter, urgent=urgent))
+            self._carry_out(self._state.acquire(waiter, tenant=tenant, urgent=urgent))
             if not future.done():
                 await asyncio.wait([future], timeout=timeout)
             if not future.done():
@@ -220,11 +235,15 @@ class Pool:
                         self._carry_out(self._state.release(name))
                     else:
                         future.set_result(self._sandboxes[name])
+                case Refuse(waiter=waiter):
+                    if not (future := self._waiters[waiter]).done():
+                        future.set_exception(PoolFull())
         if self._state.empty:
             self._empty.set()
 
     def _spawn(self, name: str, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.create_task(work, name=name)
+        # In a context of its own: it is often made in a request that it has nothing to do with.
+        task = asyncio.create_task(work, name=name, context=apart())
         self._tasks.add(task)
         task.add_done_callback(self._ended)
 

@@ -11,8 +11,9 @@ and tells how they went. A sandbox walks one way only, but for its checks::
        │ launch failed      │ died, replaced  v
        └──────────> gone    └───────────> REMOVING ──removed──> gone
 
-so a sandbox is never leased twice, and none while somebody asks how it is. Waiters are served in
-order of arrival, those of a session that lost its sandbox before those that have had none.
+so a sandbox is never leased twice, and none while somebody asks how it is. Tenants that wait take
+turns, each one's waiters in order of arrival; those of a session that lost its sandbox come before
+those that have had none, whosever they are.
 
 Time comes in by `tick` alone, in seconds of any monotonic clock: whatever happens between two ticks
 happens at the time of the first.
@@ -27,6 +28,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
+from .line import Line
 from .scaling import Load, Spare
 
 _BACKOFF_S = (0.5, 1.0, 2.0, 4.0, 8.0, 15.0)
@@ -87,7 +89,14 @@ class Assign:
     sandbox_id: str
 
 
-Action: TypeAlias = Launch | Check | Remove | Assign
+@dataclass(frozen=True, slots=True)
+class Refuse:
+    """The waiter gives up its place in a full line to a tenant that has fewer."""
+
+    waiter: int
+
+
+Action: TypeAlias = Launch | Check | Remove | Assign | Refuse
 
 
 class PoolFull(Exception):
@@ -108,7 +117,8 @@ class PoolLimits:
     Attributes:
         min_size: sandboxes kept warm and free, as far as `max_size` allows.
         max_size: sandboxes in any state, those being removed included.
-        max_waiters: who may wait for one, besides who waits for one that is being checked.
+        max_waiters: who may wait for one, besides who waits for one that is being checked. A tenant
+            that has most of a full line loses its latest places to those that have fewer.
         max_launches: launches under way at once.
         scale_up_threshold: while the load is this or more, one sandbox more is kept free for each
             second, up to `max_size`.
@@ -153,7 +163,7 @@ class PoolState:
         self._entries: dict[str, _Entry] = {}
         self._idle: deque[str] = deque()
         self._urgent: deque[int] = deque()
-        self._waiting: deque[int] = deque()
+        self._waiting = Line()
         self._spare = Spare(
             smallest=limits.min_size,
             largest=limits.max_size,
@@ -166,23 +176,29 @@ class PoolState:
 
     # What clients of the pool ask.
 
-    def acquire(self, waiter: int, *, urgent: bool = False) -> list[Action]:
-        """Ask for a sandbox; an `Assign` for this waiter comes now or from a later call.
+    def acquire(self, waiter: int, *, tenant: str = "", urgent: bool = False) -> list[Action]:
+        """Ask for a sandbox; an `Assign` or a `Refuse` for this waiter comes now or from a later call.
 
         Raises:
             PoolFull: too many are waiting; nothing has changed.
         """
+        if urgent:
+            self._urgent.append(waiter)
+            return self._settle()
+        actions: list[Action] = []
         may_wait = self.limits.max_waiters + self.count(SandboxState.CHECKING)
-        if not urgent and not self._idle and len(self._waiting) >= may_wait:
-            raise PoolFull
-        (self._urgent if urgent else self._waiting).append(waiter)
-        return self._settle()
+        if not self._idle and len(self._waiting) >= may_wait:
+            if (refused := self._waiting.give_way(tenant)) is None:
+                raise PoolFull
+            actions.append(Refuse(refused))
+        self._waiting.add(waiter, tenant)
+        return [*actions, *self._settle()]
 
     def cancel(self, waiter: int) -> None:
         """The waiter has gone. One that was assigned a sandbox already must release it instead."""
-        for queue in (self._urgent, self._waiting):
-            if waiter in queue:
-                queue.remove(waiter)
+        if waiter in self._urgent:
+            self._urgent.remove(waiter)
+        self._waiting.remove(waiter)
 
     def release(self, sandbox_id: str) -> list[Action]:
         """The lease has ended."""
@@ -309,8 +325,8 @@ class PoolState:
         while self._idle and self.waiters:
             sandbox_id = self._idle.popleft()
             self._move(sandbox_id, SandboxState.LEASED)
-            queue = self._urgent or self._waiting
-            actions.append(Assign(queue.popleft(), sandbox_id))
+            waiter = self._urgent.popleft() if self._urgent else self._waiting.take()
+            actions.append(Assign(waiter, sandbox_id))
         if (old := self._expired()) is not None and self._may_go():
             actions.append(self._remove(old))
         while self._wants_launch():

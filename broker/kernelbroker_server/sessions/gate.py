@@ -93,6 +93,7 @@ class Door:
     A tenant's turns are given in order of asking. Each execution that entered takes a turn or leaves.
 
     Attributes:
+        tenant: its name.
         waiting, running: executions of this tenant.
     """
 
@@ -100,13 +101,14 @@ class Door:
         self.waiting = 0
         self.running = 0
         self._gate = gate
+        self.tenant = tenant.name
         self._limits = tenant.limits
         self._line: deque[asyncio.Future[None]] = deque()
         rate = tenant.limits.rate
         self._bucket = None if rate is None else _Bucket(rate, gate.clock)
 
-    def enter(self) -> None:
-        """Raises TooManyRequests where too many are waiting or came lately; Unavailable at the end."""
+    def expect_room(self) -> None:
+        """Raise what `enter` would at this moment; nothing is taken."""
         if self._gate.closed:
             raise Unavailable("the broker is shutting down", retry_after=10)
         if self.waiting >= self._gate.max_queued:
@@ -114,11 +116,17 @@ class Door:
                 f"{self.waiting} executions are waiting; try again when some have ended",
                 retry_after=1,
             )
-        if self._bucket is not None and (pause := self._bucket.take()):
+        if self._bucket is not None and (pause := self._bucket.pause()):
             raise TooManyRequests(
                 f"{self._limits.rate:g} executions a minute are allowed; slow down",
                 retry_after=pause,
             )
+
+    def enter(self) -> None:
+        """Raises TooManyRequests where too many are waiting or came lately; Unavailable at the end."""
+        self.expect_room()
+        if self._bucket is not None:
+            self._bucket.take()
         self.waiting += 1
         self._gate.settle()
 
@@ -180,12 +188,13 @@ class _Bucket:
         self._level = self._size
         self._at = clock()
 
-    def take(self) -> float:
-        """0 where one could be taken; else the seconds until one can."""
+    def pause(self) -> float:
+        """0 where one can be taken; else the seconds until one can."""
         now = self._clock()
         self._level = min(self._size, self._level + (now - self._at) * self._rate)
         self._at = now
-        if self._level >= 1:
-            self._level -= 1
-            return 0
-        return (1 - self._level) / self._rate
+        return max(0.0, 1 - self._level) / self._rate
+
+    def take(self) -> None:
+        """Where `pause` is 0."""
+        self._level -= 1

@@ -36,6 +36,7 @@ class Lease:
         pool: Pool,
         options: SessionOptions,
         workspace: Workspace,
+        tenant: str,
         on_lease: Callable[[str, float], None],
         on_replace: Callable[[str], None],
     ) -> None:
@@ -46,6 +47,7 @@ class Lease:
         self._pool = pool
         self.timeout = pool.acquire_timeout
         self.spec = pool.spec
+        self._tenant = tenant
         self._options = options
         self._on_lease = on_lease
         self._on_replace = on_replace
@@ -113,7 +115,7 @@ class Lease:
     async def _acquire(self, *, urgent: bool) -> WarmSandbox:
         timeout, asked_at = self.timeout, time.monotonic()
         try:
-            warm = await self._pool.acquire(timeout=timeout, urgent=urgent)
+            warm = await self._pool.acquire(timeout=timeout, tenant=self._tenant, urgent=urgent)
         except PoolFull:
             raise TooManyRequests(
                 "too many sessions are waiting for a sandbox; try again later", retry_after=5

@@ -28,10 +28,13 @@ from kernelbroker.protocol.messages import ExecutionRequest
 from kernelbroker.risk import ParserMissing, assess
 
 from ..tenants.tenant import Tenant
+from .workspace import to_the_end
 
 CONFIRMATION_S = 300.0
 _MAX_CONFIRMATIONS = 10_000
 """Tokens that are out at once; the oldest is forgotten first."""
+_AT_ONCE = 2
+"""Pieces of code of one tenant that are judged at the same time: threads are for others, too."""
 _NAMED = 3
 """Findings that an error names in its message."""
 
@@ -81,6 +84,7 @@ class Policies:
         self._own = own
         self._clock = clock
         self._confirmations = Confirmations(clock)
+        self._judging = asyncio.Semaphore(_AT_ONCE)
 
     def of(self, tenant: Tenant) -> Policies:
         """The same, as it is for one tenant, with confirmations of its own."""
@@ -100,7 +104,16 @@ class Policies:
         """
         if self.effective(template).mode == "off":
             return None
-        return await judged(request.code, request.language)
+        return await self.assess(request.code, request.language)
+
+    async def assess(self, code: str, language: Language) -> Assessment:
+        """Judge code in a thread, little at once: a piece may take most of a second.
+
+        Raises:
+            Unavailable: code of this language cannot be judged here.
+        """
+        async with self._judging:
+            return await to_the_end(lambda: _assess(code, language))
 
     def admit(
         self,
@@ -143,15 +156,6 @@ class Policies:
             confirmation=self._confirmations.hand_out(bound_to),
             expires_in=CONFIRMATION_S,
         )
-
-
-async def judged(code: str, language: Language) -> Assessment:
-    """An assessment, made in a thread: even short code can take a tenth of a second.
-
-    Raises:
-        Unavailable: code of this language cannot be judged here.
-    """
-    return await asyncio.to_thread(_assess, code, language)
 
 
 def _assess(code: str, language: Language) -> Assessment:

@@ -55,7 +55,8 @@ class Registries:
             )
             registry.stopping = self.stopping
             self._by_tenant[tenant.name] = registry
-            registry.start()
+            if not self.stopping:  # else nobody would stop it, and it has no sessions to see to
+                registry.start()
         return registry
 
     def __iter__(self) -> Iterator[Registry]:

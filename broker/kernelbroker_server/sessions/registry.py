@@ -18,9 +18,11 @@ from kernelbroker.protocol.errors import (
     TooManyRequests,
     Unavailable,
 )
+from kernelbroker.protocol.findings import Assessment, Language
 from kernelbroker.protocol.messages import ExecutionRequest, SessionOptions
 
 from ..pool.runner import Pool
+from ..telemetry.logs import apart
 from ..telemetry.observer import ExecutionFacts, Observer
 from ..tenants.tenant import Tenant
 from .execution import Execution
@@ -34,6 +36,8 @@ _REMEMBERED_S = 3600.0
 """How long a closed session answers why it is gone."""
 _REMEMBERED_MAX = 10_000
 _EXECUTION_OVER = "its one execution is over"
+_FOR_ONE = ""
+"""Where confirmations are good that have no session to come back to: in the next one."""
 _SWEEP_S = 0.25
 """How late a session may be closed."""
 
@@ -43,7 +47,7 @@ class Registry:
 
     Attributes:
         stopping: no session is opened any more.
-        opened, submitted: what was done under an Idempotency-Key.
+        opened, submitted: what was done under an Idempotency-Key; of a session its id.
     """
 
     def __init__(
@@ -67,16 +71,18 @@ class Registry:
         self._opening: dict[str, asyncio.Task[Session]] = {}
         self._waiting: dict[str, int] = {}
         self._gone: OrderedDict[str, tuple[float, str]] = OrderedDict()
-        self._closing: set[asyncio.Task[None]] = set()
+        self._closing: set[asyncio.Task[Any]] = set()
         self._sweeper: asyncio.Task[None] | None = None
         self.stopping = False
-        self.opened: Repeats[Session] = Repeats(lambda _: 0)
+        self.opened: Repeats[str] = Repeats(lambda _: 0)
         self.submitted: Repeats[tuple[Session, Execution]] = Repeats(
             lambda outcome: outcome[1].journal.size
         )
 
     def start(self) -> None:
-        self._sweeper = asyncio.create_task(self._sweep(), name="session sweeper")
+        self._sweeper = asyncio.create_task(
+            self._sweep(), name="session sweeper", context=apart("tenant")
+        )
 
     async def stop(self, reason: str) -> None:
         """Refuse new sessions and close all."""
@@ -89,8 +95,8 @@ class Registry:
             opening.cancel()
         sessions = list(self._sessions.values())
         await asyncio.gather(*(session.close(reason) for session in sessions))
-        if self._closing:
-            await asyncio.wait(self._closing)
+        while left := {*self._closing, *self._opening.values()}:
+            await asyncio.wait(left)
 
     async def open(self, options: SessionOptions) -> tuple[Session, bool]:
         """The session of that id, or a new one; and whether it is new.
@@ -116,7 +122,9 @@ class Registry:
         is_new = opening is None
         if opening is None:
             self._expect_room()
-            opening = asyncio.create_task(self._open(session_id, options))
+            opening = asyncio.create_task(
+                self._open(session_id, options), name=f"session {session_id} opens"
+            )
             self._opening[session_id] = opening
             opening.add_done_callback(lambda done: self._opened(session_id, done))
         self._waiting[session_id] = self._waiting.get(session_id, 0) + 1
@@ -149,10 +157,27 @@ class Registry:
     def list(self) -> list[Session]:
         return list(self._sessions.values())
 
+    async def assess(self, code: str, language: Language) -> Assessment:
+        """As `Policies.assess`."""
+        return await self._policies.assess(code, language)
+
+    async def judge_for_one(self, request: ExecutionRequest, template: str) -> Assessment | None:
+        """What `Session.judge` finds, before there is a session for one execution: what is refused
+        here has cost no sandbox.
+
+        Raises: as `Session.submit`.
+        """
+        self.limits.timeout_of(request)
+        self.door.expect_room()
+        assessment = await self._policies.judge(request, template)
+        if request.confirm is None:  # one that is given is used up by the execution itself
+            self._policies.admit(request, template, _FOR_ONE, assessment)
+        return assessment
+
     async def open_for_one(self, options: SessionOptions) -> Session:
         """A session for one execution; `close_after` sees to its end. Raises as `open` does."""
         session, _ = await self.open(options)
-        session.scope = ""  # no session to come back to: what is confirmed runs in the next one
+        session.scope = _FOR_ONE
         return session
 
     @contextlib.asynccontextmanager
@@ -234,6 +259,8 @@ class Registry:
                 self.close_soon(task.result(), "its client went away while it was opened")
 
         opening.add_done_callback(close)
+        self._closing.add(opening)
+        opening.add_done_callback(self._closing.discard)
 
     @staticmethod
     def _same(session: Session, options: SessionOptions) -> Session:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from kernelbroker.protocol.errors import Conflict
+from kernelbroker.protocol.errors import Conflict, Unavailable
 
 _REMEMBERED_S = 600.0
 _REMEMBERED_MAX = 1_000
@@ -54,6 +54,7 @@ class Repeats(Generic[T]):
 
         Raises:
             Conflict: the key was used for something else.
+            Unavailable: it was given up.
             What `work` raises.
         """
         self._forget_old()
@@ -65,7 +66,12 @@ class Repeats(Generic[T]):
             task.add_done_callback(lambda _: self._forget_failed(key, task))
         elif entry.fingerprint != fingerprint:
             raise Conflict("this Idempotency-Key was used for another request; choose a new one")
-        return await asyncio.shield(entry.work), repeated
+        try:
+            return await asyncio.shield(entry.work), repeated
+        except asyncio.CancelledError:
+            if entry.work.cancelled():
+                raise Unavailable("the broker is shutting down", retry_after=10) from None
+            raise
 
     def cancel(self) -> None:
         """Give up what is under way."""
@@ -73,13 +79,13 @@ class Repeats(Generic[T]):
             entry.work.cancel()
 
     def _forget_failed(self, key: str, task: asyncio.Task[T]) -> None:
-        if task.cancelled() or task.exception() is not None:
+        if not _succeeded(task):
             self._entries.pop(key, None)
 
     def _forget_old(self) -> None:
         horizon = self._clock() - _REMEMBERED_S
         weights = {
-            key: self._weigh(entry.work.result()) if entry.work.done() else 0
+            key: self._weigh(entry.work.result()) if _succeeded(entry.work) else 0
             for key, entry in self._entries.items()
         }
         held = sum(weights.values())
@@ -89,3 +95,7 @@ class Repeats(Generic[T]):
                 break
             held -= weights[key]
             del self._entries[key]
+
+
+def _succeeded(work: asyncio.Task[T]) -> bool:
+    return work.done() and not work.cancelled() and work.exception() is None

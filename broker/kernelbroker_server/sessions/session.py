@@ -34,7 +34,7 @@ from ..kernels.client import KernelClient
 from ..kernels.execution import Errand
 from ..kernels.outputs import OutputLimits
 from ..pool.runner import Pool
-from ..telemetry.logs import bound
+from ..telemetry.logs import apart, bound
 from .execution import Abort, Execution, ExecutionState
 from .gate import Door
 from .lease import Lease
@@ -68,6 +68,19 @@ class SessionLimits:
     max_preview_rows: int = 500
     max_file_bytes: int = 100 * 1024**2
     output: OutputLimits = field(default_factory=OutputLimits)
+
+    def timeout_of(self, request: ExecutionRequest) -> float:
+        """The execution's timeout, in seconds. Raises BadRequest where the request is beyond a limit."""
+        if len(request.code) > self.max_code_chars:
+            raise BadRequest(
+                f"the code has {len(request.code):,} characters; {self.max_code_chars:,} is the limit. "
+                "Write large data to a file in the workspace instead"
+            )
+        if request.preview_rows > self.max_preview_rows:
+            raise BadRequest(f"preview_rows is at most {self.max_preview_rows}")
+        if request.timeout is not None and request.timeout > self.max_timeout:
+            raise BadRequest(f"timeout is at most {self.max_timeout:g} s")
+        return request.timeout or self.default_timeout
 
 
 class SessionState(enum.StrEnum):
@@ -127,6 +140,7 @@ class Session:
             pool,
             options,
             workspace,
+            door.tenant,
             lambda *facts: on_lease(self, *facts),
             lambda cause: on_replace(self, cause),
         )
@@ -159,8 +173,13 @@ class Session:
         except BaseException:
             await self._lease.release()
             raise
-        self._worker = asyncio.create_task(self._work(), name=f"session {self.id}")
-        self._watching = asyncio.create_task(self._watch.run(), name=f"session {self.id} watch")
+        for_all = apart("tenant", session_id=self.id)
+        self._worker = asyncio.create_task(
+            self._work(), name=f"session {self.id}", context=for_all.copy()
+        )
+        self._watching = asyncio.create_task(
+            self._watch.run(), name=f"session {self.id} watch", context=for_all
+        )
 
     async def close(self, reason: str) -> None:
         """End the session: running and waiting executions get their results, the sandbox goes."""
@@ -222,7 +241,7 @@ class Session:
         self._expect_open()
         if request.execution_id in self.executions:
             return None
-        self._check(request)
+        self.limits.timeout_of(request)
         return await self._policies.judge(request, self.options.template)
 
     def submit(
@@ -252,7 +271,7 @@ class Session:
                         f"execution {request.execution_id} is another one; choose a new execution_id"
                     )
                 return earlier
-        timeout = self._check(request)
+        timeout = self.limits.timeout_of(request)
         self._door.enter()
         try:
             findings = self._policies.admit(asked, self.options.template, self.scope, assessment)
@@ -380,20 +399,6 @@ class Session:
         finally:
             self._watchers.discard(queue)
 
-    def _check(self, request: ExecutionRequest) -> float:
-        """The execution's timeout, in seconds, once the request is found to be within the limits."""
-        limits = self.limits
-        if len(request.code) > limits.max_code_chars:
-            raise BadRequest(
-                f"the code has {len(request.code):,} characters; {limits.max_code_chars:,} is the limit. "
-                "Write large data to a file in the workspace instead"
-            )
-        if request.preview_rows > limits.max_preview_rows:
-            raise BadRequest(f"preview_rows is at most {limits.max_preview_rows}")
-        if request.timeout is not None and request.timeout > limits.max_timeout:
-            raise BadRequest(f"timeout is at most {limits.max_timeout:g} s")
-        return request.timeout or limits.default_timeout
-
     def _expect_open(self) -> None:
         if self.closed_reason is not None:
             raise SessionGone(f"session {self.id} is closed: {self.closed_reason}")
@@ -503,5 +508,7 @@ class Session:
         if self._restarting is not None and not self._restarting.done():
             self._restarting.set_exception(SessionGone(f"session {self.id} is closed: {reason}"))
         self._visits.end(SessionGone(f"session {self.id} is closed: {reason}"))
+        # An execution may be remembered for longer than its session, whose others are in nobody's way.
+        self.executions.clear()
         for watcher in self._watchers:
             watcher.put_nowait(None)

@@ -9,7 +9,7 @@ import contextlib
 import json
 import logging
 from collections.abc import Iterator, Mapping
-from contextvars import ContextVar
+from contextvars import Context, ContextVar
 from datetime import UTC, datetime
 from types import MappingProxyType
 from typing import Literal
@@ -36,6 +36,14 @@ def bound(**ids: str) -> Iterator[None]:
 def bound_ids() -> Mapping[str, str]:
     """The ids of this task: `request_id`, `tenant`, `session_id`, `execution_id`, where it has them."""
     return _IDS.get()
+
+
+def apart(*kept: str, **ids: str) -> Context:
+    """A context for a task that outlives the request in which it is made: it tells these ids alone,
+    and of the present ones those that are named in `kept`."""
+    present, context = _IDS.get(), Context()
+    context.run(bind, **{name: present[name] for name in kept if name in present}, **ids)
+    return context
 
 
 def configure(level: str, form: Literal["text", "json"]) -> None:
