@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import hashlib
 import time
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Coroutine, Mapping
@@ -23,7 +22,7 @@ from kernelbroker.protocol.messages import ExecutionRequest, SessionOptions
 
 from ..pool.runner import Pool
 from ..telemetry.logs import apart
-from ..telemetry.observer import ExecutionFacts, Observer
+from ..telemetry.observer import ExecutionFacts, Observer, code_hash
 from ..tenants.tenant import Tenant
 from .execution import Execution
 from .gate import Door
@@ -301,7 +300,7 @@ class Registry:
                 session_id=session.id,
                 execution_id=execution.id,
                 language=request.language,
-                code_sha256=hashlib.sha256(request.code.encode(errors="surrogatepass")).hexdigest(),
+                code_sha256=code_hash(request.code),
                 outcome=execution.outcome,
                 started_at=execution.accepted_at,
                 queued_s=total if execution.queued_s is None else execution.queued_s,

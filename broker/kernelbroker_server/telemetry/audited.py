@@ -45,6 +45,25 @@ class Audited(Observer):
             total_s=round(facts.total_s, 3),
         )
 
+    def execution_refused(
+        self,
+        tenant: str,
+        template: str,
+        session_id: str,
+        language: str,
+        code_sha256: str,
+        mode: str,
+    ) -> None:
+        self._audit.record(
+            "execution.refused",
+            tenant=tenant,
+            template=template,
+            session=session_id or None,
+            language=language,
+            code_sha256=code_sha256,
+            policy=mode,
+        )
+
     def sandbox_leased(
         self, tenant: str, template: str, session_id: str, sandbox_id: str, seconds: float
     ) -> None:
