@@ -25,8 +25,8 @@ _INTRODUCTION = f"""# Configuration
 Settings come from the defaults, a TOML file (`kernelbroker-server --config FILE`, or `KERNELBROKER_CONFIG`)
 and the environment; the later of these wins. In the environment a key is upper case with a
 prefix, sections joined by two underscores: `port` is `{PREFIX}PORT`, `pool.min_size` is
-`{PREFIX}POOL__MIN_SIZE`. A key that is not known is an error that names it. Durations are in seconds; sizes
-are bytes, or text such as `"2GiB"`.
+`{PREFIX}POOL__MIN_SIZE`; names of templates and tenants are lower case there. A key that is
+not known is an error that names it. Durations are in seconds; sizes are bytes, or text such as `"2GiB"`.
 
 ```toml
 port = 8720

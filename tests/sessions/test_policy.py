@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
+import json
 import threading
+from pathlib import Path
 
 import pytest
 from kernelbroker.protocol.errors import (
@@ -14,9 +17,11 @@ from kernelbroker.protocol.errors import (
 )
 from kernelbroker.protocol.findings import Assessment, Language
 from kernelbroker.protocol.messages import ExecutionRequest
+from kernelbroker_server.audit import Audit
 from kernelbroker_server.sessions import policy
 from kernelbroker_server.sessions.gate import Gate
 from kernelbroker_server.sessions.policy import CONFIRMATION_S, Confirmations, Policies, Policy
+from kernelbroker_server.telemetry.audited import Audited
 from kernelbroker_server.tenants.tenant import DEFAULT
 
 from tests.support.backend import FakeBackend
@@ -213,3 +218,32 @@ async def test_little_is_judged_at_once(monkeypatch: pytest.MonkeyPatch) -> None
     answers = await asyncio.gather(*asked, return_exceptions=True)
     assert isinstance(answers[0], asyncio.CancelledError)
     assert begun == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize("mode", ["block", "confirm"])
+async def test_refusals_are_audited(
+    backend: FakeBackend, tmp_path: Path, mode: policy.PolicyMode
+) -> None:
+    """What a policy refuses is written down, once, with whose it was and its hash, and no code."""
+    path = tmp_path / "audit.log"
+    observer = Audited(Audit(path))
+    async with world(backend, observer=observer, policies=policies(mode)) as w:
+        session = await w.open("mine")
+        with pytest.raises((PolicyRefused, ConfirmationRequired)):
+            submit(session, RISKY)
+        with pytest.raises((PolicyRefused, ConfirmationRequired)):
+            await w.registry.judge_for_one(request(), "default")
+    records = [json.loads(line) for line in path.read_text().splitlines()]
+    refused = [each for each in records if each["event"] == "execution.refused"]
+    assert [each.pop("session") for each in refused] == ["mine", None]
+    for each in refused:
+        del each["time"]
+        assert each == {
+            "event": "execution.refused",
+            "tenant": "default",
+            "template": "default",
+            "language": "python",
+            "code_sha256": hashlib.sha256(RISKY.encode()).hexdigest(),
+            "policy": mode,
+        }
+    assert "os.system" not in path.read_text()

@@ -55,7 +55,7 @@ async def test_what_is_recorded(tmp_path: Path) -> None:
     assert {record["tenant"] for record in found[:-1]} == {"default"}
     by_event = {record["event"]: record for record in found}
     assert by_event["execution"]["outcome"] == "success"
-    assert by_event["execution.refused"]["reason"] == "policy_refused"
+    assert by_event["execution.refused"]["policy"] == "block"
     assert by_event["session.replace"]["cause"] == "restart"
     assert by_event["session.close"]["reason"] == "its client closed it"
     assert by_event["request.refused"]["status"] == 401

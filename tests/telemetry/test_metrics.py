@@ -65,11 +65,13 @@ def test_counts() -> None:
 def test_tenants_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tenants beyond so many are counted together."""
     monkeypatch.setattr(metrics_module, "_MAX_TENANTS", 2)
-    metrics = Metrics(dict)
+    metrics = Metrics(lambda: {"sessions": {("a",): 1, ("b",): 2, ("x",): 3, ("y",): 4}})
     for tenant in ("a", "b", "c", "d", "a"):
         metrics.session_opened(tenant, "default", "s")
     seen = {key[2]: v for key, v in samples(metrics).items() if key[0].endswith("opened_total")}
     assert seen == {"a": 2, "b": 1, "other": 2}
+    there = {key[1]: v for key, v in samples(metrics).items() if key[0].endswith("r_sessions")}
+    assert there == {"a": 1, "b": 2, "other": 7}
 
 
 def test_an_observer_that_fails(caplog: pytest.LogCaptureFixture) -> None:

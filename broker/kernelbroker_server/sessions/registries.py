@@ -50,7 +50,7 @@ class Registries:
                 self._limits,
                 self.gate.of(tenant),
                 self._observer,
-                self._policies.of(tenant),
+                self._policies.of(tenant, self._observer),
                 self._workspaces,
             )
             registry.stopping = self.stopping

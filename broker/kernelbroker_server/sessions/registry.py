@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import hashlib
 import time
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Coroutine, Mapping
@@ -23,7 +22,7 @@ from kernelbroker.protocol.messages import ExecutionRequest, SessionOptions
 
 from ..pool.runner import Pool
 from ..telemetry.logs import apart
-from ..telemetry.observer import ExecutionFacts, Observer
+from ..telemetry.observer import ExecutionFacts, Observer, code_hash
 from ..tenants.tenant import Tenant
 from .execution import Execution
 from .gate import Door
@@ -235,7 +234,6 @@ class Registry:
             self._executed,
             self._leased,
             self._replaced,
-            self._refused,
             self._policies,
             workspace,
             self.workspaces.measure,
@@ -292,11 +290,6 @@ class Registry:
             self.tenant.name, session.options.template, session.id, cause
         )
 
-    def _refused(self, session: Session, request: ExecutionRequest, why: str) -> None:
-        self._observer.execution_refused(
-            self.tenant.name, session.options.template, session.id, _sha256(request.code), why
-        )
-
     def _executed(self, session: Session, execution: Execution) -> None:
         result, request, total = execution.journal.result, execution.request, execution.age
         assert result is not None, "it has ended"
@@ -307,7 +300,7 @@ class Registry:
                 session_id=session.id,
                 execution_id=execution.id,
                 language=request.language,
-                code_sha256=_sha256(request.code),
+                code_sha256=code_hash(request.code),
                 outcome=execution.outcome,
                 started_at=execution.accepted_at,
                 queued_s=total if execution.queued_s is None else execution.queued_s,
@@ -333,7 +326,3 @@ class Registry:
                 if at <= now:
                     self.close_soon(session, reason)
             await asyncio.sleep(_SWEEP_S)
-
-
-def _sha256(code: str) -> str:
-    return hashlib.sha256(code.encode(errors="surrogatepass")).hexdigest()

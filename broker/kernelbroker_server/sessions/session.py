@@ -94,8 +94,7 @@ class Session:
 
     `on_closed` is called once, with the reason; `on_executed` for each execution that has ended;
     `on_lease` with the id of each sandbox that it gets, and the seconds that it waited; `on_replace`
-    with the reason why one is given up for another; `on_refused` with code that a policy does not let
-    run, and the error's code.
+    with the reason why one is given up for another.
 
     Attributes:
         scope: where confirmations are good: in this session, unless it is one of a single execution.
@@ -112,7 +111,6 @@ class Session:
         on_executed: Callable[[Session, Execution], None],
         on_lease: Callable[[Session, str, float], None],
         on_replace: Callable[[Session, str], None],
-        on_refused: Callable[[Session, ExecutionRequest, str], None],
         policies: Policies,
         workspace: Workspace,
         measure: Measure,
@@ -129,7 +127,6 @@ class Session:
         self._door = door
         self._on_closed = on_closed
         self._on_executed = on_executed
-        self._on_refused = on_refused
         self._policies = policies
         self._queue: deque[Execution] = deque()
         self._running: Execution | None = None
@@ -275,9 +272,8 @@ class Session:
         self._door.enter()
         try:
             findings = self._policies.admit(asked, self.options.template, self.scope, assessment)
-        except RequestError as exc:
+        except RequestError:
             self._door.leave()
-            self._on_refused(self, request, exc.code)
             raise
         execution = Execution(
             request.execution_id or self._door.new_id(),

@@ -46,15 +46,22 @@ class Audited(Observer):
         )
 
     def execution_refused(
-        self, tenant: str, template: str, session_id: str, code_sha256: str, why: str
+        self,
+        tenant: str,
+        template: str,
+        session_id: str,
+        language: str,
+        code_sha256: str,
+        mode: str,
     ) -> None:
         self._audit.record(
             "execution.refused",
             tenant=tenant,
             template=template,
-            session=session_id,
+            session=session_id or None,
+            language=language,
             code_sha256=code_sha256,
-            reason=why,
+            policy=mode,
         )
 
     def sandbox_leased(

@@ -5,6 +5,7 @@ Labels are bounded: routes are patterns, and tenants beyond the first hundred ar
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
@@ -28,7 +29,7 @@ class Metrics(Observer):
 
     def __init__(self, gauges: Callable[[], Mapping[str, Mapping[tuple[str, ...], float]]]) -> None:
         self._registry = CollectorRegistry()
-        self._registry.register(_Gauges(gauges))
+        self._registry.register(_Gauges(gauges, self._tenant))
         self._tenants: set[str] = set()
         self._requests = self._histogram(
             "http_request_seconds", "Time to answer a request", "method", "route", "status"
@@ -117,8 +118,13 @@ _GAUGES = {
 
 
 class _Gauges(Collector):
-    def __init__(self, look: Callable[[], Mapping[str, Mapping[tuple[str, ...], float]]]) -> None:
+    def __init__(
+        self,
+        look: Callable[[], Mapping[str, Mapping[tuple[str, ...], float]]],
+        tenant: Callable[[str], str],
+    ) -> None:
         self._look = look
+        self._tenant = tenant
 
     def describe(self) -> Iterable[Metric]:
         return []
@@ -127,6 +133,10 @@ class _Gauges(Collector):
         for name, values in self._look().items():
             text, labels = _GAUGES[name]
             family = GaugeMetricFamily(f"kernelbroker_{name}", text, labels=labels)
-            for label_values, value in values.items():
+            sums: defaultdict[tuple[str, ...], float] = defaultdict(float)
+            for given, value in values.items():
+                named = zip(labels, given, strict=True)
+                sums[tuple(self._tenant(v) if k == "tenant" else v for k, v in named)] += value
+            for label_values, value in sums.items():
                 family.add_metric(label_values, value)
             yield family

@@ -6,6 +6,7 @@ and must not raise: what one does wrong is logged, and the broker goes on.
 
 from __future__ import annotations
 
+import hashlib
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -56,9 +57,15 @@ class Observer:
         pass
 
     def execution_refused(
-        self, tenant: str, template: str, session_id: str, code_sha256: str, why: str
+        self,
+        tenant: str,
+        template: str,
+        session_id: str,
+        language: str,
+        code_sha256: str,
+        mode: str,
     ) -> None:
-        """A policy did not let code run, or not yet; `why` is the error's code."""
+        """A policy did not let code run, or not yet; `session_id` is empty where it had no session."""
 
     def sandbox_leased(
         self, tenant: str, template: str, session_id: str, sandbox_id: str, seconds: float
@@ -93,9 +100,15 @@ class Observers(Observer):
         self._tell("execution_ended", facts)
 
     def execution_refused(
-        self, tenant: str, template: str, session_id: str, code_sha256: str, why: str
+        self,
+        tenant: str,
+        template: str,
+        session_id: str,
+        language: str,
+        code_sha256: str,
+        mode: str,
     ) -> None:
-        self._tell("execution_refused", tenant, template, session_id, code_sha256, why)
+        self._tell("execution_refused", tenant, template, session_id, language, code_sha256, mode)
 
     def sandbox_leased(
         self, tenant: str, template: str, session_id: str, sandbox_id: str, seconds: float
@@ -114,3 +127,8 @@ class Observers(Observer):
                 getattr(observer, what)(*facts)
             except Exception:
                 logger.exception("an observer failed")
+
+
+def code_hash(code: str) -> str:
+    """How code is told of: its SHA-256, in UTF-8."""
+    return hashlib.sha256(code.encode(errors="surrogatepass")).hexdigest()
