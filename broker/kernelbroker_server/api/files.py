@@ -10,7 +10,6 @@ import asyncio
 import logging
 import mimetypes
 from collections.abc import AsyncGenerator
-from contextlib import aclosing
 from pathlib import PurePosixPath
 from typing import Any, Literal
 
@@ -21,7 +20,7 @@ from tornado.web import stream_request_body
 from ..sessions import files
 from .base import ApiHandler, Authenticated
 from .contract import Content, operation
-from .disconnect import Disconnectable
+from .download import Downloading
 
 logger = logging.getLogger(__name__)
 
@@ -62,14 +61,11 @@ class Files(_Paths, ApiHandler):
 
 
 @stream_request_body
-class OneFile(_Paths, Disconnectable):
+class OneFile(_Paths, Downloading):
     """One file or directory."""
 
     _upload: asyncio.Task[None] | None = None
     _is_complete = False
-
-    def compute_etag(self) -> None:
-        """None: Tornado would make one of what is in memory."""
 
     # Download.
 
@@ -89,7 +85,7 @@ class OneFile(_Paths, Disconnectable):
                 raise
             # There is no other way to say so any more: the client sees that less came than announced.
             logger.info("%s a download broke off: %s", self.request_id, exc)
-            self._hang_up()
+            self.hang_up()
 
     @operation({200: None})
     async def head(self, session_id: str, path: str) -> None:
@@ -106,18 +102,8 @@ class OneFile(_Paths, Disconnectable):
             self.reply({"error": error}, 416)
             return
         self.set_status(download.status)
-        self.set_header("Content-Type", _content_type(path))
-        self.set_header("Content-Disposition", "attachment")
-        self.set_header("Content-Security-Policy", "sandbox")
-        self.set_header("Cache-Control", "no-store")
-        self.set_header("Content-Length", str(download.size))
-        if self.request.method == "HEAD":
-            return  # the sandbox is asked as for GET: an answer to HEAD could not say what is wrong
-        async with aclosing(download.chunks) as chunks:
-            async for chunk in chunks:
-                self.write(chunk)
-                async with asyncio.timeout(_SILENCE_S):
-                    await self.flush()
+        # The sandbox is asked for HEAD as for GET: an answer to HEAD could not say what is wrong.
+        await self.send(download.body, _content_type(path), download.size)
 
     # Upload: the body comes chunk by chunk, and is handed to a task that sends it on.
 
@@ -222,10 +208,6 @@ class OneFile(_Paths, Disconnectable):
             case _:
                 raise BadRequest("op is mkdir or move")
         self.set_status(204)
-
-    def _hang_up(self) -> None:
-        connection: Any = self.request.connection
-        connection.stream.close()
 
 
 def _too_large(limit: int) -> TooLarge:

@@ -5,9 +5,7 @@ Like a file, a table is an attachment of a fixed type: no browser shows it under
 
 from __future__ import annotations
 
-import asyncio
 import logging
-from contextlib import aclosing
 from typing import Any, get_args
 
 from kernelbroker.protocol.errors import BadRequest, RequestError
@@ -18,6 +16,7 @@ from ..sessions import tables
 from .base import ApiHandler
 from .contract import Content, operation
 from .disconnect import Disconnectable
+from .download import Downloading
 
 logger = logging.getLogger(__name__)
 
@@ -40,10 +39,7 @@ class Variables(Disconnectable, ApiHandler):
             self.reply(await tables.variables(session))
 
 
-class OneVariable(Disconnectable, ApiHandler):
-    def compute_etag(self) -> None:
-        """None: Tornado would make one of what is in memory."""
-
+class OneVariable(Downloading, ApiHandler):
     @operation(
         {200: Content({kind.partition(";")[0]: str for kind in _TYPES.values()})},
         query={"format": tables.Format},
@@ -59,27 +55,10 @@ class OneVariable(Disconnectable, ApiHandler):
                 self.until_disconnected(),
                 tables.export(session, name, format_) as export,
             ):
-                await self._send(export, _TYPES[format_])
+                await self.send(export.body, _TYPES[format_], export.size)
         except (RequestError, TransferFailed, TimeoutError) as exc:
             if not self._headers_written:
                 raise
             # There is no other way to say so any more: the client sees that less came than announced.
             logger.info("%s a table broke off: %s", self.request_id, exc)
-            self._hang_up()
-
-    async def _send(self, export: tables.Export, content_type: str) -> None:
-        self.set_header("Content-Type", content_type)
-        self.set_header("Content-Disposition", "attachment")
-        self.set_header("Content-Security-Policy", "sandbox")
-        self.set_header("Cache-Control", "no-store")
-        if export.size is not None:
-            self.set_header("Content-Length", str(export.size))
-        async with aclosing(export.chunks) as chunks:
-            async for chunk in chunks:
-                self.write(chunk)
-                async with asyncio.timeout(_SILENCE_S):
-                    await self.flush()
-
-    def _hang_up(self) -> None:
-        connection: Any = self.request.connection
-        connection.stream.close()
+            self.hang_up()

@@ -19,6 +19,7 @@ from typing import Any, Self
 import h11
 
 from .endpoint import Endpoint, TcpEndpoint, UnixEndpoint
+from .splice import splice
 
 CHUNK_BYTES = 512 * 1024
 """Read at once; of what the gateway sends, a unix socket holds half as much."""
@@ -145,6 +146,23 @@ class Exchange:
                 yield bytes(event.data)
                 if count % _YIELD_EVERY == 0:
                     await asyncio.sleep(0)
+
+    async def pass_to(self, target: socket.socket, silence: float) -> None:
+        """Send the answer's body, whose length was announced, to a socket, without holding it.
+
+        Raises:
+            TransferFailed: it ends before its end, or its receiver is gone.
+            TimeoutError: the receiver took nothing for `silence` seconds.
+        """
+        left = int(self.headers["content-length"])
+        data, _ = self._http.trailing_data
+        with _failures("send the data"):
+            async with asyncio.timeout(silence):
+                await asyncio.get_running_loop().sock_sendall(target, data[:left])
+            left -= len(data[:left])
+            left -= await splice(self._socket, target, left, silence)
+        if left:
+            raise TransferFailed(f"the sandbox sent {left:,} bytes too few")
 
     async def body(self, limit: int) -> bytes:
         """All of the answer's body, of at most `limit` bytes. Raises TransferFailed."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator
+from collections.abc import AsyncIterable, AsyncIterator
 from dataclasses import dataclass
 from urllib.parse import quote
 
@@ -48,13 +48,13 @@ class Download:
     Attributes:
         status: 200, 206 (a part, see `content_range`), or 416 (there is no such part).
         size: bytes that follow.
-        chunks: they; raises TransferFailed where fewer come.
+        body: whose answer they are.
     """
 
     status: int
     size: int
     content_range: str | None
-    chunks: AsyncGenerator[bytes, None]
+    body: Exchange
 
 
 @contextlib.asynccontextmanager
@@ -74,7 +74,7 @@ async def read(session: Session, path: str, *, part: str | None = None) -> Async
             raise TransferFailed("the sandbox did not describe the file")
         if content_range is not None and not _CONTENT_RANGE.fullmatch(content_range):
             raise TransferFailed("the sandbox did not describe the part of the file")
-        yield Download(exchange.status, int(length), content_range, exchange.chunks())
+        yield Download(exchange.status, int(length), content_range, exchange)
 
 
 async def write(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import secrets
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
@@ -27,7 +27,7 @@ from kernelbroker.protocol.messages import VariableList
 from kernelbroker_kernel.contract import ERRAND_CODE, EXPORTS_PATH
 
 from ..kernels.execution import Errand
-from ..kernels.transfer import TransferFailed
+from ..kernels.transfer import Exchange, TransferFailed
 from .execution import Execution
 from .session import Session
 
@@ -57,11 +57,11 @@ class Export:
     """
     Attributes:
         size: bytes that follow; None where that is not known.
-        chunks: they; raises TransferFailed where fewer come.
+        body: whose answer they are.
     """
 
     size: int | None
-    chunks: AsyncGenerator[bytes, None]
+    body: Exchange
 
 
 async def variables(session: Session) -> VariableList:
@@ -99,7 +99,7 @@ async def export(session: Session, name: str, format: Format) -> AsyncIterator[E
             if exchange.status != 200:
                 raise TransferFailed(f"the sandbox answered with status {exchange.status}")
             length = exchange.headers.get("content-length")
-            yield Export(None if length is None else int(length), exchange.chunks())
+            yield Export(None if length is None else int(length), exchange)
 
 
 @contextlib.asynccontextmanager

@@ -1,0 +1,59 @@
+"""Bytes from one socket to another within the system: the broker never holds them (splice(2))."""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import os
+import socket
+
+_PIPE_BYTES = 1024 * 1024
+"""An ordinary user may ask for as much (pipe(7), pipe-max-size)."""
+
+
+async def splice(source: socket.socket, target: socket.socket, size: int, silence: float) -> int:
+    """Move `size` bytes between two sockets that do not block; returns how many came before the end.
+
+    Nobody else may wait for either of them meanwhile.
+
+    Raises:
+        TimeoutError: for `silence` seconds one side gave nothing, or the other took nothing.
+        OSError: one of them failed.
+    """
+    reader, writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        room = fcntl.fcntl(writer, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
+        left = size
+        while left:
+            moved = await _move(source.fileno(), writer, min(left, room), source, silence)
+            if not moved:
+                break
+            left -= moved
+            while moved:
+                moved -= await _move(reader, target.fileno(), moved, target, silence)
+        return size - left
+    finally:
+        os.close(reader)
+        os.close(writer)
+
+
+async def _move(source: int, target: int, size: int, slow: socket.socket, silence: float) -> int:
+    """One call, as soon as it moves something. The pipe is never what is waited for."""
+    loop = asyncio.get_running_loop()
+    while True:
+        try:
+            return os.splice(source, target, size)
+        except BlockingIOError:
+            ready: asyncio.Future[None] = loop.create_future()
+            reads = source == slow.fileno()
+            (loop.add_reader if reads else loop.add_writer)(slow, _done, ready)
+            try:
+                async with asyncio.timeout(silence):
+                    await ready
+            finally:
+                (loop.remove_reader if reads else loop.remove_writer)(slow)
+
+
+def _done(ready: asyncio.Future[None]) -> None:
+    if not ready.done():
+        ready.set_result(None)
