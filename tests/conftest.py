@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
+import gc
 import os
+from collections.abc import Iterator
 
 import pytest
+
+
+@pytest.fixture(scope="module")
+def engines_that_are_away() -> Iterator[None]:
+    """Collects what docker-py leaves behind where no engine listens, before other tests are blamed."""
+    yield
+    gc.collect()
 
 
 @pytest.fixture(autouse=True)

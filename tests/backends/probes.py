@@ -193,6 +193,17 @@ def networks_of(data: Path, host: str | None = None) -> list[str]:
     return [network["Name"] for network in found]
 
 
+engines_are_away = [
+    # Where nobody listens, docker-py leaves its socket to the garbage collector.
+    pytest.mark.usefixtures("engines_that_are_away"),
+    pytest.mark.filterwarnings(
+        r"ignore:Exception ignored in. <socket.socket fd=\d+, family=1, type=1, proto=0>"
+        ":pytest.PytestUnraisableExceptionWarning"
+    ),
+]
+"""For modules whose engines stop, or never were."""
+
+
 @contextmanager
 def engine(host: str | None = None) -> Iterator[Any]:
     where = {"base_url": host} if host else docker.utils.kwargs_from_env()

@@ -38,6 +38,7 @@ from .probes import (
     containers_of,
     end,
     engine,
+    engines_are_away,
     needs_docker,
     needs_root,
     running_docker,
@@ -45,7 +46,7 @@ from .probes import (
 )
 from .test_contract import other_broker
 
-pytestmark = [pytest.mark.sandbox, needs_docker]
+pytestmark = [pytest.mark.sandbox, needs_docker, *engines_are_away]
 
 
 @pytest_asyncio.fixture

@@ -25,15 +25,24 @@ from kernelbroker_server.kernels.execution import execute_request
 
 from tests.support.engines import OwnDocker, OwnEngine, OwnPodman, missing
 
-from .probes import DEADLINE_S, IMAGE, ask, containers_of, end, needs_docker, running_docker, until
+from .probes import (
+    DEADLINE_S,
+    IMAGE,
+    ask,
+    containers_of,
+    end,
+    engines_are_away,
+    needs_docker,
+    running_docker,
+    until,
+)
 
 NO_DOCKERD = missing("dockerd", "crun")
 NO_PODMAN = missing("podman", "crun", "catatonit")
 pytestmark = [
     pytest.mark.sandbox,
     needs_docker,
-    # Where nobody listens, docker-py leaves its socket to the garbage collector.
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+    *engines_are_away,
 ]
 needs_dockerd = pytest.mark.skipif(NO_DOCKERD is not None, reason=str(NO_DOCKERD))
 needs_podman = pytest.mark.skipif(NO_PODMAN is not None, reason=str(NO_PODMAN))

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from tests.backends.probes import IMAGE, engine
+from tests.backends.probes import IMAGE, engine, engines_are_away
 from tests.compose.support import build, containers, healthy, run, until, use
 
-pytestmark = containers
+pytestmark = [*containers, *engines_are_away]
 
 DIND_IMAGE = "kernelbroker-test-dind"
 NAME = f"kernelbroker-test-dind-{os.getpid()}"

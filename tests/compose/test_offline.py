@@ -15,10 +15,12 @@ import docker
 import pytest
 from docker.errors import DockerException
 
+from tests.backends.probes import engines_are_away
 from tests.compose.support import NO_COMPOSE, ROOT, containers, run, until
 
 pytestmark = [
     *containers,
+    *engines_are_away,
     pytest.mark.skipif(shutil.which("dockerd") is None, reason="apt-get install docker.io"),
 ]
 
