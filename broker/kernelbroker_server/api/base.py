@@ -7,7 +7,7 @@ import http
 import logging
 import re
 import secrets
-from collections.abc import Mapping
+from collections.abc import Awaitable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -101,12 +101,13 @@ class Authenticated(RequestHandler):
         self.service = service
         self.request_id = ""  # known from `prepare` on, which an unknown method does not reach
 
-    def prepare(self) -> None:
+    def prepare(self) -> Awaitable[None] | None:
         given = self.request.headers.get("X-Request-ID", "")
         self.request_id = given if _REQUEST_ID.fullmatch(given) else secrets.token_hex(8)
         self.set_header("X-Request-ID", self.request_id)
         bind(request_id=self.request_id)
         self.authenticate()
+        return None
 
     def authenticate(self) -> None:
         tenant = self.service.keyring.tenant_of(self.bearer())
