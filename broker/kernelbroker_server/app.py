@@ -46,8 +46,8 @@ from .sessions.registries import Registries
 from .sessions.session import SessionLimits
 from .sessions.workspace import Workspaces
 from .telemetry.audited import Audited
+from .telemetry.facts import Observer, all_of
 from .telemetry.metrics import Metrics
-from .telemetry.observer import Observer, Observers
 from .telemetry.traces import tracing
 from .tenants.keyring import Keyring
 from .tenants.tenant import TenantLimits, Tenants
@@ -88,7 +88,7 @@ class Broker:
         self._metrics = Metrics(self._gauges)
         self._traces = tracing(os.environ, version("kernelbroker"))
         listening = (self._metrics, self._traces, Audited(self._audit))
-        observer = Observers([each for each in listening if each is not None])
+        observer = all_of([each.notice for each in listening if each is not None])
         self.pools = {
             spec.template: _pool(spec, settings.templates[spec.template], self.backend, observer)
             for spec in self._specs

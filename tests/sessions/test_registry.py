@@ -21,8 +21,8 @@ from kernelbroker_kernel.contract import CONFIGURE_CODE, METADATA_KEY
 from kernelbroker_server.pool.state import PoolLimits
 from kernelbroker_server.sessions import registry as registry_module
 from kernelbroker_server.sessions.session import Session
+from kernelbroker_server.telemetry.facts import Fact, SandboxReplaced
 from kernelbroker_server.telemetry.logs import bound, bound_ids
-from kernelbroker_server.telemetry.observer import Observer
 from kernelbroker_server.tenants.tenant import Tenant
 
 from tests.support.backend import FakeBackend, FakeSandbox
@@ -71,12 +71,12 @@ async def test_what_outlives_a_request_is_not_logged_as_its_own(backend: FakeBac
     async def launch(sandbox: FakeSandbox) -> None:
         told[sandbox.id] = bound_ids()
 
-    class Listener(Observer):
-        def sandbox_replaced(self, *_facts: object) -> None:
+    def listen(fact: Fact) -> None:
+        if isinstance(fact, SandboxReplaced):
             told["replaced"] = bound_ids()
 
     backend.on_launch = launch
-    async with world(backend, observer=Listener(), pool=PoolLimits(0, 1)) as w:
+    async with world(backend, observer=listen, pool=PoolLimits(0, 1)) as w:
         with bound(request_id="r", tenant="t"):
             session = await w.open("mine")
         await session.restart()

@@ -20,7 +20,7 @@ from kernelbroker_server.sessions.registries import Registries
 from kernelbroker_server.sessions.registry import Registry
 from kernelbroker_server.sessions.session import Session, SessionLimits
 from kernelbroker_server.sessions.workspace import Workspaces
-from kernelbroker_server.telemetry.observer import Observer
+from kernelbroker_server.telemetry.facts import Observer, nobody
 from kernelbroker_server.tenants.tenant import DEFAULT
 
 from .backend import FakeBackend
@@ -51,7 +51,7 @@ async def world(
     acquire_timeout: float = DEADLINE_S,
     spec: SandboxSpec | None = None,
     workspaces: Workspaces | None = None,
-    observer: Observer | None = None,
+    observer: Observer = nobody,
     policies: Policies | None = None,
     **limits: Any,
 ) -> AsyncIterator[World]:

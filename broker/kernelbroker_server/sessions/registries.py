@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Iterator, Mapping
 
 from ..pool.runner import Pool
-from ..telemetry.observer import Observer
+from ..telemetry.facts import Observer, nobody
 from ..tenants.tenant import Tenant
 from .gate import Gate
 from .policy import Policies
@@ -27,7 +27,7 @@ class Registries:
         limits: SessionLimits,
         gate: Gate,
         workspaces: Workspaces,
-        observer: Observer | None = None,
+        observer: Observer = nobody,
         policies: Policies | None = None,
     ) -> None:
         self.gate = gate
@@ -35,7 +35,7 @@ class Registries:
         self.stopping = False
         self._pools = pools
         self._limits = limits
-        self._observer = observer or Observer()
+        self._observer = observer
         self._policies = policies or Policies()
         self._by_tenant: dict[str, Registry] = {}
 

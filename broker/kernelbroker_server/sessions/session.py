@@ -34,6 +34,14 @@ from ..kernels.client import KernelClient
 from ..kernels.execution import Errand
 from ..kernels.outputs import OutputLimits
 from ..pool.runner import Pool
+from ..telemetry.facts import (
+    ExecutionEnded,
+    Observer,
+    SessionClosed,
+    SessionOpened,
+    Teller,
+    code_hash,
+)
 from ..telemetry.logs import apart, bound
 from .execution import Abort, Execution, ExecutionState
 from .gate import Door
@@ -92,9 +100,7 @@ class SessionState(enum.StrEnum):
 class Session:
     """Made by the registry, by `open`.
 
-    `on_closed` is called once, with the reason; `on_executed` for each execution that has ended;
-    `on_lease` with the id of each sandbox that it gets, and the seconds that it waited; `on_replace`
-    with the reason why one is given up for another.
+    `on_closed` is called once, with the reason.
 
     Attributes:
         scope: where confirmations are good: in this session, unless it is one of a single execution.
@@ -107,13 +113,11 @@ class Session:
         limits: SessionLimits,
         pool: Pool,
         door: Door,
-        on_closed: Callable[[Session, str], None],
-        on_executed: Callable[[Session, Execution], None],
-        on_lease: Callable[[Session, str, float], None],
-        on_replace: Callable[[Session, str], None],
         policies: Policies,
         workspace: Workspace,
         measure: Measure,
+        observer: Observer,
+        on_closed: Callable[[Session, str], None],
     ) -> None:
         self.id = self.scope = session_id
         self.options = options
@@ -126,21 +130,14 @@ class Session:
         self.executions: OrderedDict[str, Execution] = OrderedDict()
         self._door = door
         self._on_closed = on_closed
-        self._on_executed = on_executed
+        self._tell = Teller(observer, door.tenant, options.template, session_id)
         self._policies = policies
         self._queue: deque[Execution] = deque()
         self._running: Execution | None = None
         self._wake = asyncio.Event()
         self._restarting: asyncio.Future[None] | None = None
         self.workspace = workspace.name
-        self._lease = Lease(
-            pool,
-            options,
-            workspace,
-            door.tenant,
-            lambda *facts: on_lease(self, *facts),
-            lambda cause: on_replace(self, cause),
-        )
+        self._lease = Lease(pool, options, workspace, door.tenant, self._tell)
         self._visits = Visits(self._lease, self._wake)
         self._watch = Watch(
             Quota.of(pool.spec.limits),
@@ -177,13 +174,13 @@ class Session:
         self._watching = asyncio.create_task(
             self._watch.run(), name=f"session {self.id} watch", context=for_all
         )
+        self._tell(SessionOpened)
 
     async def close(self, reason: str) -> None:
         """End the session: running and waiting executions get their results, the sandbox goes."""
         worker = self._worker
         if self.closed_reason is None:
-            self.closed_reason = reason
-            self._on_closed(self, reason)
+            self._closed(reason)
             if self._running is not None:
                 self._running.abort(Abort("interrupted", "SessionClosed", reason))
             if worker and (self._running is None or self._running.state is ExecutionState.QUEUED):
@@ -192,6 +189,11 @@ class Session:
                 asyncio.get_running_loop().call_soon(worker.cancel)
         if worker is not None:
             await asyncio.wait([worker])
+
+    def _closed(self, reason: str) -> None:
+        self.closed_reason = reason
+        self._on_closed(self, reason)
+        self._tell(SessionClosed, reason)
 
     @property
     def state(self) -> SessionState:
@@ -283,7 +285,7 @@ class Session:
             allow_stdin=allow_stdin,
             secrets=self.options.secrets.values(),
             findings=findings,
-            on_done=lambda execution: self._on_executed(self, execution),
+            on_done=self._executed,
             errand=errand,
         )
         execution.ids = {**execution.ids, "session_id": self.id, "execution_id": execution.id}
@@ -296,6 +298,22 @@ class Session:
             elif watcher.qsize() == _WATCHER_LAG:
                 watcher.put_nowait(None)
         return execution
+
+    def _executed(self, execution: Execution) -> None:
+        result, request, total = execution.journal.result, execution.request, execution.age
+        assert result is not None, "it has ended"
+        self._tell(
+            ExecutionEnded,
+            execution_id=execution.id,
+            language=request.language,
+            code_sha256=code_hash(request.code),
+            outcome=execution.outcome,
+            started_at=execution.accepted_at,
+            queued_s=total if execution.queued_s is None else execution.queued_s,
+            total_s=total,
+            execution_s=result.execution_time,
+            output_bytes=execution.journal.size,
+        )
 
     def run_errand(self, errand: Errand) -> Execution:
         """Queue a cell of the broker's own, which is in no list; the caller's next duty is `withdraw`.
@@ -429,8 +447,8 @@ class Session:
                     await self._wake.wait()
         except Exception:
             logger.exception("session %s failed", self.id)
-            self.closed_reason = self.closed_reason or "a fault of the broker's own"
-            self._on_closed(self, self.closed_reason)
+            if self.closed_reason is None:
+                self._closed("a fault of the broker's own")
         finally:
             if self._watching is not None:
                 self._watching.cancel()
