@@ -41,9 +41,9 @@ from .kernels.outputs import OutputLimits
 from .pool.runner import Pool
 from .pool.state import PoolLimits
 from .sessions.gate import Gate
+from .sessions.limits import SessionLimits
 from .sessions.policy import Policies, Policy
 from .sessions.registries import Registries
-from .sessions.session import SessionLimits
 from .sessions.workspace import Workspaces
 from .telemetry.audited import Audited
 from .telemetry.facts import Observer, all_of

@@ -9,9 +9,9 @@ from ..pool.runner import Pool
 from ..telemetry.facts import Observer, nobody
 from ..tenants.tenant import Tenant
 from .gate import Gate
+from .limits import SessionLimits
 from .policy import Policies
 from .registry import Registry
-from .session import SessionLimits
 from .workspace import Workspaces
 
 

@@ -26,9 +26,10 @@ from ..telemetry.logs import apart
 from ..tenants.tenant import Tenant
 from .execution import Execution
 from .gate import Door
+from .limits import SessionLimits
 from .policy import Policies
 from .repeats import Repeats
-from .session import Session, SessionLimits
+from .session import Session
 from .workspace import Workspaces
 
 _REMEMBERED_S = 3600.0
