@@ -28,7 +28,7 @@ from kernelbroker.protocol.messages import ExecutionRequest, SessionOptions
 from ..backends.base import SandboxSpec
 from ..backends.usage import Usage
 from ..kernels.client import KernelClient
-from ..kernels.execution import Errand
+from ..kernels.requests import Errand
 from ..pool.runner import Pool
 from ..telemetry.facts import (
     ExecutionEnded,
