@@ -21,10 +21,9 @@ class Audited:
         self._audit = audit
 
     def notice(self, fact: Fact) -> None:
-        record = self._audit.record
         match fact:
             case RequestEnded(status=401 | 403):
-                record(
+                self._audit.record(
                     "request.refused",
                     tenant=fact.tenant,
                     method=fact.method,
@@ -32,20 +31,20 @@ class Audited:
                     status=fact.status,
                 )
             case SessionOpened():
-                record("session.open", **_whose(fact))
+                self._audit.record("session.open", **_whose(fact))
             case SessionClosed():
-                record("session.close", **_whose(fact), reason=fact.reason)
+                self._audit.record("session.close", **_whose(fact), reason=fact.reason)
             case SandboxLeased():
-                record(
+                self._audit.record(
                     "session.lease",
                     **_whose(fact),
                     sandbox=fact.sandbox_id,
                     waited_s=round(fact.seconds, 3),
                 )
             case SandboxReplaced():
-                record("session.replace", **_whose(fact), cause=fact.cause)
+                self._audit.record("session.replace", **_whose(fact), cause=fact.cause)
             case ExecutionEnded():
-                record(
+                self._audit.record(
                     "execution",
                     **_whose(fact),
                     execution=fact.execution_id,
@@ -56,7 +55,7 @@ class Audited:
                     total_s=round(fact.total_s, 3),
                 )
             case ExecutionRefused():
-                record(
+                self._audit.record(
                     "execution.refused",
                     **_whose(fact),
                     language=fact.language,
