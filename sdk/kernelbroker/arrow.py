@@ -124,7 +124,7 @@ def _make_writable(made: pandas.DataFrame, place: int, buffer: Any) -> None:
     elif isinstance(column.dtype, numpy.dtype) and column.dtype != object:
         data = column.to_numpy()
         start = data.__array_interface__["data"][0] - buffer.address
-        if 0 <= start and start + data.nbytes <= buffer.size:
+        if start >= 0 and start + data.nbytes <= buffer.size:
             data = numpy.frombuffer(buffer, data.dtype, data.size, start)
             made.isetitem(place, pandas.Series(data, made.index, copy=False))
 
