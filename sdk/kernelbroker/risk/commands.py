@@ -7,27 +7,17 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TypeAlias
 
-from ..protocol.findings import Level
+from ..protocol.findings import Language, Level
 from . import paths
+from .command_arguments import CODE, RISKS, found_commands
 from .report import Report
-from .shell_rules import (
-    COMMANDS,
-    INTERPRETERS,
-    OTHER_INTERPRETERS,
-    READERS,
-    SHELLS,
-    SKIPPED,
-    WRAPPERS,
-    WRITERS,
-)
+from .shell_rules import COMMANDS, INTERPRETERS, READERS, SHELLS, SKIPPED, WRAPPERS, WRITERS
 from .words import DOWNLOADED, UNKNOWN
 
-if TYPE_CHECKING:
-    from .shell import Spot
-
+Spot: TypeAlias = tuple[int, int]
+"""Line and column, from 1."""
 _MAX_NESTED = 8
 
 
@@ -61,13 +51,20 @@ class Commands:
             return
         if name in SHELLS or name in INTERPRETERS:
             self._interpreter(name, args, spot, fed)
-        elif special := _SPECIAL.get(name):
-            special(self, args, spot)
+        elif name in CODE:
+            for text in CODE[name](args):
+                self._text(text, "shell", name, spot)
+        elif risks := RISKS.get(name):
+            for found in risks(args):
+                self._add(spot, *found)
         elif rule := COMMANDS.get(name):
             if not args or not all(arg in ("--version", "--help", "-V", "-v") for arg in args):
                 self._add(spot, rule.rule, rule.level, f"{name} {rule.reason}")
         elif name.endswith((".sh", ".py")):
             self._add(spot, "code", "low", "runs a file as code")
+        if name == "find":
+            for command in found_commands(args):
+                self.judge(command, spot, None, 1)
         self._paths(name, args, spot)
 
     def _wrapper(self, name: str, args: list[str], spot: Spot, fed: str | None, level: int) -> None:
@@ -84,7 +81,7 @@ class Commands:
                 rest[:0] = _split(text)
             elif name == "command" and option in ("-v", "-V"):
                 return
-            elif len(option) == 2 and option[1] in takes and rest and option not in ("-i",):
+            elif len(option) == 2 and option[1] in takes and rest and option != "-i":
                 rest.pop(0)
         rest = rest[SKIPPED.get(name, 0) :]
         if not rest:
@@ -98,8 +95,8 @@ class Commands:
         self.judge(rest, spot, fed, level + 1)
 
     def _interpreter(self, name: str, args: list[str], spot: Spot, fed: str | None) -> None:
-        language: Any = "shell" if name in SHELLS else INTERPRETERS[name]
-        flag = re.compile(r"-[a-z]*c" if name not in ("node",) else r"-e|-p|--eval|-pe|--print")
+        language: Language = "shell" if name in SHELLS else INTERPRETERS[name]
+        flag = re.compile(r"-[a-z]*c" if name != "node" else r"-e|-p|--eval|-pe|--print")
         rest = list(args)
         while rest and rest[0].startswith("-") and not flag.fullmatch(rest[0]):
             if rest[0] == "-m" and language == "python" and len(rest) > 1:
@@ -117,7 +114,7 @@ class Commands:
         elif fed is not None:
             self._text(fed, language, name, spot)
 
-    def _text(self, text: str, language: Any, name: str, spot: Spot) -> None:
+    def _text(self, text: str, language: Language, name: str, spot: Spot) -> None:
         """Text that is run as code."""
         if DOWNLOADED in text:
             self._add(spot, "code", "critical", f"{name} runs what was downloaded")
@@ -154,131 +151,6 @@ class Commands:
             if UNKNOWN not in path and (found := paths.writing(path)):
                 self._add(spot, *found)
 
-    # Commands whose arguments decide.
-
-    def _rm(self, args: list[str], spot: Spot) -> None:
-        flags = [arg for arg in args if arg.startswith("-")]
-        short = "".join(flag for flag in flags if not flag.startswith("--"))
-        whole = "r" in short.lower() or any(
-            "--recursive".startswith(f) and len(f) > 4 for f in flags
-        )
-        if "--no-preserve-root" in flags:
-            self._add(spot, "delete", "critical", "rm is told to delete the root as well")
-        for path in (arg for arg in args if not arg.startswith("-")):
-            if UNKNOWN in path:
-                if whole:
-                    self._add(spot, "delete", "medium", "rm deletes a directory named at run time")
-            elif found := paths.deleting(path, whole=whole):
-                self._add(spot, *found)
-
-    def _dd(self, args: list[str], spot: Spot) -> None:
-        for arg in args:
-            if arg.startswith("of=") and (found := paths.writing(arg[3:])):
-                self._add(spot, *found)
-
-    def _chmod(self, args: list[str], spot: Spot) -> None:
-        modes = [arg for arg in args if not arg.startswith("-")][:1]
-        if any(re.fullmatch(r"[0-7]?[4-7][0-7]{3}|.*[ug]*[+=][rwx]*s.*", mode) for mode in modes):
-            self._add(spot, "escape", "high", "chmod lets a program run with its owner's rights")
-        for path in [arg for arg in args if not arg.startswith("-")][1:]:
-            if UNKNOWN not in path and (found := paths.writing(path)):
-                self._add(spot, *found)
-
-    def _kill(self, args: list[str], spot: Spot) -> None:
-        if "-l" in args:
-            return
-        pids = args[1:] if args[:1] and args[0].startswith("-") and len(args) > 1 else args
-        pids = pids[1:] if args[:1] == ["-s"] else pids
-        every = any(pid in ("-1", "1") for pid in pids)
-        level: Level = "critical" if every else "low"
-        reason = "kill ends every process" if every else "kill ends another process"
-        self._add(spot, "signal", level, reason)
-
-    def _find(self, args: list[str], spot: Spot) -> None:
-        starts = []
-        for arg in args:
-            if arg.startswith(("-", "(", "!")):
-                break
-            starts.append(arg)
-        if "-delete" in args:
-            for path in starts or ["."]:
-                if found := paths.deleting(path, whole=True):
-                    self._add(spot, *found)
-        for i, arg in enumerate(args):
-            if arg in ("-exec", "-execdir", "-ok", "-okdir"):
-                rest = args[i + 1 :]
-                end = next((j for j, a in enumerate(rest) if a in (";", "+", "\\;")), len(rest))
-                for start in starts or ["."]:
-                    self.judge([start if a == "{}" else a for a in rest[:end]], spot, None, 1)
-
-    def _eval(self, args: list[str], spot: Spot) -> None:
-        self._text(" ".join(args), "shell", "eval", spot)
-
-    def _source(self, args: list[str], spot: Spot) -> None:
-        if args and DOWNLOADED in args[0]:
-            self._add(spot, "code", "critical", "source runs what was downloaded")
-        elif args:
-            self._add(spot, "code", "low", "source runs a file as code")
-
-    def _nc(self, args: list[str], spot: Spot) -> None:
-        runs = any(
-            re.fullmatch(r"-\w*[ec]|--(sh-)?exec.*|exec:.*", arg, re.IGNORECASE) for arg in args
-        )
-        level: Level = "critical" if runs else "medium"
-        reason = "gives a program to a connection" if runs else "uses the network"
-        self._add(spot, "network", level, f"nc {reason}")
-
-    def _git(self, args: list[str], spot: Spot) -> None:
-        if {"clone", "fetch", "pull", "push"} & set(args[:3]):
-            self._add(spot, "network", "low", "git uses the network")
-
-    def _set(self, args: list[str], spot: Spot) -> None:
-        if not args:
-            self._add(spot, "environment", "medium", "all variables are shown")
-
-    def _alias(self, args: list[str], spot: Spot) -> None:
-        for arg in args:
-            self._text(arg.partition("=")[2], "shell", "alias", spot)
-
-    def _trap(self, args: list[str], spot: Spot) -> None:
-        if args:
-            self._text(args[0], "shell", "trap", spot)
-
-    def _shred(self, args: list[str], spot: Spot) -> None:
-        for path in (arg for arg in args if not arg.startswith("-")):
-            if found := paths.writing(path):
-                self._add(spot, *found)
-
-    def _other(self, args: list[str], spot: Spot) -> None:
-        """perl, awk and others: their code is not parsed, only looked at for the plainest signs."""
-        text = " ".join(args)
-        if re.search(
-            r"\b(system|exec|popen|shell_exec|passthru)\b|`|\bsocket\b|/inet/", text, re.IGNORECASE
-        ):
-            self._add(spot, "process", "high", "code of another language runs another program")
-        elif re.search(r"-\w*e\b|-r\b", text) and UNKNOWN in text:
-            self._add(spot, "code", "medium", "runs text that is made at run time")
-
-    def _tar(self, args: list[str], spot: Spot) -> None:
-        if any(
-            arg.startswith(("--to-command", "--checkpoint-action", "--use-compress-program", "-I"))
-            for arg in args
-        ):
-            self._add(spot, "process", "high", "tar runs another program")
-
-    def _pip(self, args: list[str], spot: Spot) -> None:
-        if {"install", "download", "add", "i", "ci"} & set(args[:3]):
-            level: Level = "medium" if any("://" in arg for arg in args) else "low"
-            self._add(spot, "install", level, "installs software")
-
-    def _wget(self, args: list[str], spot: Spot) -> None:
-        self._add(spot, "network", "medium", "uses the network")
-        for i, arg in enumerate(args[:-1]):
-            if arg in ("-o", "-O", "--output", "--output-document") and (
-                found := paths.writing(args[i + 1])
-            ):
-                self._add(spot, *found)
-
     def _add(self, spot: Spot, rule: str, level: Level, reason: str) -> None:
         self._report.add(rule, level, reason, *spot)
 
@@ -288,32 +160,3 @@ def _split(text: str) -> list[str]:
         return shlex.split(text)
     except ValueError:
         return text.split()
-
-
-_SPECIAL: dict[str, Callable[[Commands, list[str], Spot], None]] = {
-    "rm": Commands._rm,
-    "rmdir": Commands._rm,
-    "unlink": Commands._rm,
-    "dd": Commands._dd,
-    "chmod": Commands._chmod,
-    "chown": Commands._chmod,
-    "kill": Commands._kill,
-    "find": Commands._find,
-    "eval": Commands._eval,
-    "source": Commands._source,
-    ".": Commands._source,
-    "git": Commands._git,
-    "set": Commands._set,
-    "export": Commands._set,
-    "alias": Commands._alias,
-    "trap": Commands._trap,
-    "shred": Commands._shred,
-    "tar": Commands._tar,
-    "curl": Commands._wget,
-    "wget": Commands._wget,
-    **dict.fromkeys(("nc", "ncat", "netcat", "socat"), Commands._nc),
-    **dict.fromkeys(
-        ("pip", "pip3", "npm", "uv", "conda", "mamba", "apt", "apt-get"), Commands._pip
-    ),
-    **dict.fromkeys(OTHER_INTERPRETERS, Commands._other),
-}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 
 from . import paths, trees
 from .commands import Commands
@@ -13,7 +13,6 @@ from .words import UNKNOWN, Words
 if TYPE_CHECKING:
     from tree_sitter import Node
 
-Spot: TypeAlias = tuple[int, int]
 _STATEMENTS = {"redirected_statement", "pipeline"}
 
 

@@ -1,12 +1,13 @@
 """What shell commands do, and how much of a risk each is: a line for each.
 
-`COMMANDS` holds what counts whatever the arguments; `python -c`, `rm` and others whose arguments decide are
-in `commands.py`. The reason is read after the command's name.
+`COMMANDS` holds what counts whatever the arguments; `rm` and others whose arguments decide are in
+`command_arguments.py`, `python -c` and others that run code in `commands.py`. The reason is read after the
+command's name.
 """
 
 from __future__ import annotations
 
-from ..protocol.findings import Level
+from ..protocol.findings import Language, Level
 from .python_rules import Rule
 
 
@@ -16,13 +17,11 @@ def _rules(rule: str, level: Level, reason: str, names: str) -> dict[str, Rule]:
 
 COMMANDS: dict[str, Rule] = {
     **_rules("network", "medium", "uses the network", """
-        curl wget aria2c ftp sftp scp ssh rsync telnet http https fetch lynx w3m links axel tftp smbclient
+        aria2c ftp sftp scp ssh rsync telnet http https fetch lynx w3m links axel tftp smbclient
         dig nslookup host ping whois nmap masscan mail sendmail"""),
-    **_rules("network", "high", "joins programs to connections", "nc ncat netcat socat"),
     **_rules("device", "critical", "destroys what a disk holds", """
         mkfs mkfs.ext2 mkfs.ext3 mkfs.ext4 mkfs.xfs mkfs.btrfs mke2fs mkswap wipefs fdisk sfdisk
-        parted blkdiscard
-        hdparm"""),
+        parted blkdiscard hdparm"""),
     **_rules("escape", "high", "changes what the process is to the system", """
         nsenter unshare chroot mount umount pivot_root setcap capsh insmod modprobe rmmod kexec losetup
         sysctl iptables nft runc ctr crictl systemctl systemd-run debugfs"""),
@@ -35,13 +34,17 @@ COMMANDS: dict[str, Rule] = {
     **_rules("secrets", "medium", "shows what was typed before", "history"),
     **_rules("signal", "medium", "can end other processes", "pkill killall killall5"),
     **_rules("process", "medium", "starts another terminal or session", "screen tmux script expect"),
-    **_rules("install", "low", "installs software",
-        "pip pip3 npm yarn conda mamba apt apt-get uv gem cargo"),
+    **_rules("install", "low", "installs software", "yarn gem cargo"),
     **_rules("mining", "critical", "mines coins", "xmrig minerd cpuminer ethminer t-rex"),
 }  # fmt: skip
 
 SHELLS = {"sh", "bash", "dash", "zsh", "ksh", "ash", "fish", "rbash"}
-INTERPRETERS = {"python": "python", "python2": "python", "python3": "python", "node": "javascript"}
+INTERPRETERS: dict[str, Language] = {
+    "python": "python",
+    "python2": "python",
+    "python3": "python",
+    "node": "javascript",
+}
 OTHER_INTERPRETERS = {
     "perl",
     "ruby",
