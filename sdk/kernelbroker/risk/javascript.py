@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 from ..protocol.findings import Level
 from . import paths, trees
-from .javascript_names import LOADERS, Names, arguments
+from .javascript_expressions import LOADERS, arguments
+from .javascript_names import Names
 from .javascript_rules import DELETES, NAMES, READS, WRITES
 from .python_rules import Rule
 from .report import Report, worse

@@ -1,0 +1,61 @@
+"""What JavaScript's own functions make of constant text: how code puts together what it hides.
+
+As `folding` for Python: only what is harmless to compute is computed, within bounds.
+"""
+
+from __future__ import annotations
+
+import codecs
+import re
+from urllib.parse import unquote
+
+MAX_TEXT = 100_000
+_MAX_SEARCHED = 1_000
+"""Characters of a text that something is replaced in: replacing can make much more of it."""
+_ESCAPE = re.compile(r"\\(?:x([0-9a-fA-F]{2})|u([0-9a-fA-F]{4})|u\{([0-9a-fA-F]{1,6})\})")
+_LETTERS = {"n": "\n", "t": "\t", "r": "\r", "0": "\0"}
+DECODERS = {"atob", "decodeURIComponent", "unescape", "String"}
+
+
+def decoded(name: str, text: str) -> str | None:
+    """What a function of `DECODERS` gives for a text; None where it fails."""
+    try:
+        if name == "atob":
+            return codecs.decode(text.encode(), "base64").decode("latin-1")
+        if name in ("decodeURIComponent", "unescape"):
+            return unquote(text)
+    except ValueError:
+        return None
+    return text
+
+
+def from_char_code(codes: list[str]) -> str:
+    """`String.fromCharCode` of numbers as they are written; what is no such number is left out."""
+    known = (code for code in codes if re.fullmatch(r"\d{1,5}|0x\w{1,4}", code))
+    return "".join(chr(int(code, 0)) for code in known)
+
+
+def method(text: str, name: str, args: list[str] | None) -> str | None:
+    """What a method of a string gives for `args`, or None; they are None where one is not known."""
+    match name, args:
+        case "toString", _:
+            return text
+        case "toLowerCase", _:
+            return text.lower()
+        case "toUpperCase", _:
+            return text.upper()
+        case "trim", _:
+            return text.strip()
+        case "concat", [*others]:
+            return (text + "".join(others))[:MAX_TEXT]
+        case "replace" | "replaceAll", [old, new] if len(text) < _MAX_SEARCHED:
+            return text.replace(old, new, 1 if name == "replace" else -1)[:MAX_TEXT]
+    return None
+
+
+def unescaped(escape: str) -> str:
+    """The character that an escape sequence in a string stands for."""
+    if found := _ESCAPE.fullmatch(escape):
+        code = int(found[1] or found[2] or found[3], 16)
+        return chr(code) if code < 0x110000 else ""
+    return _LETTERS.get(escape[1:], escape[1:])
