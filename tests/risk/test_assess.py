@@ -77,6 +77,24 @@ def test_odd_text(language: Language, code: str) -> None:
     assert assess(code, language).level in ("safe", "low", "medium")
 
 
+@pytest.mark.parametrize(
+    ("language", "code"),
+    [
+        ("javascript", "String.fromCharCode('0xzz')"),
+        ("shell", "X=abc; echo ${X:" + "9" * 5_000 + "}"),
+    ],
+)
+def test_numbers_that_are_none(language: Language, code: str) -> None:
+    """A number that Python would not read as one does not end the judging."""
+    assert assess(f"{code}\n", language).level == "safe"
+
+
+def test_octal_numbers_are_read() -> None:
+    """Letters that JavaScript code writes as old octal numbers are no place to hide."""
+    code = "globalThis[String.fromCharCode(0145, 0x76, 97, 0154)](code)"
+    assert assess(code, "javascript").level == "high"
+
+
 def test_a_finding_says_where_and_what() -> None:
     """Line and column count from 1, and the reason names what is used under its own name."""
     assessment = kernelbroker.assess("import os as o\n\n  \nif 1:\n    x = o.system(cmd)\n")

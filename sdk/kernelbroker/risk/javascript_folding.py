@@ -14,6 +14,11 @@ _MAX_SEARCHED = 1_000
 """Characters of a text that something is replaced in: replacing can make much more of it."""
 _ESCAPE = re.compile(r"\\(?:x([0-9a-fA-F]{2})|u([0-9a-fA-F]{4})|u\{([0-9a-fA-F]{1,6})\})")
 _LETTERS = {"n": "\n", "t": "\t", "r": "\r", "0": "\0"}
+_NUMBERS = (
+    (re.compile(r"0[xX][0-9a-fA-F]{1,4}"), 16),
+    (re.compile(r"0[0-7]{1,5}"), 8),
+    (re.compile(r"[0-9]{1,5}"), 10),
+)
 DECODERS = {"atob", "decodeURIComponent", "unescape", "String"}
 
 
@@ -31,8 +36,15 @@ def decoded(name: str, text: str) -> str | None:
 
 def from_char_code(codes: list[str]) -> str:
     """`String.fromCharCode` of numbers as they are written; what is no such number is left out."""
-    known = (code for code in codes if re.fullmatch(r"\d{1,5}|0x\w{1,4}", code))
-    return "".join(chr(int(code, 0)) for code in known)
+    known = (_number(code) for code in codes)
+    return "".join(chr(number) for number in known if number is not None)
+
+
+def _number(text: str) -> int | None:
+    for number, base in _NUMBERS:
+        if number.fullmatch(text):
+            return int(text, base)
+    return None
 
 
 def method(text: str, name: str, args: list[str] | None) -> str | None:

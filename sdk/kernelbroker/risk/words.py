@@ -147,7 +147,7 @@ class Words:
         if operators[0] in (":-", "-", ":=", "=") and value is None:
             return self.text(inner[1]) if len(inner) > 1 else ""
         if operators[0] == ":" and value is not None:
-            numbers = re.findall(r"-?\d+", text_of(node).partition(":")[2])
+            numbers = re.findall(r"-?[0-9]{1,9}", text_of(node).partition(":")[2])
             start, length = [*map(int, numbers[:2]), None, None][:2]
             if start is not None:
                 return value[start:][: length if length is not None else len(value)]
