@@ -18,24 +18,21 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import random
 from contextlib import suppress
 from typing import TypeAlias
 
 from websockets.asyncio.client import ClientConnection
 from websockets.exceptions import ConnectionClosed
 
-from .dial import checked, dial, hang_up
+from .dial import checked, dial, dial_again, hang_up
 from .discovery import Address
 from .inbox import Inbox
 from .protocol.codec import decode_incoming, encode
 from .protocol.errors import (
-    ConnectionFailed,
     ConnectionLost,
     KernelBrokerError,
     NotFound,
     SessionGone,
-    Unavailable,
 )
 from .protocol.events import Event, Result
 from .protocol.messages import (
@@ -54,12 +51,11 @@ from .protocol.messages import (
     SessionInfo,
     Stdin,
 )
+from .replies import Replies
 from .rest import from_wire
 
 Control: TypeAlias = Interrupt | Restart | Stdin | Close
 
-RETRY_DELAYS = (0.0, 0.1, 0.3, 1.0, 2.0, 4.0)
-"""Seconds before each try to connect again, jittered."""
 FRUITLESS_CONNECTIONS = 3
 """So many connections in a row that ended before anything was heard are enough."""
 
@@ -82,8 +78,7 @@ class Channel:
         self._reader: asyncio.Task[None] | None = None
         self._failure: KernelBrokerError | None = None
         self._inboxes: dict[str, Inbox] = {}
-        self._replies: dict[str, asyncio.Future[None]] = {}
-        self._op_count = 0
+        self._replies = Replies()
         # `_ready` is set while there is a connection, or will never be one again.
         self._ready = asyncio.Event()
         self._asking = 0
@@ -109,7 +104,9 @@ class Channel:
             ConnectionFailed: no broker there, or no answer in time.
             RequestError: the broker refused.
         """
-        self._websocket, self._info = await self._dial(self._farewell)
+        self._websocket, self._info = await dial(
+            self._address, self._request, self._timeout, self._farewell
+        )
         self._ready.set()
         self._reader = asyncio.create_task(self._run(self._websocket), name="kernelbroker-reader")
 
@@ -207,23 +204,18 @@ class Channel:
             ConnectionLost: no answer came; whether it was carried out is not known.
             RequestError: the broker refused.
         """
-        self._op_count += 1
-        operation.op_id = op_id = str(self._op_count)
+        operation.op_id = op_id = self._replies.new_id()
         websocket = await self.ready()
-        reply = self._replies[op_id] = asyncio.get_running_loop().create_future()
-        self._wake.set()
-        try:
-            async with asyncio.timeout(self._timeout):
-                await websocket.send(encode(operation), text=True)
-                await reply
-        except ConnectionClosed as exc:
-            raise self._unanswered() from exc
-        except TimeoutError as exc:
-            raise ConnectionLost(f"the broker did not answer in {self._timeout:g} s") from exc
-        finally:
-            del self._replies[op_id]
-            if reply.done() and not reply.cancelled():
-                reply.exception()  # Retrieved, for the case that `send` failed first.
+        with self._replies.expected(op_id) as reply:
+            self._wake.set()
+            try:
+                async with asyncio.timeout(self._timeout):
+                    await websocket.send(encode(operation), text=True)
+                    await reply
+            except ConnectionClosed as exc:
+                raise _unanswered() from exc
+            except TimeoutError as exc:
+                raise ConnectionLost(f"the broker did not answer in {self._timeout:g} s") from exc
 
     async def _say(self, operation: Operation) -> None:
         """Send what nobody waits for, if there is a connection."""
@@ -233,9 +225,6 @@ class Channel:
 
     # The connection.
 
-    async def _dial(self, farewell: Close | None) -> tuple[ClientConnection, SessionInfo]:
-        return await dial(self._address, self._request, self._timeout, farewell)
-
     async def _run(self, websocket: ClientConnection) -> None:
         """Read until the session ends, on one connection after the other."""
         fruitless = 0
@@ -244,13 +233,11 @@ class Channel:
                 fruitless = 0 if await self._read(websocket) else fruitless + 1
                 self._ready.clear()
                 self._websocket = None
-                for reply in self._replies.values():
-                    if not reply.done():
-                        reply.set_exception(self._unanswered())
+                self._replies.fail_all(_unanswered())
                 if fruitless >= FRUITLESS_CONNECTIONS:
                     raise ConnectionLost(f"{self._address.url} ends each connection at once")
                 await self._until_awaited()
-                websocket = await self._dial_again()
+                websocket = await self._resume()
         except KernelBrokerError as exc:
             self._end(exc)
         except Exception as exc:
@@ -289,16 +276,12 @@ class Channel:
     def _take_reply(self, message: Reply) -> None:
         match message:
             case Done(op_id=op_id):
-                reply = self._replies.get(op_id or "")
-                if reply is not None and not reply.done():
-                    reply.set_result(None)
+                self._replies.done(op_id)
             case ErrorReply(error=error, op_id=op_id, execution_id=execution_id):
                 failure = from_wire(self._address, error)
-                reply = self._replies.get(op_id or "")
-                inbox = self._inboxes.get(execution_id or "")
-                if reply is not None and not reply.done():
-                    reply.set_exception(failure)
-                elif inbox is not None:
+                if self._replies.refuse(op_id, failure):
+                    pass
+                elif (inbox := self._inboxes.get(execution_id or "")) is not None:
                     self._refuse(inbox, failure)
                 elif op_id is None and execution_id is None:
                     # It could be the answer to anything; nobody may wait for ever.
@@ -331,37 +314,18 @@ class Channel:
             self._wake.clear()
             await self._wake.wait()
 
-    async def _dial_again(self) -> ClientConnection:
+    async def _resume(self) -> ClientConnection:
         """Connect to the same session, and ask for what was missed."""
-        problem: KernelBrokerError | None = None
-        for delay in RETRY_DELAYS:
-            await asyncio.sleep(delay * random.uniform(0.5, 1.0))
-            try:
-                websocket, info = await self._dial(None)
-            except (ConnectionFailed, Unavailable) as exc:
-                problem = exc
-                continue
-            if info.created_at != self.info.created_at:
-                await hang_up(websocket, Close())
-                raise SessionGone("the broker no longer knows the session, and its state is lost")
-            self._websocket, self._info = websocket, info
-            for inbox in list(self._inboxes.values()):
-                inbox.resuming = True
-                await self._say(Resume(execution_id=inbox.execution_id, after=inbox.seen))
-            self._ready.set()
-            return websocket
-        raise ConnectionLost(f"the connection was lost and could not be replaced: {problem}")
-
-    def _unanswered(self) -> ConnectionLost:
-        return ConnectionLost(
-            "the connection was lost before the broker answered; "
-            "whether it did what was asked is not known"
-        )
+        websocket, info = await dial_again(self._address, self._request, self._timeout, self.info)
+        self._websocket, self._info = websocket, info
+        for inbox in list(self._inboxes.values()):
+            inbox.resuming = True
+            await self._say(Resume(execution_id=inbox.execution_id, after=inbox.seen))
+        self._ready.set()
+        return websocket
 
     def _fail_all(self, failure: KernelBrokerError) -> None:
-        for reply in self._replies.values():
-            if not reply.done():
-                reply.set_exception(failure)
+        self._replies.fail_all(failure)
         for inbox in self._inboxes.values():
             inbox.fail(failure)
         self._inboxes.clear()
@@ -372,3 +336,10 @@ class Channel:
             self._failure = failure
             self._ready.set()
             self._fail_all(failure)
+
+
+def _unanswered() -> ConnectionLost:
+    return ConnectionLost(
+        "the connection was lost before the broker answered; "
+        "whether it did what was asked is not known"
+    )

@@ -1,8 +1,9 @@
-"""A WebSocket to the broker with a session opened on it, and its orderly end."""
+"""A WebSocket to the broker with a session opened on it, once or again, and its orderly end."""
 
 from __future__ import annotations
 
 import asyncio
+import random
 from contextlib import suppress
 
 from websockets.asyncio.client import ClientConnection, connect
@@ -13,9 +14,11 @@ from .protocol.codec import decode_incoming, decode_operation, encode
 from .protocol.errors import (
     BadRequest,
     ConnectionFailed,
+    ConnectionLost,
     KernelBrokerError,
     ProtocolError,
     SessionGone,
+    Unavailable,
 )
 from .protocol.messages import (
     Close,
@@ -29,6 +32,8 @@ from .protocol.messages import (
 )
 from .rest import from_wire, refusal
 
+RETRY_DELAYS = (0.0, 0.1, 0.3, 1.0, 2.0, 4.0)
+"""Seconds before each try to connect again, jittered."""
 MAX_MESSAGE = 32 * 2**20
 PING_INTERVAL = 20.0
 CLOSE_TIMEOUT = 2.0
@@ -82,6 +87,31 @@ async def dial(
     except BaseException:
         await hang_up(websocket, farewell, GIVE_UP_TIMEOUT)
         raise
+
+
+async def dial_again(
+    address: Address, request: Open, timeout: float, known: SessionInfo
+) -> tuple[ClientConnection, SessionInfo]:
+    """Connect to the session that is `known`, with a pause after each try that fails.
+
+    Raises:
+        SessionGone: the broker has another one under this id, which is closed again.
+        ConnectionLost: it could not be reached.
+        RequestError: the broker refused.
+    """
+    problem: KernelBrokerError | None = None
+    for delay in RETRY_DELAYS:
+        await asyncio.sleep(delay * random.uniform(0.5, 1.0))
+        try:
+            websocket, info = await dial(address, request, timeout, None)
+        except (ConnectionFailed, Unavailable) as exc:
+            problem = exc
+            continue
+        if info.created_at != known.created_at:
+            await hang_up(websocket, Close())
+            raise SessionGone("the broker no longer knows the session, and its state is lost")
+        return websocket, info
+    raise ConnectionLost(f"the connection was lost and could not be replaced: {problem}")
 
 
 async def _opened(address: Address, websocket: ClientConnection) -> SessionInfo:

@@ -345,7 +345,7 @@ def connected(broker, monkeypatch: pytest.MonkeyPatch):
     """The fake broker is the one that is found, and lost connections are replaced without delay."""
     monkeypatch.setenv("KERNELBROKER_URL", broker.url)
     monkeypatch.setenv("KERNELBROKER_TOKEN", TOKEN)
-    monkeypatch.setattr("kernelbroker.channel.RETRY_DELAYS", (0.0,) * 3)
+    monkeypatch.setattr("kernelbroker.dial.RETRY_DELAYS", (0.0,) * 3)
     return broker
 
 

@@ -8,7 +8,7 @@ from contextlib import aclosing
 
 import kernelbroker
 import pytest
-from kernelbroker import channel, dial, events
+from kernelbroker import dial, events
 from kernelbroker import inbox as inbox_module
 from kernelbroker.protocol.messages import (
     Close,
@@ -151,7 +151,7 @@ async def test_reconnecting_is_bounded(connected, scripts):
         connected.drop()
         with pytest.raises(kernelbroker.ConnectionLost, match="could not be replaced"):
             await running
-    assert connected.requests.count("/api/v1/ws") == 1 + len(channel.RETRY_DELAYS)
+    assert connected.requests.count("/api/v1/ws") == 1 + len(dial.RETRY_DELAYS)
 
 
 async def test_a_broker_that_ends_each_connection_is_given_up(connected, monkeypatch):
