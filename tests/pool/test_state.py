@@ -17,18 +17,17 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
+from kernelbroker_server.pool.sandboxes import IllegalTransition, SandboxState
 from kernelbroker_server.pool.state import (
     Action,
     Assign,
     Check,
-    IllegalTransition,
     Launch,
     PoolFull,
     PoolLimits,
     PoolState,
     Refuse,
     Remove,
-    SandboxState,
 )
 
 from tests.support.generated import repeatable
@@ -205,7 +204,7 @@ class PoolMachine(RuleBasedStateMachine):
         self.carry_out(self.state.checked(name, healthy=healthy))
         assert healthy or name in self.removing
 
-    @precondition(lambda self: self.seen)
+    @precondition(lambda self: self.seen - set(self.checking))
     @rule(data=st.data(), healthy=st.booleans())
     def checked_too_late(self, data: st.DataObject, healthy: bool) -> None:
         """The answer for one that died meanwhile, or whose pool was closed."""
@@ -540,7 +539,7 @@ def test_failing_launches_are_no_load() -> None:
     state.acquire(1)
     for now in range(0, 100, 5):
         state.tick(now)
-        for name in state._in(SandboxState.STARTING):
+        for name in state._sandboxes.names(SandboxState.STARTING):
             state.launch_failed(name)
         state.validate_state()
     assert state.spare == 0

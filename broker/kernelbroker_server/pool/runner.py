@@ -21,6 +21,7 @@ from ..backends.base import Backend, LaunchError, Sandbox, SandboxSpec
 from ..kernels.client import ChannelClosed, KernelClient
 from ..telemetry.facts import LaunchEnded, Observer, nobody
 from ..telemetry.logs import apart
+from .sandboxes import SandboxState
 from .state import (
     Action,
     Assign,
@@ -31,7 +32,6 @@ from .state import (
     PoolState,
     Refuse,
     Remove,
-    SandboxState,
 )
 from .warm import END_GRACE_S, WarmSandbox, complaint_of, first_of, run_silently
 

@@ -1,19 +1,10 @@
-"""The pool's rules as a table of states. No I/O, no clock, no tasks.
+"""The pool's rules: who gets which sandbox, and when one is launched, checked or replaced.
 
-Every method decides at once and returns what is to be done as actions; the runner carries them out
-and tells how they went. A sandbox walks one way only, but for its checks::
+No I/O, no clock, no tasks. Every method decides at once and returns what is to be done as actions; the
+runner carries them out and tells how they went. In which state each sandbox is stands in `sandboxes.py`.
 
-                           CHECKING
-                           │  ^   │ unhealthy, died
-                  healthy  v  │   └───────────┐
-    STARTING ──launched──> IDLE ──leased──> LEASED
-       │                    │                 │ released
-       │ launch failed      │ died, replaced  v
-       └──────────> gone    └───────────> REMOVING ──removed──> gone
-
-so a sandbox is never leased twice, and none while somebody asks how it is. Tenants that wait take
-turns, each one's waiters in order of arrival; those of a session that lost its sandbox come before
-those that have had none, whosever they are.
+Tenants that wait take turns, each one's waiters in order of arrival; those of a session that lost its
+sandbox come before those that have had none, whosever they are.
 
 Time comes in by `tick` alone, in seconds of any monotonic clock: whatever happens between two ticks
 happens at the time of the first.
@@ -21,41 +12,18 @@ happens at the time of the first.
 
 from __future__ import annotations
 
-import enum
 import math
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TypeAlias
 
 from .line import Line
+from .sandboxes import Sandboxes, SandboxState
 from .scaling import Load, Spare
 
 _BACKOFF_S = (0.5, 1.0, 2.0, 4.0, 8.0, 15.0)
 """Pauses after launches that failed one after another."""
-_REMEMBERED = 20
-"""States of a sandbox's history; each check adds two."""
-
-
-class SandboxState(enum.Enum):
-    STARTING = "starting"
-    IDLE = "idle"
-    CHECKING = "checking"
-    LEASED = "leased"
-    REMOVING = "removing"
-
-
-_TRANSITIONS: dict[SandboxState, frozenset[SandboxState]] = {
-    SandboxState.STARTING: frozenset({SandboxState.IDLE}),
-    SandboxState.IDLE: frozenset(
-        {SandboxState.CHECKING, SandboxState.LEASED, SandboxState.REMOVING}
-    ),
-    SandboxState.CHECKING: frozenset({SandboxState.IDLE, SandboxState.REMOVING}),
-    SandboxState.LEASED: frozenset({SandboxState.REMOVING}),
-    SandboxState.REMOVING: frozenset(),
-}
-"""STARTING and REMOVING also end in the sandbox being gone, when the launch failed or it is removed."""
-
 _WARM = (SandboxState.IDLE, SandboxState.CHECKING)
 _FREE = (SandboxState.STARTING, *_WARM)
 
@@ -103,10 +71,6 @@ class PoolFull(Exception):
     """No sandbox is idle and as many as may wait are waiting."""
 
 
-class IllegalTransition(Exception):
-    """A fault of the pool's own: the message tells the sandbox's history."""
-
-
 @dataclass(frozen=True, slots=True)
 class PoolLimits:
     """How many sandboxes there may be, and for how long.
@@ -138,18 +102,8 @@ class PoolLimits:
     health_check_interval: float = 15.0
 
 
-@dataclass(slots=True)
-class _Entry:
-    state: SandboxState = SandboxState.STARTING
-    warm_at: float = math.nan
-    checked_at: float = math.nan
-    history: deque[str] = field(
-        default_factory=lambda: deque([SandboxState.STARTING.value], _REMEMBERED)
-    )
-
-
 class PoolState:
-    """The table. `validate_state` holds after every call.
+    """What the pool is to do. `validate_state` holds after every call.
 
     Attributes:
         failures: launches that failed one after another.
@@ -160,8 +114,7 @@ class PoolState:
         self.failures = 0
         self._new_id = new_id
         self._now = now
-        self._entries: dict[str, _Entry] = {}
-        self._idle: deque[str] = deque()
+        self._sandboxes = Sandboxes()
         self._urgent: deque[int] = deque()
         self._waiting = Line()
         self._spare = Spare(
@@ -187,7 +140,7 @@ class PoolState:
             return self._settle()
         actions: list[Action] = []
         may_wait = self.limits.max_waiters + self.count(SandboxState.CHECKING)
-        if not self._idle and len(self._waiting) >= may_wait:
+        if not self._sandboxes.idle and len(self._waiting) >= may_wait:
             if (refused := self._waiting.give_way(tenant)) is None:
                 raise PoolFull
             actions.append(Refuse(refused))
@@ -202,13 +155,13 @@ class PoolState:
 
     def release(self, sandbox_id: str) -> list[Action]:
         """The lease has ended."""
-        self._expect(sandbox_id, SandboxState.LEASED)
+        self._sandboxes.expect(sandbox_id, SandboxState.LEASED)
         return [self._remove(sandbox_id), *self._settle()]
 
     def close(self) -> list[Action]:
         """No more launches; free sandboxes are removed. Leased ones are, as they are released."""
         self._closed = True
-        return [self._remove(name) for name in self._in(*_WARM)]
+        return [self._remove(name) for name in self._sandboxes.names(*_WARM)]
 
     # What the runner reports.
 
@@ -223,17 +176,13 @@ class PoolState:
 
     def launched(self, sandbox_id: str) -> list[Action]:
         """The sandbox is warm."""
-        self._move(sandbox_id, SandboxState.IDLE)
+        self._sandboxes.found_well(sandbox_id, self._now)
         self.failures = 0
-        entry = self._entries[sandbox_id]
-        entry.warm_at = entry.checked_at = self._now
-        self._idle.append(sandbox_id)
         return [self._remove(sandbox_id)] if self._closed else self._settle()
 
     def launch_failed(self, sandbox_id: str) -> float:
         """Nothing was left behind. No launch follows for so many seconds, which are returned."""
-        self._expect(sandbox_id, SandboxState.STARTING)
-        del self._entries[sandbox_id]
+        self._sandboxes.drop(sandbox_id, SandboxState.STARTING)
         pause = _BACKOFF_S[min(self.failures, len(_BACKOFF_S) - 1)]
         self.failures += 1
         self._held_until = max(self._held_until, self._now + pause)
@@ -245,33 +194,28 @@ class PoolState:
             return []
         if not healthy:
             return [self._remove(sandbox_id), *self._settle(), *self._check_next()]
-        self._move(sandbox_id, SandboxState.IDLE)
-        self._entries[sandbox_id].checked_at = self._now
-        self._idle.append(sandbox_id)
+        self._sandboxes.found_well(sandbox_id, self._now)
         return [*self._settle(), *self._check_next()]
 
     def died(self, sandbox_id: str) -> list[Action]:
         """A sandbox ended by itself. A leased one stays its session's until that releases it."""
-        entry = self._entries.get(sandbox_id)
-        if entry is None or entry.state not in _WARM:
+        if not self._sandboxes.is_in(sandbox_id, *_WARM):
             return []
         return [self._remove(sandbox_id), *self._settle()]
 
     def removed(self, sandbox_id: str) -> list[Action]:
         """Every trace of it is gone."""
-        self._expect(sandbox_id, SandboxState.REMOVING)
-        del self._entries[sandbox_id]
+        self._sandboxes.drop(sandbox_id, SandboxState.REMOVING)
         return self._settle()
 
     # What can be seen.
 
     def count(self, *states: SandboxState) -> int:
         """Sandboxes in any of these states; in all of them if none is given."""
-        return len(self._in(*states)) if states else len(self._entries)
+        return self._sandboxes.count(*states) if states else len(self._sandboxes)
 
     def is_checking(self, sandbox_id: str) -> bool:
-        entry = self._entries.get(sandbox_id)
-        return entry is not None and entry.state is SandboxState.CHECKING
+        return self._sandboxes.is_in(sandbox_id, SandboxState.CHECKING)
 
     @property
     def waiters(self) -> int:
@@ -279,7 +223,7 @@ class PoolState:
 
     @property
     def empty(self) -> bool:
-        return not self._entries
+        return not self._sandboxes
 
     @property
     def spare(self) -> int:
@@ -301,37 +245,30 @@ class PoolState:
     def validate_state(self) -> None:
         """Raise AssertionError unless the invariants hold."""
         limits = self.limits
-        assert sorted(self._idle) == sorted(self._in(SandboxState.IDLE)), (
-            self._idle,
-            self._entries,
-        )
-        assert len(self._entries) <= limits.max_size, self._entries
-        assert self.count(SandboxState.STARTING) <= limits.max_launches, self._entries
-        assert self.count(SandboxState.CHECKING) <= 1, self._entries
+        self._sandboxes.validate_state()
+        assert self.count() <= limits.max_size
+        assert self.count(SandboxState.STARTING) <= limits.max_launches
+        assert self.count(SandboxState.CHECKING) <= 1
         assert len(self._waiting) <= limits.max_waiters + 1
-        assert not (self._idle and self.waiters), "a sandbox is idle while somebody waits"
+        assert not (self._sandboxes.idle and self.waiters), "a sandbox is idle while somebody waits"
         assert not (self._closed and self.count(*_WARM)), "a closed pool keeps sandboxes"
         assert limits.min_size <= self.spare <= max(limits.min_size, limits.max_size), self.spare
-        for entry in self._entries.values():
-            assert entry.history[-1] == entry.state.value
-            known = not math.isnan(entry.warm_at) and not math.isnan(entry.checked_at)
-            assert known == (entry.state is not SandboxState.STARTING), entry
 
     # The rules.
 
     def _settle(self) -> list[Action]:
         """Hand idle sandboxes to waiters, let go of one that is too old, launch what is missing."""
         actions: list[Action] = []
-        while self._idle and self.waiters:
-            sandbox_id = self._idle.popleft()
-            self._move(sandbox_id, SandboxState.LEASED)
+        while self._sandboxes.idle and self.waiters:
+            sandbox_id = self._sandboxes.idle[0]
+            self._sandboxes.move(sandbox_id, SandboxState.LEASED)
             waiter = self._urgent.popleft() if self._urgent else self._waiting.take()
             actions.append(Assign(waiter, sandbox_id))
         if (old := self._expired()) is not None and self._may_go():
             actions.append(self._remove(old))
         while self._wants_launch():
             sandbox_id = self._new_id()
-            self._entries[sandbox_id] = _Entry()
+            self._sandboxes.add(sandbox_id)
             actions.append(Launch(sandbox_id))
         return actions
 
@@ -341,17 +278,17 @@ class PoolState:
         return (
             not self._closed
             and not self.back_off
-            and len(self._entries) < self.limits.max_size
+            and self.count() < self.limits.max_size
             and starting < self.limits.max_launches
             and self.count(*_FREE) < self.waiters + self.spare + replacement
         )
 
     def _expired(self) -> str | None:
         """The oldest idle sandbox, if it is too old: they are replaced one after another."""
-        if not self._idle or not self.limits.container_ttl:
+        if not self._sandboxes.idle or not self.limits.container_ttl:
             return None
-        oldest = min(self._idle, key=lambda name: self._entries[name].warm_at)
-        age = self._now - self._entries[oldest].warm_at
+        oldest = min(self._sandboxes.idle, key=self._sandboxes.warm_at)
+        age = self._now - self._sandboxes.warm_at(oldest)
         return oldest if age >= self.limits.container_ttl else None
 
     def _may_go(self) -> bool:
@@ -359,50 +296,29 @@ class PoolState:
         if self.count(*_WARM) > self.spare:
             return True
         coming_or_going = self.count(SandboxState.STARTING, SandboxState.REMOVING)
-        full = len(self._entries) >= self.limits.max_size
+        full = self.count() >= self.limits.max_size
         return full and not coming_or_going and not self.back_off
 
     def _scale(self) -> list[Action]:
         """Keep one more free, or one less, when the load has been high or low for long enough."""
         # More of what cannot be launched is of no use.
         due = self._spare.step(self.load, self._now, may_grow=not self.failures)
-        if due is Load.LOW and self._idle and self.count(*_FREE) > self.spare:
-            return [self._remove(self._idle[0])]
+        idle = self._sandboxes.idle
+        if due is Load.LOW and idle and self.count(*_FREE) > self.spare:
+            return [self._remove(idle[0])]
         return []
 
     def _check_next(self) -> list[Action]:
         """One at a time, so that a machine too busy to answer never loses all its sandboxes at once."""
-        if not self._idle or not self.limits.health_check_interval:
+        if not self._sandboxes.idle or not self.limits.health_check_interval:
             return []
-        next_ = min(self._idle, key=lambda name: self._entries[name].checked_at)
-        since = self._now - self._entries[next_].checked_at
+        next_ = min(self._sandboxes.idle, key=self._sandboxes.well_at)
+        since = self._now - self._sandboxes.well_at(next_)
         if since < self.limits.health_check_interval or self.count(SandboxState.CHECKING):
             return []
-        self._idle.remove(next_)
-        self._move(next_, SandboxState.CHECKING)
+        self._sandboxes.move(next_, SandboxState.CHECKING)
         return [Check(next_)]
 
     def _remove(self, sandbox_id: str) -> Remove:
-        if sandbox_id in self._idle:
-            self._idle.remove(sandbox_id)
-        self._move(sandbox_id, SandboxState.REMOVING)
+        self._sandboxes.move(sandbox_id, SandboxState.REMOVING)
         return Remove(sandbox_id)
-
-    def _in(self, *states: SandboxState) -> list[str]:
-        return [name for name, entry in self._entries.items() if entry.state in states]
-
-    def _move(self, sandbox_id: str, to: SandboxState) -> None:
-        entry = self._entries.get(sandbox_id)
-        if entry is None or to not in _TRANSITIONS[entry.state]:
-            raise IllegalTransition(f"{sandbox_id} cannot become {to.value}; {self._past(entry)}")
-        entry.state = to
-        entry.history.append(to.value)
-
-    def _expect(self, sandbox_id: str, state: SandboxState) -> None:
-        entry = self._entries.get(sandbox_id)
-        if entry is None or entry.state is not state:
-            raise IllegalTransition(f"{sandbox_id} is not {state.value}; {self._past(entry)}")
-
-    @staticmethod
-    def _past(entry: _Entry | None) -> str:
-        return f"it was {[] if entry is None else list(entry.history)}"
