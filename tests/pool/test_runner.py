@@ -56,8 +56,7 @@ def check(pool: Pool) -> None:
 
 
 def shorten_end_grace(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (runner, warm_module):
-        monkeypatch.setattr(module, "END_GRACE_S", 0.01)
+    monkeypatch.setattr(warm_module, "END_GRACE_S", 0.01)
 
 
 def fail(reason: str = "no luck") -> Callable[[FakeSandbox], Any]:

@@ -1,7 +1,8 @@
-"""Carries out what the pool's rules decide: launches, warms, checks, hands over, removes sandboxes.
+"""Carries out what the pool's rules decide: launches, checks, hands over, removes sandboxes.
 
-A lease is a change of owner in memory. All I/O is done in tasks of the pool's own, so that whoever
-acquires or releases waits for nothing but its turn, and may be cancelled at any moment.
+How one is launched, and found to be well, stands in `warm.py`. A lease is a change of owner in memory. All
+I/O is done in tasks of the pool's own, so that whoever acquires or releases waits for nothing but its turn,
+and may be cancelled at any moment.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any
 
-from ..backends.base import Backend, LaunchError, Sandbox, SandboxSpec
-from ..kernels.client import ChannelClosed, KernelClient
+from ..backends.base import Backend, LaunchError, SandboxSpec
+from ..kernels.client import ChannelClosed
 from ..telemetry.facts import LaunchEnded, Observer, nobody
 from ..telemetry.logs import apart
 from .sandboxes import SandboxState
@@ -33,7 +34,7 @@ from .state import (
     Refuse,
     Remove,
 )
-from .warm import END_GRACE_S, WarmSandbox, complaint_of, first_of, run_silently
+from .warm import WarmSandbox, complaint_of, discard, first_of, launch
 
 logger = logging.getLogger(__name__)
 
@@ -256,7 +257,7 @@ class Pool:
         began = time.monotonic()
         try:
             async with asyncio.timeout(self._launch_timeout):
-                warm = await self._launch_and_warm(name)
+                warm = await launch(self._backend, name, self.spec, self._launch_timeout)
         except (LaunchError, ChannelClosed, TimeoutError) as exc:
             reason = str(exc) or f"it took over {self._launch_timeout:g} s"
             self._launch_failed(name, reason, time.monotonic() - began)
@@ -273,34 +274,6 @@ class Pool:
             self._sandboxes[name] = warm
             self._spawn(f"watch {name}", self._watch(name, warm))
             self._carry_out(self._state.launched(name))
-
-    async def _launch_and_warm(self, name: str) -> WarmSandbox:
-        sandbox = await self._backend.launch(name, self.spec)
-        client: KernelClient | None = None
-        try:
-            opening = asyncio.ensure_future(
-                KernelClient.open(sandbox.endpoint, self._launch_timeout)
-            )
-            try:
-                await first_of(opening, sandbox.ended)
-            finally:
-                if not opening.done():
-                    opening.cancel()
-                    await asyncio.wait([opening])
-                if not opening.cancelled() and opening.exception() is None:
-                    client = opening.result()  # to be closed, whatever comes next
-            if client is None:
-                await asyncio.wait([sandbox.ended], timeout=END_GRACE_S)
-                if sandbox.ended.done():
-                    raise LaunchError(f"the sandbox ended at once: {sandbox.ended.result().detail}")
-                opening.result()
-            assert client is not None
-            warm = WarmSandbox(sandbox, client)
-            await run_silently(warm, "pass", {})
-            return warm
-        except BaseException:
-            await self._discard(sandbox, client)
-            raise
 
     def _launch_failed(self, name: str, reason: str, seconds: float) -> None:
         self._observer(LaunchEnded(self.spec.template, seconds, reason))
@@ -338,24 +311,6 @@ class Pool:
 
     async def _remove(self, name: str) -> None:
         warm = self._sandboxes[name]
-        await self._discard(warm.sandbox, warm.client)
+        await discard(self._backend, warm.sandbox, warm.client)
         del self._sandboxes[name]
         self._carry_out(self._state.removed(name))
-
-    async def _discard(self, sandbox: Sandbox, client: KernelClient | None) -> None:
-        """Remove every trace, whatever happens to the caller."""
-
-        async def work() -> None:
-            if client is not None:
-                await client.close()
-            await self._backend.remove(sandbox)
-
-        task = asyncio.ensure_future(work())
-        cancelled: asyncio.CancelledError | None = None
-        while not task.done():
-            try:
-                await asyncio.shield(task)
-            except asyncio.CancelledError as exc:
-                cancelled = exc
-        if cancelled is not None:
-            raise cancelled

@@ -1,19 +1,16 @@
-"""A warm sandbox: the channel to its kernel, cells of the broker's own, whether it is well, and its end."""
+"""A warm sandbox: how it comes to be, cells of the broker's own, whether it is well, and its end."""
 
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from ..backends.base import EndCause, Sandbox, SandboxEnd
+from ..backends.base import Backend, EndCause, LaunchError, Sandbox, SandboxEnd, SandboxSpec
 from ..kernels.client import ChannelClosed, KernelClient
 from ..kernels.framing import Incoming
 from ..kernels.requests import execute_request
-
-logger = logging.getLogger(__name__)
 
 END_GRACE_S = 3.0
 """How long a sandbox whose channel closed may take to be seen as ended, with the cause: a container full
@@ -43,6 +40,62 @@ class WarmSandbox:
     @property
     def alive(self) -> bool:
         return not self.sandbox.ended.done() and not self.client.closed.done()
+
+
+async def launch(
+    backend: Backend, sandbox_id: str, spec: SandboxSpec, timeout: float
+) -> WarmSandbox:
+    """Launch a sandbox and run a first cell in it. Whatever happens, nothing of one that fails is left.
+
+    Args:
+        timeout: seconds until its gateway must have answered.
+
+    Raises:
+        LaunchError, ChannelClosed
+    """
+    sandbox = await backend.launch(sandbox_id, spec)
+    client: KernelClient | None = None
+    try:
+        opening = asyncio.ensure_future(KernelClient.open(sandbox.endpoint, timeout))
+        try:
+            await first_of(opening, sandbox.ended)
+        finally:
+            if not opening.done():
+                opening.cancel()
+                await asyncio.wait([opening])
+            if not opening.cancelled() and opening.exception() is None:
+                client = opening.result()  # to be closed, whatever comes next
+        if client is None:
+            await asyncio.wait([sandbox.ended], timeout=END_GRACE_S)
+            if sandbox.ended.done():
+                raise LaunchError(f"the sandbox ended at once: {sandbox.ended.result().detail}")
+            opening.result()
+        assert client is not None
+        warm = WarmSandbox(sandbox, client)
+        await run_silently(warm, "pass", {})
+        return warm
+    except BaseException:
+        await discard(backend, sandbox, client)
+        raise
+
+
+async def discard(backend: Backend, sandbox: Sandbox, client: KernelClient | None) -> None:
+    """Remove every trace, whatever happens to the caller."""
+
+    async def work() -> None:
+        if client is not None:
+            await client.close()
+        await backend.remove(sandbox)
+
+    task = asyncio.ensure_future(work())
+    cancelled: asyncio.CancelledError | None = None
+    while not task.done():
+        try:
+            await asyncio.shield(task)
+        except asyncio.CancelledError as exc:
+            cancelled = exc
+    if cancelled is not None:
+        raise cancelled
 
 
 async def complaint_of(warm: WarmSandbox, memory_limit: int) -> str:
