@@ -6,8 +6,7 @@ Below `Backend.kept` each workspace has a directory, whose name follows from who
     record.json     whose it is, and which sandbox has its files
     files/          the files, unless a sandbox has them
 
-User code wrote the files, and may still be writing: only the whole of a workspace or its top-level
-entries are renamed, from one directory of the broker's own to another, so a link leads nowhere.
+How files get from there to a sandbox and back stands in `moving.py`.
 """
 
 from __future__ import annotations
@@ -19,13 +18,13 @@ import logging
 import os
 import secrets
 import shutil
-import stat
 import time
 from pathlib import Path
 
 import msgspec
 
 from .directories import Directories, kept_below, remove_tree
+from .moving import move_entries, unlock
 from .usage import Usage, measure
 
 log = logging.getLogger(__name__)
@@ -104,9 +103,8 @@ class KeptWorkspace:
         """Move everything into a sandbox's workspace, but for what that has already."""
         self.record.sandbox = str(workspace.relative_to(self._directory.parents[1]))
         self.write()  # before the first file has left: `rescue` must find it
-        files = self._directory / _FILES
-        if files.exists():
-            _move_entries(files, workspace)
+        if self.files.exists():
+            move_entries(self.files, workspace)
 
     def take(self, workspace: Path, *, mounts: bool) -> None:
         """Move everything out of a workspace, whose sandbox is not used any more.
@@ -114,22 +112,21 @@ class KeptWorkspace:
         Args:
             mounts: in its `shared` something is mounted; that directory is none of the files.
         """
-        files = self._directory / _FILES
         if not os.path.lexists(workspace):  # taken before
             return
-        _unlock(workspace)
+        unlock(workspace)
         if mounts:
             with contextlib.suppress(OSError):  # not there, or not empty, and so a user's own
                 (workspace / "shared").rmdir()
         try:
-            workspace.rename(files)
+            workspace.rename(self.files)
         except OSError:  # there are files that the sandbox could not take
-            files.mkdir(exist_ok=True)
-            if left := _move_entries(workspace, files):
+            self.files.mkdir(exist_ok=True)
+            if left := move_entries(workspace, self.files):
                 log.warning("%d entries of a workspace could not be kept", left)
 
     def has_files(self) -> bool:
-        with contextlib.suppress(FileNotFoundError), os.scandir(self._directory / _FILES) as found:
+        with contextlib.suppress(FileNotFoundError), os.scandir(self.files) as found:
             return next(found, None) is not None
         return False
 
@@ -292,36 +289,3 @@ def _take_lock(directory: Path, create: int) -> int | None:
         raise Claimed(record.session_id if record is not None else "") from None
     os.close(lock)
     return None
-
-
-def _move_entries(source: Path, target: Path) -> int:
-    """Move every entry of `source` that `target` does not have already (/data/shared, for one).
-
-    Returns how many could not be moved.
-    """
-    left = 0
-    for entry in source.iterdir():
-        try:
-            if os.path.lexists(target / entry.name):
-                left += 1
-            else:
-                _unlock(entry)
-                entry.rename(target / entry.name)
-        except FileNotFoundError:
-            pass
-        except OSError:  # the rest still moves
-            left += 1
-    return left
-
-
-def _unlock(path: Path) -> None:
-    """Renaming a directory to another parent needs the right to write to it, whoever owns it."""
-    if stat.S_ISDIR(path.lstat().st_mode):
-        # O_PATH: one that may not even be read is unlocked as well.
-        descriptor = os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW)
-        try:
-            mode = stat.S_IMODE(os.fstat(descriptor).st_mode)
-            if mode & 0o700 != 0o700:
-                Path(f"/proc/self/fd/{descriptor}").chmod(mode | 0o700)
-        finally:
-            os.close(descriptor)
