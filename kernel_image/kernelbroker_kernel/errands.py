@@ -12,7 +12,7 @@ from IPython.core.getipython import get_ipython
 from . import exports, variables
 from .contract import ERRAND_MIME
 from .helper import MAX_VARIABLES, asked_for, publish
-from .workspace import Refused
+from .refusals import Refused
 
 
 def run() -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 from .contract import EXPORTS_PATH
 from .file_server import Handler
-from .workspace import Refused
+from .refusals import Refused
 
 _ACCEPT_S = 10.0
 """How long the kernel may take to accept; it waits for nothing else."""

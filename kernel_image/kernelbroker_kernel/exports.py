@@ -17,8 +17,8 @@ from typing import Any, Self
 from . import frames
 from .export_server import socket_path
 from .objects import type_name
+from .refusals import Refused
 from .texts import safe_text
-from .workspace import Refused
 
 FETCH_S = 30.0
 """How long the broker may take to fetch what it was told is ready."""

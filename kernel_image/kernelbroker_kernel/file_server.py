@@ -20,7 +20,7 @@ from tornado.web import RequestHandler, stream_request_body
 
 from . import workspace
 from .contract import ENTRIES_PATH, FILES_PATH
-from .workspace import Refused, refusing
+from .refusals import Refused, refusing
 
 CHUNK_BYTES = 1024**2
 LARGE_BYTES = 1024**2

@@ -19,9 +19,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from .objects import is_a, library_class, type_name
+from .refusals import Refused
 from .texts import safe_text
 from .values import unique
-from .workspace import Refused
 
 KEY = b"kernelbroker"
 LABEL_CHARS = 200

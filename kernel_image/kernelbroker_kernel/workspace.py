@@ -20,6 +20,7 @@ from secrets import token_hex
 from typing import TypedDict
 
 from . import environment
+from .refusals import Refused
 
 MAX_PATH_BYTES = 4096
 MAX_ENTRIES = 10_000
@@ -34,35 +35,6 @@ _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _WRITE = os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 _KINDS = {stat.S_IFREG: "file", stat.S_IFDIR: "directory", stat.S_IFLNK: "symlink"}
-
-_REASONS: dict[int, tuple[str, str]] = {
-    errno.ENOENT: ("not_found", "there is no such file or directory"),
-    errno.ENOTDIR: ("conflict", "a part of the path is no directory; links are not followed"),
-    errno.ELOOP: ("conflict", "it is a symbolic link, and links are not followed"),
-    errno.EISDIR: ("conflict", "it is a directory"),
-    errno.EEXIST: ("conflict", "it exists already, and is no directory"),
-    errno.ENOTEMPTY: ("conflict", "the directory is not empty; pass recursive=true to delete it"),
-    errno.EACCES: ("conflict", "its permissions do not allow it; a cell can chmod it"),
-    errno.EPERM: ("conflict", "its permissions do not allow it; a cell can chmod it"),
-    errno.EROFS: ("conflict", "it is read-only: /data/shared belongs to all sessions"),
-    errno.EBUSY: ("conflict", "it is in use, or mounted there"),
-    errno.EXDEV: ("conflict", "files cannot be moved into or out of what is mounted there"),
-    errno.ENXIO: ("conflict", "it is not a regular file"),
-    errno.EINVAL: ("bad_request", "a directory cannot be moved into itself"),
-    errno.ENAMETOOLONG: ("bad_request", "the path, or a name in it, is too long"),
-    errno.ENOSPC: ("too_large", "there is no space left in the workspace; delete something"),
-    errno.EDQUOT: ("too_large", "the workspace is full; delete something"),
-    errno.EFBIG: ("too_large", "the file is larger than a sandbox may have"),
-}
-
-
-class Refused(Exception):
-    """What was asked for is not done. `code` is one of the broker's error codes."""
-
-    def __init__(self, code: str, message: str) -> None:
-        super().__init__(message)
-        self.code = code
-        self.message = message
 
 
 class Entry(TypedDict):
@@ -84,17 +56,6 @@ def components(path: str) -> list[str]:
     if ".." in names:
         raise Refused("bad_request", "a path has no '..' in it")
     return names
-
-
-@contextmanager
-def refusing(path: str) -> Iterator[None]:
-    """Turns what the system says of `path` into `Refused`."""
-    try:
-        yield
-    except OSError as error:
-        code, reason = _REASONS.get(error.errno or 0, ("conflict", error.strerror or "it failed"))
-        shown = path if len(path) <= 200 else f"{path[:200]}…"
-        raise Refused(code, f"{shown or '.'}: {reason}") from error
 
 
 def open_file(names: list[str]) -> int:

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 from kernelbroker_kernel import environment, workspace
-from kernelbroker_kernel.workspace import List, Refused, Upload, components, delete, refusing
+from kernelbroker_kernel.refusals import Refused, refusing
+from kernelbroker_kernel.workspace import List, Upload, components, delete
 
 
 @pytest.fixture(autouse=True)
