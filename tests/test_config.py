@@ -6,7 +6,8 @@ import re
 from pathlib import Path
 
 import pytest
-from kernelbroker_server.config import ConfigError, PoolSettings, SandboxSettings, Settings, load
+from kernelbroker_server.config import ConfigError, PoolSettings, SandboxSettings, Settings
+from kernelbroker_server.config_file import load
 from pydantic import ValidationError
 
 SECRET = "a-token-that-no-message-may-show"
@@ -208,12 +209,12 @@ def test_loopback(host: str, loopback: bool) -> None:
 
 def test_policy_of_templates(tmp_path: Path) -> None:
     """There is no policy but where one is set; a template's own goes before that of all."""
-    assert load(None, {}).templates["default"].policy == "off"
+    assert load(None).templates["default"].policy == "off"
     path = tmp_path / "broker.toml"
     path.write_text(
         '[sandbox]\npolicy = "warn"\n[templates.prod]\npolicy = "block"\npolicy_threshold = "low"'
     )
-    templates = load(path, {}).templates
+    templates = load(path).templates
     assert (templates["default"].policy, templates["default"].policy_threshold) == ("warn", "high")
     assert (templates["prod"].policy, templates["prod"].policy_threshold) == ("block", "low")
 

@@ -12,7 +12,8 @@ from typing import Any
 
 from .app import Broker
 from .backends.base import BackendUnavailable, Isolation
-from .config import ConfigError, Settings, load
+from .config import ConfigError, Settings
+from .config_file import load
 from .telemetry import logs
 from .tenants.tokens import TokenError
 from .token_command import add_token_command, token_command

@@ -1,16 +1,12 @@
-"""The settings: one frozen object, from the defaults, a TOML file and the environment, in this order.
+"""The settings there are: one frozen object, with the bounds, the default and the meaning of each.
 
-In the file a key stands as it is named here (`port = 8720`, `[pool] min_size = 5`); in the
-environment it is upper case with a prefix (`KERNELBROKER_PORT`, `KERNELBROKER_POOL__MIN_SIZE`). A key
-that is not known is an error that names it and where it stands. Durations are in seconds; sizes are
-bytes, or text such as `2GiB`.
+Where they come from is told in `config_file.py`. Durations are in seconds; sizes are bytes, or text such
+as `2GiB`.
 """
 
 from __future__ import annotations
 
 import ipaddress
-import os
-import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, TypeAlias
@@ -22,7 +18,6 @@ from pydantic import (
     ConfigDict,
     Field,
     SecretStr,
-    ValidationError,
     field_validator,
     model_validator,
 )
@@ -30,7 +25,6 @@ from pydantic_settings import (
     BaseSettings,
     PydanticBaseSettingsSource,
     SettingsConfigDict,
-    SettingsError,
 )
 
 from .backends.base import Network
@@ -38,16 +32,12 @@ from .egress.names import canonical_entry
 from .tenants.tokens import TENANT_NAME
 
 PREFIX = "KERNELBROKER_"
-_FOR_CLIENTS = {"KERNELBROKER_URL", "KERNELBROKER_RUNTIME_FILE", "KERNELBROKER_CONFIG"}
-"""Variables of this prefix that are not settings."""
-_NAMED = (f"{PREFIX}TEMPLATES__", f"{PREFIX}TENANTS__")
-"""Sections whose keys are names of the operator's own."""
 
 TemplateName: TypeAlias = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]{0,31}$")]
 
 TenantName: TypeAlias = Annotated[str, Field(pattern=TENANT_NAME)]
 
-_KIB, _MIB, _GIB = 1024, 1024**2, 1024**3
+_MIB, _GIB = 1024**2, 1024**3
 
 
 class ConfigError(Exception):
@@ -352,53 +342,8 @@ class Settings(BaseSettings):
         return env_settings, init_settings
 
 
-def load(path: Path | None, environ: Mapping[str, str] = os.environ) -> Settings:
-    """The settings from a file, if one is given or named by KERNELBROKER_CONFIG, and the environment.
-
-    Raises:
-        ConfigError: a key is not known, a value does not fit, or the file cannot be read.
-    """
-    if path is None and environ.get("KERNELBROKER_CONFIG"):
-        path = Path(environ["KERNELBROKER_CONFIG"])
-    _refuse_unknown_variables(environ)
-    content: dict[str, Any] = {}
-    if path is not None:
-        try:
-            content = tomllib.loads(path.read_text())
-        except OSError as exc:
-            raise ConfigError(f"{path}: {exc.strerror}") from exc
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as exc:
-            raise ConfigError(f"{path}: {exc}") from exc
-    try:
-        return Settings(**content)
-    except SettingsError as exc:  # a section in one variable, and not JSON; tells no value
-        raise ConfigError(f"in the environment: {exc}") from exc
-    except ValidationError as exc:
-        where = f"{path} or the environment" if path else "the environment"
-        problems = (
-            f"{'.'.join(str(part) for part in error['loc'])}: {error['msg']}"
-            for error in exc.errors(include_input=False)  # never echo a value: it may be a secret
-        )
-        raise ConfigError(f"in {where}: " + "; ".join(problems)) from exc
-
-
 def _table(value: Any) -> Mapping[str, Any] | None:
     """What was set of a section, given as a table or as an object; None if it is neither."""
     if isinstance(value, BaseModel):
         return {name: getattr(value, name) for name in value.model_fields_set}
     return value if isinstance(value, Mapping) else None
-
-
-def _refuse_unknown_variables(environ: Mapping[str, str]) -> None:
-    known = set()
-    for name, field in Settings.model_fields.items():
-        known.add(f"{PREFIX}{name}".upper())
-        section = field.annotation
-        if isinstance(section, type) and issubclass(section, _Section):
-            known.update(f"{PREFIX}{name}__{key}".upper() for key in section.model_fields)
-    for variable in environ:
-        name = variable.upper()
-        if name.startswith(_NAMED):  # pydantic looks at what stands below the names
-            continue
-        if name.startswith(PREFIX) and name not in known | _FOR_CLIENTS:
-            raise ConfigError(f"{variable} is not a setting; see the list in config.py")
