@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -27,6 +28,11 @@ from .shell import end
 
 _RUNNER = Path(__file__).with_name("pip_runner.py")
 _LINE_CHARS = 1000
+_RETRIES = "2"
+"""What a proxy refuses stays refused: pip's own five would take ten seconds to say so."""
+_BROKEN = re.compile(r"after connection broken by '(.*)': /")
+_REFUSED = re.compile(r"kernelbroker: [^'\"]+")
+"""The broker's proxy, within what pip says of it."""
 
 
 def run() -> None:
@@ -60,7 +66,7 @@ def _install(asked: dict[str, Any]) -> None:
             process_group=0,
         )
         try:
-            error = _last_error(process)
+            error = _error(process)
             status = process.wait()
         except BaseException:
             end(process)
@@ -83,6 +89,9 @@ def _arguments(asked: dict[str, Any], constraints: Path) -> list[str]:
     ]
     argv += ["install", "--prefix", PREFIX, "--constraint", str(constraints)]
     argv += ["--only-binary", ":all:", "--progress-bar", "off", "--no-warn-script-location"]
+    argv += ["--retries", _RETRIES]
+    if certificates := os.environ.get("PIP_CERT"):  # which --isolated would ignore
+        argv += ["--cert", certificates]
     if not asked.get("index"):
         argv.append("--no-index")
     elif asked.get("index_url"):
@@ -103,14 +112,17 @@ def _pins() -> list[str]:
     return sorted(found.values())
 
 
-def _last_error(process: subprocess.Popen[str]) -> str:
-    """Pass on what pip says is wrong; returns the last line that is an error."""
+def _error(process: subprocess.Popen[str]) -> str:
+    """Pass on what pip says is wrong; returns its last error, and what the network had to do with it."""
     assert process.stderr is not None
-    last = ""
+    last = broken = ""
     with process.stderr:
         for line in process.stderr:
             with contextlib.suppress(ValueError):  # the user has closed it
                 sys.stderr.write(line)
             if line.startswith("ERROR: "):
                 last = line.removeprefix("ERROR: ").strip()[:_LINE_CHARS]
-    return last
+            elif found := _BROKEN.search(line):
+                refused = _REFUSED.search(found[1])
+                broken = (refused or found)[0 if refused else 1][:_LINE_CHARS]
+    return f"{last}; {broken}" if last and broken not in last else last

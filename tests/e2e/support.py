@@ -16,7 +16,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 from urllib.parse import urlsplit
@@ -65,14 +65,16 @@ class BrokerProcess:
     Args:
         directory: holds all that it writes; short, since sockets lie in it.
         settings: its settings, by the names of their environment variables without the prefix.
+        within: a command that becomes what follows it, to start the broker by.
     """
 
-    def __init__(self, directory: Path, **settings: object) -> None:
+    def __init__(self, directory: Path, within: Sequence[str] = (), **settings: object) -> None:
         self.data_dir, self.run_dir = directory / "data", directory / "run"
         self.runtime_file = directory / "client" / "broker.json"
         self.log = directory / "broker.log"
         self.url = self.token = ""
         self._settings = settings
+        self._within = within
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> BrokerProcess:
@@ -96,7 +98,7 @@ class BrokerProcess:
         self.runtime_file.unlink(missing_ok=True)
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "kernelbroker_server"],
+                [*self._within, sys.executable, "-m", "kernelbroker_server"],
                 env=environ,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
