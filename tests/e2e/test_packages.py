@@ -132,3 +132,6 @@ async def test_over_rest(offline_broker: BrokerProcess, offline: kernelbroker.Se
     assert "already satisfied" in answer["stdout"]
     status, _ = await call(offline_broker, "POST", path, {"packages": [], "user": True})
     assert status == 400
+    listed = path.replace("packages", "executions")
+    _, answer = await call(offline_broker, "GET", listed)
+    assert [each["packages"] for each in answer["executions"]] == [["firstmade"]] * 2

@@ -1,4 +1,4 @@
-"""polars, which the image does not have: installed by a session, its tables are as good as those of pandas."""
+"""polars, which the image does not have: once a session installed it, its tables are as good as pandas'."""
 
 from __future__ import annotations
 

@@ -176,7 +176,8 @@ class Packages(StreamingHandler):
 
         `Accept` chooses the answer's form, as where a cell is run.
         """
-        execution = packages.install(self.registry.get(session_id), self.body_as(InstallRequest))
+        session = self.registry.get(session_id)
+        execution = await packages.install(session, self.body_as(InstallRequest))
         async with self.until_disconnected():
             await self.answer(execution, 0, forms.TAGS)
 
@@ -216,6 +217,7 @@ def facts(execution: Execution) -> dict[str, Any]:
         "execution_id": execution.id,
         "state": execution.state.value,
         "accepted_at": iso_time(execution.accepted_at),
+        "packages": list(execution.packages),
         "success": result.success if result else None,
         "error": result.error if result else None,
         "execution_time": result.execution_time if result else None,

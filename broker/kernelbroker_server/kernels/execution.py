@@ -9,7 +9,7 @@ a message that is not of the shape its type asks for is dropped, and all that is
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, TypeVar
@@ -62,12 +62,14 @@ class Errand:
     Attributes:
         silent: it leaves no trace in the kernel's history.
         on_answer: called with what it publishes as `contract.ERRAND_MIME`; of any form.
+        packages: what it installs, for those who are told of it.
     """
 
     code: str
     asked: Mapping[str, Any]
     silent: bool = True
     on_answer: Callable[[Any], None] = lambda _: None
+    packages: Sequence[str] = ()
 
 
 class _Clear(msgspec.Struct):

@@ -307,6 +307,7 @@ class Registry:
                 total_s=total,
                 execution_s=result.execution_time,
                 output_bytes=execution.journal.size,
+                packages=execution.packages,
             )
         )
 

@@ -40,6 +40,7 @@ class Audited(Observer):
             execution=facts.execution_id,
             language=facts.language,
             code_sha256=facts.code_sha256,
+            **({"packages": list(facts.packages)} if facts.packages else {}),
             outcome=facts.outcome,
             queued_s=round(facts.queued_s, 3),
             total_s=round(facts.total_s, 3),

@@ -23,6 +23,7 @@ class ExecutionFacts:
         code_sha256: of the code, in UTF-8.
         started_at: the time of its acceptance, in seconds since the epoch.
         execution_s: measured in the kernel; None where it did not tell.
+        packages: what it was to install; empty for a cell.
     """
 
     tenant: str
@@ -37,6 +38,7 @@ class ExecutionFacts:
     total_s: float
     execution_s: float | None
     output_bytes: int
+    packages: Sequence[str] = ()
 
 
 class Observer:
