@@ -1,7 +1,8 @@
 """Packages that a session installs, in a directory of its workspace, which outlives its kernel.
 
 The directory stands last on the kernel's path, so that nothing in it takes the place of what the image
-has. pip knows what the image has, and is held to those versions.
+has. pip knows what the image has, and is held to those versions. It installs beside the directory, and what
+it has done is put in place when it is whole: an installation that ends early leaves nothing.
 """
 
 from __future__ import annotations
@@ -49,13 +50,20 @@ def run() -> None:
 
 
 def _install(asked: dict[str, Any]) -> None:
-    Path(PREFIX).mkdir(exist_ok=True)
+    prefix = Path(PREFIX)
+    prefix.mkdir(exist_ok=True)
+    for left in prefix.glob("tmp-*"):  # by a kernel that died meanwhile
+        shutil.rmtree(left, ignore_errors=True)
+    # A wheel can bring it, and pip would take it for its own settings.
+    (prefix / "pip.conf").unlink(missing_ok=True)
     # Not /tmp, which is memory, and small.
     scratch = tempfile.mkdtemp(prefix="tmp-", dir=PREFIX)
     try:
+        made = Path(scratch, "made")
+        made.mkdir()
         constraints = Path(scratch, "constraints.txt")
         constraints.write_text("".join(f"{pin}\n" for pin in _pins()))
-        argv = [sys.executable, "-I", str(_RUNNER), *_arguments(asked, constraints)]
+        argv = [sys.executable, "-I", str(_RUNNER), *_arguments(asked, made, constraints)]
         process = subprocess.Popen(
             argv,
             stdin=subprocess.DEVNULL,
@@ -71,13 +79,39 @@ def _install(asked: dict[str, Any]) -> None:
         except BaseException:
             end(process)
             raise
+        if status:
+            raise ForeignError("InstallFailed", error or f"pip exited with status {status}")
+        try:
+            _put_in_place(made, prefix)
+        except OSError as failed:
+            raise ForeignError("InstallFailed", str(failed)) from None
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
-    if status:
-        raise ForeignError("InstallFailed", error or f"pip exited with status {status}")
 
 
-def _arguments(asked: dict[str, Any], constraints: Path) -> list[str]:
+def _put_in_place(made: Path, prefix: Path) -> None:
+    """Move all of it, also where an interrupt comes meanwhile, which is then raised. Raises OSError."""
+    interrupted = False
+    while True:
+        try:
+            _merge(made, prefix)
+            break
+        except KeyboardInterrupt:
+            interrupted = True
+    if interrupted:
+        raise KeyboardInterrupt
+
+
+def _merge(source: Path, target: Path) -> None:
+    for entry in source.iterdir():
+        there = target / entry.name
+        if entry.is_dir() and not entry.is_symlink() and there.is_dir():
+            _merge(entry, there)
+        else:
+            entry.replace(there)
+
+
+def _arguments(asked: dict[str, Any], made: Path, constraints: Path) -> list[str]:
     argv = [
         PREFIX,
         SITE,
@@ -87,7 +121,7 @@ def _arguments(asked: dict[str, Any], constraints: Path) -> list[str]:
         "--disable-pip-version-check",
         "--no-cache-dir",
     ]
-    argv += ["install", "--prefix", PREFIX, "--constraint", str(constraints)]
+    argv += ["install", "--prefix", str(made), "--constraint", str(constraints)]
     argv += ["--only-binary", ":all:", "--progress-bar", "off", "--no-warn-script-location"]
     argv += ["--retries", _RETRIES]
     if certificates := os.environ.get("PIP_CERT"):  # which --isolated would ignore
