@@ -31,6 +31,8 @@ _RUNNER = Path(__file__).with_name("pip_runner.py")
 _LINE_CHARS = 1000
 _RETRIES = "2"
 """What a proxy refuses stays refused: pip's own five would take ten seconds to say so."""
+_ERROR = re.compile("(?:ERROR: |error: |× )(.+)")
+"""How pip begins what is wrong. Later versions give some errors a name first, then words."""
 _BROKEN = re.compile(r"after connection broken by '(.*)': /")
 _REFUSED = re.compile(r"kernelbroker: [^'\"]+")
 """The broker's proxy, within what pip says of it."""
@@ -70,7 +72,8 @@ def _install(asked: dict[str, Any]) -> None:
             stderr=subprocess.PIPE,
             text=True,
             errors="replace",
-            env={**os.environ, "TMPDIR": scratch},
+            # --no-color would leave what is bold.
+            env={**os.environ, "TMPDIR": scratch, "TERM": "dumb"},
             process_group=0,
         )
         try:
@@ -154,8 +157,8 @@ def _error(process: subprocess.Popen[str]) -> str:
         for line in process.stderr:
             with contextlib.suppress(ValueError):  # the user has closed it
                 sys.stderr.write(line)
-            if line.startswith("ERROR: "):
-                last = line.removeprefix("ERROR: ").strip()[:_LINE_CHARS]
+            if error := _ERROR.match(line):
+                last = error[1].strip()[:_LINE_CHARS]
             elif found := _BROKEN.search(line):
                 refused = _REFUSED.search(found[1])
                 broken = (refused or found)[0 if refused else 1][:_LINE_CHARS]

@@ -185,8 +185,9 @@ def without_ours(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def cgroups(broker_ids: list[str]) -> list[Path]:
-    root = Path("/sys/fs/cgroup")
-    return [path for name in broker_ids for path in root.glob(f"**/kernelbroker-{name}")]
+    ours = {f"kernelbroker-{name}" for name in broker_ids}
+    walk = os.walk("/sys/fs/cgroup")  # not `glob`: groups of others come and go meanwhile
+    return [Path(where, name) for where, names, _ in walk for name in names if name in ours]
 
 
 async def until(

@@ -78,6 +78,7 @@ UNTRUSTED = (
         ([BROKEN, f"ERROR: No six: {PROXY}"], f"No six: {PROXY}"),
         ([UNTRUSTED, "ERROR: No six"], "No six; SSLError('no')"),
         ([BROKEN], ""),
+        (["error: some-name", "", "× In words", "╰─> more", "hint: no"], "In words"),
         (["ERROR: " + "x" * 5_000], "x" * 1_000),
     ],
 )
