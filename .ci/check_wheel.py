@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -20,6 +21,7 @@ def main() -> int:
         for path in (ROOT / source).rglob("*")
         if path.is_file() and not NOT_SHIPPED & set(path.parts)
     }
+    shutil.rmtree(ROOT / "build", ignore_errors=True)  # which keeps what is gone from the tree
     with tempfile.TemporaryDirectory() as directory:
         command = [sys.executable, "-m", "build", "--wheel", "--outdir", directory, str(ROOT)]
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL)

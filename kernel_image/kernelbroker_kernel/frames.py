@@ -183,7 +183,7 @@ def _of_pandas(frame: Any) -> Any:
         beside["objects"] = objects
     _expect_plain_index(frame.index)
     try:
-        table = pyarrow.Table.from_pandas(frame)
+        table = _converted(frame)
     except (pyarrow.ArrowException, TypeError, ValueError, OverflowError) as error:
         raise Refused("conflict", f"Arrow has no type for it: {safe_text(error, 300)}") from None
     for place in objects:
@@ -193,6 +193,39 @@ def _of_pandas(frame: Any) -> Any:
             {**(table.schema.metadata or {}), KEY: json.dumps(beside).encode()}
         )
     return table
+
+
+def _converted(frame: Any) -> Any:
+    """What `pyarrow.Table.from_pandas` makes.
+
+    It looks at each float by itself for missing values, which takes 30 times as long as numpy does.
+    Columns without any pass it as whole numbers, in the same memory.
+    """
+    import numpy
+    import pandas
+    import pyarrow
+
+    complete: dict[int, Any] = {}
+    for place, dtype in enumerate(frame.dtypes):
+        if dtype == numpy.float64 and is_a(dtype, "numpy", "dtype"):
+            values = frame.iloc[:, place].to_numpy()
+            if not numpy.isnan(values).any():
+                complete[place] = values
+    if not complete:
+        return pyarrow.Table.from_pandas(frame)
+    passing = frame.copy(deep=False)
+    for place, values in complete.items():
+        numbers = pandas.Series(values.view(numpy.int64), frame.index, copy=False)
+        passing.isetitem(place, numbers)
+    table = pyarrow.Table.from_pandas(passing)
+    described = json.loads(table.schema.metadata[b"pandas"])
+    for place, values in complete.items():
+        field = table.schema.field(place).with_type(pyarrow.float64())
+        table = table.set_column(place, field, pyarrow.array(values))
+        described["columns"][place] |= {"pandas_type": "float64", "numpy_type": "float64"}
+    return table.replace_schema_metadata(
+        table.schema.metadata | {b"pandas": json.dumps(described).encode()}
+    )
 
 
 def _freq(index: Any) -> str | None:

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     import pandas
 
 _KEY = b"kernelbroker"
+_MOST_IN_PLACE = 50
+"""Columns that may each have memory of their own; pandas warns of more than a hundred."""
 _UNREADABLE = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, OSError)
 """What pyarrow and pandas raise for data that is none, besides pyarrow's own errors."""
 _NEEDED = {"pandas": ("pyarrow", "pandas"), "arrow": ("pyarrow",), "polars": ("pyarrow", "polars")}
@@ -74,23 +76,26 @@ def _made(buffer: Any, as_: str) -> Any:
             import polars
 
             return polars.from_arrow(table)
-        return frame(table)
+        return frame(table, buffer)
     except (pyarrow.ArrowException, *_UNREADABLE) as exc:
         raise ProtocolError(f"the kernel sent what is no table: {exc}") from exc
 
 
-def frame(table: Any) -> pandas.DataFrame:
-    """The DataFrame that was made into this pyarrow Table."""
+def frame(table: Any, buffer: Any) -> pandas.DataFrame:
+    """The DataFrame that was made into this pyarrow Table, whose data is in this buffer.
+
+    It can be written to. Columns of numbers and moments stay where they are, if the buffer is ours alone.
+    """
     import pandas
 
     metadata = table.schema.metadata or {}
     beside = json.loads(metadata.get(_KEY, b"{}"))
-    made: pandas.DataFrame = table.to_pandas(integer_object_nulls=True)
+    in_place = buffer.is_mutable and table.num_columns <= _MOST_IN_PLACE
+    made: pandas.DataFrame = table.to_pandas(integer_object_nulls=True, split_blocks=in_place)
     for place, missing in beside.get("objects", {}).items():
         _restore_objects(made, int(place), table.column(int(place)), missing)
-    for place, dtype in enumerate(made.dtypes):
-        if isinstance(dtype, pandas.CategoricalDtype):  # which pyarrow leaves in its own memory
-            made.isetitem(place, made.iloc[:, place].copy(deep=True))
+    for place in range(made.shape[1]):
+        _make_writable(made, place, buffer)
     if "labels" in beside:
         labels = beside["labels"]
         made.columns = pandas.Index(labels["values"], dtype=object, name=labels["name"])
@@ -106,6 +111,22 @@ def frame(table: Any) -> pandas.DataFrame:
         if key in beside and isinstance(index, pandas.DatetimeIndex | pandas.TimedeltaIndex):
             index.freq = beside[key]
     return made
+
+
+def _make_writable(made: pandas.DataFrame, place: int, buffer: Any) -> None:
+    """pyarrow takes all memory that it has not made for somebody else's, and locks it."""
+    import numpy
+    import pandas
+
+    column = made.iloc[:, place]
+    if isinstance(column.dtype, pandas.CategoricalDtype | pandas.DatetimeTZDtype):
+        made.isetitem(place, column.copy(deep=True))
+    elif isinstance(column.dtype, numpy.dtype) and column.dtype != object:
+        data = column.to_numpy()
+        start = data.__array_interface__["data"][0] - buffer.address
+        if start >= 0 and start + data.nbytes <= buffer.size:
+            data = numpy.frombuffer(buffer, data.dtype, data.size, start)
+            made.isetitem(place, pandas.Series(data, made.index, copy=False))
 
 
 def _restore_objects(made: pandas.DataFrame, place: int, data: Any, missing: str) -> None:

@@ -31,16 +31,19 @@ def test_what_is_not_installed(monkeypatch: pytest.MonkeyPatch, module: str) -> 
 
 def test_forms() -> None:
     """The same data in each form."""
-    assert arrow._made(GOOD, "arrow").to_pydict() == {"n": [1, 2, 3], "t": ["a", "bc", None]}
-    assert arrow._made(GOOD, "polars").rows() == [(1, "a"), (2, "bc"), (3, None)]
-    assert arrow._made(GOOD, "pandas")["n"].tolist() == [1, 2, 3]
+    assert arrow._made(pyarrow.py_buffer(GOOD), "arrow").to_pydict() == {
+        "n": [1, 2, 3],
+        "t": ["a", "bc", None],
+    }
+    assert arrow._made(pyarrow.py_buffer(GOOD), "polars").rows() == [(1, "a"), (2, "bc"), (3, None)]
+    assert arrow._made(pyarrow.py_buffer(GOOD), "pandas")["n"].tolist() == [1, 2, 3]
 
 
 @pytest.mark.parametrize("data", [b"", b"no table", GOOD[: len(GOOD) // 2], b"\xff" * 100])
 def test_what_is_no_table(data: bytes) -> None:
     """Anything else is an error of the protocol's."""
     with pytest.raises(ProtocolError, match="no table"):
-        arrow._made(data, "pandas")
+        arrow._made(pyarrow.py_buffer(data), "pandas")
 
 
 def test_offsets_that_lead_outside() -> None:
@@ -51,7 +54,7 @@ def test_offsets_that_lead_outside() -> None:
     assert data[place - 4 : place] == bytes(4), "the first offset"
     data[place : place + 4] = (10**6).to_bytes(4, "little")
     with pytest.raises(ProtocolError, match="no table"):
-        arrow._made(bytes(data), "pandas")
+        arrow._made(pyarrow.py_buffer(bytes(data)), "pandas")
 
 
 @pytest.mark.parametrize(
@@ -68,12 +71,12 @@ def test_metadata_that_lies(beside: str) -> None:
     """What stands beside the data is believed no further than its form."""
     table = pyarrow.table({"n": [1], "t": ["a"]}).replace_schema_metadata({"kernelbroker": beside})
     with pytest.raises(ProtocolError, match="no table"):
-        arrow._made(stream(table), "pandas")
+        arrow._made(pyarrow.py_buffer(stream(table)), "pandas")
 
 
 def test_labels() -> None:
     """Labels that Arrow has no type for come as JSON."""
     beside = json.dumps({"labels": {"values": [1, "a"], "name": "mixed"}})
     table = pyarrow.table({"1": [1], "a": ["a"]}).replace_schema_metadata({"kernelbroker": beside})
-    frame = arrow._made(stream(table), "pandas")
+    frame = arrow._made(pyarrow.py_buffer(stream(table)), "pandas")
     assert frame.columns.equals(pandas.Index([1, "a"], dtype=object, name="mixed"))

@@ -104,7 +104,7 @@ async def test_what_is_told(backend: FakeBackend, tmp_path: Path) -> None:
     """History and audit log have what was to be installed, and the hash of the cell that would do it."""
     path = tmp_path / "audit.log"
     spec = SandboxSpec(wheels=tmp_path)
-    async with world(backend, spec=spec, observer=Audited(Audit(path))) as w:
+    async with world(backend, spec=spec, observer=Audited(Audit(path)).notice) as w:
         session = await w.open()
         execution = await install(session, ASKED)
         assert (await result_of(execution)).success

@@ -7,7 +7,7 @@ import http
 import logging
 import re
 import secrets
-from collections.abc import Mapping
+from collections.abc import Awaitable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -36,9 +36,9 @@ from ..backends.base import Backend
 from ..pool.runner import Pool
 from ..sessions.registries import Registries
 from ..sessions.registry import Registry
+from ..telemetry.facts import Observer, RequestEnded, nobody
 from ..telemetry.logs import bind
 from ..telemetry.metrics import Metrics
-from ..telemetry.observer import Observer
 from ..tenants.keyring import Keyring
 from .contract import methods_of
 
@@ -79,7 +79,7 @@ class Service:
     backend: Backend
     keyring: Keyring
     version: str
-    observer: Observer = field(default_factory=Observer)
+    observer: Observer = nobody
     metrics: Metrics | None = None
     operator_tokens: tuple[str, ...] = ()
     allowed_origins: frozenset[str] = frozenset()
@@ -101,12 +101,13 @@ class Authenticated(RequestHandler):
         self.service = service
         self.request_id = ""  # known from `prepare` on, which an unknown method does not reach
 
-    def prepare(self) -> None:
+    def prepare(self) -> Awaitable[None] | None:
         given = self.request.headers.get("X-Request-ID", "")
         self.request_id = given if _REQUEST_ID.fullmatch(given) else secrets.token_hex(8)
         self.set_header("X-Request-ID", self.request_id)
         bind(request_id=self.request_id)
         self.authenticate()
+        return None
 
     def authenticate(self) -> None:
         tenant = self.service.keyring.tenant_of(self.bearer())
@@ -124,12 +125,14 @@ class Authenticated(RequestHandler):
         registry = getattr(self, "registry", None)
         route = self.settings["routes"].get(type(self), "other")
         method = self.request.method if self.request.method in self.SUPPORTED_METHODS else "other"
-        self.service.observer.request_ended(
-            None if registry is None else registry.tenant.name,
-            str(method),
-            route,
-            self.get_status(),
-            self.request.request_time(),
+        self.service.observer(
+            RequestEnded(
+                None if registry is None else registry.tenant.name,
+                str(method),
+                route,
+                self.get_status(),
+                self.request.request_time(),
+            )
         )
 
     def set_default_headers(self) -> None:
