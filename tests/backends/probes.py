@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import os
 import shutil
 import subprocess
 import tempfile
+import warnings
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
@@ -254,12 +256,15 @@ def jail_problem() -> str | None:
 
 
 def docker_problem() -> str | None:
+    problem = None
     try:
         with engine() as api:
             api.inspect_image(IMAGE)
     except DockerException as error:
-        return f"no container engine answers that has the image {IMAGE} (`make image`): {error}"
-    return None
+        problem = f"no container engine answers that has the image {IMAGE} (`make image`): {error}"
+    with warnings.catch_warnings(action="ignore", category=ResourceWarning):
+        gc.collect()  # the socket that docker-py leaves where nobody listens, or tests are blamed
+    return problem
 
 
 NO_JAIL = jail_problem()
