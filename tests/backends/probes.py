@@ -25,7 +25,10 @@ from kernelbroker_server.backends.docker import DockerBackend
 from kernelbroker_server.backends.local import LocalBackend
 from kernelbroker_server.kernels.endpoint import TcpEndpoint, UnixEndpoint
 
-KERNEL_PYTHON = Path(__file__).parents[2] / ".venv-kernel/bin/python"
+KERNEL_PYTHON = Path(
+    os.environ.get("KERNELBROKER_TEST_KERNEL_PYTHON")
+    or Path(__file__).parents[2] / ".venv-kernel/bin/python"
+)
 IMAGE = os.environ.get("KERNELBROKER_TEST_IMAGE", "kernelbroker-kernel")
 DEADLINE_S = 20.0
 
@@ -188,6 +191,13 @@ def containers_of(data: Path, host: str | None = None) -> list[str]:
     return [container["Names"][0].removeprefix("/") for container in found]
 
 
+def container_of(sandbox: Sandbox, host: str | None = None) -> str:
+    """The name of its container."""
+    names = containers_of(sandbox.workspace.parents[3], host)
+    (name,) = (name for name in names if name.endswith(f"-{sandbox.id}"))
+    return name
+
+
 def networks_of(data: Path, host: str | None = None) -> list[str]:
     """The networks of the brokers that have their workspaces here."""
     with engine(host) as api:
@@ -269,10 +279,16 @@ def docker_problem() -> str | None:
 
 NO_JAIL = jail_problem()
 NO_DOCKER = docker_problem()
-NO_KERNEL = (
-    None if os.path.lexists(KERNEL_PYTHON) else f"{KERNEL_PYTHON} is missing: make environment"
-)
 needs_jail = pytest.mark.skipif(NO_JAIL is not None, reason=str(NO_JAIL))
 needs_docker = pytest.mark.skipif(NO_DOCKER is not None, reason=str(NO_DOCKER))
-needs_kernel_environment = pytest.mark.skipif(NO_KERNEL is not None, reason=str(NO_KERNEL))
+needs_kernel_environment = pytest.mark.skipif(
+    not os.path.lexists(KERNEL_PYTHON),
+    reason=f"{KERNEL_PYTHON} is missing: `make setup`, or set KERNELBROKER_TEST_KERNEL_PYTHON",
+)
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root gives sandboxes their own uid")
+
+BACKENDS = [
+    pytest.param("local", marks=[needs_jail, needs_kernel_environment]),
+    pytest.param("docker", marks=needs_docker),
+]
+"""The kinds of them, as parameters of tests."""

@@ -8,13 +8,9 @@ import asyncio
 import contextlib
 import json
 import signal
-import subprocess
-import sys
 import tempfile
 from collections.abc import AsyncIterator
-from contextlib import AbstractAsyncContextManager
 from pathlib import Path
-from typing import Any
 
 import pytest
 import pytest_asyncio
@@ -28,27 +24,21 @@ from kernelbroker_server.backends.base import (
     SandboxEnd,
     SandboxSpec,
 )
-from kernelbroker_server.backends.docker_ways import Transport
 from kernelbroker_server.backends.inside import GATEWAY_COMMAND
 from kernelbroker_server.backends.kept import KeptWorkspace, Record
 from kernelbroker_server.backends.usage import measure
 from kernelbroker_server.kernels.endpoint import TcpEndpoint
 
+from .brokers import dead_broker, other_broker, running
 from .probes import (
+    BACKENDS,
     DEADLINE_S,
-    IMAGE,
-    KERNEL_PYTHON,
-    PROBE,
     ask,
     cancelled_at,
     connect,
     containers_of,
     end,
     needs_docker,
-    needs_jail,
-    needs_kernel_environment,
-    running_backend,
-    running_docker,
     tell,
 )
 
@@ -56,10 +46,6 @@ pytestmark = pytest.mark.sandbox
 
 MIB = 1024**2
 LIMITS = Limits(memory=200 * MIB, processes=40, tmp_size=8 * MIB, open_files=100)
-BACKENDS = [
-    pytest.param("local", marks=[needs_jail, needs_kernel_environment]),
-    pytest.param("docker", marks=needs_docker),
-]
 OVER_TCP = pytest.param("docker-tcp", marks=needs_docker)
 SAME_OVER_TCP = {
     "test_files_move_from_one_to_the_next",
@@ -87,14 +73,6 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         same = metafunc.function.__name__ in SAME_OVER_TCP
         kinds = BACKENDS if same else [*BACKENDS, OVER_TCP]
         metafunc.parametrize("kind", kinds)
-
-
-def running(kind: str, **options: Any) -> AbstractAsyncContextManager[Backend]:
-    """A started backend in directories of its own; when it stops, nothing may be left of it."""
-    if kind == "local":
-        return running_backend(**options)
-    transport = Transport.TCP if kind == "docker-tcp" else Transport.UNIX
-    return running_docker(transport=transport, **options)
 
 
 @pytest_asyncio.fixture
@@ -631,50 +609,11 @@ async def test_describe(backend: Backend) -> None:
     assert set(description["limits"]) == enforced  # type: ignore[call-overload]
 
 
-BROKER = """
-import asyncio, sys
-from pathlib import Path
-from kernelbroker_server.backends.base import Network, SandboxSpec
-from kernelbroker_server.backends.docker import DockerBackend
-from kernelbroker_server.backends.docker_ways import Transport
-from kernelbroker_server.backends.local import LocalBackend
-
-async def main():
-    kind, python, image, command, data, run, network = sys.argv[1:]
-    common = {"data_dir": Path(data), "run_dir": Path(run), "command": ("-c", command)}
-    if kind != "local":
-        transport = Transport.TCP if kind == "docker-tcp" else Transport.UNIX
-        backend = DockerBackend(image=image, transport=transport, **common)
-    else:
-        backend = LocalBackend(kernel_python=Path(python), **common)
-    await backend.start()
-    await backend.launch("one", SandboxSpec(network=Network(network)))
-    print("launched", flush=True)
-    await asyncio.Event().wait()
-
-asyncio.run(main())
-"""
-
-
-async def other_broker(
-    kind: str, data: Path, run: Path, command: str = PROBE[1], network: str = "none"
-) -> Any:
-    arguments = [kind, str(KERNEL_PYTHON), IMAGE, command, str(data), str(run), network]
-    broker = await asyncio.create_subprocess_exec(
-        sys.executable, *("-c", BROKER, *arguments), stdout=subprocess.PIPE
-    )
-    async with asyncio.timeout(DEADLINE_S):
-        assert await broker.stdout.readline() == b"launched\n"
-    return broker
-
-
 async def test_the_next_broker_reaps(kind: str) -> None:
     """What a killed broker left is removed by the next one, and what a living one has is not."""
     with tempfile.TemporaryDirectory(prefix="kb-") as directory:
         data, run = Path(directory, "data"), Path(directory, "run")
-        dead = await other_broker(kind, data, run)
-        dead.kill()
-        await dead.wait()
+        await dead_broker(kind, data, run)
         (remains,) = data.iterdir()
         assert (remains / "sandboxes/one/workspace").is_dir()
 
@@ -684,9 +623,7 @@ async def test_the_next_broker_reaps(kind: str) -> None:
             assert lives != remains
             async with running(kind):  # in directories of its own: none of its business
                 pass
-            third = await other_broker(kind, data, run)
-            third.kill()
-            await third.wait()
+            await dead_broker(kind, data, run)
             assert (lives / "sandboxes/one/workspace").is_dir()
             if kind != "local":
                 assert f"kernelbroker-{remains.name}-one" not in containers_of(data)
