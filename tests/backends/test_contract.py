@@ -33,6 +33,7 @@ from .brokers import dead_broker, other_broker, running
 from .probes import (
     BACKENDS,
     DEADLINE_S,
+    FORKS,
     ask,
     cancelled_at,
     connect,
@@ -317,19 +318,7 @@ for path in [own, *sockets]:
 
 async def test_processes_are_bounded(sandbox: Sandbox) -> None:
     """Processes and threads together end at the limit."""
-    source = """
-children = []
-try:
-    while len(children) < 100:
-        if (pid := os.fork()) == 0:
-            os.read(os.pipe()[0], 1)
-        children.append(pid)
-except OSError as error:
-    result = [len(children), errno.errorcode[error.errno]]
-for pid in children:
-    os.kill(pid, 9)
-    os.waitpid(pid, 0)"""
-    count, verdict = await ask(sandbox, source)
+    count, verdict = await ask(sandbox, FORKS)
     assert verdict == "EAGAIN"
     assert 20 < count < 40
 

@@ -395,7 +395,7 @@ import asyncio, json, sys, tempfile
 from pathlib import Path
 from kernelbroker_server.backends.base import Limits, SandboxSpec
 from kernelbroker_server.backends.local import LocalBackend
-from tests.backends.probes import PROBE, ask
+from tests.backends.probes import FORKS, PROBE, ask
 
 async def main():
     with tempfile.TemporaryDirectory(prefix="kb-") as directory:
@@ -405,19 +405,7 @@ async def main():
         await backend.start()
         sandbox = await backend.launch("one", SandboxSpec(limits=Limits(processes=20)))
         status = await ask(sandbox, "result = open('/proc/self/status').read()")
-        forks = '''
-children = []
-try:
-    while len(children) < 100:
-        if (pid := os.fork()) == 0:
-            os.read(os.pipe()[0], 1)
-        children.append(pid)
-except OSError as error:
-    result = [len(children), errno.errorcode[error.errno]]
-for pid in children:
-    os.kill(pid, 9)
-'''
-        forked = await ask(sandbox, forks)
+        forked = await ask(sandbox, FORKS)
         paths = ["/x", "/etc/x", "/dev/x", "/usr/x"]
         writes = await ask(sandbox, "result = [attempt(open, p, 'w') for p in paths]", paths=paths)
         await backend.stop()

@@ -17,6 +17,7 @@ import pytest
 from kernelbroker import events
 
 from tests.e2e.support import GRACE_S, BrokerProcess, Measured, whole_system
+from tests.support.results import cause_of
 
 pytestmark = whole_system
 
@@ -75,8 +76,7 @@ def neighbour(broker: BrokerProcess) -> Iterator[Neighbour]:
     yield neighbour
     neighbour.stop()
     assert neighbour.result is not None
-    assert neighbour.result.error_detail is not None
-    assert neighbour.result.error_detail.cause == "interrupted"
+    assert cause_of(neighbour.result) == "interrupted"
     assert not neighbour.result.kernel_restarted
 
 
@@ -136,8 +136,7 @@ async def test_death(
     await prepare(session)
     result, took = await outcome(session, code)
     measured(f"death told ({request.node.callspec.id})", took)
-    assert result.error_detail is not None
-    assert result.error_detail.cause in ("kernel_died", "sandbox_lost"), result.error
+    assert cause_of(result) in ("kernel_died", "sandbox_lost"), result.error
     assert result.kernel_restarted
     assert result.execution_time is None
     assert took < TOLD_WITHIN_S * NOISE
@@ -153,8 +152,7 @@ async def test_out_of_memory(session: kernelbroker.Session, code: str) -> None:
     """A kernel that takes too much memory is told apart from other deaths."""
     await prepare(session)
     result, _ = await outcome(session, code)
-    assert result.error_detail is not None
-    assert result.error_detail.cause == "out_of_memory", result.error
+    assert cause_of(result) == "out_of_memory", result.error
     assert "1.0 GiB" in str(result.error)
     assert result.kernel_restarted
     await goes_on(session, with_state=False)
@@ -178,8 +176,7 @@ async def test_fork_bomb(session: kernelbroker.Session) -> None:
     await prepare(session)
     code = "while True:\n    try:\n        os.fork()\n    except BaseException:\n        pass"
     result, took = await outcome(session, code, timeout=1)
-    assert result.error_detail is not None
-    assert result.error_detail.cause in ("timeout", "kernel_died", "sandbox_lost"), result.error
+    assert cause_of(result) in ("timeout", "kernel_died", "sandbox_lost"), result.error
     assert took < 1 + GRACE_S + TOLD_WITHIN_S * NOISE
     await goes_on(session, with_state=False)
 
@@ -192,8 +189,7 @@ async def test_timeout(session: kernelbroker.Session, code: str) -> None:
     """A cell that takes too long is interrupted, and the state is kept."""
     await prepare(session)
     result, took = await outcome(session, code, timeout=0.5)
-    assert result.error_detail is not None
-    assert (result.error_detail.cause, result.kernel_restarted) == ("timeout", False), result.error
+    assert (cause_of(result), result.kernel_restarted) == ("timeout", False), result.error
     assert str(result.error).startswith("TimeoutError: the cell ran longer than 0.5 s")
     assert took < 0.5 + INTERRUPTED_WITHIN_S + TOLD_WITHIN_S
     await goes_on(session, with_state=True)
@@ -213,8 +209,7 @@ async def test_timeout_of_a_deaf_cell(session: kernelbroker.Session, code: str) 
     """A cell that does not react to its interrupt loses its kernel after the grace period."""
     await prepare(session)
     result, took = await outcome(session, code, timeout=0.5)
-    assert result.error_detail is not None
-    assert (result.error_detail.cause, result.kernel_restarted) == ("timeout", True), result.error
+    assert (cause_of(result), result.kernel_restarted) == ("timeout", True), result.error
     assert GRACE_S < took < 0.5 + GRACE_S + TOLD_WITHIN_S * NOISE
     await goes_on(session, with_state=False)
 
@@ -234,8 +229,7 @@ async def test_interrupt(session: kernelbroker.Session, measured: Measured, code
                 await session.interrupt()
             if isinstance(event, events.Result):
                 took.append(time.monotonic() - asked_at)
-                assert event.error_detail is not None
-                assert event.error_detail.cause == "interrupted"
+                assert cause_of(event) == "interrupted"
                 assert event.error_detail.name in ("KeyboardInterrupt", "CancelledError")
     measured(f"interrupted ({code})", *took)
     assert statistics.median(took) < INTERRUPTED_WITHIN_S * NOISE
@@ -279,8 +273,7 @@ async def test_exceptions(session: kernelbroker.Session, code: str, name: str) -
     """Whatever a cell raises is an ordinary error, and the state is kept."""
     await prepare(session)
     result, _ = await outcome(session, code)
-    assert result.error_detail is not None
-    assert (result.error_detail.cause, result.error_detail.name) == ("exception", name)
+    assert (cause_of(result), result.error_detail.name) == ("exception", name)
     assert not result.kernel_restarted
     await goes_on(session, with_state=True)
 

@@ -21,6 +21,7 @@ from tests.e2e.support import (
     opened,
     whole_system,
 )
+from tests.support.results import cause_of
 
 pytestmark = whole_system
 
@@ -101,8 +102,7 @@ async def test_sdk_stream(session: kernelbroker.Session) -> None:
             await session.interrupt()
     assert isinstance(seen[0], events.Started)
     assert isinstance(seen[-1], events.Result)
-    assert seen[-1].error_detail is not None
-    assert seen[-1].error_detail.cause == "interrupted"
+    assert cause_of(seen[-1]) == "interrupted"
     assert [event.seq for event in seen] == list(range(1, len(seen) + 1))
 
 
@@ -114,8 +114,7 @@ async def test_sdk_callbacks(session: kernelbroker.Session) -> None:
 
     result = await session.run(LOOP_UNTIL_INTERRUPTED, timeout=50, on_stdout=stop)
     assert result.stdout == "the cell runs\n"
-    assert result.error_detail is not None
-    assert result.error_detail.cause == "interrupted"
+    assert cause_of(result) == "interrupted"
 
 
 def test_sync_stream(broker: BrokerProcess, shared_id: str) -> None:
@@ -129,8 +128,7 @@ def test_sync_stream(broker: BrokerProcess, shared_id: str) -> None:
             if isinstance(last, events.Stdout):
                 session.interrupt()
     assert isinstance(last, events.Result)
-    assert last.error_detail is not None
-    assert last.error_detail.cause == "interrupted"
+    assert cause_of(last) == "interrupted"
 
 
 async def test_rhythm(session: kernelbroker.Session, measured: Measured) -> None:
