@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import statistics
 import time
 from typing import Any
 
@@ -28,7 +29,7 @@ pytestmark = whole_system
 THREE_LINES = """
 import time
 for number in range(3):
-    print("line", number)
+    print(time.monotonic())
     time.sleep(0.3)
 """
 STREAMED = ["text/plain", "text/event-stream", "application/x-ndjson"]
@@ -132,17 +133,16 @@ def test_sync_stream(broker: BrokerProcess, shared_id: str) -> None:
 
 
 async def test_rhythm(session: kernelbroker.Session, measured: Measured) -> None:
-    """Prints that are a pause apart arrive a pause apart, each as soon as it is written."""
+    """Prints that are a pause apart arrive one by one, each as soon as it is written."""
     await session.run("import time")
-    stamps = []
+    late = []
     async for event in session.stream(THREE_LINES):
         if isinstance(event, events.Stdout):
-            stamps.append(time.monotonic())
-    ended = time.monotonic()
-    assert len(stamps) == 3
-    gaps = [later - earlier for earlier, later in zip(stamps, [*stamps[1:], ended], strict=True)]
-    measured("lines written 300 ms apart arrive apart by", *gaps)
-    assert all(0.15 < gap < 2 for gap in gaps)
+            late.append(time.monotonic() - float(event.content))  # the host's clock, in jails too
+    measured("lines written 300 ms apart arrive after", *late)
+    assert len(late) == 3
+    assert statistics.median(late) < 0.3  # before the next one is written
+    assert max(late) < 2
 
 
 async def test_late_output(session: kernelbroker.Session) -> None:
