@@ -43,7 +43,8 @@ from .probes import (
     tell,
 )
 
-pytestmark = pytest.mark.sandbox
+# One loop for all, since most share a backend: each start of one tries a sandbox out.
+pytestmark = [pytest.mark.sandbox, pytest.mark.asyncio(loop_scope="module")]
 
 MIB = 1024**2
 LIMITS = Limits(memory=200 * MIB, processes=40, tmp_size=8 * MIB, open_files=100)
@@ -73,19 +74,38 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "kind" in metafunc.fixturenames:
         same = metafunc.function.__name__ in SAME_OVER_TCP
         kinds = BACKENDS if same else [*BACKENDS, OVER_TCP]
-        metafunc.parametrize("kind", kinds)
+        metafunc.parametrize("kind", kinds, scope="module")
 
 
-@pytest_asyncio.fixture
-async def backend(kind: str) -> AsyncIterator[Backend]:
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def shared(kind: str) -> AsyncIterator[Backend]:
     async with running(kind) as backend:
         yield backend
 
 
-@pytest_asyncio.fixture
-async def sandbox(backend: Backend) -> Sandbox:
-    """One with small limits."""
-    return await backend.launch("small", SandboxSpec(limits=LIMITS))
+@pytest_asyncio.fixture(loop_scope="module")
+async def backend(shared: Backend, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Backend]:
+    """The shared one, where nothing is left of what the test launches."""
+    launched: list[Sandbox] = []
+    launch = shared.launch
+
+    async def noted(sandbox_id: str, spec: SandboxSpec) -> Sandbox:
+        launched.append(await launch(sandbox_id, spec))
+        return launched[-1]
+
+    monkeypatch.setattr(shared, "launch", noted)
+    yield shared
+    async with asyncio.timeout(DEADLINE_S):
+        await asyncio.gather(*map(shared.remove, launched))
+    assert not [sandbox for sandbox in launched if sandbox.workspace.exists()]
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def sandbox(shared: Backend) -> AsyncIterator[Sandbox]:
+    """One with small limits, which all share who leave it as it was."""
+    sandbox = await shared.launch("small", SandboxSpec(limits=LIMITS))
+    yield sandbox
+    await shared.remove(sandbox)
 
 
 # Launch and remove
@@ -438,8 +458,9 @@ result = sum(os.times()[:4]) - before"""
     assert await ask(sandbox, source) < 0.8
 
 
-async def test_memory_is_told(sandbox: Sandbox, backend: Backend) -> None:
+async def test_memory_is_told(backend: Backend) -> None:
     """What processes hold and files in memory take up counts; what is only cached of files does not."""
+    sandbox = await backend.launch("one", SandboxSpec(limits=LIMITS))
 
     async def grown_by(source: str) -> int:
         before = await sandbox.memory()
@@ -579,13 +600,14 @@ async def test_cancelled_at_every_await(kind: str, verb: str) -> None:
     raise AssertionError("it never came to its end")
 
 
-async def test_stop_removes_what_is_left(backend: Backend) -> None:
+async def test_stop_removes_what_is_left(kind: str) -> None:
     """Stopping ends the sandboxes that nobody removed, and no launch works afterwards."""
-    sandbox = await backend.launch("one", SandboxSpec())
-    await backend.stop()
-    assert sandbox.ended.done()
-    with pytest.raises(LaunchError, match="not running"):
-        await backend.launch("two", SandboxSpec())
+    async with running(kind) as backend:
+        sandbox = await backend.launch("one", SandboxSpec())
+        await backend.stop()
+        assert sandbox.ended.done()
+        with pytest.raises(LaunchError, match="not running"):
+            await backend.launch("two", SandboxSpec())
 
 
 async def test_describe(backend: Backend) -> None:

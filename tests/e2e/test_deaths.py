@@ -299,7 +299,7 @@ async def test_sabotage(session: kernelbroker.Session, code: str) -> None:
     seen = [event async for event in session.stream(ANNOUNCE + code, timeout=1)]
     assert sum(isinstance(event, events.Result) for event in seen) == 1
     # What it broke may show in the next cell only; the one after that has a kernel that works.
-    await session.run("1", timeout=1)
+    await session.run("1", timeout=0.5)
     result = await session.run("print(open('/data/kept.txt').read())", timeout=10)
     assert (result.success, result.stdout) == (True, "kept\n"), result.error
     await session.restart()
