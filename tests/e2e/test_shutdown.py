@@ -16,6 +16,7 @@ from kernelbroker_server.backends import procfs
 from tests.e2e.support import (
     LOOP_UNTIL_INTERRUPTED,
     BrokerProcess,
+    call,
     cgroups,
     until,
     whole_system,
@@ -97,6 +98,11 @@ async def test_drained(broker: BrokerProcess) -> None:
 async def test_killed(broker: BrokerProcess) -> None:
     """Sandboxes die with a killed broker; the next one on the same directories removes the rest."""
     dead_ids = broker.broker_ids()
+
+    async def warm() -> bool:
+        return bool((await call(broker, "GET", "/api/v1/pool/status"))[1]["idle_containers"])
+
+    await until(warm)  # or the short time in which a lost broker is given up may not do for a lease
     code = "import subprocess\nchild = subprocess.Popen(['setsid', 'sleep', '1000'])\n"
     async with (
         kernelbroker.connect(broker.url, broker.token, timeout=5) as client,
