@@ -153,7 +153,12 @@ async def test_exposed_on_purpose(directory: Path) -> None:
     """Who accepts the danger in so many words may listen elsewhere."""
     broker = Broker(settings(directory, host="0.0.0.0", unsafe_expose_without_isolation=True))
     await broker.start()
-    await broker.stop()
+    try:
+        port = int(broker.url.rpartition(":")[2])
+        _, writer = await asyncio.open_connection("127.0.0.2", port)  # more than the default one
+        writer.close()
+    finally:
+        await broker.stop()
 
 
 async def test_isolation_that_is_required(directory: Path) -> None:

@@ -62,14 +62,9 @@ def broker() -> Iterator[BrokerProcess]:
         make_wheel(wheels, "settings", "1.0", files=settings)
         make_wheel(wheels, "plain", "1.0")
         make_source(wheels)
-        broker = BrokerProcess(
-            Path(own), PACKAGES__WHEELS=wheels, SANDBOX__WORKSPACE_SIZE="40MiB"
-        ).start()
-        try:
+        broker = BrokerProcess(Path(own), PACKAGES__WHEELS=wheels, SANDBOX__WORKSPACE_SIZE="40MiB")
+        with broker.running():
             yield broker
-            broker.stop_in_order()
-        finally:
-            broker.kill()
 
 
 @pytest.fixture

@@ -6,6 +6,8 @@ import kernelbroker
 import pytest
 from kernelbroker import events
 
+from tests.support.results import cause_of
+
 
 async def shell(
     session: kernelbroker.Session, code: str, **options: object
@@ -56,8 +58,7 @@ async def test_shell_failures(
     """A status that is not 0 is a failure, told in the result; no frame of ours is shown."""
     result = await shell(session, code)
     assert (result.success, result.exit_code, result.error) == (False, exit_code, error)
-    assert result.error_detail is not None
-    assert result.error_detail.cause == "exception"
+    assert cause_of(result) == "exception"
     assert "kernelbroker" not in result.stderr
 
 
@@ -66,8 +67,7 @@ async def test_shell_interrupted(session: kernelbroker.Session) -> None:
     await session.run("x = 41")
     for code in ("sleep 100", "trap '' INT; sleep 100; sleep 100"):
         result = await shell(session, code, timeout=1)
-        assert result.error_detail is not None
-        assert result.error_detail.cause == "timeout"
+        assert cause_of(result) == "timeout"
         assert "kernelbroker" not in result.stderr
     assert (await shell(session, "pgrep -x sleep")).exit_code == 1
     assert (await session.run("print(x + 1)")).stdout == "42\n"
@@ -140,8 +140,7 @@ async def test_javascript_interrupted(session: kernelbroker.Session) -> None:
     await javascript(session, "const kept = 'kept'")
     for code in ("await new Promise(() => {})", "while (true) {}"):
         result = await javascript(session, code, timeout=1)
-        assert result.error_detail is not None
-        assert result.error_detail.cause == "timeout"
+        assert cause_of(result) == "timeout"
         result = await javascript(session, "kept")
         assert [each.data for each in result.displays] == [{"text/plain": "'kept'"}], result
 

@@ -75,23 +75,21 @@ def wheels(request: pytest.FixtureRequest) -> Path:
 
 @pytest.fixture(scope="module")
 def broker(wheels: Path) -> Iterator[BrokerProcess]:
-    with tempfile.TemporaryDirectory(prefix="kb-") as name:
-        broker = BrokerProcess(Path(name), PACKAGES__WHEELS=wheels).start()
-        try:
-            with (
-                kernelbroker.sync.connect(broker.url, broker.token) as client,
-                client.session(SESSION, keep=True) as session,
-            ):
-                assert not session.run("import polars").success
-                installed = session.install("polars")
-                assert installed.success, installed.error
-                for code in (MAKE, OTHERS):
-                    made = session.run(code)
-                    assert made.success, made.error
-            yield broker
-            broker.stop_in_order()
-        finally:
-            broker.kill()
+    with (
+        tempfile.TemporaryDirectory(prefix="kb-") as name,
+        BrokerProcess(Path(name), PACKAGES__WHEELS=wheels).running() as broker,
+    ):
+        with (
+            kernelbroker.sync.connect(broker.url, broker.token) as client,
+            client.session(SESSION, keep=True) as session,
+        ):
+            assert not session.run("import polars").success
+            installed = session.install("polars")
+            assert installed.success, installed.error
+            for code in (MAKE, OTHERS):
+                made = session.run(code)
+                assert made.success, made.error
+        yield broker
 
 
 @pytest.fixture

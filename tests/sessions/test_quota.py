@@ -14,6 +14,7 @@ from kernelbroker_server.sessions.quota import Quota, Standing
 
 from tests.support.backend import FakeBackend
 from tests.support.gateway import Cell
+from tests.support.results import cause_of
 from tests.support.waiting import until
 from tests.support.world import events_of, result_of, submit, world
 
@@ -110,8 +111,7 @@ async def test_interrupted(backend: FakeBackend, how: str) -> None:
     async with world(backend, spec=SPEC) as w:
         session = await w.open()
         result = await result_of(submit(session, how))
-        assert result.error_detail is not None
-        assert (result.error_detail.cause, result.kernel_restarted) == ("quota_exceeded", False)
+        assert (cause_of(result), result.kernel_restarted) == ("quota_exceeded", False)
         assert str(result.error).startswith("QuotaExceeded: the workspace holds ")
         events = await events_of(submit(session, "pass"))
         (said,) = [event.content for event in events if isinstance(event, Stderr)]
@@ -129,8 +129,7 @@ async def test_who_writes_on(backend: FakeBackend) -> None:
     async with world(backend, spec=SPEC) as w:
         session = await w.open()
         result = await result_of(submit(session, "on and on"))
-        assert result.error_detail is not None
-        assert (result.error_detail.cause, result.kernel_restarted) == ("quota_exceeded", True)
+        assert (cause_of(result), result.kernel_restarted) == ("quota_exceeded", True)
         assert "the kernel was replaced" in str(result.error)
         assert (await result_of(submit(session, "pass"))).success
         workspace = session._lease.workspace
