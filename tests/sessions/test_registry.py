@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -20,6 +21,7 @@ from kernelbroker.protocol.messages import SessionOptions
 from kernelbroker_kernel.contract import CONFIGURE_CODE, METADATA_KEY
 from kernelbroker_server.pool.state import PoolLimits
 from kernelbroker_server.sessions import registry as registry_module
+from kernelbroker_server.sessions.gate import Gate
 from kernelbroker_server.sessions.session import Session
 from kernelbroker_server.telemetry.logs import bound, bound_ids
 from kernelbroker_server.telemetry.observer import Observer
@@ -301,6 +303,28 @@ async def test_idle_sessions_are_closed(
         with pytest.raises(SessionGone, match="idle"):
             w.registry.get("mine")
         await until(lambda: w.pool.status().busy_containers == 0)
+
+
+async def test_times_are_not_the_wall_clocks(
+    backend: FakeBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A clock that is set closes no session and forgets none; the time that passes does."""
+    monkeypatch.setattr(registry_module, "_SWEEP_S", 0.01)
+    now = 1000.0
+    async with world(backend, gate=Gate(50, 100, lambda: now)) as w:
+        session, gone = await w.open(), await w.open("gone")
+        await gone.close("done")
+        far = time.time() + 10**6
+        monkeypatch.setattr(time, "time", lambda: far)
+        assert session.expires_at[0] == now + session.idle_timeout
+        with pytest.raises(SessionGone):
+            w.registry.get("gone")
+        assert (await result_of(submit(session))).success
+        now += session.idle_timeout + 1
+        assert "idle for" in await closed(session)
+        now += 3600
+        with pytest.raises(NotFound):
+            w.registry.get("gone")
 
 
 async def test_a_running_cell_is_not_idle(

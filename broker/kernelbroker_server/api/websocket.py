@@ -161,8 +161,8 @@ class SessionSocket(Authenticated, WebSocketHandler):
                 task = self._started(self._accept(session, operation, earlier))
                 self._accepting[task] = operation
                 task.add_done_callback(self._accepting.pop)
-            case Interrupt() | Stdin() | Resume() if task := self._to_wait_for(operation):
-                self._spawn(self._perform_after(task, session, operation))
+            case Interrupt() | Stdin() | Resume() if accepting := self._to_wait_for(operation):
+                self._spawn(self._perform_after(accepting, session, operation))
             case Interrupt():
                 session.interrupt(operation.execution_id)
                 await self._done(operation)

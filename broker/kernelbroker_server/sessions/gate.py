@@ -94,6 +94,7 @@ class Door:
 
     Attributes:
         tenant: its name.
+        clock: that of the gate.
         waiting, running: executions of this tenant.
     """
 
@@ -102,6 +103,7 @@ class Door:
         self.running = 0
         self._gate = gate
         self.tenant = tenant.name
+        self.clock = gate.clock
         self._limits = tenant.limits
         self._line: deque[asyncio.Future[None]] = deque()
         rate = tenant.limits.rate

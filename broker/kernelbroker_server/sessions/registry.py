@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import time
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Coroutine, Mapping
 from typing import Any
@@ -107,6 +106,7 @@ class Registry:
         """
         if self.stopping:
             raise Unavailable("the broker is shutting down", retry_after=10)
+        self.limits.check_metadata(options.metadata)
         if options.template not in self._pools:
             known = ", ".join(sorted(self._pools))
             raise BadRequest(f"no template {options.template!r}; there are: {known}")
@@ -152,6 +152,11 @@ class Registry:
                 f"session {session_id} is closed: {self._gone[session_id][1]}; open a new one"
             )
         raise NotFound(f"there is no session {session_id}")
+
+    @property
+    def pools(self) -> Mapping[str, Pool]:
+        """Those of the templates that the tenant may use, by name."""
+        return self._pools
 
     def list(self) -> list[Session]:
         return list(self._sessions.values())
@@ -272,11 +277,18 @@ class Registry:
                 f"session {session.id} has the workspace {session.workspace!r}; "
                 "choose another session_id"
             )
+        for name in ("cwd", "env", "secrets"):
+            asked = getattr(options, name)
+            if asked and asked != getattr(session.options, name):
+                raise Conflict(
+                    f"session {session.id} was opened with another {name}, which stays; leave it out, "
+                    "give it to each cell, or choose another session_id"
+                )
         return session
 
     def _closed(self, session: Session, reason: str) -> None:
         if self._sessions.pop(session.id, None) is not None:
-            self._gone[session.id] = (time.time(), reason)
+            self._gone[session.id] = (self.door.clock(), reason)
             self._forget()
             template = session.options.template
             self._observer.session_closed(self.tenant.name, template, session.id, reason)
@@ -311,7 +323,7 @@ class Registry:
         )
 
     def _forget(self) -> None:
-        horizon = time.time() - _REMEMBERED_S
+        horizon = self.door.clock() - _REMEMBERED_S
         while self._gone:
             oldest = next(iter(self._gone))
             if self._gone[oldest][0] > horizon and len(self._gone) <= _REMEMBERED_MAX:
@@ -320,7 +332,7 @@ class Registry:
 
     async def _sweep(self) -> None:
         while True:
-            now = time.time()
+            now = self.door.clock()
             for session in list(self._sessions.values()):
                 at, reason = session.expires_at
                 if at <= now:

@@ -15,9 +15,10 @@ from collections import OrderedDict, deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import msgspec
+from kernelbroker.protocol.codec import encode
 from kernelbroker.protocol.errors import (
     BadRequest,
     Conflict,
@@ -67,6 +68,7 @@ class SessionLimits:
     max_code_chars: int = 100_000
     max_preview_rows: int = 500
     max_file_bytes: int = 100 * 1024**2
+    max_metadata_bytes: int = 16 * 1024
     output: OutputLimits = field(default_factory=OutputLimits)
 
     def timeout_of(self, request: ExecutionRequest) -> float:
@@ -81,6 +83,15 @@ class SessionLimits:
         if request.timeout is not None and request.timeout > self.max_timeout:
             raise BadRequest(f"timeout is at most {self.max_timeout:g} s")
         return request.timeout or self.default_timeout
+
+    def check_metadata(self, metadata: dict[str, Any]) -> None:
+        """Raises BadRequest where it is more than a session keeps."""
+        size = len(encode(metadata))
+        if size > self.max_metadata_bytes:
+            raise BadRequest(
+                f"metadata has {size:,} bytes as JSON; {self.max_metadata_bytes:,} is the limit. "
+                "Keep what is larger in a file of the workspace"
+            )
 
 
 class SessionState(enum.StrEnum):
@@ -120,8 +131,11 @@ class Session:
         self.limits = limits
         self.idle_timeout = min(options.idle_timeout or limits.idle_timeout, limits.max_lifetime)
         self.max_lifetime = min(options.max_lifetime or limits.max_lifetime, limits.max_lifetime)
-        self.created_at = time.time()
-        self.active_at = self.created_at
+        self._clock = door.clock
+        self.created_at = self.active_at = (
+            time.time()
+        )  # to be shown; the clock may be set meanwhile
+        self._opened = self._active = self._clock()
         self.closed_reason: str | None = None
         self.executions: OrderedDict[str, Execution] = OrderedDict()
         self._door = door
@@ -221,9 +235,9 @@ class Session:
 
     @property
     def expires_at(self) -> tuple[float, str]:
-        """The time, in seconds since the epoch, at which it is to be closed as things stand; and why."""
-        end = self.created_at + self.max_lifetime
-        idle_end = self.active_at + self.idle_timeout
+        """The time, by the door's clock, at which it is to be closed as things stand; and why."""
+        end = self._opened + self.max_lifetime
+        idle_end = self._active + self.idle_timeout
         if self.state is SessionState.IDLE and not self._visits.count and idle_end < end:
             return idle_end, f"it was idle for {self.idle_timeout:g} s"
         return end, f"it reached its lifetime of {self.max_lifetime:g} s"
@@ -325,8 +339,12 @@ class Session:
 
     def _enqueue(self, execution: Execution) -> None:
         self._queue.append(execution)
-        self.active_at = time.time()
+        self._touch()
         self._wake.set()
+
+    def _touch(self) -> None:
+        """It is not idle at this moment."""
+        self.active_at, self._active = time.time(), self._clock()
 
     def execution(self, execution_id: str) -> Execution:
         """Raises NotFound where it is not known, or not remembered any more."""
@@ -381,7 +399,7 @@ class Session:
                 self._expect_open()
                 yield client
         finally:
-            self.active_at = time.time()
+            self._touch()
             if changes:
                 self._watch.visited()
 
@@ -470,7 +488,7 @@ class Session:
             raise
         finally:
             self._running = None
-            self.active_at = time.time()
+            self._touch()
             self._watch.end()
         if not usable and self.closed_reason is None:
             with contextlib.suppress(RequestError):
@@ -488,7 +506,7 @@ class Session:
             restarting.set_result(None)
         finally:  # otherwise `_end` answers, for the session ends
             self._lease.state_lost = False  # it was asked for
-            self.active_at = time.time()
+            self._touch()
 
     def _displace(self) -> None:
         """End whatever runs in the background; the next result says that the state is lost."""
