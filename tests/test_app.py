@@ -21,7 +21,7 @@ import pytest
 from kernelbroker.protocol.events import Result, Stdout
 from kernelbroker.protocol.messages import Closed
 from kernelbroker.protocol.runtime import runtime_file
-from kernelbroker_server import app
+from kernelbroker_server import parts
 from kernelbroker_server.app import Broker
 from kernelbroker_server.backends.base import BackendUnavailable, Isolation
 from kernelbroker_server.config import ConfigError, Settings
@@ -186,7 +186,7 @@ async def test_clients_at_the_end(directory: Path, monkeypatch: pytest.MonkeyPat
     """When the broker stops, each client has its result and the reason before the connection ends."""
     async with fake_backend() as backend, contextlib.AsyncExitStack() as stack:
         backend.scripts["deaf"] = deaf
-        monkeypatch.setattr(app, "_backend", lambda *_: backend)
+        monkeypatch.setattr(parts, "backend", lambda *_: backend)
         broker = Broker(settings(directory, token="the-token"))
         await broker.start()
         url = broker.url.replace("http", "ws") + "/api/v1/ws"

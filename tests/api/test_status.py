@@ -56,8 +56,8 @@ async def test_metrics(backend: FakeBackend) -> None:
     metrics = Metrics(dict)
     tokens = ("operator", "metrics-only")
     async with (
-        world(backend, observer=metrics) as w,
-        serving(w, metrics=metrics, observer=metrics, operator_tokens=tokens) as api,
+        world(backend, observer=metrics.notice) as w,
+        serving(w, metrics=metrics, observer=metrics.notice, operator_tokens=tokens) as api,
     ):
         await api.ask("POST", "/api/v1/exec", {"code": "1"})
         await api.ask("GET", "/api/v1/sessions/none")

@@ -10,7 +10,7 @@ import pytest
 from kernelbroker.protocol.events import Input, Result, Started, Stdout
 from kernelbroker.protocol.messages import Closed, Done, ErrorReply, Opened
 from kernelbroker_server.api import routes
-from kernelbroker_server.sessions import session as session_module
+from kernelbroker_server.sessions import history
 from kernelbroker_server.sessions.execution import ExecutionState
 from websockets.asyncio.client import connect
 from websockets.exceptions import InvalidStatus
@@ -277,7 +277,7 @@ async def test_client_goes_away(api: Api, on_disconnect: str) -> None:
     else:
         assert [e.state for e in executions] == [ExecutionState.RUNNING, ExecutionState.QUEUED]
         await session.close("done")
-    assert not session._watchers
+    assert not session.executions._watchers
 
 
 async def test_client_goes_away_while_opening(api: Api) -> None:
@@ -311,12 +311,12 @@ async def test_client_goes_away_at_any_moment(api: Api, count: int) -> None:
     async with api.socket() as again:
         opened = await again.open(session_id="mine")
         assert isinstance(opened, Opened)
-        await until(lambda: len(api.world.registry.get("mine")._watchers) == 1)
+        await until(lambda: len(api.world.registry.get("mine").executions._watchers) == 1)
 
 
 async def test_reader_that_falls_behind(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
     """A watcher who is too many executions behind is cut off, and told to resume."""
-    monkeypatch.setattr(session_module, "_WATCHER_LAG", 2)
+    monkeypatch.setattr(history, "_WATCHER_LAG", 2)
     hold = Breakpoint()
     api.world.backend.scripts["hold"] = hold
     async with api.socket() as socket:

@@ -21,7 +21,7 @@ from kernelbroker_server.backends.base import (
 from kernelbroker_server.backends.docker_ways import Transport
 from kernelbroker_server.backends.inside import GATEWAY_COMMAND
 from kernelbroker_server.kernels.client import KernelClient
-from kernelbroker_server.kernels.execution import execute_request
+from kernelbroker_server.kernels.requests import execute_request
 
 from tests.support.engines import OwnDocker, OwnEngine, OwnPodman, missing
 

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from kernelbroker_server.kernels.client import ChannelClosed, KernelClient
 from kernelbroker_server.kernels.endpoint import TcpEndpoint, UnixEndpoint
-from kernelbroker_server.kernels.execution import execute_request
 from kernelbroker_server.kernels.framing import Incoming, Outgoing
+from kernelbroker_server.kernels.requests import execute_request
 from tornado.iostream import IOStream, StreamClosedError
 from tornado.websocket import WebSocketHandler
 

@@ -20,7 +20,7 @@ from kernelbroker_server.backends.base import EndCause
 from kernelbroker_server.kernels.outputs import OutputLimits
 from kernelbroker_server.pool import warm
 from kernelbroker_server.pool.state import PoolLimits
-from kernelbroker_server.sessions import session as session_module
+from kernelbroker_server.sessions import history
 from kernelbroker_server.sessions.execution import ExecutionState
 from kernelbroker_server.sessions.gate import Gate
 from kernelbroker_server.sessions.session import SessionState
@@ -544,7 +544,7 @@ async def test_unknown_execution(backend: FakeBackend) -> None:
 
 async def test_history_is_bounded(backend: FakeBackend, monkeypatch: pytest.MonkeyPatch) -> None:
     """A session forgets the oldest executions that have ended, by number and by size."""
-    monkeypatch.setattr(session_module, "_HISTORY", 3)
+    monkeypatch.setattr(history, "_HISTORY", 3)
 
     async def talk(cell: Cell) -> None:
         cell.stdout("x" * 1000)
@@ -557,7 +557,7 @@ async def test_history_is_bounded(backend: FakeBackend, monkeypatch: pytest.Monk
             executions.append(submit(session))
             await result_of(executions[-1])
         assert list(session.executions.values()) == executions[-3:]
-        monkeypatch.setattr(session_module, "_HISTORY_BYTES", 1500)
+        monkeypatch.setattr(history, "_HISTORY_BYTES", 1500)
         for _ in range(3):
             executions.append(submit(session, "talk"))
             await result_of(executions[-1])
@@ -570,7 +570,7 @@ async def test_history_keeps_what_has_not_ended(
     backend: FakeBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An execution that runs or waits is never forgotten."""
-    monkeypatch.setattr(session_module, "_HISTORY", 1)
+    monkeypatch.setattr(history, "_HISTORY", 1)
     hold = Breakpoint()
     backend.scripts["hold"] = hold
     async with world(backend) as w:

@@ -226,7 +226,7 @@ async def test_refusals_are_audited(
 ) -> None:
     """What a policy refuses is written down, once, with whose it was and its hash, and no code."""
     path = tmp_path / "audit.log"
-    observer = Audited(Audit(path))
+    observer = Audited(Audit(path)).notice
     async with world(backend, observer=observer, policies=policies(mode)) as w:
         session = await w.open("mine")
         with pytest.raises((PolicyRefused, ConfirmationRequired)):

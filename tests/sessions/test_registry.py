@@ -23,8 +23,8 @@ from kernelbroker_server.pool.state import PoolLimits
 from kernelbroker_server.sessions import registry as registry_module
 from kernelbroker_server.sessions.gate import Gate
 from kernelbroker_server.sessions.session import Session
+from kernelbroker_server.telemetry.facts import Fact, SandboxReplaced, SessionClosed
 from kernelbroker_server.telemetry.logs import bound, bound_ids
-from kernelbroker_server.telemetry.observer import Observer
 from kernelbroker_server.tenants.tenant import Tenant
 
 from tests.support.backend import FakeBackend, FakeSandbox
@@ -46,7 +46,7 @@ def never(backend: FakeBackend) -> asyncio.Event:
 
 async def closed(session: Session) -> str:
     """Wait for the session's end; why."""
-    with session.watch() as executions:
+    with session.executions.watch() as executions:
         async with asyncio.timeout(DEADLINE_S):
             while session.closed_reason is None:
                 await executions.get()
@@ -73,18 +73,42 @@ async def test_what_outlives_a_request_is_not_logged_as_its_own(backend: FakeBac
     async def launch(sandbox: FakeSandbox) -> None:
         told[sandbox.id] = bound_ids()
 
-    class Listener(Observer):
-        def sandbox_replaced(self, *_facts: object) -> None:
+    def listen(fact: Fact) -> None:
+        if isinstance(fact, SandboxReplaced):
             told["replaced"] = bound_ids()
 
     backend.on_launch = launch
-    async with world(backend, observer=Listener(), pool=PoolLimits(0, 1)) as w:
+    async with world(backend, observer=listen, pool=PoolLimits(0, 1)) as w:
         with bound(request_id="r", tenant="t"):
             session = await w.open("mine")
         await session.restart()
     assert told.pop("replaced") == {"tenant": "t", "session_id": "mine"}
     assert len(told) == 2
     assert not any(told.values())
+
+
+async def test_a_fault_of_the_brokers_own(
+    backend: FakeBackend, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A session whose worker fails is closed and says why, and its end is told once."""
+    ends: list[str] = []
+
+    def listen(fact: Fact) -> None:
+        if isinstance(fact, SessionClosed):
+            ends.append(fact.reason)
+        if isinstance(fact, SandboxReplaced):
+            raise RuntimeError("unforeseen")
+
+    async with world(backend, observer=listen) as w:
+        session = await w.open("mine")
+        with pytest.raises(SessionGone, match="a fault of the broker's own"):
+            await session.restart()
+        await session.close("its client closed it")
+        with pytest.raises(SessionGone, match="a fault of the broker's own"):
+            w.registry.get("mine")
+        await until(lambda: w.pool.status().busy_containers == 0)
+    assert ends == ["a fault of the broker's own"]
+    assert "unforeseen" in caplog.text
 
 
 async def test_a_tenant_that_comes_when_all_is_over(backend: FakeBackend) -> None:

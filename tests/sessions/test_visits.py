@@ -162,7 +162,7 @@ async def test_they_are_activity(backend: FakeBackend) -> None:
     async with world(backend) as w:
         session = await w.open(idle_timeout=0.2)
         async with session.visit():
-            session._active -= 1000
+            session._worker.active -= 1000
             at, _ = session.expires_at
             assert at == session._opened + session.max_lifetime
         at, reason = session.expires_at

@@ -15,12 +15,13 @@ from kernelbroker_server.pool.runner import Pool
 from kernelbroker_server.pool.state import PoolLimits
 from kernelbroker_server.sessions.execution import Execution
 from kernelbroker_server.sessions.gate import Gate
+from kernelbroker_server.sessions.limits import SessionLimits
 from kernelbroker_server.sessions.policy import Policies
 from kernelbroker_server.sessions.registries import Registries
 from kernelbroker_server.sessions.registry import Registry
-from kernelbroker_server.sessions.session import Session, SessionLimits
+from kernelbroker_server.sessions.session import Session
 from kernelbroker_server.sessions.workspace import Workspaces
-from kernelbroker_server.telemetry.observer import Observer
+from kernelbroker_server.telemetry.facts import Observer, nobody
 from kernelbroker_server.tenants.tenant import DEFAULT
 
 from .backend import FakeBackend
@@ -51,7 +52,7 @@ async def world(
     acquire_timeout: float = DEADLINE_S,
     spec: SandboxSpec | None = None,
     workspaces: Workspaces | None = None,
-    observer: Observer | None = None,
+    observer: Observer = nobody,
     policies: Policies | None = None,
     **limits: Any,
 ) -> AsyncIterator[World]:

@@ -25,7 +25,7 @@ async def test_what_is_recorded(tmp_path: Path) -> None:
     """Sessions, leases, cells that ran and cells that were refused, and who was not let in."""
     path = tmp_path / "audit"
     audit = Audit(path)
-    observer = Audited(audit)
+    observer = Audited(audit).notice
     policies = Policies({"default": Policy("block")})
     async with (
         fake_backend() as backend,

@@ -4,12 +4,21 @@ from __future__ import annotations
 
 import pytest
 from kernelbroker_server.telemetry import metrics as metrics_module
+from kernelbroker_server.telemetry.facts import (
+    ExecutionEnded,
+    Fact,
+    LaunchEnded,
+    RequestEnded,
+    SandboxLeased,
+    SandboxReplaced,
+    SessionOpened,
+    all_of,
+)
 from kernelbroker_server.telemetry.metrics import Metrics
-from kernelbroker_server.telemetry.observer import ExecutionFacts, Observer, Observers
 from prometheus_client.parser import text_string_to_metric_families
 
 
-def facts(**changed: object) -> ExecutionFacts:
+def ended(**changed: object) -> ExecutionEnded:
     values = {
         "tenant": "acme",
         "template": "default",
@@ -24,7 +33,7 @@ def facts(**changed: object) -> ExecutionFacts:
         "execution_s": 1.9,
         "output_bytes": 100,
     }
-    return ExecutionFacts(**{**values, **changed})  # type: ignore[arg-type]
+    return ExecutionEnded(**{**values, **changed})  # type: ignore[arg-type]
 
 
 def samples(metrics: Metrics) -> dict[tuple[str, ...], float]:
@@ -41,14 +50,18 @@ def samples(metrics: Metrics) -> dict[tuple[str, ...], float]:
 def test_counts() -> None:
     """Each thing that happened is in its own metric, in seconds and bytes."""
     metrics = Metrics(lambda: {"sessions": {("acme",): 3}})
-    metrics.execution_ended(facts())
-    metrics.execution_ended(facts(outcome="timeout", output_bytes=5))
-    metrics.request_ended("acme", "GET", "/api/v1/sessions", 200, 0.25)
-    metrics.session_opened("acme", "default", "s")
-    metrics.sandbox_leased("acme", "default", "s", "b", 0.5)
-    metrics.sandbox_replaced("acme", "default", "s", "out_of_memory")
-    metrics.launch_ended("default", 1.5, None)
-    metrics.launch_ended("default", 60, "no image")
+    whose = ("acme", "default", "s")
+    for fact in (
+        ended(),
+        ended(outcome="timeout", output_bytes=5),
+        RequestEnded("acme", "GET", "/api/v1/sessions", 200, 0.25),
+        SessionOpened(*whose),
+        SandboxLeased(*whose, "b", 0.5),
+        SandboxReplaced(*whose, "out_of_memory"),
+        LaunchEnded("default", 1.5, None),
+        LaunchEnded("default", 60, "no image"),
+    ):
+        metrics.notice(fact)
     seen = samples(metrics)
     assert seen["kernelbroker_execution_seconds_sum", "success", "default", "acme"] == 2.0
     assert seen["kernelbroker_execution_seconds_count", "timeout", "default", "acme"] == 1
@@ -67,7 +80,7 @@ def test_tenants_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(metrics_module, "_MAX_TENANTS", 2)
     metrics = Metrics(lambda: {"sessions": {("a",): 1, ("b",): 2, ("x",): 3, ("y",): 4}})
     for tenant in ("a", "b", "c", "d", "a"):
-        metrics.session_opened(tenant, "default", "s")
+        metrics.notice(SessionOpened(tenant, "default", "s"))
     seen = {key[2]: v for key, v in samples(metrics).items() if key[0].endswith("opened_total")}
     assert seen == {"a": 2, "b": 1, "other": 2}
     there = {key[1]: v for key, v in samples(metrics).items() if key[0].endswith("r_sessions")}
@@ -77,11 +90,10 @@ def test_tenants_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_an_observer_that_fails(caplog: pytest.LogCaptureFixture) -> None:
     """It is logged, and the others are told all the same."""
 
-    class Failing(Observer):
-        def execution_ended(self, facts: ExecutionFacts) -> None:
-            raise RuntimeError("broken")
+    def failing(_: Fact) -> None:
+        raise RuntimeError("broken")
 
     metrics = Metrics(dict)
-    Observers([Failing(), metrics]).execution_ended(facts())
+    all_of([failing, metrics.notice])(ended())
     assert samples(metrics)["kernelbroker_output_bytes_total", "acme"] == 100
     assert "an observer failed" in caplog.text

@@ -8,13 +8,14 @@ import sys
 from typing import Any
 
 import pytest
+from kernelbroker_server.telemetry.facts import RequestEnded
 from kernelbroker_server.telemetry.traces import tracing
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from tornado.httpserver import HTTPServer
 from tornado.httputil import HTTPHeaders, HTTPServerRequest, ResponseStartLine
 from tornado.netutil import bind_sockets
 
-from tests.telemetry.test_metrics import facts
+from tests.telemetry.test_metrics import ended
 
 
 def test_nobody_asked(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -56,8 +57,8 @@ async def test_spans(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", endpoint)
     traces = tracing({"OTEL_EXPORTER_OTLP_ENDPOINT": endpoint}, "1.2")
     assert traces is not None
-    traces.request_ended("acme", "POST", "/api/v1/exec", 200, 0.5)
-    traces.execution_ended(facts(outcome="timeout", started_at=100.0))
+    traces.notice(RequestEnded("acme", "POST", "/api/v1/exec", 200, 0.5))
+    traces.notice(ended(outcome="timeout", started_at=100.0))
     await asyncio.to_thread(traces.close)
     server.stop()
     spans = [

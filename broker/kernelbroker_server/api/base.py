@@ -36,9 +36,9 @@ from ..backends.base import Backend
 from ..pool.runner import Pool
 from ..sessions.registries import Registries
 from ..sessions.registry import Registry
+from ..telemetry.facts import Observer, RequestEnded, nobody
 from ..telemetry.logs import bind
 from ..telemetry.metrics import Metrics
-from ..telemetry.observer import Observer
 from ..tenants.keyring import Keyring
 from .contract import methods_of
 
@@ -79,7 +79,7 @@ class Service:
     backend: Backend
     keyring: Keyring
     version: str
-    observer: Observer = field(default_factory=Observer)
+    observer: Observer = nobody
     metrics: Metrics | None = None
     operator_tokens: tuple[str, ...] = ()
     allowed_origins: frozenset[str] = frozenset()
@@ -124,12 +124,14 @@ class Authenticated(RequestHandler):
         registry = getattr(self, "registry", None)
         route = self.settings["routes"].get(type(self), "other")
         method = self.request.method if self.request.method in self.SUPPORTED_METHODS else "other"
-        self.service.observer.request_ended(
-            None if registry is None else registry.tenant.name,
-            str(method),
-            route,
-            self.get_status(),
-            self.request.request_time(),
+        self.service.observer(
+            RequestEnded(
+                None if registry is None else registry.tenant.name,
+                str(method),
+                route,
+                self.get_status(),
+                self.request.request_time(),
+            )
         )
 
     def set_default_headers(self) -> None:

@@ -148,7 +148,7 @@ class SessionSocket(Authenticated, WebSocketHandler):
                 self.registry.close_soon(session, reason)
             return
         self._session = session
-        executions = self._watching.enter_context(session.watch())
+        executions = self._watching.enter_context(session.executions.watch())
         self._pumping = self._spawn(self._pump(session, executions))
         await self._send(Opened(session=info(session, self.service.backend.isolation)))
 

@@ -9,8 +9,6 @@ a message that is not of the shape its type asks for is dropped, and all that is
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, TypeVar
 
@@ -35,12 +33,11 @@ from kernelbroker.protocol.messages import ExecutionRequest
 from kernelbroker_kernel import contract
 
 from .failures import ErrorContent, failure, one_line, traceback_text
-from .framing import MAX_WEIGHT, Incoming, Outgoing
+from .framing import MAX_WEIGHT, Incoming
 from .outputs import DisplayContent, OutputLimits, Outputs, StreamContent
+from .requests import REPORT_BYTES, Errand, cell, report_cell
 
-_REPORT_BYTES = 1024 * 1024
-"""What the helper is asked to keep a report to."""
-_HELPER_BYTES = 6 * _REPORT_BYTES
+_HELPER_BYTES = 6 * REPORT_BYTES
 """What is accepted from it, by weight: user code can send such messages as well."""
 _MAX_INPUTS = 1000
 _PROMPT_CHARS = 10_000
@@ -53,21 +50,6 @@ class Phase(enum.Enum):
     SENT = "sent"
     STARTED = "started"
     ENDED = "ended"
-
-
-@dataclass(frozen=True, slots=True)
-class Errand:
-    """A cell of ours in the place of a user's: constant code, and what it is to do.
-
-    Attributes:
-        silent: it leaves no trace in the kernel's history.
-        on_answer: called with what it publishes as `contract.ERRAND_MIME`; of any form.
-    """
-
-    code: str
-    asked: Mapping[str, Any]
-    silent: bool = True
-    on_answer: Callable[[Any], None] = lambda _: None
 
 
 class _Clear(msgspec.Struct):
@@ -128,8 +110,8 @@ class CellExecution:
         self._limits = limits
         self._outputs = Outputs(limits)
         self._errand = errand
-        self._cell = _cell(request, limits, allow_stdin, errand)
-        self._report_cell = _report_cell(request) if request.result_var else None
+        self._cell = cell(request, limits, allow_stdin, errand)
+        self._report_cell = report_cell(request) if request.result_var else None
         self.outgoing = [self._cell, *([self._report_cell] if self._report_cell else [])]
         self._awaited = {
             (message.msg_id, signal) for message in self.outgoing for signal in ("reply", "idle")
@@ -320,53 +302,6 @@ class CellExecution:
     def _cut(self) -> Truncated | None:
         truncated = self._outputs.truncated
         return truncated if truncated != Truncated() else None
-
-
-def _cell(
-    request: ExecutionRequest, limits: OutputLimits, allow_stdin: bool, errand: Errand | None
-) -> Outgoing:
-    asked: dict[str, Any] = {
-        "on_error": request.on_error,
-        "max_variables": limits.max_variables,
-        "env": {**request.env, **request.secrets},
-    }
-    if request.cwd is not None:
-        asked["cwd"] = request.cwd
-    code = request.code
-    if errand is not None:
-        return execute_request(errand.code, {**asked, **errand.asked}, silent=errand.silent)
-    if request.language != "python":
-        asked["foreign"] = {
-            "language": request.language,
-            "code": code,
-            "result_var": request.result_var,
-        }
-        code = contract.LANGUAGE_CODE
-    return execute_request(code, asked, silent=False, allow_stdin=allow_stdin)
-
-
-def _report_cell(request: ExecutionRequest) -> Outgoing:
-    asked = {
-        "result_var": request.result_var,
-        "preview_rows": request.preview_rows,
-        "max_bytes": _REPORT_BYTES,
-    }
-    return execute_request(contract.REPORT_CODE, {"report": asked})
-
-
-def execute_request(
-    code: str, asked: dict[str, Any], *, silent: bool = True, allow_stdin: bool = False
-) -> Outgoing:
-    """A request to run code; `asked` rides in its metadata, for the helper."""
-    content = {
-        "code": code,
-        "silent": silent,
-        "store_history": not silent,
-        "user_expressions": {},
-        "allow_stdin": allow_stdin,
-        "stop_on_error": False,  # else a failing cell would abort the report pipelined behind it
-    }
-    return Outgoing("shell", "execute_request", content, {contract.METADATA_KEY: asked})
 
 
 def _convert(value: Any, type_: type[_T]) -> _T:

@@ -19,8 +19,8 @@ from typing import Any
 
 from ..backends.base import Backend, LaunchError, Sandbox, SandboxSpec
 from ..kernels.client import ChannelClosed, KernelClient
+from ..telemetry.facts import LaunchEnded, Observer, nobody
 from ..telemetry.logs import apart
-from ..telemetry.observer import Observer
 from .state import (
     Action,
     Assign,
@@ -101,9 +101,9 @@ class Pool:
         acquire_timeout: float = 30.0,
         launch_timeout: float = 60.0,
         clock: Callable[[], float] = time.monotonic,
-        observer: Observer | None = None,
+        observer: Observer = nobody,
     ) -> None:
-        self._observer = observer or Observer()
+        self._observer = observer
         self.acquire_timeout = acquire_timeout
         self._backend = backend
         self.spec = spec
@@ -268,7 +268,7 @@ class Pool:
             logger.exception("launching a sandbox failed in an unforeseen way")
             self._launch_failed(name, f"{type(exc).__name__}: {exc}", time.monotonic() - began)
         else:
-            self._observer.launch_ended(self.spec.template, time.monotonic() - began, None)
+            self._observer(LaunchEnded(self.spec.template, time.monotonic() - began, None))
             self._last_failure = ""
             self._sandboxes[name] = warm
             self._spawn(f"watch {name}", self._watch(name, warm))
@@ -303,7 +303,7 @@ class Pool:
             raise
 
     def _launch_failed(self, name: str, reason: str, seconds: float) -> None:
-        self._observer.launch_ended(self.spec.template, seconds, reason)
+        self._observer(LaunchEnded(self.spec.template, seconds, reason))
         self._last_failure = reason
         pause = self._state.launch_failed(name)
         logger.warning("a sandbox could not be launched (next try in %g s): %s", pause, reason)

@@ -10,8 +10,8 @@ from typing import Any
 
 from ..backends.base import EndCause, Sandbox, SandboxEnd
 from ..kernels.client import ChannelClosed, KernelClient
-from ..kernels.execution import execute_request
 from ..kernels.framing import Incoming
+from ..kernels.requests import execute_request
 
 logger = logging.getLogger(__name__)
 

@@ -20,10 +20,11 @@ from kernelbroker.protocol.messages import ExecutionRequest
 
 from ..backends.base import EndCause
 from ..kernels.client import ChannelClosed
-from ..kernels.execution import CellExecution, Errand, Phase
+from ..kernels.execution import CellExecution, Phase
 from ..kernels.framing import Incoming, Outgoing
 from ..kernels.outputs import OutputLimits
 from ..kernels.redaction import Redactor
+from ..kernels.requests import Errand
 from ..pool.warm import WarmSandbox, first_of
 from ..telemetry.logs import bound_ids
 from .journal import Journal

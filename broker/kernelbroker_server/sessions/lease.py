@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 from kernelbroker.protocol.errors import BadRequest, TooManyRequests, Unavailable
@@ -16,6 +15,7 @@ from ..kernels.client import ChannelClosed
 from ..pool.runner import AcquireTimeout, Pool, PoolClosed
 from ..pool.state import PoolFull
 from ..pool.warm import WarmSandbox, run_silently
+from ..telemetry.facts import SandboxLeased, SandboxReplaced, Teller
 from .workspace import Workspace
 
 logger = logging.getLogger(__name__)
@@ -37,11 +37,8 @@ class Lease:
         options: SessionOptions,
         workspace: Workspace,
         tenant: str,
-        on_lease: Callable[[str, float], None],
-        on_replace: Callable[[str], None],
+        tell: Teller,
     ) -> None:
-        """`on_lease` is called with each sandbox's id and the seconds that it was waited for, before
-        anything of the session runs in it; `on_replace` with the reason, before one is given up."""
         self.replaced = 0
         self.state_lost = False
         self._pool = pool
@@ -49,8 +46,7 @@ class Lease:
         self.spec = pool.spec
         self._tenant = tenant
         self._options = options
-        self._on_lease = on_lease
-        self._on_replace = on_replace
+        self._tell = tell
         self._files = workspace
         self._warm: WarmSandbox | None = None
 
@@ -88,7 +84,7 @@ class Lease:
         self.state_lost = True
         if self._warm is not None:
             self.replaced += 1
-            self._on_replace(cause)
+            self._tell(SandboxReplaced, cause)
             await self._give_back(self._warm)
         self._warm = await self._acquire(urgent=True)
         return self._warm
@@ -128,7 +124,7 @@ class Lease:
             ) from None
         except PoolClosed:
             raise Unavailable("the broker is shutting down", retry_after=10) from None
-        self._on_lease(warm.sandbox.id, time.monotonic() - asked_at)
+        self._tell(SandboxLeased, warm.sandbox.id, time.monotonic() - asked_at)
         try:
             try:
                 await self._files.give(warm.sandbox)

@@ -13,7 +13,7 @@ from kernelbroker_kernel.contract import INSTALL_CODE
 from packaging.requirements import InvalidRequirement, Requirement
 
 from ..backends.base import Network
-from ..kernels.execution import Errand
+from ..kernels.requests import Errand
 from .execution import Execution
 from .session import Session
 

@@ -14,7 +14,6 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from kernelbroker.protocol.errors import ConfirmationRequired, PolicyRefused, Unavailable
 from kernelbroker.protocol.findings import (
@@ -28,7 +27,7 @@ from kernelbroker.protocol.findings import (
 from kernelbroker.protocol.messages import ExecutionRequest
 from kernelbroker.risk import ParserMissing, assess
 
-from ..telemetry.observer import Observer, code_hash
+from ..telemetry.facts import ExecutionRefused, Observer, code_hash, nobody
 from ..tenants.tenant import Tenant
 from .workspace import to_the_end
 
@@ -73,16 +72,6 @@ class Confirmations:
         return hmac.compare_digest(expected, bound_to) and self._clock() < until
 
 
-class Refusal(NamedTuple):
-    """What `Observer.execution_refused` is told, besides the tenant."""
-
-    template: str
-    session_id: str
-    language: Language
-    code_sha256: str
-    mode: PolicyMode
-
-
 class Policies:
     """Judges what is submitted, by the policy of its template, or its tenant's own for all templates."""
 
@@ -91,9 +80,11 @@ class Policies:
         by_template: Mapping[str, Policy] | None = None,
         own: Policy | None = None,
         clock: Callable[[], float] = time.monotonic,
-        on_refused: Callable[[Refusal], None] = lambda _: None,
+        tenant: str = "",
+        observer: Observer = nobody,
     ) -> None:
-        self._on_refused = on_refused
+        self._tenant = tenant
+        self._observer = observer
         self._by_template = dict(by_template or {})
         self._own = own
         self._clock = clock
@@ -104,12 +95,7 @@ class Policies:
         """The same, as it is for one tenant, with confirmations of its own."""
         limits = tenant.limits
         own = None if limits.policy is None else Policy(limits.policy, limits.policy_threshold)
-        return Policies(
-            self._by_template,
-            own,
-            self._clock,
-            lambda refusal: observer.execution_refused(tenant.name, *refusal),
-        )
+        return Policies(self._by_template, own, self._clock, tenant.name, observer)
 
     def effective(self, template: str) -> Policy:
         """The policy in force."""
@@ -161,16 +147,23 @@ class Policies:
         if policy.mode == "warn":
             return findings
         told = f"the code is judged {assessment.level}: {_told(findings)}"
-        refusal = Refusal(template, scope, request.language, code_hash(request.code), policy.mode)
+        refusal = ExecutionRefused(
+            self._tenant,
+            template,
+            scope,
+            request.language,
+            code_hash(request.code),
+            policy.mode,
+        )
         if policy.mode == "block":
-            self._on_refused(refusal)
+            self._observer(refusal)
             raise PolicyRefused(
                 f"{told}. It was not run; rewrite it without these", findings=findings
             )
         bound_to = _digest(request.language, scope, template, request.code)
         if request.confirm is not None and self._confirmations.take_back(request.confirm, bound_to):
             return findings
-        self._on_refused(refusal)
+        self._observer(refusal)
         raise ConfirmationRequired(
             f"{told}. It was not run; to run it all the same, send it again unchanged in the same "
             f"session, with this confirmation as 'confirm', within {CONFIRMATION_S:g} s",

@@ -6,12 +6,12 @@ import asyncio
 from collections.abc import Iterator, Mapping
 
 from ..pool.runner import Pool
-from ..telemetry.observer import Observer
+from ..telemetry.facts import Observer, nobody
 from ..tenants.tenant import Tenant
 from .gate import Gate
+from .limits import SessionLimits
 from .policy import Policies
 from .registry import Registry
-from .session import SessionLimits
 from .workspace import Workspaces
 
 
@@ -27,7 +27,7 @@ class Registries:
         limits: SessionLimits,
         gate: Gate,
         workspaces: Workspaces,
-        observer: Observer | None = None,
+        observer: Observer = nobody,
         policies: Policies | None = None,
     ) -> None:
         self.gate = gate
@@ -35,7 +35,7 @@ class Registries:
         self.stopping = False
         self._pools = pools
         self._limits = limits
-        self._observer = observer or Observer()
+        self._observer = observer
         self._policies = policies or Policies()
         self._by_tenant: dict[str, Registry] = {}
 

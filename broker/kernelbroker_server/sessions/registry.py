@@ -20,14 +20,15 @@ from kernelbroker.protocol.findings import Assessment, Language
 from kernelbroker.protocol.messages import ExecutionRequest, SessionOptions
 
 from ..pool.runner import Pool
+from ..telemetry.facts import Observer
 from ..telemetry.logs import apart
-from ..telemetry.observer import ExecutionFacts, Observer, code_hash
 from ..tenants.tenant import Tenant
 from .execution import Execution
 from .gate import Door
+from .limits import SessionLimits
 from .policy import Policies
 from .repeats import Repeats
-from .session import Session, SessionLimits
+from .session import Session
 from .workspace import Workspaces
 
 _REMEMBERED_S = 3600.0
@@ -235,17 +236,14 @@ class Registry:
             self.limits,
             pool,
             self.door,
-            self._closed,
-            self._executed,
-            self._leased,
-            self._replaced,
             self._policies,
             workspace,
             self.workspaces.measure,
+            self._observer,
+            self._closed,
         )
         await session.open()
         self._sessions[session_id] = session
-        self._observer.session_opened(self.tenant.name, options.template, session_id)
         return session
 
     def _opened(self, session_id: str, opening: asyncio.Task[Session]) -> None:
@@ -287,40 +285,9 @@ class Registry:
         return session
 
     def _closed(self, session: Session, reason: str) -> None:
-        if self._sessions.pop(session.id, None) is not None:
-            self._gone[session.id] = (self.door.clock(), reason)
-            self._forget()
-            template = session.options.template
-            self._observer.session_closed(self.tenant.name, template, session.id, reason)
-
-    def _leased(self, session: Session, sandbox_id: str, seconds: float) -> None:
-        template = session.options.template
-        self._observer.sandbox_leased(self.tenant.name, template, session.id, sandbox_id, seconds)
-
-    def _replaced(self, session: Session, cause: str) -> None:
-        self._observer.sandbox_replaced(
-            self.tenant.name, session.options.template, session.id, cause
-        )
-
-    def _executed(self, session: Session, execution: Execution) -> None:
-        result, request, total = execution.journal.result, execution.request, execution.age
-        assert result is not None, "it has ended"
-        self._observer.execution_ended(
-            ExecutionFacts(
-                tenant=self.tenant.name,
-                template=session.options.template,
-                session_id=session.id,
-                execution_id=execution.id,
-                language=request.language,
-                code_sha256=code_hash(request.code),
-                outcome=execution.outcome,
-                started_at=execution.accepted_at,
-                queued_s=total if execution.queued_s is None else execution.queued_s,
-                total_s=total,
-                execution_s=result.execution_time,
-                output_bytes=execution.journal.size,
-            )
-        )
+        del self._sessions[session.id]
+        self._gone[session.id] = (self.door.clock(), reason)
+        self._forget()
 
     def _forget(self) -> None:
         horizon = self.door.clock() - _REMEMBERED_S

@@ -26,7 +26,7 @@ from kernelbroker.protocol.events import Variable
 from kernelbroker.protocol.messages import VariableList
 from kernelbroker_kernel.contract import ERRAND_CODE, EXPORTS_PATH
 
-from ..kernels.execution import Errand
+from ..kernels.requests import Errand
 from ..kernels.transfer import Exchange, TransferFailed
 from .execution import Execution
 from .session import Session

@@ -12,7 +12,15 @@ from prometheus_client import CollectorRegistry, Counter, Histogram, generate_la
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from .observer import ExecutionFacts, Observer
+from .facts import (
+    ExecutionEnded,
+    Fact,
+    LaunchEnded,
+    RequestEnded,
+    SandboxLeased,
+    SandboxReplaced,
+    SessionOpened,
+)
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _MAX_TENANTS = 100
@@ -20,7 +28,7 @@ _OTHERS = "other"
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
 
 
-class Metrics(Observer):
+class Metrics:
     """Counts what it is told, and looks at `gauges` when it is asked.
 
     Args:
@@ -56,42 +64,27 @@ class Metrics(Observer):
         """All of it in Prometheus' text format."""
         return generate_latest(self._registry)
 
-    def request_ended(
-        self,
-        tenant: str | None,  # noqa: ARG002  too many series
-        method: str,
-        route: str,
-        status: int,
-        seconds: float,
-    ) -> None:
-        self._requests.labels(method, route, str(status)).observe(seconds)
-
-    def session_opened(self, tenant: str, template: str, session_id: str) -> None:  # noqa: ARG002
-        self._opened.labels(self._tenant(tenant), template).inc()
-
-    def execution_ended(self, facts: ExecutionFacts) -> None:
-        tenant = self._tenant(facts.tenant)
-        self._queued.labels(tenant).observe(facts.queued_s)
-        self._executions.labels(tenant, facts.template, facts.outcome).observe(
-            max(0.0, facts.total_s - facts.queued_s)
-        )
-        self._output.labels(tenant).inc(facts.output_bytes)
-
-    def sandbox_leased(
-        self,
-        tenant: str,  # noqa: ARG002
-        template: str,
-        session_id: str,  # noqa: ARG002
-        sandbox_id: str,  # noqa: ARG002
-        seconds: float,
-    ) -> None:
-        self._leases.labels(template).observe(seconds)
-
-    def sandbox_replaced(self, tenant: str, template: str, session_id: str, cause: str) -> None:  # noqa: ARG002
-        self._restarts.labels(template, cause).inc()
-
-    def launch_ended(self, template: str, seconds: float, failure: str | None) -> None:
-        self._launches.labels(template, "failure" if failure else "success").observe(seconds)
+    def notice(self, fact: Fact) -> None:
+        match fact:
+            case RequestEnded():  # by tenant as well it would be too many series
+                self._requests.labels(fact.method, fact.route, str(fact.status)).observe(
+                    fact.seconds
+                )
+            case SessionOpened():
+                self._opened.labels(self._tenant(fact.tenant), fact.template).inc()
+            case SandboxLeased():
+                self._leases.labels(fact.template).observe(fact.seconds)
+            case SandboxReplaced():
+                self._restarts.labels(fact.template, fact.cause).inc()
+            case LaunchEnded():
+                outcome = "failure" if fact.failure else "success"
+                self._launches.labels(fact.template, outcome).observe(fact.seconds)
+            case ExecutionEnded():
+                tenant = self._tenant(fact.tenant)
+                taken_s = max(0.0, fact.total_s - fact.queued_s)
+                self._queued.labels(tenant).observe(fact.queued_s)
+                self._executions.labels(tenant, fact.template, fact.outcome).observe(taken_s)
+                self._output.labels(tenant).inc(fact.output_bytes)
 
     def _tenant(self, name: str) -> str:
         if name not in self._tenants:

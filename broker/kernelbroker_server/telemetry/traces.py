@@ -7,12 +7,13 @@ imported and nothing is done. No span carries code, output or values of variable
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import time
 from collections.abc import Mapping
 from typing import Any
 
-from .observer import ExecutionFacts, Observer
+from .facts import ExecutionEnded, Fact, RequestEnded
 
 logger = logging.getLogger(__name__)
 
@@ -41,7 +42,7 @@ def tracing(environ: Mapping[str, str], version: str) -> Traces | None:
     return Traces(provider)
 
 
-class Traces(Observer):
+class Traces:
     """A span for each request and each execution, made when it has ended."""
 
     def __init__(self, provider: Any) -> None:
@@ -52,33 +53,31 @@ class Traces(Observer):
         """Send what is left; blocks for some seconds where nobody takes it."""
         self._provider.shutdown()
 
-    def request_ended(
-        self, tenant: str | None, method: str, route: str, status: int, seconds: float
-    ) -> None:
-        facts = {
-            "http.request.method": method,
-            "http.route": route,
-            "http.response.status_code": status,
-            "kernelbroker.tenant": tenant or "",
-        }
-        self._span(f"{method} {route}", time.time() - seconds, seconds, facts, status >= 500)
-
-    def execution_ended(self, facts: ExecutionFacts) -> None:
-        attributes = {
-            f"kernelbroker.{name}": value
-            for name in ExecutionFacts.__dataclass_fields__
-            if (value := getattr(facts, name)) is not None and name != "started_at"
-        }
-        failed = facts.outcome != "success"
-        self._span("execution", facts.started_at, facts.total_s, attributes, failed)
+    def notice(self, fact: Fact) -> None:
+        match fact:
+            case RequestEnded():
+                attributes = {
+                    "http.request.method": fact.method,
+                    "http.route": fact.route,
+                    "http.response.status_code": fact.status,
+                    "kernelbroker.tenant": fact.tenant or "",
+                }
+                name, began = f"{fact.method} {fact.route}", time.time() - fact.seconds
+                self._span(name, began, fact.seconds, attributes, fact.status >= 500)
+            case ExecutionEnded():
+                told = dataclasses.asdict(fact)
+                del told["started_at"]
+                attributes = {f"kernelbroker.{k}": v for k, v in told.items() if v is not None}
+                failed = fact.outcome != "success"
+                self._span("execution", fact.started_at, fact.total_s, attributes, failed)
 
     def _span(
-        self, name: str, start: float, seconds: float, facts: Mapping[str, Any], failed: bool
+        self, name: str, start: float, seconds: float, attributes: Mapping[str, Any], failed: bool
     ) -> None:
         from opentelemetry.trace import Status, StatusCode
 
         start_ns = int(start * 1e9)
-        span = self._tracer.start_span(name, start_time=start_ns, attributes=dict(facts))
+        span = self._tracer.start_span(name, start_time=start_ns, attributes=dict(attributes))
         if failed:
             span.set_status(Status(StatusCode.ERROR))
         span.end(end_time=start_ns + int(seconds * 1e9))

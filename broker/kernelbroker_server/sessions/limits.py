@@ -1,0 +1,50 @@
+"""What a session may ask for, and what it gets where it asks for nothing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from kernelbroker.protocol.codec import encode
+from kernelbroker.protocol.errors import BadRequest
+from kernelbroker.protocol.messages import ExecutionRequest
+
+from ..kernels.outputs import OutputLimits
+
+
+@dataclass(frozen=True, slots=True)
+class SessionLimits:
+    """Durations in seconds."""
+
+    idle_timeout: float = 1800.0
+    max_lifetime: float = 7200.0
+    default_timeout: float = 30.0
+    max_timeout: float = 300.0
+    interrupt_grace: float = 2.0
+    max_code_chars: int = 100_000
+    max_preview_rows: int = 500
+    max_file_bytes: int = 100 * 1024**2
+    max_metadata_bytes: int = 16 * 1024
+    output: OutputLimits = field(default_factory=OutputLimits)
+
+    def timeout_of(self, request: ExecutionRequest) -> float:
+        """The execution's timeout, in seconds. Raises BadRequest where the request is beyond a limit."""
+        if len(request.code) > self.max_code_chars:
+            raise BadRequest(
+                f"the code has {len(request.code):,} characters; {self.max_code_chars:,} is the limit. "
+                "Write large data to a file in the workspace instead"
+            )
+        if request.preview_rows > self.max_preview_rows:
+            raise BadRequest(f"preview_rows is at most {self.max_preview_rows}")
+        if request.timeout is not None and request.timeout > self.max_timeout:
+            raise BadRequest(f"timeout is at most {self.max_timeout:g} s")
+        return request.timeout or self.default_timeout
+
+    def check_metadata(self, metadata: dict[str, Any]) -> None:
+        """Raises BadRequest where it is more than a session keeps."""
+        size = len(encode(metadata))
+        if size > self.max_metadata_bytes:
+            raise BadRequest(
+                f"metadata has {size:,} bytes as JSON; {self.max_metadata_bytes:,} is the limit. "
+                "Keep what is larger in a file of the workspace"
+            )
