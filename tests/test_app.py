@@ -32,7 +32,8 @@ from websockets.asyncio.client import connect
 
 from tests.support.backend import fake_backend
 from tests.support.http import Socket
-from tests.support.world import deaf
+from tests.support.waiting import until
+from tests.support.world import Breakpoint, deaf
 
 
 @pytest.fixture
@@ -207,6 +208,48 @@ async def test_clients_at_the_end(directory: Path, monkeypatch: pytest.MonkeyPat
             ).error == "SessionClosed: the broker is shutting down"
             assert (await client.get()) == Closed(reason="the broker is shutting down")
         assert [(await client.closed())[0] for client in clients] == [1001] * 3
+        assert backend.live == {}
+
+
+async def test_clients_while_it_drains(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who has an idle session hears at once that the broker goes; a cell ends, then its client hears."""
+    async with fake_backend() as backend, contextlib.AsyncExitStack() as stack:
+        hold = Breakpoint()
+        backend.scripts["hold"] = hold
+        monkeypatch.setattr(parts, "backend", lambda *_: backend)
+        pool = {"min_size": 2, "max_size": 4}
+        broker = Broker(settings(directory, token="the-token", pool=pool))
+        await broker.start()
+        url = broker.url.replace("http", "ws") + "/api/v1/ws"
+        headers = {"Authorization": "Bearer the-token"}
+        idle, busy = [
+            Socket(
+                await stack.enter_async_context(
+                    connect(url, additional_headers=headers, proxy=None)
+                )
+            )
+            for _ in range(2)
+        ]
+        await idle.open(session_id="idle")
+        await busy.open(session_id="busy")
+        await busy.send("execute", code="hold", execution_id="e")
+        await hold.reached()
+        await until(lambda: broker.pools["default"].status().idle_containers == 2)
+        draining = asyncio.create_task(broker.drain())
+        assert (await idle.get()) == Closed(reason="the broker is shutting down")
+        assert (await idle.closed())[0] == 1001
+        with pytest.raises(HTTPClientError) as refused:
+            await AsyncHTTPClient().fetch(
+                f"{broker.url}/api/v1/sessions/idle", headers=headers, raise_error=True
+            )
+        assert refused.value.code == 410
+        hold.go_on.set()
+        assert (await busy.until(Result)).success
+        assert (await busy.get()) == Closed(reason="the broker is shutting down")
+        async with asyncio.timeout(5):
+            await draining
+            assert backend.launched == 4  # none in the place of those that were in use
+            await broker.stop()
         assert backend.live == {}
 
 

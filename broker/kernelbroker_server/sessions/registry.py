@@ -83,6 +83,13 @@ class Registry:
             self._sweep(), name="session sweeper", context=apart("tenant")
         )
 
+    async def drain(self, reason: str) -> None:
+        """Refuse new sessions, also those being opened; wait until each was idle, and is closed."""
+        self.stopping = True
+        for opening in self._opening.values():
+            opening.cancel()
+        await asyncio.gather(*(session.retire(reason) for session in self._sessions.values()))
+
     async def stop(self, reason: str) -> None:
         """Refuse new sessions and close all."""
         self.stopping = True

@@ -111,6 +111,7 @@ class Session:
         self._worker = Worker(
             self._lease, self._visits, self._watch, door, wake, limits.interrupt_grace
         )
+        self._retiring = ""
         self._working: asyncio.Task[None] | None = None
         self._watching: asyncio.Task[None] | None = None
 
@@ -148,9 +149,18 @@ class Session:
         if working is not None:
             await asyncio.wait([working])
 
+    async def retire(self, reason: str) -> None:
+        """As `close`, but what runs, waits or is transferred may end before."""
+        self._retiring = reason
+        self._worker.finish()
+        if self._working is not None:
+            await asyncio.wait([self._working])
+
     async def _work(self) -> None:
         try:
             await self._worker.run()
+            if self.closed_reason is None:
+                self._closed(self._retiring)
         except Exception:
             logger.exception("session %s failed", self.id)
             if self.closed_reason is None:
