@@ -12,6 +12,7 @@ import enum
 import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import TypeAlias
 
@@ -45,7 +46,7 @@ from .history import History
 from .lease import Lease
 from .limits import SessionLimits
 from .policy import Policies
-from .quota import Quota, Watch
+from .quota import Quota, Upload, Watch
 from .visits import Visits
 from .worker import Worker
 from .workspace import Workspace
@@ -366,6 +367,10 @@ class Session:
             self._worker.touch()
             if changes:
                 self._watch.visited()
+
+    def upload(self, size: int) -> AbstractAsyncContextManager[Upload]:
+        """As `Watch.upload`."""
+        return self._watch.upload(size)
 
     def _expect_open(self) -> None:
         if self.closed_reason is not None:
