@@ -323,16 +323,43 @@ async def test_tls_that_cannot_be(directory: Path) -> None:
         settings(directory, tls={"key": directory / "none.pem"})
 
 
+@pytest.mark.parametrize("how", ["plain", "tls", "tokens_file"])
+async def test_health_check(directory: Path, how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The images' health check finds the broker, whatever it speaks and whoever may use it."""
+
+    async def check() -> int:
+        command = [sys.executable, "-I", "-m", "kernelbroker_server.health"]
+        process = await asyncio.create_subprocess_exec(*command, stderr=asyncio.subprocess.PIPE)
+        _, complaint = await process.communicate()
+        assert bool(complaint) == bool(process.returncode)
+        return process.returncode or 0
+
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
+    options: dict[str, Any] = {}
+    if how == "tls":
+        options["tls"] = dict(zip(("certificate", "key"), make_certificate(directory), strict=True))
+    elif how == "tokens_file":
+        options["tokens_file"] = directory / "tokens.json"
+    assert await check() == 1
+    broker = Broker(settings(directory, **options))
+    await broker.start()
+    try:
+        assert await check() == 0
+    finally:
+        await broker.stop()
+    assert await check() == 1
+
+
 async def test_tokens_of_a_file(directory: Path) -> None:
-    """With a token file there is no token but those in it, and none is told to clients."""
+    """With a token file there is no token but those that are in it at the moment; none is told."""
     path = directory / "tokens.json"
     broker = Broker(settings(directory, tokens_file=path))
     assert broker.token is None
-    token = TokenFile(path).create("acme")
     await broker.start()
+    token = TokenFile(path).create("acme")
     client = AsyncHTTPClient(force_instance=True)
     try:
-        assert not the_file().exists()
+        assert json.loads(the_file().read_text())["token"] is None
         headers = {"Authorization": f"Bearer {token}"}
         answer = await client.fetch(f"{broker.url}/api/v1/sessions", headers=headers)
         assert answer.code == 200

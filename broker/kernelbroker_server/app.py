@@ -146,8 +146,7 @@ class Broker:
         self._workspaces.start()
         for pool in self.pools.values():
             pool.start()
-        if self.token is not None:
-            self._runtime_file = _write_runtime_file(self.url, self.token)
+        self._runtime_file = _write_runtime_file(self.url, self.token)
 
     async def drain(self) -> None:
         """Refuse what is new, with 503, and close sessions, within the drain timeout.
@@ -221,8 +220,8 @@ class Broker:
         }
 
 
-def _write_runtime_file(url: str, token: str) -> Path | None:
-    """Let this user's clients find the broker; the newest one wins."""
+def _write_runtime_file(url: str, token: str | None) -> Path | None:
+    """Let this user's clients, and the health check, find the broker; the newest one wins."""
     path = runtime_file(os.environ, os.getuid())
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
