@@ -245,7 +245,8 @@ async def test_unknown_path(api: Api, path: str) -> None:
 async def test_unknown_method(api: Api, method: str, path: str) -> None:
     """A method that a path does not have is a 405 in JSON, with the methods that it has."""
     answer = await api.ask(method, path)
-    assert (answer.status, answer.json["error"]["code"]) == (405, "method_not_allowed")
+    assert (answer.status, answer.error["code"]) == (405, "method_not_allowed")
+    assert answer.error["request_id"]
     allowed = answer.headers["allow"].split(", ")
     assert allowed
     assert method not in allowed
