@@ -143,7 +143,7 @@ class Upload:
             os.close(self._parent)
             raise
 
-    def write(self, data: bytes) -> None:
+    def write(self, data: bytes | memoryview) -> None:
         view = memoryview(data)
         while view:
             view = view[os.write(self._descriptor, view) :]

@@ -9,16 +9,20 @@ from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 import pytest
+from kernelbroker_server.api import files
 from kernelbroker_server.kernels.client import KernelClient
 from kernelbroker_server.kernels.endpoint import UnixEndpoint
 from kernelbroker_server.kernels.transfer import Exchange
 
+from tests.support import http
 from tests.support.http import Api
 from tests.support.raw import Answer, answering
 from tests.support.waiting import DEADLINE_S
 
 FILES = "/api/v1/sessions/one/files"
 OK = b"HTTP/1.1 200 OK\r\nContent-Type: application/octet-stream\r\n"
+PUT = f"PUT {FILES}/x HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer the-token\r\n".encode()
+LARGE = b"Content-Length: 90000000\r\n"
 GONE = b"HTTP/1.1 204 No Content\r\n\r\n"
 
 Lying = Callable[[Answer], AbstractAsyncContextManager[int]]
@@ -150,7 +154,12 @@ async def test_a_client_that_leaves(api: Api, lying: Lying) -> None:
             await hung_up.wait()
 
 
-async def test_an_upload_whose_client_leaves(api: Api, lying: Lying) -> None:
+@pytest.mark.parametrize(
+    "body",
+    [b"Transfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n", LARGE + b"\r\nhello"],
+    ids=["chunked", "large"],
+)
+async def test_an_upload_whose_client_leaves(api: Api, lying: Lying, body: bytes) -> None:
     """What was not sent whole is not passed on as if it were."""
     seen = asyncio.get_running_loop().create_future()
 
@@ -163,8 +172,7 @@ async def test_an_upload_whose_client_leaves(api: Api, lying: Lying) -> None:
     server = await asyncio.start_unix_server(serve, str(path))
     try:
         _, writer = await asyncio.open_connection("127.0.0.1", api.port)
-        head = f"PUT {FILES}/x HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer the-token\r\n"
-        writer.write(f"{head}Transfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n".encode())
+        writer.write(PUT + body)
         await writer.drain()
         await asyncio.sleep(0)
         writer.transport.abort()
@@ -172,6 +180,70 @@ async def test_an_upload_whose_client_leaves(api: Api, lying: Lying) -> None:
             assert not (await seen).endswith(b"0\r\n\r\n")
     finally:
         server.close()
+
+
+async def test_a_large_upload_that_is_refused(api: Api, lying: Lying) -> None:
+    """Who waits for a word before it sends gets it, and one that still sends hears the refusal."""
+    refusal = b'{"code": "too_large", "message": "it is full"}'
+
+    async def answer(_head: bytes, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 413 Full\r\nContent-Length: %d\r\n\r\n" % len(refusal) + refusal)
+
+    async with lying(answer), asyncio.timeout(DEADLINE_S):
+        reader, writer = await asyncio.open_connection("127.0.0.1", api.port)
+        writer.write(PUT + LARGE + b"Expect: 100-continue\r\n\r\n")
+        assert await reader.readuntil(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
+        exchange = http.Exchange(reader, writer)
+        writer.write(bytes(20 * 2**20))
+        await exchange.head()
+        assert (exchange.status, exchange.headers["connection"]) == (413, "close")
+        assert exchange.headers["x-request-id"]
+        assert json.loads(await exchange.body())["error"]["message"] == "it is full"
+        exchange.hang_up()
+
+
+async def test_a_large_upload_that_never_begins(
+    api: Api, lying: Lying, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A client that leaves after the head is no fault of the broker's, and the sandbox is not asked."""
+    asked = []
+
+    async def answer(head: bytes, _writer: asyncio.StreamWriter) -> None:
+        asked.append(head)
+
+    async with lying(answer):
+        for _ in range(5):
+            _, writer = await asyncio.open_connection("127.0.0.1", api.port)
+            writer.write(PUT + LARGE + b"\r\n")
+            writer.transport.abort()
+        assert (await api.ask("GET", "/api/v1/sessions/one")).status == 200
+    assert asked == []
+    assert [record for record in caplog.records if record.levelname == "ERROR"] == []
+
+
+async def test_a_large_upload_in_silence(
+    api: Api, lying: Lying, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A client that stops sending is told so, and one that ends too early, too."""
+    monkeypatch.setattr(files, "_SILENCE_S", 0.1)
+
+    over = asyncio.Event()
+
+    async def answer(_head: bytes, _writer: asyncio.StreamWriter) -> None:
+        await over.wait()
+
+    async with lying(answer), asyncio.timeout(DEADLINE_S):
+        for ending, words in ((False, "nothing came"), (True, "before it was complete")):
+            reader, writer = await asyncio.open_connection("127.0.0.1", api.port)
+            writer.write(PUT + LARGE + b"\r\nhello")
+            if ending:
+                writer.write_eof()
+            exchange = http.Exchange(reader, writer)
+            await exchange.head()
+            assert exchange.status == 400
+            assert words in json.loads(await exchange.body())["error"]["message"]
+            await exchange.close()
+        over.set()
 
 
 async def test_what_is_asked_wrongly(api: Api, lying: Lying) -> None:

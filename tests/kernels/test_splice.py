@@ -8,7 +8,7 @@ import socket
 from collections.abc import Iterator
 
 import pytest
-from kernelbroker_server.kernels.splice import splice
+from kernelbroker_server.kernels.splice import SourceSilent, splice
 
 from tests.support.waiting import DEADLINE_S
 
@@ -66,9 +66,17 @@ async def test_a_source_that_ends(ends: Ends) -> None:
     assert await ends.take(5) == b"short"
 
 
+async def test_a_source_that_breaks_off(ends: Ends) -> None:
+    """A connection that was reset has ended, as one that was closed."""
+    ends.source.send(b"never read")
+    ends.giver.close()
+    async with asyncio.timeout(DEADLINE_S):
+        assert await splice(ends.source, ends.target, 100, DEADLINE_S) == 0
+
+
 async def test_silence(ends: Ends) -> None:
     """Neither a source that gives nothing nor a target that takes nothing is waited for for ever."""
-    with pytest.raises(TimeoutError):
+    with pytest.raises(SourceSilent):
         await splice(ends.source, ends.target, 1, 0.01)
     feeding = asyncio.create_task(
         asyncio.get_running_loop().sock_sendall(ends.giver, bytes(5_000_000))

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
@@ -121,6 +122,48 @@ async def test_upload(path: Path, length: int | None) -> None:
     finally:
         server.close()
     assert [(await received).count(letter) for letter in (b"a", b"b", b"c")] == [MIB] * 3
+
+
+async def test_a_body_from_another_socket(path: Path) -> None:
+    """It is passed on as far as it goes; what it lacks, and a refusal on the way, are told apart."""
+    received: list[bytes] = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        received.append(await reader.read(2 * MIB))
+        while len(received[-1]) < 2 * MIB and (more := await reader.read(2 * MIB)):
+            received[-1] += more
+        writer.write(b"HTTP/1.1 413 Full\r\nContent-Length: 0\r\n\r\n")
+        writer.close()
+
+    loop = asyncio.get_running_loop()
+    server = await asyncio.start_unix_server(serve, str(path))
+    giver, source = socket.socketpair()
+    for end in (giver, source):
+        end.setblocking(False)
+    framing = {"Content-Length": str(100 * MIB)}
+    try:
+        async with (
+            asyncio.timeout(DEADLINE_S),
+            await Exchange.open(UnixEndpoint(path), "PUT", "/x", framing) as exchange,
+        ):
+            feeding = asyncio.create_task(loop.sock_sendall(giver, b"a" * 100 * MIB))
+            assert await exchange.send(b"begin")
+            assert not await exchange.take_from(source, 100 * MIB - 5, DEADLINE_S)
+            await exchange.answer()
+            assert exchange.status == 413
+            feeding.cancel()
+            await asyncio.wait([feeding])
+        assert received[0].startswith(b"begin")
+        assert set(received[0][5:]) == set(b"a")
+        giver.close()
+        async with await Exchange.open(UnixEndpoint(path), "PUT", "/x", framing) as exchange:
+            with pytest.raises(EOFError):
+                await exchange.take_from(source, 100 * MIB, DEADLINE_S)
+    finally:
+        server.close()
+        giver.close()
+        source.close()
 
 
 async def test_an_answer_before_the_end_of_the_request(path: Path) -> None:

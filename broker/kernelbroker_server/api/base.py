@@ -7,7 +7,7 @@ import http
 import logging
 import re
 import secrets
-from collections.abc import Mapping
+from collections.abc import Awaitable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -103,10 +103,11 @@ class Authenticated(RequestHandler):
         # Not in `prepare`, which an unknown method does not reach.
         self.request_id = given if _REQUEST_ID.fullmatch(given) else secrets.token_hex(8)
 
-    def prepare(self) -> None:
+    def prepare(self) -> Awaitable[None] | None:
         self.set_header("X-Request-ID", self.request_id)
         bind(request_id=self.request_id)
         self.authenticate()
+        return None
 
     def authenticate(self) -> None:
         tenant = self.service.keyring.tenant_of(self.bearer())

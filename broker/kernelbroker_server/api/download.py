@@ -10,8 +10,7 @@ import logging
 from contextlib import aclosing
 from typing import Any
 
-from tornado.ioloop import IOLoop
-from tornado.iostream import IOStream, SSLIOStream
+from tornado.iostream import IOStream, SSLIOStream, StreamClosedError
 
 from ..kernels.transfer import Exchange
 from .disconnect import Disconnectable
@@ -20,7 +19,7 @@ logger = logging.getLogger(__name__)
 
 _SILENCE_S = 60.0
 """How long a client may take nothing."""
-_SPLICED_BYTES = 1024 * 1024
+SPLICED_BYTES = 1024 * 1024
 """From this size on the bytes pass by us; the client's connection ends with them."""
 
 
@@ -45,8 +44,7 @@ class Downloading(Disconnectable):
             self.set_header("Content-Length", str(size))
         if self.request.method == "HEAD":
             return
-        connection: Any = self.request.connection
-        if size is None or size < _SPLICED_BYTES or isinstance(connection.stream, SSLIOStream):
+        if size is None or size < SPLICED_BYTES or is_encrypted(self.request.connection):
             await self._pass_on(body)
         else:
             await self._splice(body)
@@ -68,14 +66,19 @@ class Downloading(Disconnectable):
         self.set_header("Connection", "close")
         async with asyncio.timeout(_SILENCE_S):
             await self.flush()
+        connection: Any = self.request.connection
+        if connection.stream.closed():
+            raise StreamClosedError
         stream: IOStream = self.detach()
         self._auto_finish = False  # the connection is ours now
-        client = stream.socket.dup()
-        # Tornado would close it when its client goes away, and another one could have its number then.
-        IOLoop.current().remove_handler(stream.fileno())
-        try:
-            await body.pass_to(client, _SILENCE_S)
-        finally:
-            client.close()
-            stream.close()
-            self.on_finish()
+        with stream.socket.dup() as client:
+            stream.close()  # else it would read, too
+            try:
+                await body.pass_to(client, _SILENCE_S)
+            finally:
+                self.on_finish()
+
+
+def is_encrypted(connection: Any) -> bool:
+    """Whether the bytes of Tornado's connection are to be encrypted, and so must pass through us."""
+    return isinstance(connection.stream, SSLIOStream)

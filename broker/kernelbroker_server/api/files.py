@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import mimetypes
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Awaitable
 from pathlib import PurePosixPath
 from typing import Any, Literal
 
@@ -17,10 +17,13 @@ from kernelbroker.protocol.errors import BadRequest, RequestError, TooLarge
 from kernelbroker.protocol.messages import ErrorBody, FileList
 from tornado.web import stream_request_body
 
+from ..kernels.splice import SourceSilent
 from ..sessions import files
+from ..sessions.session import Session
 from .base import ApiHandler, Authenticated
 from .contract import Content, operation
-from .download import Downloading
+from .download import SPLICED_BYTES, Downloading, is_encrypted
+from .taken import take
 
 logger = logging.getLogger(__name__)
 
@@ -107,10 +110,10 @@ class OneFile(_Paths, Downloading):
 
     # Upload: the body comes chunk by chunk, and is handed to a task that sends it on.
 
-    def prepare(self) -> None:
+    def prepare(self) -> Awaitable[None] | None:
         super().prepare()
         if self.request.method != "PUT":
-            return
+            return None
         session_id, path = self.path_kwargs["session_id"], self.path_kwargs["path"]
         session = self.registry.get(session_id)
         length, limit = self._length(), session.limits.max_file_bytes
@@ -118,11 +121,28 @@ class OneFile(_Paths, Downloading):
         connection.set_max_body_size(_NO_LIMIT)
         if length is not None and length > limit:
             raise _too_large(limit)
+        if length is not None and length >= SPLICED_BYTES and not is_encrypted(connection):
+            return self._splice_in(session, path, length)
         self._chunks: asyncio.Queue[bytes] = asyncio.Queue(_CHUNKS_AHEAD)
         self._has_room = asyncio.Event()
         work = files.write(session, path, self._incoming(limit), length)
         self._upload = asyncio.create_task(work, name=f"upload {self.request_id}")
         self._upload.add_done_callback(self._on_uploaded)
+        return None
+
+    async def _splice_in(self, session: Session, path: str, length: int) -> None:
+        """A large body passes by us, and the request ends with it: `put` is not reached."""
+        async with take(self, length, _SILENCE_S) as taken:
+            try:
+                await files.write_from(session, path, taken.socket, taken.begin, length, _SILENCE_S)
+                self.set_status(204)
+                self.finish()
+            except Exception as error:
+                if isinstance(error, SourceSilent):
+                    error = _silent()
+                elif isinstance(error, EOFError):
+                    error = BadRequest("the body ended before it was complete; upload it again")
+                self._tell(error)
 
     async def data_received(self, chunk: bytes) -> None:
         if self._upload is not None:
@@ -160,7 +180,7 @@ class OneFile(_Paths, Downloading):
                     chunk = await self._chunks.get()
                     self._has_room.set()
             except TimeoutError:
-                raise BadRequest(f"nothing came for {_SILENCE_S:g} s; upload it again") from None
+                raise _silent() from None
             if not chunk:
                 return
             size += len(chunk)
@@ -173,8 +193,11 @@ class OneFile(_Paths, Downloading):
         self._has_room.set()
         error = None if upload.cancelled() else upload.exception()
         if error is not None and not (self._is_complete or self.gone or self._finished):
-            self.log_exception(type(error), error, error.__traceback__)
-            self.send_error(500, exc_info=(type(error), error, error.__traceback__))
+            self._tell(error)
+
+    def _tell(self, error: BaseException) -> None:
+        self.log_exception(type(error), error, error.__traceback__)
+        self.send_error(500, exc_info=(type(error), error, error.__traceback__))
 
     def _length(self) -> int | None:
         value = self.request.headers.get("Content-Length")
@@ -208,6 +231,10 @@ class OneFile(_Paths, Downloading):
             case _:
                 raise BadRequest("op is mkdir or move")
         self.set_status(204)
+
+
+def _silent() -> BadRequest:
+    return BadRequest(f"nothing came for {_SILENCE_S:g} s; upload it again")
 
 
 def _too_large(limit: int) -> TooLarge:

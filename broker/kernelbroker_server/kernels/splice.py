@@ -11,21 +11,31 @@ _PIPE_BYTES = 1024 * 1024
 """An ordinary user may ask for as much (pipe(7), pipe-max-size)."""
 
 
+class SourceSilent(Exception):
+    """The source gave nothing for too long."""
+
+
 async def splice(source: socket.socket, target: socket.socket, size: int, silence: float) -> int:
     """Move `size` bytes between two sockets that do not block; returns how many came before the end.
 
-    Nobody else may wait for either of them meanwhile.
+    A source that broke off has ended. Nobody else may wait for either of them meanwhile.
 
     Raises:
-        TimeoutError: for `silence` seconds one side gave nothing, or the other took nothing.
-        OSError: one of them failed.
+        SourceSilent: for `silence` seconds the source gave nothing.
+        TimeoutError: for as long the target took nothing.
+        OSError: the target failed.
     """
     reader, writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         room = fcntl.fcntl(writer, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
         left = size
         while left:
-            moved = await _move(source.fileno(), writer, min(left, room), source, silence)
+            try:
+                moved = await _move(source.fileno(), writer, min(left, room), source, silence)
+            except TimeoutError:
+                raise SourceSilent from None
+            except ConnectionError:
+                moved = 0
             if not moved:
                 break
             left -= moved

@@ -19,10 +19,12 @@ from typing import Any, Self
 import h11
 
 from .endpoint import Endpoint, TcpEndpoint, UnixEndpoint
-from .splice import splice
+from .splice import SourceSilent, splice
 
 CHUNK_BYTES = 512 * 1024
 """Read at once; of what the gateway sends, a unix socket holds half as much."""
+_SPLICED_BYTES = 1024 * 1024
+"""How much of a body the sandbox's socket may hold that comes from another socket."""
 _HEAD_BYTES = 64 * 1024
 _HEAD_TIMEOUT_S = 120.0
 """How long the gateway may take to do what it was asked, and answer."""
@@ -103,6 +105,27 @@ class Exchange:
                 self._is_deaf = True
         return not self._is_deaf
 
+    async def take_from(self, source: socket.socket, size: int, silence: float) -> bool:
+        """The same, with the next `size` bytes of a socket that does not block, without holding them.
+
+        Raises:
+            EOFError: the source ended before.
+            SourceSilent: it gave nothing for `silence` seconds.
+            TransferFailed
+        """
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SPLICED_BYTES)
+        with _failures("take the data"):
+            # Nothing but its length is looked at: h11 has to know how much is still to come.
+            self._http.send_with_data_passthrough(h11.Data(data=range(size)))  # type: ignore[arg-type]
+            try:
+                moved = await splice(source, self._socket, size, silence)
+            except ConnectionError:
+                self._is_deaf = True
+                return False
+        if moved < size:
+            raise EOFError
+        return True
+
     async def answer(self) -> None:
         """End the request, and wait for the head of its answer. Raises TransferFailed."""
         with _failures("answer"):
@@ -151,8 +174,7 @@ class Exchange:
         """Send the answer's body, whose length was announced, to a socket, without holding it.
 
         Raises:
-            TransferFailed: it ends before its end, or its receiver is gone.
-            TimeoutError: the receiver took nothing for `silence` seconds.
+            TransferFailed: it ends before its end, is silent, or its receiver is gone or silent.
         """
         left = int(self.headers["content-length"])
         data, _ = self._http.trailing_data
@@ -160,7 +182,10 @@ class Exchange:
             async with asyncio.timeout(silence):
                 await asyncio.get_running_loop().sock_sendall(target, data[:left])
             left -= len(data[:left])
-            left -= await splice(self._socket, target, left, silence)
+            try:
+                left -= await splice(self._socket, target, left, silence)
+            except SourceSilent:
+                raise TransferFailed("the sandbox did not send the data in time") from None
         if left:
             raise TransferFailed(f"the sandbox sent {left:,} bytes too few")
 

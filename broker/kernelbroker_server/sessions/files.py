@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+import socket
 from collections.abc import AsyncIterable, AsyncIterator
 from dataclasses import dataclass
 from urllib.parse import quote
@@ -98,6 +99,23 @@ async def write(
                 await upload.grow(len(chunk))
             if not await exchange.send(chunk):
                 break
+        await _answer(exchange, 204)
+
+
+async def write_from(
+    session: Session, path: str, source: socket.socket, begin: bytes, length: int, silence: float
+) -> None:
+    """The same with `begin` and what follows it on a socket, without holding it.
+
+    Raises: as `write`, and what `Exchange.take_from` raises.
+    """
+    framing = {"Content-Length": str(length)}
+    async with (
+        session.upload(length),
+        _asked(session, "PUT", FILES_PATH, path, framing, changes=True) as exchange,
+    ):
+        if await exchange.send(begin):
+            await exchange.take_from(source, length - len(begin), silence)
         await _answer(exchange, 204)
 
 
