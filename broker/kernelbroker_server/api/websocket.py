@@ -206,12 +206,9 @@ class SessionSocket(Authenticated, WebSocketHandler):
 
     def _to_wait_for(self, operation: Interrupt | Stdin | Resume) -> asyncio.Task[None] | None:
         """What accepts the execution that is meant, if that was sent before and is not accepted yet."""
-        if operation.execution_id is None:
-            return None
-        for task, execute in reversed(self._accepting.items()):
-            if execute.execution_id == operation.execution_id:
-                return task
-        return None
+        meant, sent = operation.execution_id, reversed(self._accepting.items())
+        found = (task for task, each in sent if each.execution_id == meant)
+        return None if meant is None else next(found, None)
 
     async def _perform_after(
         self, task: asyncio.Task[None], session: Session, operation: Operation
