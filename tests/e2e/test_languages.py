@@ -91,6 +91,24 @@ async def test_shell_has_no_variables(session: kernelbroker.Session) -> None:
     assert result.truncated.report == "no variable named 'y'"
 
 
+@pytest.mark.parametrize(
+    ("language", "code"),
+    [
+        ("javascript", "console.log(1)"),
+        (
+            "shell",
+            """python3 -c 'import os; print(len({"FORCE_COLOR", "CLICOLOR_FORCE"} & {*os.environ}) + 1)'""",
+        ),
+    ],
+)
+async def test_no_colours(session: kernelbroker.Session, language: str, code: str) -> None:
+    """What programs print is for a reader that is no terminal; who wants colours sets the variables."""
+    result = await session.run(code, language=language)  # type: ignore[arg-type]
+    assert result.stdout == "1\n"
+    result = await session.run("console.log(1)", language="javascript", env={"FORCE_COLOR": "1"})
+    assert result.stdout == "\x1b[33m1\x1b[39m\n"
+
+
 async def test_javascript(session: kernelbroker.Session) -> None:
     """Variables last from cell to cell, `await` stands at the top, the last value is shown."""
     await javascript(session, "const a = 20; let b; function twice(x) { return 2 * x }")

@@ -73,15 +73,17 @@ async def test_stopped(broker: BrokerProcess, number: int) -> None:
 
 @pytest.mark.parametrize("broker", [{"DRAIN_TIMEOUT": "60"}], indirect=True, ids=["patient"])
 async def test_drained(broker: BrokerProcess) -> None:
-    """Told to end, a broker lets what runs end, refuses what is new and says when to come again."""
+    """Told to end, a broker lets what runs end, closes what is idle, and says when to come again."""
     async with kernelbroker.connect(broker.url, broker.token) as client:
-        session = await client.session().open()
+        session, idle = await client.session().open(), await client.session().open()
         code = "import os, time\nprint('running')\nwhile not os.path.exists('go'): time.sleep(0.1)"
         stream = session.stream(code, timeout=60)
         while not isinstance(event := await anext(stream), events.Stdout):
             pass
         os.kill(broker.pid, signal.SIGTERM)
         await until(lambda: "stopping" in broker.log.read_text())
+        with pytest.raises(kernelbroker.SessionGone, match="shutting down"):
+            await idle.run("1")
         for refused in (session.run("1"), client.run("1")):
             with pytest.raises(kernelbroker.Unavailable, match="shutting down") as told:
                 await refused

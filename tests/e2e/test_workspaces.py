@@ -6,7 +6,7 @@ import asyncio
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from signal import SIGKILL, SIGTERM
 
 import kernelbroker
@@ -119,6 +119,26 @@ async def test_too_much(client: kernelbroker.Broker) -> None:
         assert (result.success, result.stderr) == (True, "")
         result = await session.run("open('/data/large', 'wb').write(bytes(101 << 20))")
         assert "File too large" in str(result.error)
+
+
+async def test_uploads(client: kernelbroker.Broker, broker: BrokerProcess) -> None:
+    """An upload that does not fit is refused before or while it comes, and leaves nothing."""
+
+    async def endless() -> AsyncIterator[bytes]:
+        while True:
+            yield bytes(1 << 20)
+
+    async with client.session(workspace_retention=0) as session:
+        await session.files.write("half", bytes(60 << 20))
+        for data in (bytes(60 << 20), endless()):
+            with pytest.raises(
+                kernelbroker.TooLarge, match=r"limit is 100 MiB: .* does not fit; delete"
+            ):
+                await session.files.write("other", data)
+        assert [file.path for file in await session.files.list()] == ["half"]
+        result = await session.run("import os; os.unlink('half')")
+        assert result.success
+        await session.files.write("other", bytes(60 << 20))
 
 
 async def test_who_writes_on(client: kernelbroker.Broker) -> None:

@@ -172,6 +172,7 @@ class PoolState:
             now=now,
         )
         self._held_until = -math.inf
+        self._draining = False
         self._closed = False
 
     # What clients of the pool ask.
@@ -204,6 +205,10 @@ class PoolState:
         """The lease has ended."""
         self._expect(sandbox_id, SandboxState.LEASED)
         return [self._remove(sandbox_id), *self._settle()]
+
+    def drain(self) -> None:
+        """From now on launch for those alone who wait."""
+        self._draining = True
 
     def close(self) -> list[Action]:
         """No more launches; free sandboxes are removed. Leased ones are, as they are released."""
@@ -284,7 +289,7 @@ class PoolState:
     @property
     def spare(self) -> int:
         """Sandboxes that are kept free at present, as far as there is room."""
-        return self._spare.size
+        return 0 if self._draining else self._spare.size
 
     @property
     def back_off(self) -> float:
@@ -311,7 +316,8 @@ class PoolState:
         assert len(self._waiting) <= limits.max_waiters + 1
         assert not (self._idle and self.waiters), "a sandbox is idle while somebody waits"
         assert not (self._closed and self.count(*_WARM)), "a closed pool keeps sandboxes"
-        assert limits.min_size <= self.spare <= max(limits.min_size, limits.max_size), self.spare
+        least = 0 if self._draining else limits.min_size
+        assert least <= self.spare <= max(limits.min_size, limits.max_size), self.spare
         for entry in self._entries.values():
             assert entry.history[-1] == entry.state.value
             known = not math.isnan(entry.warm_at) and not math.isnan(entry.checked_at)
@@ -348,7 +354,7 @@ class PoolState:
 
     def _expired(self) -> str | None:
         """The oldest idle sandbox, if it is too old: they are replaced one after another."""
-        if not self._idle or not self.limits.container_ttl:
+        if not self._idle or not self.limits.container_ttl or self._draining:
             return None
         oldest = min(self._idle, key=lambda name: self._entries[name].warm_at)
         age = self._now - self._entries[oldest].warm_at
