@@ -32,7 +32,8 @@ from websockets.asyncio.client import connect
 
 from tests.support.backend import fake_backend
 from tests.support.http import Socket
-from tests.support.world import deaf
+from tests.support.waiting import until
+from tests.support.world import Breakpoint, deaf
 
 
 @pytest.fixture
@@ -153,7 +154,12 @@ async def test_exposed_on_purpose(directory: Path) -> None:
     """Who accepts the danger in so many words may listen elsewhere."""
     broker = Broker(settings(directory, host="0.0.0.0", unsafe_expose_without_isolation=True))
     await broker.start()
-    await broker.stop()
+    try:
+        port = int(broker.url.rpartition(":")[2])
+        _, writer = await asyncio.open_connection("127.0.0.2", port)  # more than the default one
+        writer.close()
+    finally:
+        await broker.stop()
 
 
 async def test_isolation_that_is_required(directory: Path) -> None:
@@ -207,6 +213,48 @@ async def test_clients_at_the_end(directory: Path, monkeypatch: pytest.MonkeyPat
             ).error == "SessionClosed: the broker is shutting down"
             assert (await client.get()) == Closed(reason="the broker is shutting down")
         assert [(await client.closed())[0] for client in clients] == [1001] * 3
+        assert backend.live == {}
+
+
+async def test_clients_while_it_drains(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who has an idle session hears at once that the broker goes; a cell ends, then its client hears."""
+    async with fake_backend() as backend, contextlib.AsyncExitStack() as stack:
+        hold = Breakpoint()
+        backend.scripts["hold"] = hold
+        monkeypatch.setattr(parts, "backend", lambda *_: backend)
+        pool = {"min_size": 2, "max_size": 4}
+        broker = Broker(settings(directory, token="the-token", pool=pool))
+        await broker.start()
+        url = broker.url.replace("http", "ws") + "/api/v1/ws"
+        headers = {"Authorization": "Bearer the-token"}
+        idle, busy = [
+            Socket(
+                await stack.enter_async_context(
+                    connect(url, additional_headers=headers, proxy=None)
+                )
+            )
+            for _ in range(2)
+        ]
+        await idle.open(session_id="idle")
+        await busy.open(session_id="busy")
+        await busy.send("execute", code="hold", execution_id="e")
+        await hold.reached()
+        await until(lambda: broker.pools["default"].status().idle_containers == 2)
+        draining = asyncio.create_task(broker.drain())
+        assert (await idle.get()) == Closed(reason="the broker is shutting down")
+        assert (await idle.closed())[0] == 1001
+        with pytest.raises(HTTPClientError) as refused:
+            await AsyncHTTPClient().fetch(
+                f"{broker.url}/api/v1/sessions/idle", headers=headers, raise_error=True
+            )
+        assert refused.value.code == 410
+        hold.go_on.set()
+        assert (await busy.until(Result)).success
+        assert (await busy.get()) == Closed(reason="the broker is shutting down")
+        async with asyncio.timeout(5):
+            await draining
+            assert backend.launched == 4  # none in the place of those that were in use
+            await broker.stop()
         assert backend.live == {}
 
 
@@ -280,16 +328,43 @@ async def test_tls_that_cannot_be(directory: Path) -> None:
         settings(directory, tls={"key": directory / "none.pem"})
 
 
+@pytest.mark.parametrize("how", ["plain", "tls", "tokens_file"])
+async def test_health_check(directory: Path, how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The images' health check finds the broker, whatever it speaks and whoever may use it."""
+
+    async def check() -> int:
+        command = [sys.executable, "-I", "-m", "kernelbroker_server.health"]
+        process = await asyncio.create_subprocess_exec(*command, stderr=asyncio.subprocess.PIPE)
+        _, complaint = await process.communicate()
+        assert bool(complaint) == bool(process.returncode)
+        return process.returncode or 0
+
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
+    options: dict[str, Any] = {}
+    if how == "tls":
+        options["tls"] = dict(zip(("certificate", "key"), make_certificate(directory), strict=True))
+    elif how == "tokens_file":
+        options["tokens_file"] = directory / "tokens.json"
+    assert await check() == 1
+    broker = Broker(settings(directory, **options))
+    await broker.start()
+    try:
+        assert await check() == 0
+    finally:
+        await broker.stop()
+    assert await check() == 1
+
+
 async def test_tokens_of_a_file(directory: Path) -> None:
-    """With a token file there is no token but those in it, and none is told to clients."""
+    """With a token file there is no token but those that are in it at the moment; none is told."""
     path = directory / "tokens.json"
     broker = Broker(settings(directory, tokens_file=path))
     assert broker.token is None
-    token = TokenFile(path).create("acme")
     await broker.start()
+    token = TokenFile(path).create("acme")
     client = AsyncHTTPClient(force_instance=True)
     try:
-        assert not the_file().exists()
+        assert json.loads(the_file().read_text())["token"] is None
         headers = {"Authorization": f"Bearer {token}"}
         answer = await client.fetch(f"{broker.url}/api/v1/sessions", headers=headers)
         assert answer.code == 200

@@ -56,12 +56,14 @@ def test_rotation(tmp_path: Path, after: str) -> None:
     audit.close()
 
 
-def test_no_file(tmp_path: Path) -> None:
+def test_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without a file nothing is written."""
+    monkeypatch.chdir(tmp_path)
     audit = Audit(None)
     audit.open()
     audit.record("one")
     audit.close()
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_file_that_cannot_be_written(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

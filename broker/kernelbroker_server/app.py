@@ -43,6 +43,7 @@ _READ_BYTES = 256 * 1024
 """Read from a connection at once, so that uploads are fast; Tornado's own 64 KiB are not."""
 _LAST_WORDS_S = 1.0
 """How long clients may take to read why their sessions ended."""
+_STOPPING = "the broker is shutting down"
 
 
 class Broker:
@@ -145,14 +146,18 @@ class Broker:
         self._workspaces.start()
         for pool in self.pools.values():
             pool.start()
-        if self.token is not None:
-            self._runtime_file = _write_runtime_file(self.url, self.token)
+        self._runtime_file = _write_runtime_file(self.url, self.token)
 
     async def drain(self) -> None:
-        """Refuse what is new, with 503, and let what runs end, within the drain timeout."""
+        """Refuse what is new, with 503, and close sessions, within the drain timeout.
+
+        Idle ones are closed at once, others when what runs in them has ended.
+        """
+        for pool in self.pools.values():
+            pool.drain()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self.settings.drain_timeout):
-                await self.registries.drain()
+                await self.registries.drain(_STOPPING)
 
     async def stop(self) -> None:
         """End everything, within the shutdown timeout; calling it twice does no harm."""
@@ -164,12 +169,12 @@ class Broker:
             self._server.stop()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout):
-                await self.registries.stop("the broker is shutting down")
+                await self.registries.stop(_STOPPING)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_LAST_WORDS_S):
                 await asyncio.gather(*(ws.last_words() for ws in self._service.websockets))
         for websocket in list(self._service.websockets):  # HTTPServer does not close them
-            websocket.close(1001, "the broker is shutting down")
+            websocket.close(1001, _STOPPING)
         await asyncio.gather(*(pool.stop(timeout) for pool in self.pools.values()))
         await self.backend.stop()
         if self._traces is not None:
@@ -215,8 +220,8 @@ class Broker:
         }
 
 
-def _write_runtime_file(url: str, token: str) -> Path | None:
-    """Let this user's clients find the broker; the newest one wins."""
+def _write_runtime_file(url: str, token: str | None) -> Path | None:
+    """Let this user's clients, and the health check, find the broker; the newest one wins."""
     path = runtime_file(os.environ, os.getuid())
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -175,8 +175,8 @@ class PackageSettings(_Section):
     """What sessions install packages from, besides what is in the image."""
 
     index_url: str | None = None
-    """A package index in the place of PyPI. It is reached as the template's network allows, and seen by
-    user code, with whatever password it holds."""
+    """A package index in the place of PyPI. It is reached as the template's network allows
+    (docs/network.md), and seen by user code, with whatever password it holds."""
     wheels: Path | None = None
     """A directory of wheels, seen read-only by every sandbox at /opt/wheels; needs no network."""
 

@@ -8,17 +8,20 @@ nothing is copied, and its size is known beforehand. CSV and JSON are made piece
 from __future__ import annotations
 
 import itertools
+import json
 import os
 import re
 import socket
-from collections.abc import Iterator, Mapping
+import sys
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Self
 
 from . import frames
 from .export_server import socket_path
-from .objects import type_name
+from .objects import is_a, type_name
 from .refusals import Refused
 from .texts import safe_text
+from .values import Converter, Limits
 
 FETCH_S = 30.0
 """How long the broker may take to fetch what it was told is ready."""
@@ -28,6 +31,9 @@ SEND_BUFFER_BYTES = 1024**2
 PIECE_ROWS = 20_000
 _TICKET = re.compile(r"[0-9a-f]{32}")
 _ERROR_CHARS = 500
+_BYTES = (bytes, bytearray, memoryview)
+_NESTED = (dict, list, tuple, set, frozenset)
+_UNCUT = Limits(depth=100, items=sys.maxsize, text=sys.maxsize, total=sys.maxsize)
 
 
 class Export:
@@ -194,6 +200,7 @@ class _Pieces(_Body):
 class _Csv(_Pieces):
     def pieces(self, tables: Iterator[Any]) -> Iterator[str]:
         for number, table in enumerate(tables):
+            _spell(table, nested=lambda value: json.dumps(value, ensure_ascii=False))
             yield table.to_csv(index=False, header=number == 0, lineterminator="\n")
 
 
@@ -203,6 +210,7 @@ class _Json(_Pieces):
     def pieces(self, tables: Iterator[Any]) -> Iterator[str]:
         begin = "["
         for table in tables:
+            _spell(table, nested=lambda value: value)
             text = table.to_json(
                 orient="records", date_format="iso", date_unit="us", default_handler=str
             )
@@ -210,6 +218,29 @@ class _Json(_Pieces):
                 yield begin + inside
                 begin = ","
         yield "[]" if begin == "[" else "]"
+
+
+def _spell(table: Any, nested: Callable[[Any], Any]) -> None:
+    """Put base64 in the place of bytes, and what `nested` makes of their JSON in that of nested values.
+
+    pandas itself would write Python's notation for both, or numpy's, which leaves out what is long.
+    """
+    import pandas
+
+    converter = Converter(_UNCUT, exact=True)
+
+    def spelled(value: Any) -> Any:
+        if issubclass(type(value), _BYTES):
+            return converter.convert(value)
+        is_nested = issubclass(type(value), _NESTED) or is_a(value, "numpy", "ndarray")
+        return nested(converter.convert(value)) if is_nested else value
+
+    for place, dtype in enumerate(table.dtypes):
+        if dtype.kind == "O" and is_a(dtype, "numpy", "dtype"):
+            column = table.iloc[:, place]
+            if pandas.api.types.infer_dtype(column, skipna=True).startswith(("bytes", "mixed")):
+                items = [spelled(value) for value in column]
+                table.isetitem(place, pandas.Series(items, index=column.index, dtype=object))
 
 
 _BODIES: dict[str, type[Any]] = {

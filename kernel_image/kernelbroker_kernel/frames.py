@@ -36,17 +36,14 @@ def arrow(value: object) -> Any:
     if is_a(value, "pandas", "DataFrame"):
         return _of_pandas(value)
     if is_a(value, "polars", "DataFrame"):
-        import polars
-
-        known = library_class("polars", "DataFrame")
-        return known.to_arrow(value, compat_level=polars.CompatLevel.oldest())  # type: ignore[union-attr]
+        return _of_polars(value)
     import pyarrow
 
     if is_a(value, "pyarrow", "Table"):
         return value
     if is_a(value, "pyarrow", "RecordBatch"):
         return pyarrow.Table.from_batches([value])
-    if hasattr(type(value), "__arrow_c_stream__") and not is_a(value, "pandas", "Series"):
+    if hasattr(type(value), "__arrow_c_stream__") and not _is_series(value):
         reader = pyarrow.RecordBatchReader.from_stream(value)
         if is_a(reader, "pyarrow", "RecordBatchReader"):
             return reader
@@ -81,8 +78,12 @@ def pieces(value: object, rows: int) -> Iterator[Any]:
         yield _flat(source.schema.empty_table().to_pandas(ignore_metadata=True), True)
 
 
+def _is_series(value: object) -> bool:
+    return is_a(value, "pandas", "Series") or is_a(value, "polars", "Series")
+
+
 def _hint(value: object) -> str:
-    if is_a(value, "pandas", "Series"):
+    if _is_series(value):
         return "; make one of it with .to_frame()"
     if is_a(value, "polars", "LazyFrame"):
         return "; make one of it with .collect()"
@@ -121,6 +122,42 @@ def _flat(frame: Any, without_index: bool) -> Any:
         frame = frame.copy(deep=False)
     frame.columns = unique(safe_text(label, LABEL_CHARS) for label in labels)
     return frame
+
+
+def _of_polars(frame: Any) -> Any:
+    import polars
+    import pyarrow
+
+    known: Any = library_class("polars", "DataFrame")  # a derived class may have its own ways
+    columns = known.get_columns(frame)
+    for column in columns:
+        if column.dtype == polars.Object:  # Arrow would get their addresses
+            raise Refused(
+                "conflict",
+                f"column {safe_text(column.name, LABEL_CHARS)} holds Python objects, which Arrow cannot "
+                "carry; convert or drop it first",
+            )
+    try:
+        return known.to_arrow(frame, compat_level=polars.CompatLevel.oldest())
+    except pyarrow.ArrowException as error:
+        unfit = next((column for column in columns if not _fits(column)), None)
+        if unfit is None:
+            raise
+        raise Refused(
+            "conflict",
+            f"Arrow has no type for column {safe_text(unfit.name, LABEL_CHARS)}, "
+            f"{safe_text(unfit.dtype, LABEL_CHARS)}; convert it first, with .cast",
+        ) from error
+
+
+def _fits(column: Any) -> bool:
+    import pyarrow
+
+    try:
+        column.head(0).to_arrow()
+    except pyarrow.ArrowException:
+        return False
+    return True
 
 
 def _of_pandas(frame: Any) -> Any:

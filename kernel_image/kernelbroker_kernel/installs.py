@@ -1,7 +1,8 @@
 """Packages that a session installs, in a directory of its workspace, which outlives its kernel.
 
 The directory stands last on the kernel's path, so that nothing in it takes the place of what the image
-has. pip knows what the image has, and is held to those versions.
+has. pip knows what the image has, and is held to those versions. It installs beside the directory, and what
+it has done is put in place when it is whole: an installation that ends early leaves nothing.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -27,6 +29,13 @@ from .shell import end
 
 _RUNNER = Path(__file__).with_name("pip_runner.py")
 _LINE_CHARS = 1000
+_RETRIES = "2"
+"""What a proxy refuses stays refused: pip's own five would take ten seconds to say so."""
+_ERROR = re.compile("(?:ERROR: |error: |× )(.+)")
+"""How pip begins what is wrong. Later versions give some errors a name first, then words."""
+_BROKEN = re.compile(r"after connection broken by '(.*)': /")
+_REFUSED = re.compile(r"kernelbroker: [^'\"]+")
+"""The broker's proxy, within what pip says of it."""
 
 
 def run() -> None:
@@ -43,35 +52,69 @@ def run() -> None:
 
 
 def _install(asked: dict[str, Any]) -> None:
-    Path(PREFIX).mkdir(exist_ok=True)
+    prefix = Path(PREFIX)
+    prefix.mkdir(exist_ok=True)
+    for left in prefix.glob("tmp-*"):  # by a kernel that died meanwhile
+        shutil.rmtree(left, ignore_errors=True)
+    # A wheel can bring it, and pip would take it for its own settings.
+    (prefix / "pip.conf").unlink(missing_ok=True)
     # Not /tmp, which is memory, and small.
     scratch = tempfile.mkdtemp(prefix="tmp-", dir=PREFIX)
     try:
+        made = Path(scratch, "made")
+        made.mkdir()
         constraints = Path(scratch, "constraints.txt")
         constraints.write_text("".join(f"{pin}\n" for pin in _pins()))
-        argv = [sys.executable, "-I", str(_RUNNER), *_arguments(asked, constraints)]
+        argv = [sys.executable, "-I", str(_RUNNER), *_arguments(asked, made, constraints)]
         process = subprocess.Popen(
             argv,
             stdin=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
             text=True,
             errors="replace",
-            env={**os.environ, "TMPDIR": scratch},
+            # --no-color would leave what is bold.
+            env={**os.environ, "TMPDIR": scratch, "TERM": "dumb"},
             process_group=0,
         )
         try:
-            error = _last_error(process)
+            error = _error(process)
             status = process.wait()
         except BaseException:
             end(process)
             raise
+        if status:
+            raise ForeignError("InstallFailed", error or f"pip exited with status {status}")
+        try:
+            _put_in_place(made, prefix)
+        except OSError as failed:
+            raise ForeignError("InstallFailed", str(failed)) from None
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
-    if status:
-        raise ForeignError("InstallFailed", error or f"pip exited with status {status}")
 
 
-def _arguments(asked: dict[str, Any], constraints: Path) -> list[str]:
+def _put_in_place(made: Path, prefix: Path) -> None:
+    """Move all of it, also where an interrupt comes meanwhile, which is then raised. Raises OSError."""
+    interrupted = False
+    while True:
+        try:
+            _merge(made, prefix)
+            break
+        except KeyboardInterrupt:
+            interrupted = True
+    if interrupted:
+        raise KeyboardInterrupt
+
+
+def _merge(source: Path, target: Path) -> None:
+    for entry in source.iterdir():
+        there = target / entry.name
+        if entry.is_dir() and not entry.is_symlink() and there.is_dir():
+            _merge(entry, there)
+        else:
+            entry.replace(there)
+
+
+def _arguments(asked: dict[str, Any], made: Path, constraints: Path) -> list[str]:
     argv = [
         PREFIX,
         SITE,
@@ -81,8 +124,11 @@ def _arguments(asked: dict[str, Any], constraints: Path) -> list[str]:
         "--disable-pip-version-check",
         "--no-cache-dir",
     ]
-    argv += ["install", "--prefix", PREFIX, "--constraint", str(constraints)]
+    argv += ["install", "--prefix", str(made), "--constraint", str(constraints)]
     argv += ["--only-binary", ":all:", "--progress-bar", "off", "--no-warn-script-location"]
+    argv += ["--retries", _RETRIES]
+    if certificates := os.environ.get("PIP_CERT"):  # which --isolated would ignore
+        argv += ["--cert", certificates]
     if not asked.get("index"):
         argv.append("--no-index")
     elif asked.get("index_url"):
@@ -103,14 +149,17 @@ def _pins() -> list[str]:
     return sorted(found.values())
 
 
-def _last_error(process: subprocess.Popen[str]) -> str:
-    """Pass on what pip says is wrong; returns the last line that is an error."""
+def _error(process: subprocess.Popen[str]) -> str:
+    """Pass on what pip says is wrong; returns its last error, and what the network had to do with it."""
     assert process.stderr is not None
-    last = ""
+    last = broken = ""
     with process.stderr:
         for line in process.stderr:
             with contextlib.suppress(ValueError):  # the user has closed it
                 sys.stderr.write(line)
-            if line.startswith("ERROR: "):
-                last = line.removeprefix("ERROR: ").strip()[:_LINE_CHARS]
-    return last
+            if error := _ERROR.match(line):
+                last = error[1].strip()[:_LINE_CHARS]
+            elif found := _BROKEN.search(line):
+                refused = _REFUSED.search(found[1])
+                broken = (refused or found)[0 if refused else 1][:_LINE_CHARS]
+    return f"{last}; {broken}" if last and broken not in last else last

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import os
 import signal
 import sys
 from typing import Any
@@ -105,6 +106,10 @@ class Kernel(IPythonKernel):
             }
 
 
+_COLOURS = ("FORCE_COLOR", "CLICOLOR", "CLICOLOR_FORCE")
+"""By which ipykernel has programs colour what they print, for a terminal; there is none here."""
+
+
 class KernelApp(IPKernelApp):
     """Starts the kernel, and has the modules of the template loaded before it takes a cell."""
 
@@ -118,6 +123,15 @@ class KernelApp(IPKernelApp):
         # cell's last message its end. Now they are as many as the sandbox's memory holds.
         context.setsockopt(zmq.SNDHWM, 0)
         super().init_iopub(context)
+
+    def init_kernel(self) -> None:
+        before = {name: os.environ.get(name) for name in _COLOURS}
+        super().init_kernel()
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
 
     def init_code(self) -> None:
         for name in self.imports:

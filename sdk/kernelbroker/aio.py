@@ -343,6 +343,7 @@ class Session:
         self,
         *packages: str,
         timeout: float | None = None,
+        confirm: str | None = None,
         on_stdout: Callback | None = None,
         on_stderr: Callback | None = None,
     ) -> ExecutionResult:
@@ -354,15 +355,17 @@ class Session:
 
         Args:
             timeout: seconds until it is interrupted; by default the longest that the broker allows.
+            confirm: the `confirmation` of a ConfirmationRequired that this installation was refused with.
 
         Raises:
             BadRequest: something is not a name with versions.
             Conflict: the broker has nothing to install from.
+            PolicyRefused, ConfirmationRequired: as `run`.
             RequestError, ConnectionLost, SessionGone: as the other calls.
         """
         await self._opened()
         address = self._broker._address
-        body = encode(InstallRequest(packages=list(packages), timeout=timeout))
+        body = encode(InstallRequest(packages=list(packages), timeout=timeout, confirm=confirm))
         path = f"/api/v1/sessions/{self.session_id}/packages"
         callbacks = {events.Stdout: on_stdout, events.Stderr: on_stderr}
         collector, line = Collector(), b""

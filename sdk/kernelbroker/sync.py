@@ -167,6 +167,7 @@ class Session:
         self,
         *packages: str,
         timeout: float | None = None,
+        confirm: str | None = None,
         on_stdout: Callback | None = None,
         on_stderr: Callback | None = None,
     ) -> ExecutionResult:
@@ -174,6 +175,7 @@ class Session:
             self._aio.install(
                 *packages,
                 timeout=timeout,
+                confirm=confirm,
                 on_stdout=on_stdout and in_caller(on_stdout),
                 on_stderr=on_stderr and in_caller(on_stderr),
             )

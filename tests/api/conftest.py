@@ -5,20 +5,15 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from tests.support.backend import FakeBackend, fake_backend
+from tests.support.backend import FakeBackend, spotless_backend
 from tests.support.http import Api, serving
-from tests.support.waiting import broker_tasks, turns
 from tests.support.world import world
 
 
 @pytest.fixture
 async def backend() -> AsyncIterator[FakeBackend]:
-    """A backend of which, and of the sessions on it, nothing may be left when the test is over."""
-    async with fake_backend() as backend:
+    async with spotless_backend() as backend:
         yield backend
-        await turns(20)
-        assert backend.live == {}
-        assert broker_tasks() == set()
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager
 from typing import Any
 
@@ -16,14 +16,13 @@ from kernelbroker_server.kernels.transfer import Exchange
 
 from tests.support import http
 from tests.support.http import Api
-from tests.support.raw import Answer, answering
+from tests.support.raw import Answer, answering, saying
 from tests.support.waiting import DEADLINE_S
 
 FILES = "/api/v1/sessions/one/files"
 OK = b"HTTP/1.1 200 OK\r\nContent-Type: application/octet-stream\r\n"
 PUT = f"PUT {FILES}/x HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer the-token\r\n".encode()
 LARGE = b"Content-Length: 90000000\r\n"
-GONE = b"HTTP/1.1 204 No Content\r\n\r\n"
 
 Lying = Callable[[Answer], AbstractAsyncContextManager[int]]
 
@@ -39,15 +38,6 @@ async def lying(api: Api, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Lyin
 
     monkeypatch.setattr(KernelClient, "request", request)
     yield lambda answer: answering(answer, path)
-
-
-def saying(*pieces: bytes) -> Callable[[bytes, asyncio.StreamWriter], Awaitable[None]]:
-    async def answer(head: bytes, writer: asyncio.StreamWriter) -> None:
-        for piece in pieces:
-            writer.write(piece)
-            await writer.drain()
-
-    return answer
 
 
 @pytest.mark.parametrize(

@@ -83,6 +83,70 @@ async def test_pool_status(api: Api) -> None:
     await session.close("done")
 
 
+@pytest.mark.parametrize(
+    ("path", "body", "status", "told"),
+    [
+        ("/sessions/mine/exec", {"template": "default"}, 400, "the template and the workspace"),
+        ("/sessions/mine/exec", {"workspace": "mine"}, 400, "the template and the workspace"),
+        ("/exec", {"session_id": "mine", "workspace": "other"}, 409, "has the workspace 'mine'"),
+        ("/exec", {"session_id": "mine", "template": "other"}, 400, "no template 'other'"),
+        ("/exec", {"session_id": "mine", "template": ""}, 400, "no template ''"),
+        ("/sessions", {"session_id": "mine", "env": {"A": "2"}}, 409, "another env"),
+        ("/sessions", {"session_id": "mine", "secrets": {"S": "2"}}, 409, "another secrets"),
+        ("/sessions", {"session_id": "mine", "cwd": "b"}, 409, "another cwd"),
+    ],
+)
+async def test_what_would_have_no_effect(
+    api: Api, path: str, body: dict[str, Any], status: int, told: str
+) -> None:
+    """What a session that is open has already, and cannot have otherwise, is refused."""
+    await api.world.open("mine", env={"A": "1"}, secrets={"S": "secret"}, cwd="a")
+    if path.endswith("exec"):
+        body = {"code": "1", **body}
+    answer = await api.ask("POST", f"/api/v1{path}", body)
+    assert answer.status == status
+    assert told in answer.error["message"]
+    assert "secret" not in answer.error["message"].replace("secrets", "")
+    assert api.world.registry.get("mine").executions == {}
+
+
+async def test_what_is_as_it_is_already(api: Api) -> None:
+    """A session is reused by who asks for what it has, and by who does not say."""
+    same = {"env": {"A": "1"}, "secrets": {"S": "2"}, "cwd": "a"}
+    session = await api.world.open("mine", **same)
+    for asked in ({}, same):
+        answer = await api.ask("POST", "/api/v1/sessions", {"session_id": "mine", **asked})
+        assert answer.status == 200
+    for asked in ({}, {"template": "default", "workspace": "mine"}):
+        body = {"code": "1", "session_id": "mine", **asked}
+        assert (await api.ask("POST", "/api/v1/exec", body)).status == 200
+    session.options.template = (
+        "another"  # as if there were another one, which need not be said again
+    )
+    api.world.registry._pools = {**api.world.registry._pools, "another": api.world.pool}
+    body = {"code": "1", "session_id": "mine"}
+    assert (await api.ask("POST", "/api/v1/exec", body)).status == 200
+    assert len(session.executions) == 3
+
+
+async def test_metadata_is_bounded(api: Api) -> None:
+    """More notes than a session keeps are refused, and change nothing."""
+    most, more = ({"a": "x" * (16 * 1024 - 8 + extra)} for extra in (0, 1))
+    opened = await api.ask("POST", "/api/v1/sessions", {"session_id": "mine", "metadata": most})
+    assert (opened.status, opened.json["metadata"]) == (201, most)
+    for method, path, body in (
+        ("POST", "/api/v1/sessions", {"metadata": more}),
+        ("PATCH", "/api/v1/sessions/mine", {"metadata": more, "idle_timeout": 7}),
+    ):
+        answer = await api.ask(method, path, body)
+        assert answer.status == 400
+        assert "16,385 bytes as JSON; 16,384 is the limit" in answer.error["message"]
+    session = api.world.registry.get("mine")
+    assert session.options.metadata == most
+    assert session.idle_timeout != 7
+    assert api.world.registry.list() == [session]
+
+
 async def test_status_while_launches_fail(backend: FakeBackend) -> None:
     """An operator sees that launches fail, why, and that they are tried again."""
 
@@ -179,10 +243,15 @@ async def test_unknown_path(api: Api, path: str) -> None:
     ],
 )
 async def test_unknown_method(api: Api, method: str, path: str) -> None:
-    """A method that a path does not have is a 405 in JSON."""
+    """A method that a path does not have is a 405 in JSON, with the methods that it has."""
     answer = await api.ask(method, path)
-    assert answer.status == 405
-    assert answer.json["error"]["message"]
+    assert (answer.status, answer.error["code"]) == (405, "method_not_allowed")
+    assert answer.error["request_id"]
+    allowed = answer.headers["allow"].split(", ")
+    assert allowed
+    assert method not in allowed
+    for each in allowed:
+        assert (await api.ask(each, path)).status != 405
 
 
 @pytest.mark.parametrize("path", ["/api/v1/exec", "/api/v1/sessions"])

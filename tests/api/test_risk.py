@@ -9,15 +9,17 @@ from typing import TypeAlias
 
 import kernelbroker
 import pytest
-from kernelbroker.protocol.events import Result
-from kernelbroker.protocol.findings import PolicyMode
-from kernelbroker.protocol.messages import ErrorReply
+from kernelbroker.protocol.events import Input, Result, Stdout
+from kernelbroker.protocol.findings import Assessment, Language, PolicyMode
+from kernelbroker.protocol.messages import Closed, Done, ErrorReply
+from kernelbroker_server.api import websocket
 from kernelbroker_server.sessions.policy import CONFIRMATION_S, Policies, Policy
 
 from tests.support.backend import FakeBackend
+from tests.support.gateway import Cell
 from tests.support.http import TOKEN, Api, serving
-from tests.support.waiting import until
-from tests.support.world import world
+from tests.support.waiting import turns, until
+from tests.support.world import Breakpoint, world
 
 RISKY = "import os\nos.system(command)"
 AS_JSON = {"Accept": "application/json"}
@@ -177,3 +179,129 @@ async def test_the_sdk_tells_a_refusal(serve: Serve) -> None:
     async with serve("block") as api:
         refused = await asyncio.to_thread(blocking, f"http://127.0.0.1:{api.port}")
         assert [found.line for found in refused.findings] == [2]
+
+
+@pytest.fixture
+def slow(monkeypatch: pytest.MonkeyPatch) -> asyncio.Event:
+    """Code with "long" in it is judged only when this is set."""
+    judged = asyncio.Event()
+    assess = Policies.assess
+
+    async def wait(self: Policies, code: str, language: Language) -> Assessment:
+        if "long" in code:
+            await judged.wait()
+        return await assess(self, code, language)
+
+    monkeypatch.setattr(Policies, "assess", wait)
+    return judged
+
+
+async def test_an_interrupt_behind_a_long_judgement(serve: Serve, slow: asyncio.Event) -> None:
+    """While code is judged, what was sent behind it is read: an interrupt, and the answer to a question."""
+
+    async def ask(cell: Cell) -> None:
+        cell.send("stdin", "input_request", {"prompt": "", "password": False})
+        cell.stdout(await cell.answers.get())
+        await cell.until_interrupted()
+
+    async with serve("block") as api, api.socket() as socket:
+        api.world.backend.scripts["ask"] = ask
+        await socket.open()
+        await socket.send("execute", code="ask", execution_id="first", allow_stdin=True)
+        await socket.until(Input)
+        await socket.send("execute", code="'long'", execution_id="second")
+        await socket.send("stdin", execution_id="first", value="Ada")
+        assert (await socket.until(Stdout)).content == "Ada"
+        await socket.send("interrupt")
+        result = await socket.until(Result)
+        assert (result.execution_id, result.error_detail.cause) == ("first", "interrupted")
+        slow.set()
+        assert (await socket.until(Result)).execution_id == "second"
+
+
+async def test_cells_are_accepted_in_order(serve: Serve, slow: asyncio.Event) -> None:
+    """Whatever the judging of each takes, also where one of them is refused."""
+    codes = {"a": "'long a'", "b": RISKY, "c": "'c'", "d": "'long d'", "e": "'e'"}
+    async with serve("block") as api, api.socket() as socket:
+        await socket.open()
+        for name, code in codes.items():
+            await socket.send("execute", code=code, execution_id=name)
+        await socket.send("interrupt", op_id="all were read")
+        assert isinstance(await socket.get(), Done)
+        assert api.world.gate.waiting + api.world.gate.running == 0
+        slow.set()
+        assert (await socket.until(ErrorReply)).execution_id == "b"
+        ran = [(await socket.until(Result)).execution_id for _ in "acde"]
+        assert ran == ["a", "c", "d", "e"]
+
+
+async def test_an_execution_that_is_judged_can_be_named(serve: Serve, slow: asyncio.Event) -> None:
+    """What is said of it counts once it is accepted: it is replayed, or taken out of the line."""
+    hold = Breakpoint()
+    async with serve("block") as api, api.socket() as socket:
+        api.world.backend.scripts["hold"] = hold
+        await socket.open()
+        await socket.send("execute", code="hold", execution_id="first")
+        await hold.reached()
+        await socket.send("execute", code="'long'", execution_id="second")
+        await socket.send("resume", execution_id="second")
+        await socket.send("interrupt", execution_id="second", op_id="i")
+        slow.set()
+        assert (await socket.until(Done)).op_id == "i"
+        hold.go_on.set()
+        results = [await socket.until(Result) for _ in range(3)]
+        assert sorted(result.execution_id for result in results) == ["first", "second", "second"]
+        assert {r.error for r in results} == {None, "Interrupted: interrupted before it ran"}
+
+
+async def test_a_close_behind_a_long_judgement(serve: Serve, slow: asyncio.Event) -> None:
+    """The session closes at once; the cell is refused before the last word."""
+    async with serve("block") as api, api.socket() as socket:
+        await socket.open(session_id="mine")
+        await socket.send("execute", code="'long'", execution_id="e")
+        await socket.send("close")
+        await until(lambda: not api.world.registry.list())
+        slow.set()
+        refused = await socket.until(ErrorReply)
+        assert (refused.execution_id, refused.error.code) == ("e", "session_gone")
+        assert await socket.until(Closed)
+
+
+@pytest.mark.parametrize("on_disconnect", ["continue", "interrupt"])
+async def test_a_client_that_leaves_while_its_cell_is_judged(
+    serve: Serve, slow: asyncio.Event, on_disconnect: str
+) -> None:
+    """The cell runs when it has been judged, or never, as was asked."""
+    async with serve("block") as api:
+        async with api.socket() as socket:
+            await socket.open(session_id="mine")
+            await socket.send(
+                "execute", code="'long'", execution_id="e", on_disconnect=on_disconnect
+            )
+            await socket.send("interrupt")
+            await socket.until(Done)
+            (handler,) = api.service.websockets
+            socket.connection.transport.abort()
+        await until(lambda: not api.service.websockets)
+        slow.set()
+        await until(lambda: not handler._accepting)
+        session = api.world.registry.get("mine")
+        assert list(session.executions) == (["e"] if on_disconnect == "continue" else [])
+
+
+async def test_a_flood_of_cells_to_judge(
+    serve: Serve, slow: asyncio.Event, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only so many wait to be judged; the rest stays with the client, and is run in its turn."""
+    monkeypatch.setattr(websocket, "_MAX_JUDGED", 3)
+    async with serve("block") as api, api.socket() as socket:
+        await socket.open()
+        (handler,) = api.service.websockets
+        names = [str(number) for number in range(10)]
+        for name in names:
+            await socket.send("execute", code=f"'long {name}'", execution_id=name)
+        await until(lambda: len(handler._accepting) == 3)
+        await turns(20)
+        assert len(handler._accepting) == 3
+        slow.set()
+        assert [(await socket.until(Result)).execution_id for _ in names] == names

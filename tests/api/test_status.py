@@ -30,7 +30,7 @@ async def test_ready(backend: FakeBackend) -> None:
         go_on.set()
         await until(lambda: w.pool.status().idle_containers)
         assert (await api.ask("GET", "/health/ready", token=None)).status == 200
-        await w.registries.drain()
+        await w.registries.drain("closing time")
         answer = await api.ask("GET", "/health/ready", token=None)
         assert answer.status == 503
         assert "shutting down" in answer.error["message"]

@@ -42,6 +42,17 @@ async def tenants(
         yield api
 
 
+async def test_pools_that_one_may_use(backend: FakeBackend) -> None:
+    """A tenant sees the pools of its own templates, and the sums of those alone."""
+    none = TenantLimits(templates=frozenset())
+    async with tenants(backend, outsider=none) as api:
+        await api.world.open()
+        for token, count, names in (("acme", 1, ["default"]), ("outsider", 0, [])):
+            status = (await api.ask("GET", "/api/v1/pool/status", token=token)).json
+            assert sorted(status["templates"]) == names
+            assert status["busy_containers"] == count
+
+
 CALLS: list[tuple[str, str, Any]] = [
     ("GET", "", None),
     ("PATCH", "", {"metadata": {"a": 1}}),

@@ -18,6 +18,7 @@ from websockets.exceptions import InvalidStatus
 from tests.support.backend import FakeBackend
 from tests.support.gateway import Cell
 from tests.support.http import Api, serving
+from tests.support.results import cause_of
 from tests.support.waiting import DEADLINE_S, turns, until
 from tests.support.world import Breakpoint, deaf, interruptible, result_of, submit, world
 
@@ -271,8 +272,7 @@ async def test_client_goes_away(api: Api, on_disconnect: str) -> None:
     if on_disconnect == "interrupt":
         for execution in executions:
             result = await result_of(execution)
-            assert result.error_detail is not None
-            assert result.error_detail.cause == "interrupted"
+            assert cause_of(result) == "interrupted"
         assert len(api.world.backend.cells) == 1
     else:
         assert [e.state for e in executions] == [ExecutionState.RUNNING, ExecutionState.QUEUED]

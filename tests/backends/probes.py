@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import os
 import shutil
 import subprocess
 import tempfile
+import warnings
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
@@ -23,7 +25,10 @@ from kernelbroker_server.backends.docker import DockerBackend
 from kernelbroker_server.backends.local import LocalBackend
 from kernelbroker_server.kernels.endpoint import TcpEndpoint, UnixEndpoint
 
-KERNEL_PYTHON = Path(__file__).parents[2] / ".venv-kernel/bin/python"
+KERNEL_PYTHON = Path(
+    os.environ.get("KERNELBROKER_TEST_KERNEL_PYTHON")
+    or Path(__file__).parents[2] / ".venv-kernel/bin/python"
+)
 IMAGE = os.environ.get("KERNELBROKER_TEST_IMAGE", "kernelbroker-kernel")
 DEADLINE_S = 20.0
 
@@ -73,6 +78,20 @@ while True:
     connection.close()
 """,
 )
+
+FORKS = """
+children = []
+try:
+    while len(children) < 100:
+        if (pid := os.fork()) == 0:
+            os.read(os.pipe()[0], 1)
+        children.append(pid)
+except OSError as error:
+    result = [len(children), errno.errorcode[error.errno]]
+for pid in children:
+    os.kill(pid, 9)
+    os.waitpid(pid, 0)"""
+"""To be asked: how many children there may be, up to 100, and the error of one more."""
 
 
 async def connect(sandbox: Sandbox) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
@@ -186,6 +205,13 @@ def containers_of(data: Path, host: str | None = None) -> list[str]:
     return [container["Names"][0].removeprefix("/") for container in found]
 
 
+def container_of(sandbox: Sandbox, host: str | None = None) -> str:
+    """The name of its container."""
+    names = containers_of(sandbox.workspace.parents[3], host)
+    (name,) = (name for name in names if name.endswith(f"-{sandbox.id}"))
+    return name
+
+
 def networks_of(data: Path, host: str | None = None) -> list[str]:
     """The networks of the brokers that have their workspaces here."""
     with engine(host) as api:
@@ -254,20 +280,29 @@ def jail_problem() -> str | None:
 
 
 def docker_problem() -> str | None:
+    problem = None
     try:
         with engine() as api:
             api.inspect_image(IMAGE)
     except DockerException as error:
-        return f"no container engine answers that has the image {IMAGE} (`make image`): {error}"
-    return None
+        problem = f"no container engine answers that has the image {IMAGE} (`make image`): {error}"
+    with warnings.catch_warnings(action="ignore", category=ResourceWarning):
+        gc.collect()  # the socket that docker-py leaves where nobody listens, or tests are blamed
+    return problem
 
 
 NO_JAIL = jail_problem()
 NO_DOCKER = docker_problem()
-NO_KERNEL = (
-    None if os.path.lexists(KERNEL_PYTHON) else f"{KERNEL_PYTHON} is missing: make environment"
-)
 needs_jail = pytest.mark.skipif(NO_JAIL is not None, reason=str(NO_JAIL))
 needs_docker = pytest.mark.skipif(NO_DOCKER is not None, reason=str(NO_DOCKER))
-needs_kernel_environment = pytest.mark.skipif(NO_KERNEL is not None, reason=str(NO_KERNEL))
+needs_kernel_environment = pytest.mark.skipif(
+    not os.path.lexists(KERNEL_PYTHON),
+    reason=f"{KERNEL_PYTHON} is missing: `make setup`, or set KERNELBROKER_TEST_KERNEL_PYTHON",
+)
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root gives sandboxes their own uid")
+
+BACKENDS = [
+    pytest.param("local", marks=[needs_jail, needs_kernel_environment]),
+    pytest.param("docker", marks=needs_docker),
+]
+"""The kinds of them, as parameters of tests."""

@@ -8,13 +8,9 @@ import asyncio
 import contextlib
 import json
 import signal
-import subprocess
-import sys
 import tempfile
 from collections.abc import AsyncIterator
-from contextlib import AbstractAsyncContextManager
 from pathlib import Path
-from typing import Any
 
 import pytest
 import pytest_asyncio
@@ -28,38 +24,30 @@ from kernelbroker_server.backends.base import (
     SandboxEnd,
     SandboxSpec,
 )
-from kernelbroker_server.backends.docker_ways import Transport
 from kernelbroker_server.backends.inside import GATEWAY_COMMAND
 from kernelbroker_server.backends.kept import KeptWorkspace, Record
 from kernelbroker_server.backends.usage import measure
 from kernelbroker_server.kernels.endpoint import TcpEndpoint
 
+from .brokers import dead_broker, other_broker, running
 from .probes import (
+    BACKENDS,
     DEADLINE_S,
-    IMAGE,
-    KERNEL_PYTHON,
-    PROBE,
+    FORKS,
     ask,
     cancelled_at,
     connect,
     containers_of,
     end,
     needs_docker,
-    needs_jail,
-    needs_kernel_environment,
-    running_backend,
-    running_docker,
     tell,
 )
 
-pytestmark = pytest.mark.sandbox
+# One loop for all, since most share a backend: each start of one tries a sandbox out.
+pytestmark = [pytest.mark.sandbox, pytest.mark.asyncio(loop_scope="module")]
 
 MIB = 1024**2
 LIMITS = Limits(memory=200 * MIB, processes=40, tmp_size=8 * MIB, open_files=100)
-BACKENDS = [
-    pytest.param("local", marks=[needs_jail, needs_kernel_environment]),
-    pytest.param("docker", marks=needs_docker),
-]
 OVER_TCP = pytest.param("docker-tcp", marks=needs_docker)
 SAME_OVER_TCP = {
     "test_files_move_from_one_to_the_next",
@@ -86,27 +74,38 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "kind" in metafunc.fixturenames:
         same = metafunc.function.__name__ in SAME_OVER_TCP
         kinds = BACKENDS if same else [*BACKENDS, OVER_TCP]
-        metafunc.parametrize("kind", kinds)
+        metafunc.parametrize("kind", kinds, scope="module")
 
 
-def running(kind: str, **options: Any) -> AbstractAsyncContextManager[Backend]:
-    """A started backend in directories of its own; when it stops, nothing may be left of it."""
-    if kind == "local":
-        return running_backend(**options)
-    transport = Transport.TCP if kind == "docker-tcp" else Transport.UNIX
-    return running_docker(transport=transport, **options)
-
-
-@pytest_asyncio.fixture
-async def backend(kind: str) -> AsyncIterator[Backend]:
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def shared(kind: str) -> AsyncIterator[Backend]:
     async with running(kind) as backend:
         yield backend
 
 
-@pytest_asyncio.fixture
-async def sandbox(backend: Backend) -> Sandbox:
-    """One with small limits."""
-    return await backend.launch("small", SandboxSpec(limits=LIMITS))
+@pytest_asyncio.fixture(loop_scope="module")
+async def backend(shared: Backend, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Backend]:
+    """The shared one, where nothing is left of what the test launches."""
+    launched: list[Sandbox] = []
+    launch = shared.launch
+
+    async def noted(sandbox_id: str, spec: SandboxSpec) -> Sandbox:
+        launched.append(await launch(sandbox_id, spec))
+        return launched[-1]
+
+    monkeypatch.setattr(shared, "launch", noted)
+    yield shared
+    async with asyncio.timeout(DEADLINE_S):
+        await asyncio.gather(*map(shared.remove, launched))
+    assert not [sandbox for sandbox in launched if sandbox.workspace.exists()]
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def sandbox(shared: Backend) -> AsyncIterator[Sandbox]:
+    """One with small limits, which all share who leave it as it was."""
+    sandbox = await shared.launch("small", SandboxSpec(limits=LIMITS))
+    yield sandbox
+    await shared.remove(sandbox)
 
 
 # Launch and remove
@@ -339,19 +338,7 @@ for path in [own, *sockets]:
 
 async def test_processes_are_bounded(sandbox: Sandbox) -> None:
     """Processes and threads together end at the limit."""
-    source = """
-children = []
-try:
-    while len(children) < 100:
-        if (pid := os.fork()) == 0:
-            os.read(os.pipe()[0], 1)
-        children.append(pid)
-except OSError as error:
-    result = [len(children), errno.errorcode[error.errno]]
-for pid in children:
-    os.kill(pid, 9)
-    os.waitpid(pid, 0)"""
-    count, verdict = await ask(sandbox, source)
+    count, verdict = await ask(sandbox, FORKS)
     assert verdict == "EAGAIN"
     assert 20 < count < 40
 
@@ -471,8 +458,9 @@ result = sum(os.times()[:4]) - before"""
     assert await ask(sandbox, source) < 0.8
 
 
-async def test_memory_is_told(sandbox: Sandbox, backend: Backend) -> None:
+async def test_memory_is_told(backend: Backend) -> None:
     """What processes hold and files in memory take up counts; what is only cached of files does not."""
+    sandbox = await backend.launch("one", SandboxSpec(limits=LIMITS))
 
     async def grown_by(source: str) -> int:
         before = await sandbox.memory()
@@ -612,13 +600,14 @@ async def test_cancelled_at_every_await(kind: str, verb: str) -> None:
     raise AssertionError("it never came to its end")
 
 
-async def test_stop_removes_what_is_left(backend: Backend) -> None:
+async def test_stop_removes_what_is_left(kind: str) -> None:
     """Stopping ends the sandboxes that nobody removed, and no launch works afterwards."""
-    sandbox = await backend.launch("one", SandboxSpec())
-    await backend.stop()
-    assert sandbox.ended.done()
-    with pytest.raises(LaunchError, match="not running"):
-        await backend.launch("two", SandboxSpec())
+    async with running(kind) as backend:
+        sandbox = await backend.launch("one", SandboxSpec())
+        await backend.stop()
+        assert sandbox.ended.done()
+        with pytest.raises(LaunchError, match="not running"):
+            await backend.launch("two", SandboxSpec())
 
 
 async def test_describe(backend: Backend) -> None:
@@ -631,50 +620,11 @@ async def test_describe(backend: Backend) -> None:
     assert set(description["limits"]) == enforced  # type: ignore[call-overload]
 
 
-BROKER = """
-import asyncio, sys
-from pathlib import Path
-from kernelbroker_server.backends.base import Network, SandboxSpec
-from kernelbroker_server.backends.docker import DockerBackend
-from kernelbroker_server.backends.docker_ways import Transport
-from kernelbroker_server.backends.local import LocalBackend
-
-async def main():
-    kind, python, image, command, data, run, network = sys.argv[1:]
-    common = {"data_dir": Path(data), "run_dir": Path(run), "command": ("-c", command)}
-    if kind != "local":
-        transport = Transport.TCP if kind == "docker-tcp" else Transport.UNIX
-        backend = DockerBackend(image=image, transport=transport, **common)
-    else:
-        backend = LocalBackend(kernel_python=Path(python), **common)
-    await backend.start()
-    await backend.launch("one", SandboxSpec(network=Network(network)))
-    print("launched", flush=True)
-    await asyncio.Event().wait()
-
-asyncio.run(main())
-"""
-
-
-async def other_broker(
-    kind: str, data: Path, run: Path, command: str = PROBE[1], network: str = "none"
-) -> Any:
-    arguments = [kind, str(KERNEL_PYTHON), IMAGE, command, str(data), str(run), network]
-    broker = await asyncio.create_subprocess_exec(
-        sys.executable, *("-c", BROKER, *arguments), stdout=subprocess.PIPE
-    )
-    async with asyncio.timeout(DEADLINE_S):
-        assert await broker.stdout.readline() == b"launched\n"
-    return broker
-
-
 async def test_the_next_broker_reaps(kind: str) -> None:
     """What a killed broker left is removed by the next one, and what a living one has is not."""
     with tempfile.TemporaryDirectory(prefix="kb-") as directory:
         data, run = Path(directory, "data"), Path(directory, "run")
-        dead = await other_broker(kind, data, run)
-        dead.kill()
-        await dead.wait()
+        await dead_broker(kind, data, run)
         (remains,) = data.iterdir()
         assert (remains / "sandboxes/one/workspace").is_dir()
 
@@ -684,9 +634,7 @@ async def test_the_next_broker_reaps(kind: str) -> None:
             assert lives != remains
             async with running(kind):  # in directories of its own: none of its business
                 pass
-            third = await other_broker(kind, data, run)
-            third.kill()
-            await third.wait()
+            await dead_broker(kind, data, run)
             assert (lives / "sandboxes/one/workspace").is_dir()
             if kind != "local":
                 assert f"kernelbroker-{remains.name}-one" not in containers_of(data)

@@ -29,12 +29,13 @@ from kernelbroker_server.backends.base import (
     SandboxSpec,
 )
 from kernelbroker_server.backends.docker import DockerBackend
-from kernelbroker_server.backends.docker_sandbox import DockerSandbox
 from kernelbroker_server.backends.docker_ways import Transport
 
+from .brokers import other_broker
 from .probes import (
     DEADLINE_S,
     ask,
+    container_of,
     containers_of,
     end,
     engine,
@@ -44,7 +45,6 @@ from .probes import (
     running_docker,
     until,
 )
-from .test_contract import other_broker
 
 pytestmark = [pytest.mark.sandbox, needs_docker, *engines_are_away]
 
@@ -53,11 +53,6 @@ pytestmark = [pytest.mark.sandbox, needs_docker, *engines_are_away]
 async def backend() -> AsyncIterator[DockerBackend]:
     async with running_docker() as backend:
         yield backend
-
-
-def name_of(sandbox: DockerSandbox) -> str:
-    (name,) = containers_of(sandbox.workspace.parents[3])
-    return name
 
 
 def lost(what: str) -> SandboxEnd:
@@ -188,7 +183,7 @@ async def test_ended_from_outside(backend: DockerBackend, how: str) -> None:
     await ask(sandbox, "pass")
     intervene, what = INTERVENTIONS[how]
     with engine() as api:
-        await asyncio.to_thread(intervene, api, name_of(sandbox))
+        await asyncio.to_thread(intervene, api, container_of(sandbox))
     assert await end(sandbox) in (lost(what), lost("was killed from outside"))
     async with asyncio.timeout(DEADLINE_S):
         await backend.remove(sandbox)
@@ -266,9 +261,7 @@ async def test_the_engine_goes_and_comes_back() -> None:
         await backend.remove(goes)
         assert goes.workspace.exists()
         with engine() as api:
-            for name in containers_of(dies.workspace.parents[3]):
-                if name.endswith("-dies"):
-                    api.kill(name)
+            api.kill(container_of(dies))
         assert not dies.ended.done()
 
         proxy.mend()
@@ -307,7 +300,7 @@ async def test_the_engine_has_what_was_asked_for(backend: DockerBackend) -> None
     """Every boundary stands in what the engine tells of the running container, and its labels."""
     sandbox = await backend.launch("one", SandboxSpec(template="small"))
     with engine() as api:
-        told = api.inspect_container(name_of(sandbox))
+        told = api.inspect_container(container_of(sandbox))
     host = told["HostConfig"]
     assert (host["NetworkMode"], host["IpcMode"], host["PidMode"]) == ("none", "private", "")
     assert (host["ReadonlyRootfs"], host["Privileged"], host["Init"]) == (True, False, True)

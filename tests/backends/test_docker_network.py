@@ -21,17 +21,17 @@ from kernelbroker_server.backends.internal_network import firewall_rule, network
 from kernelbroker_server.kernels.client import ChannelClosed, KernelClient
 from kernelbroker_server.kernels.endpoint import TcpEndpoint
 
+from .brokers import dead_broker
 from .probes import (
     DEADLINE_S,
     ask,
-    containers_of,
+    container_of,
     end,
     engine,
     needs_docker,
     networks_of,
     running_docker,
 )
-from .test_contract import other_broker
 
 pytestmark = [pytest.mark.sandbox, needs_docker]
 
@@ -95,8 +95,8 @@ async def test_the_token() -> None:
         with pytest.raises(ChannelClosed, match=r"40[13]"):
             await KernelClient.open(wrong, DEADLINE_S)
         client = await KernelClient.open(sandbox.endpoint, DEADLINE_S)
+        name = container_of(sandbox)
         with engine() as api:
-            (name,) = containers_of(sandbox.workspace.parents[3])
             find = (
                 "import glob; print([b'KG_AUTH_TOKEN' in open(p[:-7] + 'environ', 'rb').read() "
                 "for p in glob.glob('/proc/[0-9]*/cmdline') "
@@ -124,10 +124,8 @@ async def test_networks_are_reaped() -> None:
     """The network of a broker that was killed goes with the next broker, and its firewall rule."""
     with tempfile.TemporaryDirectory(prefix="kb-") as directory:
         data, run = Path(directory, "data"), Path(directory, "run")
-        dead = await other_broker("docker-tcp", data, run)
+        await dead_broker("docker-tcp", data, run)
         (network,) = networks_of(data)
-        dead.kill()
-        await dead.wait()
         async with running_docker(data_dir=data, run_dir=run):
             assert network not in networks_of(data)
         if os.geteuid() == 0:

@@ -29,7 +29,7 @@ from .probes import (
     DEADLINE_S,
     IMAGE,
     ask,
-    containers_of,
+    container_of,
     end,
     engines_are_away,
     needs_docker,
@@ -88,7 +88,7 @@ async def test_a_runtime_by_its_name(own_docker: OwnDocker) -> None:
         sandbox = await backend.launch("one", SandboxSpec())
         assert await ask(sandbox, "result = 1") == 1
         assert backend.describe()["runtime"] == "crun"
-        (name,) = containers_of(sandbox.workspace.parents[3], own_docker.host)
+        name = container_of(sandbox, own_docker.host)
         inspected = own_docker.cli("inspect", "--format", "{{.HostConfig.Runtime}}", name)
         assert inspected.stdout.strip() == "crun"
 
@@ -178,7 +178,7 @@ async def test_a_live_restore_keeps_sandboxes(docker: OwnDocker) -> None:
         await asyncio.to_thread(docker.start, "--live-restore")
         assert await ask(sandbox, "result = 2") == 2
         assert not sandbox.ended.done()
-        name = containers_of(sandbox.workspace.parents[3], docker.host)[0]
+        name = container_of(sandbox, docker.host)
         await until(lambda: docker.cli("kill", name).returncode == 0)
         assert (await end(sandbox)).cause is EndCause.SANDBOX_LOST
 
@@ -210,19 +210,17 @@ result = [os.getuid(), [name for _, name in socket.if_nameindex()],
         assert status == ["0" * 16, "0" * 16, "1", "2"]
         assert set(directories) - {"/dev/mqueue"} == {"/data", "/dev/shm", "/home/sandbox", "/tmp"}
         assert sizes == [8 << 20] * 2
-        (name,) = containers_of(sandbox.workspace.parents[3], podman.host)
-        podman.cli("kill", name)
+        podman.cli("kill", container_of(sandbox, podman.host))
         lost = await end(sandbox)
         assert lost.detail == "the container was killed from outside"
         assert lost.cause is EndCause.SANDBOX_LOST
 
         paused = await backend.launch("two", spec)
-        (name,) = [n for n in containers_of(paused.workspace.parents[3], podman.host) if "two" in n]
-        podman.cli("pause", name)
+        podman.cli("pause", container_of(paused, podman.host))
         assert (await end(paused)).detail == "the container was paused from outside"
 
         removed = await backend.launch("three", spec)
-        podman.cli("rm", "--force", name.replace("two", "three"))
+        podman.cli("rm", "--force", container_of(removed, podman.host))
         assert (await end(removed)).cause is EndCause.SANDBOX_LOST
 
 

@@ -23,14 +23,14 @@ from kernelbroker_server.backends.base import (
     Sandbox,
     SandboxSpec,
 )
-from kernelbroker_server.backends.container_options import LABEL_DATA
 from kernelbroker_server.egress.proxy import Proxy
 
 from tests.support.upstream import Names, Page, Upstream, serving_http
 from tests.support.waiting import broker_tasks
 
+from .brokers import dead_broker, running
 from .probes import (
-    DEADLINE_S,
+    BACKENDS,
     IMAGE,
     ask,
     cancelled_at,
@@ -38,10 +38,11 @@ from .probes import (
     needs_docker,
     needs_jail,
     needs_kernel_environment,
+    networks_of,
     running_backend,
     running_docker,
+    until,
 )
-from .test_contract import BACKENDS, other_broker, running
 
 pytestmark = pytest.mark.sandbox
 
@@ -238,19 +239,11 @@ async def test_a_launch_that_is_cancelled(kind: str, network: Network) -> None:
             if not await cancelled_at(backend.launch(f"s{step}", spec), step):
                 assert step > 1
                 break
-            async with asyncio.timeout(DEADLINE_S):
-                while broker_tasks():  # noqa: ASYNC110 - its removal goes on in the background
-                    await asyncio.sleep(0.01)
+            await until(lambda: not broker_tasks())  # its removal goes on in the background
     assert broker_tasks() == set()
 
 
 # Open
-
-
-def networks_of(data: Path) -> list[str]:
-    with engine() as api:
-        found = api.networks(filters={"label": f"{LABEL_DATA}={data}"})
-    return [network["Name"] for network in found]
 
 
 @contextmanager
@@ -330,9 +323,7 @@ async def test_networks_of_the_dead_are_removed(tmp_path: Path) -> None:
     """A broker removes the network of one that died."""
     with tempfile.TemporaryDirectory(prefix="kb-") as directory:
         data, run = Path(directory, "data"), Path(directory, "run")
-        dead = await other_broker("docker", data, run, network="open")
-        dead.kill()
-        await dead.wait()
+        await dead_broker("docker", data, run, network="open")
         assert len(networks_of(data)) == 1
         async with running_docker(data_dir=data, run_dir=run):
             assert networks_of(data) == []

@@ -28,6 +28,8 @@ from tests.compose.support import (
 pytestmark = [*containers, needs_compose]
 
 TOKEN = "a token of the tests"
+IMPATIENT = {name: {"healthcheck": {"interval": "1s"}} for name in ("broker", "engine-filter")}
+"""Added to the file, so that tests need not wait for a check's turn."""
 
 
 class Deployment:
@@ -38,6 +40,8 @@ class Deployment:
         self.project = directory.name.replace("_", "-").lower()
         (directory / "token").write_text(f"{TOKEN}\n")
         (directory / "token").chmod(0o600)
+        self._files = (COMPOSE / "compose.yaml", directory / "impatient.yaml")
+        self._files[1].write_text(json.dumps({"services": IMPATIENT}))
         self._environ = {
             "KERNELBROKER_DIR": str(directory),
             "KERNELBROKER_PUBLISH": "127.0.0.1:0",
@@ -48,8 +52,8 @@ class Deployment:
         }
 
     def compose(self, *arguments: str) -> str:
-        file = COMPOSE / "compose.yaml"
-        argv = [*compose_argv(), "--project-name", self.project, "--file", file, *arguments]
+        files = [word for file in self._files for word in ("--file", file)]
+        argv = [*compose_argv(), "--project-name", self.project, *files, *arguments]
         return run(*argv, **self._environ)
 
     def container(self, service: str) -> dict[str, Any]:

@@ -37,7 +37,8 @@ class Container:
             *("docker", "run", "--detach", "--name", NAME, "--network", NAME, *RIGHTS),
             *("--publish", "127.0.0.1:0:8720", "--volume", f"{NAME}:/var/lib/docker"),
             *("--env", f"KERNELBROKER_TOKEN={TOKEN}", "--env", "KERNELBROKER_POOL__MIN_SIZE=1"),
-            *("--env", f"KERNELBROKER_DOCKER__IMAGE={IMAGE}", *options, DIND_IMAGE),
+            *("--env", f"KERNELBROKER_DOCKER__IMAGE={IMAGE}", "--health-interval", "1s"),
+            *(*options, DIND_IMAGE),
         )
         until(lambda: healthy(NAME), self.log, FIRST_START_S)
 

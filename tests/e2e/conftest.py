@@ -1,30 +1,21 @@
 from __future__ import annotations
 
-import tempfile
 from collections.abc import AsyncIterator, Iterator
-from pathlib import Path
 from urllib.request import Request, urlopen
 
 import kernelbroker
 import pytest
 
-from tests.e2e.support import BrokerProcess, Measured
+from tests.e2e.support import BrokerProcess, Measured, running_broker
 
 _MEASURED = pytest.StashKey[list[str]]()
 
 
 @pytest.fixture(scope="session")
 def broker() -> Iterator[BrokerProcess]:
-    """One broker for all that does not need one of its own; it must end in order and leave nothing."""
-    with tempfile.TemporaryDirectory(prefix="kb-") as directory:
-        broker = BrokerProcess(
-            Path(directory), POOL__MIN_SIZE=2, POOL__MAX_SIZE=8, SANDBOX__MEMORY="1GiB"
-        ).start()
-        try:
-            yield broker
-            broker.stop_in_order()
-        finally:
-            broker.kill()
+    """One broker for all that does not need one of its own."""
+    with running_broker(POOL__MIN_SIZE=2, POOL__MAX_SIZE=8, SANDBOX__MEMORY="1GiB") as broker:
+        yield broker
 
 
 @pytest.fixture

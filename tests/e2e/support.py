@@ -15,8 +15,9 @@ import secrets
 import signal
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 from urllib.parse import urlsplit
@@ -24,12 +25,15 @@ from urllib.parse import urlsplit
 import pytest
 from kernelbroker_server.backends import procfs
 
-from tests.backends.probes import needs_jail
+from tests.backends.probes import (
+    IMAGE,
+    KERNEL_PYTHON,
+    containers_of,
+    needs_jail,
+    needs_kernel_environment,
+)
 
 ROOT = Path(__file__).parents[2]
-KERNEL_PYTHON = Path(
-    os.environ.get("KERNELBROKER_TEST_KERNEL_PYTHON") or ROOT / ".venv-kernel/bin/python"
-)
 DEADLINE_S = 60.0
 """For what should take a second: a busy machine is no failure."""
 
@@ -41,10 +45,6 @@ GRACE_S = 1
 """What a cell has to react to its interrupt."""
 _PIECE_BYTES = 1024**2
 
-needs_kernel_environment = pytest.mark.skipif(
-    not os.path.lexists(KERNEL_PYTHON),
-    reason=f"{KERNEL_PYTHON} is missing: `make setup`, or set KERNELBROKER_TEST_KERNEL_PYTHON",
-)
 whole_system = [pytest.mark.sandbox, needs_jail, needs_kernel_environment]
 
 LOOP_UNTIL_INTERRUPTED = """
@@ -65,15 +65,26 @@ class BrokerProcess:
     Args:
         directory: holds all that it writes; short, since sockets lie in it.
         settings: its settings, by the names of their environment variables without the prefix.
+        within: a command that becomes what follows it, to start the broker by.
     """
 
-    def __init__(self, directory: Path, **settings: object) -> None:
+    def __init__(self, directory: Path, within: Sequence[str] = (), **settings: object) -> None:
         self.data_dir, self.run_dir = directory / "data", directory / "run"
         self.runtime_file = directory / "client" / "broker.json"
         self.log = directory / "broker.log"
         self.url = self.token = ""
         self._settings = settings
+        self._within = within
         self._process: subprocess.Popen[bytes] | None = None
+
+    @contextlib.contextmanager
+    def running(self) -> Iterator[BrokerProcess]:
+        """It runs in the block, and must then stop in order and leave nothing."""
+        try:
+            yield self.start()
+            self.stop_in_order()
+        finally:
+            self.kill()
 
     def start(self) -> BrokerProcess:
         """Start it, and wait until clients can find it."""
@@ -84,6 +95,9 @@ class BrokerProcess:
             "LOCAL__DATA_DIR": self.data_dir,
             "LOCAL__RUN_DIR": self.run_dir,
             "LOCAL__REQUIRE_ISOLATION": "true",
+            "DOCKER__IMAGE": IMAGE,
+            "DOCKER__DATA_DIR": self.data_dir,
+            "DOCKER__RUN_DIR": self.run_dir,
             "POOL__MIN_SIZE": 1,
             "SANDBOX__IMPORTS": "[]",  # cells import what they need; a sandbox takes half as long
             "SESSIONS__INTERRUPT_GRACE": GRACE_S,
@@ -96,7 +110,7 @@ class BrokerProcess:
         self.runtime_file.unlink(missing_ok=True)
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "kernelbroker_server"],
+                [*self._within, sys.executable, "-m", "kernelbroker_server"],
                 env=environ,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -146,6 +160,8 @@ class BrokerProcess:
         broker_ids = self.broker_ids()
         assert self.stop() == 0
         assert self.remains(broker_ids) == []
+        if self._settings.get("BACKEND") == "docker":
+            assert containers_of(self.data_dir) == []
         assert self.complaints() == [], self.log.read_text(errors="replace")
 
     def broker_ids(self) -> list[str]:
@@ -178,13 +194,24 @@ class BrokerProcess:
         return [line for line in lines if any(sign in line for sign in signs)]
 
 
+@contextlib.contextmanager
+def running_broker(**settings: object) -> Iterator[BrokerProcess]:
+    """A broker with these settings, in directories that go with it; it must end in order."""
+    with (
+        tempfile.TemporaryDirectory(prefix="kb-") as directory,
+        BrokerProcess(Path(directory), **settings).running() as broker,
+    ):
+        yield broker
+
+
 def without_ours(environ: Mapping[str, str]) -> dict[str, str]:
     return {k: v for k, v in environ.items() if not k.startswith("KERNELBROKER_")}
 
 
 def cgroups(broker_ids: list[str]) -> list[Path]:
-    root = Path("/sys/fs/cgroup")
-    return [path for name in broker_ids for path in root.glob(f"**/kernelbroker-{name}")]
+    ours = {f"kernelbroker-{name}" for name in broker_ids}
+    walk = os.walk("/sys/fs/cgroup")  # not `glob`: groups of others come and go meanwhile
+    return [Path(where, name) for where, names, _ in walk for name in names if name in ours]
 
 
 async def until(

@@ -3,54 +3,35 @@
 from __future__ import annotations
 
 import asyncio
-import tempfile
 from collections import Counter
-from collections.abc import AsyncIterator
-from pathlib import Path
+from collections.abc import Iterator
 
 import kernelbroker
 import pytest
-import pytest_asyncio
 
-from tests.backends.probes import IMAGE, containers_of, needs_docker, needs_jail
-from tests.e2e.support import BrokerProcess, call, needs_kernel_environment, opened, until
+from tests.backends.probes import BACKENDS
+from tests.e2e.support import BrokerProcess, call, opened, running_broker, until
 
 pytestmark = pytest.mark.sandbox
 
 SESSIONS, POOL, WAITERS, WARM = 50, 10, 15, 3
 BURST_S = 180.0
 """Far more than it takes: the test is of nobody waiting for ever."""
-BACKENDS = [
-    pytest.param("local", marks=[needs_jail, needs_kernel_environment]),
-    pytest.param("docker", marks=needs_docker),
-]
 
 
-@pytest_asyncio.fixture(params=BACKENDS)
-async def small(request: pytest.FixtureRequest) -> AsyncIterator[BrokerProcess]:
+@pytest.fixture(params=BACKENDS)
+def small(request: pytest.FixtureRequest) -> Iterator[BrokerProcess]:
     """A broker whose pool is full at ten."""
-    with tempfile.TemporaryDirectory(prefix="kb-") as name:
-        directory = Path(name)
-        broker = BrokerProcess(
-            directory,
-            BACKEND=request.param,
-            DOCKER__IMAGE=IMAGE,
-            DOCKER__DATA_DIR=directory / "data",
-            DOCKER__RUN_DIR=directory / "run",
-            POOL__MIN_SIZE=WARM,
-            POOL__MAX_SIZE=POOL,
-            POOL__MAX_WAITERS=WAITERS,
-            POOL__ACQUIRE_TIMEOUT=10,
-            SANDBOX__MEMORY="300MiB",
-            SESSIONS__DEFAULT_TIMEOUT=60,
-        ).start()
-        try:
-            yield broker
-            broker.stop_in_order()
-            if request.param == "docker":
-                assert containers_of(directory / "data") == []
-        finally:
-            broker.kill()
+    with running_broker(
+        BACKEND=request.param,
+        POOL__MIN_SIZE=WARM,
+        POOL__MAX_SIZE=POOL,
+        POOL__MAX_WAITERS=WAITERS,
+        POOL__ACQUIRE_TIMEOUT=10,
+        SANDBOX__MEMORY="300MiB",
+        SESSIONS__DEFAULT_TIMEOUT=60,
+    ) as broker:
+        yield broker
 
 
 async def over_websocket(client: kernelbroker.Broker, number: int) -> int:

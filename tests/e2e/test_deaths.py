@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import os
 import statistics
 import threading
 import time
@@ -17,13 +18,12 @@ import pytest
 from kernelbroker import events
 
 from tests.e2e.support import GRACE_S, BrokerProcess, Measured, whole_system
+from tests.support.results import cause_of
 
 pytestmark = whole_system
 
 TOLD_WITHIN_S = 1.0
 INTERRUPTED_WITHIN_S = 0.1
-NOISE = 3
-"""How much longer it may take where other work goes on at the same time."""
 MAX_GAP_S = 1.0
 
 ANNOUNCE = "import asyncio, ctypes, os, signal, sys, threading, time\nprint('now', flush=True)\n"
@@ -39,6 +39,11 @@ DEATHS = {
     "everybody": "os.kill(-1, signal.SIGKILL); time.sleep(9)",
     "in a thread": "threading.Thread(target=os._exit, args=(3,)).start(); time.sleep(9)",
 }
+
+
+def noisy(seconds: float) -> float:
+    """How long it may take where other work goes on at the same time: the longer, the more there is."""
+    return seconds * max(3.0, 2 * os.getloadavg()[0] / (os.cpu_count() or 1))
 
 
 class Neighbour:
@@ -75,8 +80,7 @@ def neighbour(broker: BrokerProcess) -> Iterator[Neighbour]:
     yield neighbour
     neighbour.stop()
     assert neighbour.result is not None
-    assert neighbour.result.error_detail is not None
-    assert neighbour.result.error_detail.cause == "interrupted"
+    assert cause_of(neighbour.result) == "interrupted"
     assert not neighbour.result.kernel_restarted
 
 
@@ -91,7 +95,7 @@ def undisturbed(
     gap = neighbour.longest_gap(began)
     if gap > MAX_GAP_S / 2:
         measured(f"the neighbour's longest wait during {request.node.name}", gap)
-    assert gap < MAX_GAP_S * NOISE
+    assert gap < noisy(MAX_GAP_S)
 
 
 async def outcome(
@@ -136,11 +140,10 @@ async def test_death(
     await prepare(session)
     result, took = await outcome(session, code)
     measured(f"death told ({request.node.callspec.id})", took)
-    assert result.error_detail is not None
-    assert result.error_detail.cause in ("kernel_died", "sandbox_lost"), result.error
+    assert cause_of(result) in ("kernel_died", "sandbox_lost"), result.error
     assert result.kernel_restarted
     assert result.execution_time is None
-    assert took < TOLD_WITHIN_S * NOISE
+    assert took < noisy(TOLD_WITHIN_S)
     await goes_on(session, with_state=False)
 
 
@@ -153,8 +156,7 @@ async def test_out_of_memory(session: kernelbroker.Session, code: str) -> None:
     """A kernel that takes too much memory is told apart from other deaths."""
     await prepare(session)
     result, _ = await outcome(session, code)
-    assert result.error_detail is not None
-    assert result.error_detail.cause == "out_of_memory", result.error
+    assert cause_of(result) == "out_of_memory", result.error
     assert "1.0 GiB" in str(result.error)
     assert result.kernel_restarted
     await goes_on(session, with_state=False)
@@ -178,9 +180,8 @@ async def test_fork_bomb(session: kernelbroker.Session) -> None:
     await prepare(session)
     code = "while True:\n    try:\n        os.fork()\n    except BaseException:\n        pass"
     result, took = await outcome(session, code, timeout=1)
-    assert result.error_detail is not None
-    assert result.error_detail.cause in ("timeout", "kernel_died", "sandbox_lost"), result.error
-    assert took < 1 + GRACE_S + TOLD_WITHIN_S * NOISE
+    assert cause_of(result) in ("timeout", "kernel_died", "sandbox_lost"), result.error
+    assert took < 1 + GRACE_S + noisy(TOLD_WITHIN_S)
     await goes_on(session, with_state=False)
 
 
@@ -192,10 +193,9 @@ async def test_timeout(session: kernelbroker.Session, code: str) -> None:
     """A cell that takes too long is interrupted, and the state is kept."""
     await prepare(session)
     result, took = await outcome(session, code, timeout=0.5)
-    assert result.error_detail is not None
-    assert (result.error_detail.cause, result.kernel_restarted) == ("timeout", False), result.error
+    assert (cause_of(result), result.kernel_restarted) == ("timeout", False), result.error
     assert str(result.error).startswith("TimeoutError: the cell ran longer than 0.5 s")
-    assert took < 0.5 + INTERRUPTED_WITHIN_S + TOLD_WITHIN_S
+    assert took < 0.5 + noisy(INTERRUPTED_WITHIN_S + TOLD_WITHIN_S)
     await goes_on(session, with_state=True)
 
 
@@ -213,9 +213,8 @@ async def test_timeout_of_a_deaf_cell(session: kernelbroker.Session, code: str) 
     """A cell that does not react to its interrupt loses its kernel after the grace period."""
     await prepare(session)
     result, took = await outcome(session, code, timeout=0.5)
-    assert result.error_detail is not None
-    assert (result.error_detail.cause, result.kernel_restarted) == ("timeout", True), result.error
-    assert GRACE_S < took < 0.5 + GRACE_S + TOLD_WITHIN_S * NOISE
+    assert (cause_of(result), result.kernel_restarted) == ("timeout", True), result.error
+    assert GRACE_S < took < 0.5 + GRACE_S + noisy(TOLD_WITHIN_S)
     await goes_on(session, with_state=False)
 
 
@@ -234,11 +233,10 @@ async def test_interrupt(session: kernelbroker.Session, measured: Measured, code
                 await session.interrupt()
             if isinstance(event, events.Result):
                 took.append(time.monotonic() - asked_at)
-                assert event.error_detail is not None
-                assert event.error_detail.cause == "interrupted"
+                assert cause_of(event) == "interrupted"
                 assert event.error_detail.name in ("KeyboardInterrupt", "CancelledError")
     measured(f"interrupted ({code})", *took)
-    assert statistics.median(took) < INTERRUPTED_WITHIN_S * NOISE
+    assert statistics.median(took) < noisy(INTERRUPTED_WITHIN_S)
     await goes_on(session, with_state=True)
 
 
@@ -279,8 +277,7 @@ async def test_exceptions(session: kernelbroker.Session, code: str, name: str) -
     """Whatever a cell raises is an ordinary error, and the state is kept."""
     await prepare(session)
     result, _ = await outcome(session, code)
-    assert result.error_detail is not None
-    assert (result.error_detail.cause, result.error_detail.name) == ("exception", name)
+    assert (cause_of(result), result.error_detail.name) == ("exception", name)
     assert not result.kernel_restarted
     await goes_on(session, with_state=True)
 
@@ -302,7 +299,7 @@ async def test_sabotage(session: kernelbroker.Session, code: str) -> None:
     seen = [event async for event in session.stream(ANNOUNCE + code, timeout=1)]
     assert sum(isinstance(event, events.Result) for event in seen) == 1
     # What it broke may show in the next cell only; the one after that has a kernel that works.
-    await session.run("1", timeout=1)
+    await session.run("1", timeout=0.5)
     result = await session.run("print(open('/data/kept.txt').read())", timeout=10)
     assert (result.success, result.stdout) == (True, "kept\n"), result.error
     await session.restart()

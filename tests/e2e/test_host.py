@@ -8,7 +8,7 @@ from pathlib import Path
 
 import kernelbroker
 
-from tests.e2e.support import HOST_SECRET, BrokerProcess, whole_system
+from tests.e2e.support import HOST_SECRET, ROOT, BrokerProcess, whole_system
 
 pytestmark = whole_system
 
@@ -30,7 +30,7 @@ async def test_environment(session: kernelbroker.Session) -> None:
     assert {name for name in seen if name.startswith("KERNELBROKER")} <= {"KERNELBROKER_WORKSPACE"}
     assert seen["HOME"] != os.environ.get("HOME")
     assert HOST_SECRET not in str(seen)
-    assert not [value for value in seen.values() if "/work/" in value or ".venv" in value]
+    assert not [value for value in seen.values() if str(ROOT) in value or ".venv" in value]
 
 
 async def test_user(session: kernelbroker.Session) -> None:

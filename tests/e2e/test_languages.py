@@ -6,6 +6,8 @@ import kernelbroker
 import pytest
 from kernelbroker import events
 
+from tests.support.results import cause_of
+
 
 async def shell(
     session: kernelbroker.Session, code: str, **options: object
@@ -56,8 +58,7 @@ async def test_shell_failures(
     """A status that is not 0 is a failure, told in the result; no frame of ours is shown."""
     result = await shell(session, code)
     assert (result.success, result.exit_code, result.error) == (False, exit_code, error)
-    assert result.error_detail is not None
-    assert result.error_detail.cause == "exception"
+    assert cause_of(result) == "exception"
     assert "kernelbroker" not in result.stderr
 
 
@@ -66,8 +67,7 @@ async def test_shell_interrupted(session: kernelbroker.Session) -> None:
     await session.run("x = 41")
     for code in ("sleep 100", "trap '' INT; sleep 100; sleep 100"):
         result = await shell(session, code, timeout=1)
-        assert result.error_detail is not None
-        assert result.error_detail.cause == "timeout"
+        assert cause_of(result) == "timeout"
         assert "kernelbroker" not in result.stderr
     assert (await shell(session, "pgrep -x sleep")).exit_code == 1
     assert (await session.run("print(x + 1)")).stdout == "42\n"
@@ -89,6 +89,24 @@ async def test_shell_has_no_variables(session: kernelbroker.Session) -> None:
     assert result.return_value is None
     assert result.truncated is not None
     assert result.truncated.report == "no variable named 'y'"
+
+
+@pytest.mark.parametrize(
+    ("language", "code"),
+    [
+        ("javascript", "console.log(1)"),
+        (
+            "shell",
+            """python3 -c 'import os; print(len({"FORCE_COLOR", "CLICOLOR_FORCE"} & {*os.environ}) + 1)'""",
+        ),
+    ],
+)
+async def test_no_colours(session: kernelbroker.Session, language: str, code: str) -> None:
+    """What programs print is for a reader that is no terminal; who wants colours sets the variables."""
+    result = await session.run(code, language=language)  # type: ignore[arg-type]
+    assert result.stdout == "1\n"
+    result = await session.run("console.log(1)", language="javascript", env={"FORCE_COLOR": "1"})
+    assert result.stdout == "\x1b[33m1\x1b[39m\n"
 
 
 async def test_javascript(session: kernelbroker.Session) -> None:
@@ -140,8 +158,7 @@ async def test_javascript_interrupted(session: kernelbroker.Session) -> None:
     await javascript(session, "const kept = 'kept'")
     for code in ("await new Promise(() => {})", "while (true) {}"):
         result = await javascript(session, code, timeout=1)
-        assert result.error_detail is not None
-        assert result.error_detail.cause == "timeout"
+        assert cause_of(result) == "timeout"
         result = await javascript(session, "kept")
         assert [each.data for each in result.displays] == [{"text/plain": "'kept'"}], result
 

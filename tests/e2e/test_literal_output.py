@@ -13,6 +13,7 @@ from kernelbroker.protocol import events
 from kernelbroker.protocol.tags import unescape_text
 
 from tests.e2e.support import BrokerProcess, opened, whole_system
+from tests.support.results import cause_of
 
 pytestmark = whole_system
 
@@ -123,8 +124,7 @@ async def test_errors(session: kernelbroker.Session) -> None:
     result = await session.run("def f():\n    raise ValueError('<b>no</b>\\nsecond line')\nf()")
     assert not result.success
     assert result.error == "ValueError: <b>no</b>"
-    assert result.error_detail is not None
-    assert result.error_detail.cause == "exception"
+    assert cause_of(result) == "exception"
     assert result.error_detail.value == "<b>no</b>\nsecond line"
     assert "raise ValueError" in result.stderr
     assert "\x1b" not in result.stderr + "".join(result.error_detail.traceback)

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import tempfile
 from collections.abc import Iterator
-from pathlib import Path
 
 import kernelbroker
 import pytest
 
-from tests.e2e.support import BrokerProcess, until, whole_system
+from tests.e2e.support import BrokerProcess, running_broker, until, whole_system
 
 pytestmark = whole_system
 
@@ -19,21 +17,15 @@ SESSIONS, CELLS, WARM = 20, 20, 1
 
 @pytest.fixture
 def large() -> Iterator[BrokerProcess]:
-    with tempfile.TemporaryDirectory(prefix="kb-") as directory:
-        broker = BrokerProcess(
-            Path(directory),
-            POOL__MIN_SIZE=WARM,
-            POOL__MAX_SIZE=SESSIONS,
-            POOL__ACQUIRE_TIMEOUT=180,
-            POOL__SCALE_UP_THRESHOLD=1000,  # the pool shrinks again, but not in a test's time
-            SANDBOX__MEMORY="400MiB",
-            SESSIONS__DEFAULT_TIMEOUT=120,
-        ).start()
-        try:
-            yield broker
-            broker.stop_in_order()
-        finally:
-            broker.kill()
+    with running_broker(
+        POOL__MIN_SIZE=WARM,
+        POOL__MAX_SIZE=SESSIONS,
+        POOL__ACQUIRE_TIMEOUT=180,
+        POOL__SCALE_UP_THRESHOLD=1000,  # the pool shrinks again, but not in a test's time
+        SANDBOX__MEMORY="400MiB",
+        SESSIONS__DEFAULT_TIMEOUT=120,
+    ) as broker:
+        yield broker
 
 
 async def work(client: kernelbroker.Broker, number: int) -> None:

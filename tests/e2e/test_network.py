@@ -20,8 +20,7 @@ import pytest
 from kernelbroker_server.app import Broker
 from kernelbroker_server.config import ConfigError, Settings
 
-from tests.backends.probes import IMAGE, KERNEL_PYTHON
-from tests.backends.test_contract import BACKENDS
+from tests.backends.probes import BACKENDS, IMAGE, KERNEL_PYTHON
 from tests.support.upstream import Names, Page, Upstream, serving_http
 
 pytestmark = pytest.mark.sandbox

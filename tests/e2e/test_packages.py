@@ -10,7 +10,7 @@ import kernelbroker
 import pytest
 from kernelbroker import BadRequest, Conflict
 
-from tests.e2e.support import BrokerProcess, call, opened, whole_system
+from tests.e2e.support import BrokerProcess, call, opened, running_broker, whole_system
 from tests.support.wheels import make_wheel
 
 pytestmark = whole_system
@@ -31,13 +31,8 @@ def wheels() -> Iterator[Path]:
 
 @pytest.fixture(scope="module")
 def offline_broker(wheels: Path) -> Iterator[BrokerProcess]:
-    with tempfile.TemporaryDirectory(prefix="kb-") as directory:
-        broker = BrokerProcess(Path(directory), PACKAGES__WHEELS=wheels).start()
-        try:
-            yield broker
-            broker.stop_in_order()
-        finally:
-            broker.kill()
+    with running_broker(PACKAGES__WHEELS=wheels) as broker:
+        yield broker
 
 
 @pytest.fixture
@@ -132,3 +127,6 @@ async def test_over_rest(offline_broker: BrokerProcess, offline: kernelbroker.Se
     assert "already satisfied" in answer["stdout"]
     status, _ = await call(offline_broker, "POST", path, {"packages": [], "user": True})
     assert status == 400
+    listed = path.replace("packages", "executions")
+    _, answer = await call(offline_broker, "GET", listed)
+    assert [each["packages"] for each in answer["executions"]] == [["firstmade"]] * 2

@@ -19,6 +19,7 @@ from tests.e2e.support import (
     until,
     whole_system,
 )
+from tests.support.results import cause_of
 
 pytestmark = whole_system
 
@@ -109,11 +110,13 @@ async def test_order(session: kernelbroker.Session) -> None:
 async def test_sessions_run_in_parallel(client: kernelbroker.Broker) -> None:
     """A cell that waits in one session holds up nobody in another."""
     async with client.session() as one, client.session() as other:
-        stream = one.stream(LOOP_UNTIL_INTERRUPTED, timeout=60)
-        async for event in stream:
+        said = []
+        async for event in one.stream(LOOP_UNTIL_INTERRUPTED, timeout=60):
             if isinstance(event, events.Stdout):
-                assert (await other.run("print(1)")).stdout == "1\n"
+                said.append((await other.run("print(1)")).stdout)
                 await one.interrupt()
+        assert said == ["1\n"]
+        assert cause_of(event) == "interrupted"
 
 
 async def test_interrupt_and_restart_over_rest(
@@ -180,15 +183,16 @@ async def test_history(broker: BrokerProcess, client: kernelbroker.Broker) -> No
 
 async def test_events_are_followed(broker: BrokerProcess, session: kernelbroker.Session) -> None:
     """Events of a running cell are replayed to a second reader, who then follows to the end."""
+    followed: list[dict[str, object]] = []
     async for event in session.stream(LOOP_UNTIL_INTERRUPTED, timeout=60):
         if isinstance(event, events.Stdout):
             path = f"/api/v1/sessions/{session.session_id}/executions/{event.execution_id}/events"
             async with opened(broker, "GET", path, accept=NDJSON) as response:
                 await response.until_seen(b"the cell runs")
                 await session.interrupt()
-                lines = (await response.rest()).splitlines()
-            assert [json.loads(line)["seq"] for line in lines] == list(range(1, len(lines) + 1))
-            assert json.loads(lines[-1])["type"] == "result"
+                followed = [json.loads(line) for line in (await response.rest()).splitlines()]
+    assert [each["seq"] for each in followed] == list(range(1, event.seq + 1))
+    assert followed[-1]["type"] == "result"
 
 
 COUNT = "import time\nfor i in range(400):\n    print(i, flush=True)\n    time.sleep(0.005)"

@@ -16,6 +16,7 @@ from kernelbroker_server.backends import procfs
 from tests.e2e.support import (
     LOOP_UNTIL_INTERRUPTED,
     BrokerProcess,
+    call,
     cgroups,
     until,
     whole_system,
@@ -24,16 +25,23 @@ from tests.e2e.support import (
 pytestmark = whole_system
 
 
+WITH_MODULES = {"SANDBOX__IMPORTS": '["pandas", "matplotlib.pyplot"]', "DRAIN_TIMEOUT": "1"}
+"""The modules that are loaded by default."""
+
+
 @pytest.fixture
-def broker() -> Iterator[BrokerProcess]:
-    """One of the test's own, with the modules loaded that it loads by default."""
+def broker(request: pytest.FixtureRequest) -> Iterator[BrokerProcess]:
+    """One of the test's own, to be ended by it; with the settings that it is parametrized with."""
+    settings = getattr(request, "param", {"DRAIN_TIMEOUT": "1"})
     with tempfile.TemporaryDirectory(prefix="kb-") as directory:
-        imports = '["pandas", "matplotlib.pyplot"]'
-        broker = BrokerProcess(Path(directory), SANDBOX__IMPORTS=imports, DRAIN_TIMEOUT="1").start()
-        yield broker
-        broker.kill()
+        broker = BrokerProcess(Path(directory), **settings)
+        try:
+            yield broker.start()
+        finally:
+            broker.kill()
 
 
+@pytest.mark.parametrize("broker", [WITH_MODULES], indirect=True, ids=["modules"])
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 async def test_stopped(broker: BrokerProcess, number: int) -> None:
     """A broker that is told to stop ends its sessions, tells their clients, and leaves nothing."""
@@ -63,37 +71,40 @@ async def test_stopped(broker: BrokerProcess, number: int) -> None:
     assert broker.complaints() == [], broker.log.read_text()
 
 
-async def test_drained() -> None:
-    """Told to end, a broker lets what runs end, refuses what is new and says when to come again."""
-    with tempfile.TemporaryDirectory(prefix="kb-") as directory:
-        broker = BrokerProcess(Path(directory), DRAIN_TIMEOUT="60").start()
-        try:
-            async with kernelbroker.connect(broker.url, broker.token) as client:
-                session = await client.session().open()
-                code = "import os, time\nprint('running')\nwhile not os.path.exists('go'): time.sleep(0.1)"
-                stream = session.stream(code, timeout=60)
-                while not isinstance(event := await anext(stream), events.Stdout):
-                    pass
-                os.kill(broker.pid, signal.SIGTERM)
-                await until(lambda: "stopping" in broker.log.read_text())
-                for refused in (session.run("1"), client.run("1")):
-                    with pytest.raises(kernelbroker.Unavailable, match="shutting down") as told:
-                        await refused
-                    assert told.value.retry_after
-                for workspace in broker.data_dir.glob("*/sandboxes/*/workspace"):
-                    (workspace / "go").touch()
-                async for event in stream:
-                    last = event
-                assert isinstance(last, events.Result)
-                assert last.success
-            assert broker.wait() == 0
-        finally:
-            broker.kill()
+@pytest.mark.parametrize("broker", [{"DRAIN_TIMEOUT": "60"}], indirect=True, ids=["patient"])
+async def test_drained(broker: BrokerProcess) -> None:
+    """Told to end, a broker lets what runs end, closes what is idle, and says when to come again."""
+    async with kernelbroker.connect(broker.url, broker.token) as client:
+        session, idle = await client.session().open(), await client.session().open()
+        code = "import os, time\nprint('running')\nwhile not os.path.exists('go'): time.sleep(0.1)"
+        stream = session.stream(code, timeout=60)
+        while not isinstance(event := await anext(stream), events.Stdout):
+            pass
+        os.kill(broker.pid, signal.SIGTERM)
+        await until(lambda: "stopping" in broker.log.read_text())
+        with pytest.raises(kernelbroker.SessionGone, match="shutting down"):
+            await idle.run("1")
+        for refused in (session.run("1"), client.run("1")):
+            with pytest.raises(kernelbroker.Unavailable, match="shutting down") as told:
+                await refused
+            assert told.value.retry_after
+        for workspace in broker.data_dir.glob("*/sandboxes/*/workspace"):
+            (workspace / "go").touch()
+        async for event in stream:
+            last = event
+        assert isinstance(last, events.Result)
+        assert last.success
+    assert broker.wait() == 0
 
 
 async def test_killed(broker: BrokerProcess) -> None:
     """Sandboxes die with a killed broker; the next one on the same directories removes the rest."""
     dead_ids = broker.broker_ids()
+
+    async def warm() -> bool:
+        return bool((await call(broker, "GET", "/api/v1/pool/status"))[1]["idle_containers"])
+
+    await until(warm)  # or the short time in which a lost broker is given up may not do for a lease
     code = "import subprocess\nchild = subprocess.Popen(['setsid', 'sleep', '1000'])\n"
     async with (
         kernelbroker.connect(broker.url, broker.token, timeout=5) as client,

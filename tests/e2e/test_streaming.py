@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import statistics
 import time
 from typing import Any
 
@@ -21,13 +22,14 @@ from tests.e2e.support import (
     opened,
     whole_system,
 )
+from tests.support.results import cause_of
 
 pytestmark = whole_system
 
 THREE_LINES = """
 import time
 for number in range(3):
-    print("line", number)
+    print(time.monotonic())
     time.sleep(0.3)
 """
 STREAMED = ["text/plain", "text/event-stream", "application/x-ndjson"]
@@ -101,8 +103,7 @@ async def test_sdk_stream(session: kernelbroker.Session) -> None:
             await session.interrupt()
     assert isinstance(seen[0], events.Started)
     assert isinstance(seen[-1], events.Result)
-    assert seen[-1].error_detail is not None
-    assert seen[-1].error_detail.cause == "interrupted"
+    assert cause_of(seen[-1]) == "interrupted"
     assert [event.seq for event in seen] == list(range(1, len(seen) + 1))
 
 
@@ -114,8 +115,7 @@ async def test_sdk_callbacks(session: kernelbroker.Session) -> None:
 
     result = await session.run(LOOP_UNTIL_INTERRUPTED, timeout=50, on_stdout=stop)
     assert result.stdout == "the cell runs\n"
-    assert result.error_detail is not None
-    assert result.error_detail.cause == "interrupted"
+    assert cause_of(result) == "interrupted"
 
 
 def test_sync_stream(broker: BrokerProcess, shared_id: str) -> None:
@@ -129,22 +129,20 @@ def test_sync_stream(broker: BrokerProcess, shared_id: str) -> None:
             if isinstance(last, events.Stdout):
                 session.interrupt()
     assert isinstance(last, events.Result)
-    assert last.error_detail is not None
-    assert last.error_detail.cause == "interrupted"
+    assert cause_of(last) == "interrupted"
 
 
 async def test_rhythm(session: kernelbroker.Session, measured: Measured) -> None:
-    """Prints that are a pause apart arrive a pause apart, each as soon as it is written."""
+    """Prints that are a pause apart arrive one by one, each as soon as it is written."""
     await session.run("import time")
-    stamps = []
+    late = []
     async for event in session.stream(THREE_LINES):
         if isinstance(event, events.Stdout):
-            stamps.append(time.monotonic())
-    ended = time.monotonic()
-    assert len(stamps) == 3
-    gaps = [later - earlier for earlier, later in zip(stamps, [*stamps[1:], ended], strict=True)]
-    measured("lines written 300 ms apart arrive apart by", *gaps)
-    assert all(0.15 < gap < 2 for gap in gaps)
+            late.append(time.monotonic() - float(event.content))  # the host's clock, in jails too
+    measured("lines written 300 ms apart arrive after", *late)
+    assert len(late) == 3
+    assert statistics.median(late) < 0.3  # before the next one is written
+    assert max(late) < 2
 
 
 async def test_late_output(session: kernelbroker.Session) -> None:

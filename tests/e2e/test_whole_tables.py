@@ -6,7 +6,6 @@ import asyncio
 import csv
 import io
 import json
-from collections.abc import AsyncIterator
 
 import kernelbroker
 import pandas
@@ -256,11 +255,13 @@ endless = pyarrow.table({'a': pyarrow.array(range(8_000_000))})
 
 
 @pytest.fixture
-async def hostile(client: kernelbroker.Broker) -> AsyncIterator[kernelbroker.Session]:
-    async with client.session() as session:
-        made = await session.run("import pandas, pyarrow\n" + HOSTILE)
-        assert made.success, made.error
-        yield session
+async def hostile(filled: kernelbroker.Session) -> kernelbroker.Session:
+    made = await filled.run(HOSTILE)
+    assert made.success, made.error
+    for mark in ("blocking", "streaming"):  # of the test before
+        if await filled.files.exists(mark):
+            await filled.files.delete(mark)
+    return filled
 
 
 async def test_tables_that_fail(hostile: kernelbroker.Session) -> None:

@@ -6,9 +6,7 @@ import asyncio
 import json
 import subprocess
 import sys
-import tempfile
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import AsyncIterator, Iterator
 from signal import SIGKILL, SIGTERM
 
 import kernelbroker
@@ -20,9 +18,11 @@ from tests.e2e.support import (
     BrokerProcess,
     call,
     opened,
+    running_broker,
     until,
     whole_system,
 )
+from tests.support.results import cause_of
 
 pytestmark = whole_system
 
@@ -32,15 +32,8 @@ ONE_FILE = "_ = open(f'/data/{number}', 'wb').write(bytes(4 << 20))"
 @pytest.fixture(scope="module")
 def broker() -> Iterator[BrokerProcess]:
     """One whose sessions may write 100 MiB."""
-    with tempfile.TemporaryDirectory(prefix="kb-") as directory:
-        broker = BrokerProcess(
-            Path(directory), POOL__MIN_SIZE=2, SANDBOX__WORKSPACE_SIZE="100MiB"
-        ).start()
-        try:
-            yield broker
-            broker.stop_in_order()
-        finally:
-            broker.kill()
+    with running_broker(POOL__MIN_SIZE=2, SANDBOX__WORKSPACE_SIZE="100MiB") as broker:
+        yield broker
 
 
 async def write(session: kernelbroker.Session, name: str, text: str) -> None:
@@ -114,8 +107,7 @@ async def test_too_much(client: kernelbroker.Broker) -> None:
         await session.run("before = 1")
         code = f"import time\nfor number in range(200):\n    {ONE_FILE}; time.sleep(0.05)"
         result = await session.run(code, timeout=120)
-        assert result.error_detail is not None
-        assert result.error_detail.cause == "quota_exceeded"
+        assert cause_of(result) == "quota_exceeded"
         assert str(result.error).startswith("QuotaExceeded: the workspace holds 1")
         assert "its limit is 100 MiB; delete files" in str(result.error)
         result = await session.run("print(before)")
@@ -127,6 +119,26 @@ async def test_too_much(client: kernelbroker.Broker) -> None:
         assert (result.success, result.stderr) == (True, "")
         result = await session.run("open('/data/large', 'wb').write(bytes(101 << 20))")
         assert "File too large" in str(result.error)
+
+
+async def test_uploads(client: kernelbroker.Broker, broker: BrokerProcess) -> None:
+    """An upload that does not fit is refused before or while it comes, and leaves nothing."""
+
+    async def endless() -> AsyncIterator[bytes]:
+        while True:
+            yield bytes(1 << 20)
+
+    async with client.session(workspace_retention=0) as session:
+        await session.files.write("half", bytes(60 << 20))
+        for data in (bytes(60 << 20), endless()):
+            with pytest.raises(
+                kernelbroker.TooLarge, match=r"limit is 100 MiB: .* does not fit; delete"
+            ):
+                await session.files.write("other", data)
+        assert [file.path for file in await session.files.list()] == ["half"]
+        result = await session.run("import os; os.unlink('half')")
+        assert result.success
+        await session.files.write("other", bytes(60 << 20))
 
 
 async def test_who_writes_on(client: kernelbroker.Broker) -> None:
@@ -141,8 +153,7 @@ for number in range(2000):
         pass"""
     async with client.session(workspace_retention=0) as session:
         result = await session.run(code, timeout=120)
-        assert result.error_detail is not None
-        assert (result.error_detail.cause, result.kernel_restarted) == ("quota_exceeded", True)
+        assert (cause_of(result), result.kernel_restarted) == ("quota_exceeded", True)
         result = await session.run("import os; print(len(os.listdir('/data')) > 25)")
         assert result.stdout == "True\n"
 
@@ -150,30 +161,25 @@ for number in range(2000):
 @pytest.mark.parametrize("end", ["stopped", "killed", "killed while it runs"])
 async def test_from_broker_to_broker(end: str) -> None:
     """What a session wrote the next broker gives out, however the one before it ended."""
-    with tempfile.TemporaryDirectory(prefix="kb-") as directory:
-        broker = BrokerProcess(Path(directory)).start()
-        try:
-            code = "import os; os.makedirs('/data/deep/er'); os.symlink('/', '/data/root')\n"
-            code += "_ = open('/data/file', 'w').write('kept')\n"
+    with running_broker() as broker:
+        code = "import os; os.makedirs('/data/deep/er'); os.symlink('/', '/data/root')\n"
+        code += "_ = open('/data/file', 'w').write('kept')\n"
+        if end == "killed while it runs":
+            code += LOOP_UNTIL_INTERRUPTED
+        body = {"session_id": "mine", "code": code, "timeout": 60}
+        async with opened(broker, "POST", "/api/v1/exec", body) as response:
             if end == "killed while it runs":
-                code += LOOP_UNTIL_INTERRUPTED
-            body = {"session_id": "mine", "code": code, "timeout": 60}
-            async with opened(broker, "POST", "/api/v1/exec", body) as response:
-                if end == "killed while it runs":
-                    await response.until_seen(b"the cell runs")
-                    broker.kill()
-                else:
-                    assert b'"success":true' in await response.rest()
-                    assert broker.stop(SIGKILL if end == "killed" else SIGTERM) in (0, -SIGKILL)
-            broker.start()
-            assert [path.name for path in broker.data_dir.iterdir() if path.name == KEPT] == [KEPT]
-            async with kernelbroker.connect(broker.url, broker.token) as client:
-                (kept,) = await client.workspaces()
-                assert (kept.name, kept.files, kept.session_id) == ("mine", 4, None)
-                async with client.session(workspace="mine") as session:
-                    assert await read(session, "/data/file") == "kept"
-                    result = await session.run("import os; print(os.readlink('/data/root'))")
-                    assert result.stdout == "/\n"
-            broker.stop_in_order()
-        finally:
-            broker.kill()
+                await response.until_seen(b"the cell runs")
+                broker.kill()
+            else:
+                assert b'"success":true' in await response.rest()
+                assert broker.stop(SIGKILL if end == "killed" else SIGTERM) in (0, -SIGKILL)
+        broker.start()
+        assert [path.name for path in broker.data_dir.iterdir() if path.name == KEPT] == [KEPT]
+        async with kernelbroker.connect(broker.url, broker.token) as client:
+            (kept,) = await client.workspaces()
+            assert (kept.name, kept.files, kept.session_id) == ("mine", 4, None)
+            async with client.session(workspace="mine") as session:
+                assert await read(session, "/data/file") == "kept"
+                result = await session.run("import os; print(os.readlink('/data/root'))")
+                assert result.stdout == "/\n"

@@ -30,6 +30,7 @@ from kernelbroker_server.kernels.outputs import OutputLimits
 
 from tests.support.gateway import frame
 from tests.support.generated import any_json, repeatable, tag_text
+from tests.support.results import cause_of
 
 PNG = "iVBORw0KGgoAAAANSUhEUgAAAAIAAAADCAYAAAC56t6BAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
 
@@ -361,8 +362,7 @@ def test_error() -> None:
     script.idle()
     result = script.result
     assert (result.success, result.error) == (False, "ValueError: no")
-    assert result.error_detail is not None
-    assert result.error_detail.cause == "exception"
+    assert cause_of(result) == "exception"
     assert result.error_detail.value == "no\nway"
     assert result.error_detail.traceback == ["ValueError", "no"]
 
@@ -404,8 +404,7 @@ def test_forced_end(begun: bool) -> None:
     assert isinstance(result, Result)
     assert result.error == "OutOfMemory: it took it all"
     assert result.kernel_restarted
-    assert result.error_detail is not None
-    assert result.error_detail.cause == "out_of_memory"
+    assert cause_of(result) == "out_of_memory"
     assert result.execution_count == (7 if begun else None)
     assert script.cell.end("timeout", "x", "y", restarted=True) == []
     script.reply()

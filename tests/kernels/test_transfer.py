@@ -7,8 +7,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import tempfile
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import aclosing
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -16,7 +15,7 @@ from kernelbroker_server.kernels import transfer
 from kernelbroker_server.kernels.endpoint import TcpEndpoint, UnixEndpoint
 from kernelbroker_server.kernels.transfer import Exchange, TransferFailed
 
-from tests.support.raw import answering
+from tests.support.raw import answering, saying
 from tests.support.waiting import DEADLINE_S
 
 MIB = 1024**2
@@ -30,27 +29,11 @@ def path() -> object:
         yield Path(name, "gateway.sock")
 
 
-def saying(*pieces: bytes) -> Callable[[bytes, asyncio.StreamWriter], Awaitable[None]]:
-    """A gateway that says just this, and hangs up."""
-
-    async def answer(head: bytes, writer: asyncio.StreamWriter) -> None:
-        for piece in pieces:
-            writer.write(piece)
-            await writer.drain()
-
-    return answer
-
-
 async def flood(head: bytes, writer: asyncio.StreamWriter, first: bytes, again: bytes) -> None:
     writer.write(first)
     while True:
         writer.write(again)
         await writer.drain()
-
-
-async def body_of(exchange: Exchange) -> bytes:
-    async with aclosing(exchange.chunks()) as chunks:
-        return b"".join([chunk async for chunk in chunks])
 
 
 async def ask(path: Path, limit: int = MIB) -> bytes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -499,11 +500,11 @@ async def test_launch_cancelled_anywhere(backend: FakeBackend) -> None:
 
 async def test_no_connection_is_left(backend: FakeBackend, monkeypatch: pytest.MonkeyPatch) -> None:
     """A launch that is cancelled anywhere leaves no open channel, even to a gateway that lives on."""
-    gateways = []
+    left: list[FakeSandbox] = []
 
     async def remove(sandbox: Any) -> None:
         if backend.live.pop(sandbox.id, None):
-            gateways.append(sandbox.gateway)
+            left.append(sandbox)
 
     monkeypatch.setattr(backend, "remove", remove)
     for count in range(200):
@@ -513,9 +514,10 @@ async def test_no_connection_is_left(backend: FakeBackend, monkeypatch: pytest.M
         await pool.stop(STOP_S)
     await turns(10)
     assert broker_tasks() == set()
-    await until(lambda: not any(gateway.channels for gateway in gateways))
-    for gateway in gateways:
-        await gateway.stop()
+    await until(lambda: not any(sandbox.gateway.channels for sandbox in left))
+    for sandbox in left:
+        await sandbox.gateway.stop()
+        shutil.rmtree(sandbox.directory)
 
 
 # The end.

@@ -92,7 +92,7 @@ class PoolMachine(RuleBasedStateMachine):
         self.removing: list[str] = []
         self.leased: list[str] = []
         self.seen: set[str] = set()
-        self.closed = False
+        self.draining = self.closed = False
         self.now = self.held_until = 0.0
         self.carry_out(self.state.tick(self.now))
 
@@ -234,6 +234,12 @@ class PoolMachine(RuleBasedStateMachine):
     def removed(self, data: st.DataObject) -> None:
         self.carry_out(self.state.removed(self.taken(data, self.removing)))
 
+    @precondition(lambda self: self.now > 100)
+    @rule()
+    def drain(self) -> None:
+        self.draining = True
+        self.state.drain()
+
     @precondition(lambda self: self.now > 200)  # not too early, or there is little to close
     @rule()
     def close(self) -> None:
@@ -293,6 +299,9 @@ class PoolMachine(RuleBasedStateMachine):
             self.all_goes_well()
         assert not self.waiting
         assert not self.urgent
+        if self.draining:
+            assert self.state.spare == 0
+            return
         for _ in range(limits.max_size + 2):
             self.now += 10.0
             self.carry_out(self.state.tick(self.now))
@@ -441,6 +450,22 @@ def test_death() -> None:
     assert state.died("s2") == []
     assert Remove("s2") in state.release("s2")
     assert state.died("never heard of") == []
+
+
+def test_drain() -> None:
+    """A pool that drains launches for those who wait, and for nobody else."""
+    state = make(min_size=2, max_size=4, launches=3)
+    state.acquire(1)
+    for name in ("s1", "s2", "s3"):
+        state.launched(name)
+    state.drain()
+    assert state.release("s1") == [Remove("s1")]
+    assert state.died("s2") == [Remove("s2")]
+    assert state.acquire(2) == [Assign(2, "s3")]
+    assert state.acquire(3, urgent=True) == [Launch("s4")]
+    assert state.launched("s4") == [Assign(3, "s4")]
+    assert state.tick(LONG_S) == []
+    state.validate_state()
 
 
 def test_close() -> None:

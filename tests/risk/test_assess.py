@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import kernelbroker
 import pytest
@@ -161,3 +163,19 @@ def test_an_unknown_language_is_the_callers_mistake() -> None:
     """There is no judging what there is no grammar for."""
     with pytest.raises(ValueError, match="python, shell, javascript, not 'perl'"):
         assess("1", "perl")  # type: ignore[arg-type]
+
+
+def test_threads_do_not_disturb_each_other() -> None:
+    """Python judged in several threads is judged as in one, though CPython's parser would mind."""
+
+    def let_others_run(*_: object) -> None:
+        time.sleep(0)
+
+    code = "f(x)\n" * 3_000
+    gc.callbacks.append(let_others_run)  # within the parser, where else no other thread has a turn
+    try:
+        with ThreadPoolExecutor(4) as threads:
+            found = list(threads.map(assess, [code] * 8, ["python"] * 8))
+    finally:
+        gc.callbacks.remove(let_others_run)
+    assert {each.level for each in found} == {"safe"}

@@ -283,6 +283,15 @@ async def test_closing_a_session_that_is_full_is_quick(connected, scripts, monke
 # Cancellation.
 
 
+@pytest.fixture
+def quick_collections():
+    """What is there before the test is not looked through again with each collection."""
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()
+
+
 def tasks_and_transports():
     gc.collect()
     return {task for task in asyncio.all_tasks() if "kernelbroker" in task.get_name()}
@@ -303,7 +312,9 @@ async def cancel_at(steps, work):
 
 
 @pytest.mark.parametrize("on_disconnect", ["continue", "interrupt"])
-async def test_cancelling_at_every_await_leaves_nothing(connected, scripts, on_disconnect):
+async def test_cancelling_at_every_await_leaves_nothing(
+    connected, scripts, quick_collections, on_disconnect
+):
     """Whenever connect, open, run and close are cancelled, no task, connection or session is left."""
     connected.cells["c"] = scripts.printing("a", "b")
 

@@ -6,7 +6,6 @@ import hashlib
 import os
 import secrets
 import socket
-import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,17 +16,13 @@ import kernelbroker.sync
 import pytest
 from kernelbroker_server import app
 
-from tests.backends.probes import IMAGE, needs_docker, needs_jail, needs_kernel_environment
-from tests.e2e.support import HOST_SECRET, BrokerProcess
+from tests.backends.probes import BACKENDS
+from tests.e2e.support import HOST_SECRET, BrokerProcess, running_broker
 
 from .attempts.prelude import prelude
 
 MIB = 1024**2
 LIMITS = {"memory": 300 * MIB, "processes": 60, "tmp_size": 8 * MIB, "open_files": 300}
-BACKENDS = [
-    pytest.param("local", marks=[needs_jail, needs_kernel_environment]),
-    pytest.param("docker", marks=needs_docker),
-]
 
 NEIGHBOUR = """
 import ctypes, os, socket, subprocess, sys
@@ -81,36 +76,19 @@ def kind(request: pytest.FixtureRequest) -> str:
 @pytest.fixture(scope="session")
 def world(kind: str) -> Iterator[World]:
     settings: dict[str, Any] = {f"SANDBOX__{name.upper()}": size for name, size in LIMITS.items()}
-    with tempfile.TemporaryDirectory(prefix="kb-") as directory:
-        if kind == "docker":
-            settings |= {
-                "BACKEND": "docker",
-                "DOCKER__IMAGE": IMAGE,
-                "DOCKER__DATA_DIR": Path(directory, "data"),
-                "DOCKER__RUN_DIR": Path(directory, "run"),
-            }
-        broker = BrokerProcess(
-            Path(directory),
-            POOL__MIN_SIZE=2,
-            POOL__MAX_SIZE=8,
-            POOL__ACQUIRE_TIMEOUT=60,
-            **settings,
-        ).start()
-        try:
-            client = kernelbroker.sync.connect(broker.url, broker.token)
-            try:
-                with client.session() as neighbour, socket.socket(socket.AF_UNIX) as listener:
-                    host_socket = f"kernelbroker-{secrets.token_hex(8)}"
-                    listener.bind(f"\0{host_socket}")
-                    listener.listen()
-                    facts = _facts(broker, neighbour) | {"host_socket": host_socket}
-                    yield World(kind, broker, client, neighbour, facts)
-                    assert neighbour.run("sleeper.kill(); sleeper.wait()").success
-            finally:
-                client.close()
-            broker.stop_in_order()
-        finally:
-            broker.kill()
+    settings |= {"BACKEND": kind, "POOL__MIN_SIZE": 2, "POOL__MAX_SIZE": 8}
+    with (
+        running_broker(POOL__ACQUIRE_TIMEOUT=60, **settings) as broker,
+        kernelbroker.sync.connect(broker.url, broker.token) as client,
+        client.session() as neighbour,
+        socket.socket(socket.AF_UNIX) as listener,
+    ):
+        host_socket = f"kernelbroker-{secrets.token_hex(8)}"
+        listener.bind(f"\0{host_socket}")
+        listener.listen()
+        facts = _facts(broker, neighbour) | {"host_socket": host_socket}
+        yield World(kind, broker, client, neighbour, facts)
+        assert neighbour.run("sleeper.kill(); sleeper.wait()").success
 
 
 @pytest.fixture(scope="session")

@@ -16,13 +16,12 @@ import kernelbroker
 import pytest
 from kernelbroker import BadRequest, Conflict, NotFound, TooLarge
 
-from tests.backends.probes import IMAGE, needs_docker, needs_jail, needs_kernel_environment
+from tests.backends.probes import BACKENDS
 from tests.e2e.support import DEADLINE_S, BrokerProcess, until
 
-pytestmark = [pytest.mark.sandbox, needs_kernel_environment]
+pytestmark = pytest.mark.sandbox
 
 LIMIT = 2 * 1024**2
-BACKENDS = [pytest.param("local", marks=needs_jail), pytest.param("docker", marks=needs_docker)]
 
 
 @pytest.fixture(scope="module", params=BACKENDS)
@@ -33,21 +32,15 @@ def broker(request: pytest.FixtureRequest) -> Iterator[BrokerProcess]:
         (directory / "shared").mkdir()
         (directory / "shared" / "common.txt").write_text("common")
         (directory / "shared").chmod(0o755)
-        settings: dict[str, object] = {
-            "BACKEND": request.param,
-            "DOCKER__IMAGE": IMAGE,
-            "DOCKER__DATA_DIR": directory / "data",
-            "DOCKER__RUN_DIR": directory / "run",
-            "LIMITS__FILE": LIMIT,
-            "SANDBOX__SHARED_DATA": directory / "shared",
-        }
         directory.chmod(0o755)
-        broker = BrokerProcess(directory, **settings).start()
-        try:
+        broker = BrokerProcess(
+            directory,
+            BACKEND=request.param,
+            LIMITS__FILE=LIMIT,
+            SANDBOX__SHARED_DATA=directory / "shared",
+        )
+        with broker.running():
             yield broker
-            broker.stop_in_order()
-        finally:
-            broker.kill()
 
 
 @pytest.fixture

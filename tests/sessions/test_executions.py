@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
 
 import pytest
 from kernelbroker.protocol.errors import (
@@ -21,12 +23,13 @@ from kernelbroker_server.kernels.outputs import OutputLimits
 from kernelbroker_server.pool import warm
 from kernelbroker_server.pool.state import PoolLimits
 from kernelbroker_server.sessions import history
-from kernelbroker_server.sessions.execution import ExecutionState
+from kernelbroker_server.sessions.execution import Execution, ExecutionState
 from kernelbroker_server.sessions.gate import Gate
-from kernelbroker_server.sessions.session import SessionState
+from kernelbroker_server.sessions.session import Session, SessionState
 
 from tests.support.backend import FakeBackend
 from tests.support.gateway import Cell
+from tests.support.results import cause_of
 from tests.support.waiting import DEADLINE_S, turns, until
 from tests.support.world import (
     Breakpoint,
@@ -45,8 +48,35 @@ async def who(cell: Cell) -> None:
     cell.stdout(cell.kernel.path.name)
 
 
-async def kernel_of(execution_events: list[object]) -> str:
-    return "".join(e.content for e in execution_events if isinstance(e, Stdout))
+async def kernel_of(execution: Execution) -> str:
+    """Which kernel ran it, if its code was `who`."""
+    return "".join(e.content for e in await events_of(execution) if isinstance(e, Stdout))
+
+
+@dataclass
+class Crowd:
+    """Two sessions with a single turn between them, which a cell of the one has."""
+
+    one: Session
+    other: Session
+    held: Execution
+    hold: Breakpoint
+
+    async def make_way(self) -> None:
+        """The cell ends, and the turn is free."""
+        self.hold.go_on.set()
+        assert (await result_of(self.held)).success
+
+
+@pytest.fixture
+async def crowd(backend: FakeBackend) -> AsyncIterator[Crowd]:
+    hold = Breakpoint()
+    backend.scripts["hold"] = hold
+    async with world(backend, gate=Gate(1, 2)) as w:
+        one, other = await w.open(), await w.open()
+        held = submit(one, "hold")
+        await hold.reached()
+        yield Crowd(one, other, held, hold)
 
 
 async def test_events_of_a_cell(backend: FakeBackend) -> None:
@@ -100,22 +130,16 @@ async def test_sessions_run_in_parallel(backend: FakeBackend) -> None:
         assert (await result_of(held)).success
 
 
-async def test_concurrency_is_bounded(backend: FakeBackend) -> None:
+async def test_concurrency_is_bounded(backend: FakeBackend, crowd: Crowd) -> None:
     """Over all sessions no more cells run than may, and no more wait."""
-    hold = Breakpoint()
-    backend.scripts["hold"] = hold
-    async with world(backend, gate=Gate(1, 2)) as w:
-        one, other = await w.open(), await w.open()
-        held = submit(one, "hold")
-        await hold.reached()
-        waiting = [submit(other), submit(one)]
-        with pytest.raises(TooManyRequests):
-            submit(other)
-        assert len(other.executions) == 1
-        assert [cell.code for cell in backend.cells] == ["hold"]
-        hold.go_on.set()
-        for execution in [held, *waiting]:
-            assert (await result_of(execution)).success
+    waiting = [submit(crowd.other), submit(crowd.one)]
+    with pytest.raises(TooManyRequests):
+        submit(crowd.other)
+    assert len(crowd.other.executions) == 1
+    assert [cell.code for cell in backend.cells] == ["hold"]
+    await crowd.make_way()
+    for execution in waiting:
+        assert (await result_of(execution)).success
 
 
 # Interruption and time.
@@ -127,15 +151,14 @@ async def test_interrupt(backend: FakeBackend, named: bool) -> None:
     backend.scripts |= {"wait": interruptible, "who": who}
     async with world(backend) as w:
         session = await w.open()
-        before = await kernel_of(await events_of(submit(session, "who")))
+        before = await kernel_of(submit(session, "who"))
         execution, following = submit(session, "wait"), submit(session, "who")
         await running(execution)
         session.interrupt(execution.id if named else None)
         result = await result_of(execution)
-        assert result.error_detail is not None
-        assert result.error_detail.cause == "interrupted"
+        assert cause_of(result) == "interrupted"
         assert not result.kernel_restarted
-        assert await kernel_of(await events_of(following)) == before
+        assert await kernel_of(following) == before
 
 
 async def test_interrupt_of_one_that_waits(backend: FakeBackend) -> None:
@@ -147,33 +170,22 @@ async def test_interrupt_of_one_that_waits(backend: FakeBackend) -> None:
         held, waiting = submit(session, "hold"), submit(session, "waiting")
         await hold.reached()
         session.interrupt(waiting.id)
-        result = await result_of(waiting)
-        assert result.error_detail is not None
-        assert result.error_detail.cause == "interrupted"
+        assert cause_of(await result_of(waiting)) == "interrupted"
         hold.go_on.set()
         assert (await result_of(held)).success
         assert [cell.code for cell in backend.cells] == ["hold"]
         assert w.gate.waiting == 0
 
 
-async def test_interrupt_of_one_that_waits_for_its_turn(backend: FakeBackend) -> None:
+async def test_interrupt_of_one_that_waits_for_its_turn(backend: FakeBackend, crowd: Crowd) -> None:
     """A cell that waits for a turn among all sessions can be interrupted as well."""
-    hold = Breakpoint()
-    backend.scripts["hold"] = hold
-    async with world(backend, gate=Gate(1, 5)) as w:
-        one, other = await w.open(), await w.open()
-        held = submit(one, "hold")
-        await hold.reached()
-        waiting = submit(other, "waiting")
-        await turns(5)
-        other.interrupt(waiting.id)
-        hold.go_on.set()
-        assert (await result_of(held)).success
-        result = await result_of(waiting)
-        assert result.error_detail is not None
-        assert result.error_detail.cause == "interrupted"
-        assert (await result_of(submit(other))).success
-        assert "waiting" not in [cell.code for cell in backend.cells]
+    waiting = submit(crowd.other, "waiting")
+    await turns(5)
+    crowd.other.interrupt(waiting.id)
+    await crowd.make_way()
+    assert cause_of(await result_of(waiting)) == "interrupted"
+    assert (await result_of(submit(crowd.other))).success
+    assert "waiting" not in [cell.code for cell in backend.cells]
 
 
 async def test_interrupt_of_nothing(backend: FakeBackend) -> None:
@@ -194,13 +206,12 @@ async def test_timeout(backend: FakeBackend) -> None:
     backend.scripts |= {"wait": interruptible, "who": who}
     async with world(backend) as w:
         session = await w.open()
-        before = await kernel_of(await events_of(submit(session, "who")))
+        before = await kernel_of(submit(session, "who"))
         result = await result_of(submit(session, "wait", timeout=0.05))
-        assert result.error_detail is not None
-        assert result.error_detail.cause == "timeout"
+        assert cause_of(result) == "timeout"
         assert "0.05 s" in (result.error or "")
         assert not result.kernel_restarted
-        assert await kernel_of(await events_of(submit(session, "who"))) == before
+        assert await kernel_of(submit(session, "who")) == before
         assert session.restarts == 0
 
 
@@ -209,16 +220,13 @@ async def test_timeout_and_grace(backend: FakeBackend) -> None:
     backend.scripts |= {"deaf": deaf, "who": who}
     async with world(backend) as w:
         session = await w.open()
-        before = await kernel_of(await events_of(submit(session, "who")))
+        before = await kernel_of(submit(session, "who"))
         execution, following = submit(session, "deaf", timeout=0.05), submit(session, "who")
         result = await result_of(execution)
-        assert result.error_detail is not None
-        assert result.error_detail.cause == "timeout"
+        assert cause_of(result) == "timeout"
         assert result.kernel_restarted
-        events = await events_of(following)
-        assert await kernel_of(events) != before
-        assert isinstance(events[-1], Result)
-        assert not events[-1].kernel_restarted  # told already
+        assert await kernel_of(following) != before
+        assert not (await result_of(following)).kernel_restarted  # told already
         assert session.restarts == 1
 
 
@@ -226,9 +234,7 @@ async def test_timeout_of_the_session(backend: FakeBackend) -> None:
     """A cell that asks for no timeout has the default one."""
     backend.scripts["wait"] = interruptible
     async with world(backend, default_timeout=0.05) as w:
-        result = await result_of(submit(await w.open(), "wait"))
-        assert result.error_detail is not None
-        assert result.error_detail.cause == "timeout"
+        assert cause_of(await result_of(submit(await w.open(), "wait"))) == "timeout"
 
 
 async def test_gateway_that_does_not_read(backend: FakeBackend) -> None:
@@ -239,8 +245,7 @@ async def test_gateway_that_does_not_read(backend: FakeBackend) -> None:
         backend.cells[-1].kernel.stop_reading()
         before = time.monotonic()
         result = await result_of(submit(session, timeout=0.05, env={"X": "x" * 10**6}))
-        assert result.error_detail is not None
-        assert result.error_detail.cause == "timeout"
+        assert cause_of(result) == "timeout"
         assert result.kernel_restarted
         assert time.monotonic() - before < 2
         assert (await result_of(submit(session))).success
@@ -278,8 +283,7 @@ async def test_death(backend: FakeBackend, cause: EndCause) -> None:
         session = await w.open()
         execution, following = submit(session, "die"), submit(session, "next")
         result = await result_of(execution)
-        assert result.error_detail is not None
-        assert result.error_detail.cause == cause.value
+        assert cause_of(result) == cause.value
         assert result.error_detail.value == "so it goes"
         assert result.kernel_restarted
         result = await result_of(following)
@@ -299,9 +303,7 @@ async def test_channel_lost(backend: FakeBackend, monkeypatch: pytest.MonkeyPatc
     backend.scripts["cut"] = cut
     async with world(backend) as w:
         session = await w.open()
-        result = await result_of(submit(session, "cut"))
-        assert result.error_detail is not None
-        assert result.error_detail.cause == "sandbox_lost"
+        assert cause_of(await result_of(submit(session, "cut"))) == "sandbox_lost"
         assert (await result_of(submit(session))).success
 
 
@@ -310,14 +312,13 @@ async def test_death_while_idle(backend: FakeBackend) -> None:
     backend.scripts["who"] = who
     async with world(backend) as w:
         session = await w.open()
-        name = await kernel_of(await events_of(submit(session, "who")))
+        name = await kernel_of(submit(session, "who"))
         (sandbox,) = [s for s in backend.live.values() if s.gateway.path.name == name]
         await sandbox.die()
-        events = await events_of(submit(session, "who"))
-        assert isinstance(events[-1], Result)
-        assert events[-1].success
-        assert events[-1].kernel_restarted
-        assert await kernel_of(events) != name
+        execution = submit(session, "who")
+        result = await result_of(execution)
+        assert (result.success, result.kernel_restarted) == (True, True)
+        assert await kernel_of(execution) != name
         assert not (await result_of(submit(session))).kernel_restarted
 
 
@@ -334,8 +335,7 @@ async def test_no_sandbox_after_a_death(backend: FakeBackend) -> None:
         backend.on_launch = launch
         assert not (await result_of(submit(session, "die"))).success
         result = await result_of(submit(session))
-        assert result.error_detail is not None
-        assert result.error_detail.cause == "rejected"
+        assert cause_of(result) == "rejected"
         assert "no sandbox became free" in (result.error or "")
         hold.set()
         result = await result_of(submit(session))
@@ -352,17 +352,15 @@ async def test_restart_while_running(backend: FakeBackend) -> None:
     backend.scripts |= {"deaf": deaf, "who": who}
     async with world(backend) as w:
         session = await w.open()
-        name = await kernel_of(await events_of(submit(session, "who")))
+        name = await kernel_of(submit(session, "who"))
         execution, following = submit(session, "deaf"), submit(session, "who")
         await running(execution)
         async with asyncio.timeout(DEADLINE_S):
             await asyncio.gather(session.restart(), session.restart())
         result = await result_of(execution)
-        assert result.error_detail is not None
-        assert (result.error_detail.cause, result.error_detail.name) == ("interrupted", "Restarted")
-        events = await events_of(following)
-        assert await kernel_of(events) != name
-        assert not events[-1].kernel_restarted  # type: ignore[union-attr]
+        assert (cause_of(result), result.error_detail.name) == ("interrupted", "Restarted")
+        assert await kernel_of(following) != name
+        assert not (await result_of(following)).kernel_restarted
         assert name.removesuffix(".sock") not in backend.live
 
 
@@ -395,25 +393,18 @@ async def test_restart_without_a_sandbox(backend: FakeBackend) -> None:
                     break
 
 
-async def test_restart_while_a_cell_waits_for_its_turn(backend: FakeBackend) -> None:
+async def test_restart_while_a_cell_waits_for_its_turn(crowd: Crowd) -> None:
     """A cell that waits for its turn among all sessions stays in line through a restart."""
-    hold = Breakpoint()
-    backend.scripts["hold"] = hold
-    async with world(backend, gate=Gate(1, 5)) as w:
-        one, other = await w.open(), await w.open()
-        held = submit(one, "hold")
-        await hold.reached()
-        waiting = submit(other)
-        await turns(5)
-        restarting = asyncio.create_task(other.restart())
-        await turns(5)
-        hold.go_on.set()
-        assert (await result_of(held)).success
-        async with asyncio.timeout(DEADLINE_S):
-            await restarting
-        result = await result_of(waiting)
-        assert (result.success, result.kernel_restarted) == (True, False)
-        assert other.restarts == 1
+    waiting = submit(crowd.other)
+    await turns(5)
+    restarting = asyncio.create_task(crowd.other.restart())
+    await turns(5)
+    await crowd.make_way()
+    async with asyncio.timeout(DEADLINE_S):
+        await restarting
+    result = await result_of(waiting)
+    assert (result.success, result.kernel_restarted) == (True, False)
+    assert crowd.other.restarts == 1
 
 
 async def test_close_while_restarting(backend: FakeBackend) -> None:
@@ -456,21 +447,14 @@ async def test_close_while_running(backend: FakeBackend) -> None:
             await session.restart()
 
 
-async def test_close_while_waiting_for_a_turn(backend: FakeBackend) -> None:
+async def test_close_while_waiting_for_a_turn(crowd: Crowd) -> None:
     """A cell that waits for its turn when its session is closed is told the reason."""
-    hold = Breakpoint()
-    backend.scripts["hold"] = hold
-    async with world(backend, gate=Gate(1, 5)) as w:
-        one, other = await w.open(), await w.open()
-        held = submit(one, "hold")
-        await hold.reached()
-        waiting = submit(other)
-        await turns(5)
-        async with asyncio.timeout(DEADLINE_S):
-            await other.close("enough")
-        assert (await result_of(waiting)).error == "SessionClosed: enough"
-        hold.go_on.set()
-        assert (await result_of(held)).success
+    waiting = submit(crowd.other)
+    await turns(5)
+    async with asyncio.timeout(DEADLINE_S):
+        await crowd.other.close("enough")
+    assert (await result_of(waiting)).error == "SessionClosed: enough"
+    await crowd.make_way()
 
 
 @pytest.mark.parametrize("count", range(12))
@@ -650,5 +634,5 @@ async def test_many_interrupts(backend: FakeBackend) -> None:
         await running(execution)
         for _ in range(200):
             session.interrupt()
-        assert (await result_of(execution)).error_detail is not None
+        assert cause_of(await result_of(execution)) == "interrupted"
         assert (await result_of(submit(session))).success

@@ -1,10 +1,22 @@
-"""What may be asked for as a package."""
+"""What may be asked for as a package, and who is told of it."""
 
 from __future__ import annotations
 
+import hashlib
+import json
+from pathlib import Path
+
 import pytest
-from kernelbroker.protocol.errors import BadRequest
-from kernelbroker_server.sessions.packages import requirement
+from kernelbroker.protocol.errors import BadRequest, ConfirmationRequired, PolicyRefused
+from kernelbroker.protocol.messages import InstallRequest
+from kernelbroker_server.audit import Audit
+from kernelbroker_server.backends.base import SandboxSpec
+from kernelbroker_server.sessions.packages import install, requirement
+from kernelbroker_server.sessions.policy import Policies, Policy
+from kernelbroker_server.telemetry.audited import Audited
+
+from tests.support.backend import FakeBackend
+from tests.support.world import result_of, world
 
 
 @pytest.mark.parametrize(
@@ -82,3 +94,46 @@ def test_what_is_refused(text: str) -> None:
     """Options, paths, addresses, files and whatever else is no name with versions."""
     with pytest.raises(BadRequest):
         requirement(text)
+
+
+ASKED = InstallRequest(packages=["made >= 1.0", "other"])
+AS_CELL = "pip install 'made>=1.0' other"
+
+
+async def test_what_is_told(backend: FakeBackend, tmp_path: Path) -> None:
+    """History and audit log have what was to be installed, and the hash of the cell that would do it."""
+    path = tmp_path / "audit.log"
+    spec = SandboxSpec(wheels=tmp_path)
+    async with world(backend, spec=spec, observer=Audited(Audit(path)).notice) as w:
+        session = await w.open()
+        execution = await install(session, ASKED)
+        assert (await result_of(execution)).success
+        assert list(session.execution(execution.id).packages) == ["made>=1.0", "other"]
+    records = map(json.loads, path.read_text().splitlines())
+    (record,) = [each for each in records if each["event"] == "execution"]
+    assert record["packages"] == ["made>=1.0", "other"]
+    assert record["language"] == "shell"
+    assert record["code_sha256"] == hashlib.sha256(AS_CELL.encode()).hexdigest()
+
+
+async def test_policies(backend: FakeBackend, tmp_path: Path) -> None:
+    """A policy judges an installation as the cell that would do it; a confirmation is good for it alone."""
+    spec = SandboxSpec(wheels=tmp_path)
+    refusing = Policies({"default": Policy("block", "low")})
+    async with world(backend, spec=spec, policies=refusing) as w:
+        with pytest.raises(PolicyRefused, match="judged low"):
+            await install(await w.open(), ASKED)
+    asking = Policies({"default": Policy("confirm", "low")})
+    async with world(backend, spec=spec, policies=asking) as w:
+        session = await w.open()
+        with pytest.raises(ConfirmationRequired) as refused:
+            await install(session, ASKED)
+        confirm = refused.value.confirmation
+        with pytest.raises(ConfirmationRequired):
+            await install(session, InstallRequest(packages=["third"], confirm=confirm))
+        with pytest.raises(ConfirmationRequired) as refused:
+            await install(session, ASKED)
+        again = InstallRequest(packages=ASKED.packages, confirm=refused.value.confirmation)
+        assert (await result_of(await install(session, again))).success
+    async with world(backend, spec=spec, policies=Policies({"default": Policy("block")})) as w:
+        assert (await result_of(await install(await w.open(), ASKED))).success

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import pytest
+from kernelbroker.protocol.errors import TooLarge
 from kernelbroker.protocol.events import Result, Stderr
 from kernelbroker_kernel.contract import SUMMARY_MIME
 from kernelbroker_server.backends.base import Limits, SandboxSpec
 from kernelbroker_server.backends.usage import Usage
 from kernelbroker_server.sessions import quota as quota_module
 from kernelbroker_server.sessions.quota import Quota, Standing
+from kernelbroker_server.sessions.session import Session
 
 from tests.support.backend import FakeBackend
 from tests.support.gateway import Cell
-from tests.support.waiting import until
+from tests.support.results import cause_of
+from tests.support.waiting import DEADLINE_S, until
 from tests.support.world import events_of, result_of, submit, world
 
 MIB = 1024**2
@@ -49,6 +53,20 @@ def test_complaint() -> None:
     text = quota.complaint(Usage(5, 100_001))
     assert text is not None
     assert "100,001 files and directories, its limit is 100,000;" in text
+
+
+def test_refusal() -> None:
+    """It is told how much there is, how much there may be, what does not fit, and what to do."""
+    quota = Quota(1024**3, 10)
+    assert quota.refusal(Usage(1024**3 - 5, 9), Usage(5, 1)) is None
+    text = quota.refusal(Usage(900 * MIB, 9), Usage(200 * MIB, 1))
+    assert text == (
+        "the workspace holds 900 MiB, its limit is 1 GiB: 200 MiB more does not fit; "
+        "delete files below /data"
+    )
+    text = quota.refusal(Usage(0, 10), Usage(0, 1))
+    assert text is not None
+    assert "10 files and directories, its limit is 10: one more" in text
 
 
 @pytest.fixture(autouse=True)
@@ -110,8 +128,7 @@ async def test_interrupted(backend: FakeBackend, how: str) -> None:
     async with world(backend, spec=SPEC) as w:
         session = await w.open()
         result = await result_of(submit(session, how))
-        assert result.error_detail is not None
-        assert (result.error_detail.cause, result.kernel_restarted) == ("quota_exceeded", False)
+        assert (cause_of(result), result.kernel_restarted) == ("quota_exceeded", False)
         assert str(result.error).startswith("QuotaExceeded: the workspace holds ")
         events = await events_of(submit(session, "pass"))
         (said,) = [event.content for event in events if isinstance(event, Stderr)]
@@ -129,8 +146,7 @@ async def test_who_writes_on(backend: FakeBackend) -> None:
     async with world(backend, spec=SPEC) as w:
         session = await w.open()
         result = await result_of(submit(session, "on and on"))
-        assert result.error_detail is not None
-        assert (result.error_detail.cause, result.kernel_restarted) == ("quota_exceeded", True)
+        assert (cause_of(result), result.kernel_restarted) == ("quota_exceeded", True)
         assert "the kernel was replaced" in str(result.error)
         assert (await result_of(submit(session, "pass"))).success
         workspace = session._lease.workspace
@@ -182,3 +198,72 @@ async def test_what_was_there_before(backend: FakeBackend) -> None:
         events = await events_of(submit(session))
         assert any(isinstance(event, Stderr) for event in events)
         assert session.restarts == 0
+
+
+async def upload(session: Session, size: int) -> None:
+    async with asyncio.timeout(DEADLINE_S), session.upload(size):
+        pass
+
+
+async def test_uploads_are_refused(backend: FakeBackend) -> None:
+    """What does not fit beside what is there is refused; deleting makes room at once."""
+    async with world(backend, spec=SPEC) as w:
+        session = await w.open()
+        workspace = session._lease.workspace
+        assert workspace is not None
+        write(workspace / "large", MIB - 8192)
+        await until(lambda: session._watch.usage.size)
+        with pytest.raises(TooLarge, match="its limit is 1 MiB: 1 MiB more does not fit"):
+            await upload(session, MIB)
+        await upload(session, 8192)
+        (workspace / "large").unlink()
+        await upload(session, MIB)
+        for number in range(50):
+            (workspace / f"{number}").touch()
+        await until(lambda: session._watch.usage.files == 50)
+        with pytest.raises(TooLarge, match="50 files and directories, its limit is 50: one"):
+            await upload(session, 0)
+
+
+async def test_uploads_that_nobody_has_seen(
+    backend: FakeBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They count while they come, and afterwards, once; those that failed do not."""
+    monkeypatch.setattr(quota_module, "_IDLE_S", 1000)
+    part = MIB // 4
+    async with world(backend, spec=SPEC) as w:
+        session = await w.open()
+        workspace = session._lease.workspace
+        assert workspace is not None
+        async with asyncio.timeout(DEADLINE_S):
+            await upload(session, part)
+            write(workspace / "one", part)
+            async with session.upload(2 * part), session.upload(0) as growing:
+                await growing.grow(part)
+                with pytest.raises(TooLarge):
+                    await growing.grow(4096)
+                assert session._watch.usage.size == part  # it was looked for what was deleted
+                with pytest.raises(TooLarge):
+                    await upload(session, 4096)
+                write(workspace / "two", 3 * part)
+            with pytest.raises(TooLarge):
+                await upload(session, 4096)
+            (workspace / "two").unlink()
+            for error in (ZeroDivisionError, asyncio.CancelledError):
+                with pytest.raises(error):
+                    async with session.upload(3 * part):
+                        raise error
+            await upload(session, 3 * part)
+
+
+async def test_uploads_while_nobody_can_look(
+    backend: FakeBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where no look comes in time, what is known decides."""
+    monkeypatch.setattr(quota_module, "_FRESH_S", 0.01)
+    async with world(backend, spec=SPEC) as w:
+        session = await w.open()
+        monkeypatch.setattr(session._watch, "_workspace", lambda: None)
+        await upload(session, MIB)
+        with pytest.raises(TooLarge):
+            await upload(session, 1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -20,6 +21,7 @@ from kernelbroker.protocol.messages import SessionOptions
 from kernelbroker_kernel.contract import CONFIGURE_CODE, METADATA_KEY
 from kernelbroker_server.pool.state import PoolLimits
 from kernelbroker_server.sessions import registry as registry_module
+from kernelbroker_server.sessions.gate import Gate
 from kernelbroker_server.sessions.session import Session
 from kernelbroker_server.telemetry.facts import Fact, SandboxReplaced, SessionClosed
 from kernelbroker_server.telemetry.logs import bound, bound_ids
@@ -28,7 +30,15 @@ from kernelbroker_server.tenants.tenant import Tenant
 from tests.support.backend import FakeBackend, FakeSandbox
 from tests.support.gateway import Cell, CellFailed
 from tests.support.waiting import DEADLINE_S, broker_tasks, turns, until
-from tests.support.world import World, interruptible, result_of, running, submit, world
+from tests.support.world import (
+    Breakpoint,
+    World,
+    interruptible,
+    result_of,
+    running,
+    submit,
+    world,
+)
 
 
 def never(backend: FakeBackend) -> asyncio.Event:
@@ -327,6 +337,28 @@ async def test_idle_sessions_are_closed(
         await until(lambda: w.pool.status().busy_containers == 0)
 
 
+async def test_times_are_not_the_wall_clocks(
+    backend: FakeBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A clock that is set closes no session and forgets none; the time that passes does."""
+    monkeypatch.setattr(registry_module, "_SWEEP_S", 0.01)
+    now = 1000.0
+    async with world(backend, gate=Gate(50, 100, lambda: now)) as w:
+        session, gone = await w.open(), await w.open("gone")
+        await gone.close("done")
+        far = time.time() + 10**6
+        monkeypatch.setattr(time, "time", lambda: far)
+        assert session.expires_at[0] == now + session.idle_timeout
+        with pytest.raises(SessionGone):
+            w.registry.get("gone")
+        assert (await result_of(submit(session))).success
+        now += session.idle_timeout + 1
+        assert "idle for" in await closed(session)
+        now += 3600
+        with pytest.raises(NotFound):
+            w.registry.get("gone")
+
+
 async def test_a_running_cell_is_not_idle(
     backend: FakeBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -393,6 +425,71 @@ async def test_stop(backend: FakeBackend) -> None:
         with pytest.raises(Unavailable):
             await w.open()
         await stop(w)
+
+
+async def test_drain(backend: FakeBackend) -> None:
+    """Idle sessions are closed at once, the others when what runs, waits or is transferred has ended."""
+    hold = Breakpoint()
+    backend.scripts["hold"] = hold
+    async with world(backend, pool=PoolLimits(min_size=1, max_size=3)) as w:
+        idle, busy, visited = await w.open("idle"), await w.open("busy"), await w.open("visited")
+        executions = [submit(busy, "hold"), submit(busy)]
+        await hold.reached()
+        waits = asyncio.create_task(w.open("fourth"))
+        await until(lambda: w.pool.status().pending_requests)
+        async with visited.visit():
+            draining = asyncio.create_task(w.registries.drain("closing time"))
+            with pytest.raises(Unavailable) as refused:
+                await waits
+            assert refused.value.retry_after
+            assert await closed(idle) == "closing time"
+            with pytest.raises(SessionGone, match="closing time"):
+                w.registry.get("idle")
+            for refusing in (lambda: submit(busy), lambda: submit(visited)):
+                with pytest.raises(Unavailable) as refused:
+                    refusing()
+                assert refused.value.retry_after
+            await turns(20)
+            assert w.registry.list() == [busy, visited]
+        assert await closed(visited) == "closing time"
+        hold.go_on.set()
+        assert [(await result_of(execution)).success for execution in executions] == [True, True]
+        assert await closed(busy) == "closing time"
+        async with asyncio.timeout(DEADLINE_S):
+            await draining
+        with pytest.raises(Unavailable):
+            await w.open()
+
+
+async def test_drain_is_given_up(backend: FakeBackend) -> None:
+    """Who does not wait for the end of a cell stops it."""
+    backend.scripts["wait"] = interruptible
+    async with world(backend) as w:
+        session = await w.open()
+        execution = submit(session, "wait")
+        await running(execution)
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.05):
+                await w.registries.drain("closing time")
+        assert session.closed_reason is None
+        await stop(w)
+        assert (await result_of(execution)).error == "SessionClosed: closing time"
+
+
+@pytest.mark.parametrize("count", range(14))
+async def test_drain_while_opening(backend: FakeBackend, count: int) -> None:
+    """A session that is being opened meanwhile is refused, or closed as the others are."""
+    async with world(backend) as w:
+        await until(lambda: w.pool.status().idle_containers)
+        opening = asyncio.create_task(w.registry.open(SessionOptions(env={"A": "1"})))
+        await turns(count)
+        async with asyncio.timeout(DEADLINE_S):
+            await w.registries.drain("closing time")
+        with contextlib.suppress(Unavailable):
+            session, _ = await opening
+            assert session.closed_reason == "closing time"
+        assert w.registry.list() == []
+        await until(lambda: w.pool.status().busy_containers == 0)
 
 
 @pytest.mark.parametrize("count", range(14))

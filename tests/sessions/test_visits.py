@@ -162,9 +162,9 @@ async def test_they_are_activity(backend: FakeBackend) -> None:
     async with world(backend) as w:
         session = await w.open(idle_timeout=0.2)
         async with session.visit():
-            session._worker.active_at -= 1000
+            session._worker.active -= 1000
             at, _ = session.expires_at
-            assert at == session.created_at + session.max_lifetime
+            assert at == session._opened + session.max_lifetime
         at, reason = session.expires_at
         assert "idle" in reason
-        assert at > session.created_at
+        assert at > session._opened

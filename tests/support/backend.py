@@ -20,6 +20,7 @@ from kernelbroker_server.backends.base import (
 from kernelbroker_server.kernels.endpoint import UnixEndpoint
 
 from .gateway import Cell, Gateway, Script
+from .waiting import broker_tasks, turns
 
 
 class FakeSandbox(Sandbox):
@@ -120,3 +121,14 @@ async def fake_backend() -> AsyncIterator[FakeBackend]:
             yield backend
         finally:
             await backend.stop()
+
+
+@asynccontextmanager
+async def spotless_backend() -> AsyncIterator[FakeBackend]:
+    """A backend of which, and of the pools and sessions on it, nothing may be left at the end."""
+    async with fake_backend() as backend:
+        yield backend
+        await turns(20)
+        assert backend.live == {}
+        assert broker_tasks() == set()
+        assert list((backend.root / "sandboxes").iterdir()) == []

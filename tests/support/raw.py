@@ -36,6 +36,17 @@ def switching(head: bytes) -> bytes:
     )
 
 
+def saying(*pieces: bytes) -> Answer:
+    """A gateway that says just this, and hangs up."""
+
+    async def answer(head: bytes, writer: asyncio.StreamWriter) -> None:
+        for piece in pieces:
+            writer.write(piece)
+            await writer.drain()
+
+    return answer
+
+
 @asynccontextmanager
 async def answering(answer: Answer, path: Path | None = None) -> AsyncIterator[int]:
     """Serve on a unix socket, or on a free TCP port, which is given back."""

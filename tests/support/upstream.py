@@ -16,13 +16,21 @@ from typing import Any
 import pytest
 
 BLOCK = 64 * 1024
+_GATE_S = 120.0
+"""A test that failed shall not leave a thread behind."""
 
 
 @dataclass
 class Page:
+    """
+    Attributes:
+        gate: the answer comes when this is set.
+    """
+
     body: bytes
     status: int = 200
     headers: dict[str, str] = field(default_factory=dict)
+    gate: threading.Event | None = None
 
 
 @dataclass
@@ -42,10 +50,10 @@ class Upstream:
 
 
 @contextmanager
-def serving_http(directory: Path, *names: str) -> Iterator[Upstream]:
+def serving_http(directory: Path, *names: str, address: str | None = None) -> Iterator[Upstream]:
     """HTTP on port 80 and HTTPS, with a certificate for these names, on port 443."""
     low = secrets.token_bytes(3)
-    address = f"127.{low[0]}.{low[1]}.{low[2] % 200 + 20}"
+    address = address or f"127.{low[0]}.{low[1]}.{low[2] % 200 + 20}"
     upstream = Upstream(address, directory / "ca.pem")
     key = directory / "key.pem"
     make_certificate(upstream.ca, key, names)
@@ -129,6 +137,8 @@ class _Handler(BaseHTTPRequestHandler):
         seen = (self.server.scheme, self.command, self.path, self.headers["Host"], body)
         upstream.seen.append(seen)
         page = upstream.pages.get(self.path.partition("?")[0], Page(b"not here", 404))
+        if page.gate is not None:
+            page.gate.wait(_GATE_S)
         self.send_response(page.status)
         for name, value in {"Content-Length": str(len(page.body)), **page.headers}.items():
             self.send_header(name, value)

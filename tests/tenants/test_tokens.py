@@ -111,14 +111,27 @@ def test_limits_belong_to_the_tenant(path: Path) -> None:
 
 
 def test_many_at_once(path: Path) -> None:
-    """Tokens that several processes make at the same time are all there."""
-    command = [sys.executable, "-m", "kernelbroker_server", "token", "create", "acme"]
+    """What several processes make and revoke at the same time is all done, and nothing else is lost."""
+    file = TokenFile(path)
+    kept, *revoked = (file.create("acme") for _ in range(4))
     environ = os.environ | {"KERNELBROKER_TOKENS_FILE": str(path)}
+    changes = [["create", "acme"]] * 3 + [["revoke", token.split("_")[1]] for token in revoked]
     processes = [
-        subprocess.Popen(command, env=environ, stdout=subprocess.PIPE, text=True) for _ in range(4)
+        subprocess.Popen(
+            [sys.executable, "-m", "kernelbroker_server", "token", *change],
+            env=environ,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for change in changes
     ]
-    tokens = [process.communicate(timeout=60)[0].strip() for process in processes]
-    assert [TokenFile(path).tenant_of(token) for token in tokens] == ["acme"] * 4
+    said = [process.communicate(timeout=60)[0].strip() for process in processes]
+    assert [process.returncode for process in processes] == [0] * 6
+    made = [token for token in said if token]
+    assert len(made) == 3
+    assert [file.tenant_of(token) for token in [kept, *made]] == ["acme"] * 4
+    assert [file.tenant_of(token) for token in revoked] == [None] * 3
+    assert len(file.list()) == 4
 
 
 def test_the_command(

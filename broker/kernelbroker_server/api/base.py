@@ -99,11 +99,11 @@ class Authenticated(RequestHandler):
 
     def initialize(self, service: Service) -> None:
         self.service = service
-        self.request_id = ""  # known from `prepare` on, which an unknown method does not reach
+        given = self.request.headers.get("X-Request-ID", "")
+        # Not in `prepare`, which an unknown method does not reach.
+        self.request_id = given if _REQUEST_ID.fullmatch(given) else secrets.token_hex(8)
 
     def prepare(self) -> Awaitable[None] | None:
-        given = self.request.headers.get("X-Request-ID", "")
-        self.request_id = given if _REQUEST_ID.fullmatch(given) else secrets.token_hex(8)
         self.set_header("X-Request-ID", self.request_id)
         bind(request_id=self.request_id)
         self.authenticate()

@@ -19,8 +19,9 @@ logger = logging.getLogger(__name__)
 
 _SILENCE_S = 60.0
 """How long a client may take nothing."""
-SPLICED_BYTES = 1024 * 1024
-"""From this size on the bytes pass by us; the client's connection ends with them."""
+LARGE_BYTES = 1024 * 1024
+"""From this size on a body goes past Tornado, which would copy each byte three times; the client's
+connection ends with it."""
 
 
 class Downloading(Disconnectable):
@@ -44,10 +45,10 @@ class Downloading(Disconnectable):
             self.set_header("Content-Length", str(size))
         if self.request.method == "HEAD":
             return
-        if size is None or size < SPLICED_BYTES or is_encrypted(self.request.connection):
+        if size is None or size < LARGE_BYTES or is_encrypted(self.request.connection):
             await self._pass_on(body)
         else:
-            await self._splice(body)
+            await self._pass_by(body)
 
     def hang_up(self) -> None:
         """Say, in the one way that is left, that less came than was announced."""
@@ -62,7 +63,7 @@ class Downloading(Disconnectable):
                 async with asyncio.timeout(_SILENCE_S):
                     await self.flush()
 
-    async def _splice(self, body: Exchange) -> None:
+    async def _pass_by(self, body: Exchange) -> None:
         self.set_header("Connection", "close")
         async with asyncio.timeout(_SILENCE_S):
             await self.flush()

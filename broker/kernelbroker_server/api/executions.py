@@ -6,7 +6,7 @@ import contextlib
 from typing import Annotated, Any
 
 import msgspec
-from kernelbroker.protocol.errors import BadRequest, SessionGone
+from kernelbroker.protocol.errors import BadRequest, NotFound, SessionGone
 from kernelbroker.protocol.events import Display, Image, Result, Stderr, Stdout
 from kernelbroker.protocol.messages import (
     ExecutionInfo,
@@ -27,10 +27,13 @@ from .disconnect import Disconnectable
 
 
 class ExecBody(ExecutionRequest):
-    """A cell, and where to run it: `session_id` names a session, opened if there is none."""
+    """A cell, and where to run it: `session_id` names a session, opened if there is none.
+
+    Where one is opened, its `template` is `default` if not said.
+    """
 
     session_id: Identifier | None = None
-    template: str = "default"
+    template: str | None = None
     workspace: Identifier | None = None
 
     def request(self) -> ExecutionRequest:
@@ -99,6 +102,12 @@ class Exec(StreamingHandler):
         asked = self._asked()
         if session_id is not None and asked.session_id not in (None, session_id):
             raise BadRequest("the session_id of the body is not that of the path")
+        opens = asked.template is not None or asked.workspace is not None
+        if session_id is not None and opens:
+            raise BadRequest(
+                "a session keeps the template and the workspace that it was opened with: leave them "
+                "out, or have another session opened by POST /api/v1/exec"
+            )
         async with self.until_disconnected(), contextlib.AsyncExitStack() as stack:
             session, execution = await self._submit(session_id, asked, stack)
             try:
@@ -115,7 +124,7 @@ class Exec(StreamingHandler):
         registry, key = self.registry, self.idempotency_key()
         options = SessionOptions(
             session_id=session_id or asked.session_id,
-            template=asked.template,
+            template=self._template(asked),
             workspace=asked.workspace,
         )
         ephemeral = options.session_id is None
@@ -153,6 +162,15 @@ class Exec(StreamingHandler):
             self.set_header("Idempotent-Replayed", "true")
         return outcome
 
+    def _template(self, asked: ExecBody) -> str:
+        """What was said; else that of the session, if it is open; else what one has by default."""
+        if asked.template is not None:
+            return asked.template
+        with contextlib.suppress(NotFound, SessionGone):
+            if asked.session_id is not None:
+                return self.registry.get(asked.session_id).options.template
+        return SessionOptions().template
+
     def _asked(self) -> ExecBody:
         if self.request.headers.get("Content-Type", "").startswith("text/"):
             try:
@@ -176,7 +194,8 @@ class Packages(StreamingHandler):
 
         `Accept` chooses the answer's form, as where a cell is run.
         """
-        execution = packages.install(self.registry.get(session_id), self.body_as(InstallRequest))
+        session = self.registry.get(session_id)
+        execution = await packages.install(session, self.body_as(InstallRequest))
         async with self.until_disconnected():
             await self.answer(execution, 0, forms.TAGS)
 
@@ -216,6 +235,7 @@ def facts(execution: Execution) -> dict[str, Any]:
         "execution_id": execution.id,
         "state": execution.state.value,
         "accepted_at": iso_time(execution.accepted_at),
+        "packages": list(execution.packages),
         "success": result.success if result else None,
         "error": result.error if result else None,
         "execution_time": result.execution_time if result else None,

@@ -22,7 +22,7 @@ from ..sessions import files
 from ..sessions.session import Session
 from .base import ApiHandler, Authenticated
 from .contract import Content, operation
-from .download import SPLICED_BYTES, Downloading, is_encrypted
+from .download import LARGE_BYTES, Downloading, is_encrypted
 from .taken import take
 
 logger = logging.getLogger(__name__)
@@ -121,8 +121,8 @@ class OneFile(_Paths, Downloading):
         connection.set_max_body_size(_NO_LIMIT)
         if length is not None and length > limit:
             raise _too_large(limit)
-        if length is not None and length >= SPLICED_BYTES and not is_encrypted(connection):
-            return self._splice_in(session, path, length)
+        if length is not None and length >= LARGE_BYTES and not is_encrypted(connection):
+            return self._pass_by_upload(session, path, length)
         self._chunks: asyncio.Queue[bytes] = asyncio.Queue(_CHUNKS_AHEAD)
         self._has_room = asyncio.Event()
         work = files.write(session, path, self._incoming(limit), length)
@@ -130,8 +130,8 @@ class OneFile(_Paths, Downloading):
         self._upload.add_done_callback(self._on_uploaded)
         return None
 
-    async def _splice_in(self, session: Session, path: str, length: int) -> None:
-        """A large body passes by us, and the request ends with it: `put` is not reached."""
+    async def _pass_by_upload(self, session: Session, path: str, length: int) -> None:
+        """A large body goes past us and Tornado, and the request ends with it: `put` is not reached."""
         async with take(self, length, _SILENCE_S) as taken:
             try:
                 await files.write_from(session, path, taken.socket, taken.begin, length, _SILENCE_S)

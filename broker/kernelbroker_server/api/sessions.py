@@ -64,6 +64,7 @@ class OneSession(ApiHandler):
         limit = session.limits.max_lifetime
         if (change.max_lifetime or 0) > limit or (change.idle_timeout or 0) > limit:
             raise BadRequest(f"a session lives at most {limit:g} s")
+        session.limits.check_metadata(change.metadata or {})
         session.idle_timeout = change.idle_timeout or session.idle_timeout
         session.max_lifetime = change.max_lifetime or session.max_lifetime
         if change.metadata is not None:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import hmac
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from typing import Any
 
 from kernelbroker.protocol.errors import NotFound, Unauthorized, Unavailable
 
-from ..pool.runner import Pool
+from ..pool.runner import Pool, PoolStatus
 from ..telemetry.metrics import CONTENT_TYPE
 from .base import ApiHandler, Authenticated
 from .contract import Content, operation
@@ -19,8 +19,8 @@ from .contract import Content, operation
 class Pools(ApiHandler):
     @operation({200: dict[str, Any]})
     async def get(self) -> None:
-        """Tell how full the pools are: all together, and each template's."""
-        pools = self.service.pools
+        """Tell how full the pools are that one may use: all together, and each template's."""
+        pools = self.registry.pools
         each = {
             name: asdict(pool.status()) | asdict(pool.details()) for name, pool in pools.items()
         }
@@ -94,7 +94,7 @@ class Contract(Authenticated):
 
 
 def _sum(pools: Mapping[str, Pool]) -> Mapping[str, int]:
-    total: Counter[str] = Counter()
+    total = Counter({field.name: 0 for field in fields(PoolStatus)})
     for pool in pools.values():
         total.update(asdict(pool.status()))
     return total

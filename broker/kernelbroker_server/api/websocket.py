@@ -54,6 +54,8 @@ logger = logging.getLogger(__name__)
 
 _MAX_TASKS = 256
 """Operations of one connection that may be under way at once."""
+_MAX_JUDGED = 32
+"""Executions of one connection that may wait to be judged; no more is read while there are so many."""
 
 
 class SessionSocket(Authenticated, WebSocketHandler):
@@ -76,6 +78,8 @@ class SessionSocket(Authenticated, WebSocketHandler):
         self.set_nodelay(True)
         self._session: Session | None = None
         self._submitted: list[Execution] = []
+        self._accepting: dict[asyncio.Task[None], Execute] = {}
+        """Executions that are judged, or wait for one that is, in the order in which they were sent."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._opening: asyncio.Task[None] | None = None
         self._pumping: asyncio.Task[None] | None = None
@@ -94,7 +98,7 @@ class SessionSocket(Authenticated, WebSocketHandler):
 
     async def on_message(self, message: str | bytes) -> None:
         # Awaited before the next frame is read; what takes long is spawned, so that an interrupt
-        # can be read while a cell runs.
+        # can be read while a cell runs or is judged.
         try:
             operation = decode_operation(message)
         except ProtocolError as exc:
@@ -151,16 +155,14 @@ class SessionSocket(Authenticated, WebSocketHandler):
     async def _perform(self, session: Session, operation: Operation) -> None:
         match operation:
             case Execute():
-                fields = ExecutionRequest.__struct_fields__
-                request = ExecutionRequest(**{name: getattr(operation, name) for name in fields})
-                assessment = await session.judge(request)
-                if self.ws_connection is None and request.on_disconnect == "interrupt":
-                    return  # its client went away meanwhile
-                execution = session.submit(
-                    request, allow_stdin=operation.allow_stdin, assessment=assessment
-                )
-                self._submitted = [e for e in self._submitted if e.state is not ExecutionState.DONE]
-                self._submitted.append(execution)
+                while len(self._accepting) >= _MAX_JUDGED:
+                    await asyncio.wait([next(iter(self._accepting))])
+                earlier = next(reversed(self._accepting), None)
+                task = self._started(self._accept(session, operation, earlier))
+                self._accepting[task] = operation
+                task.add_done_callback(self._accepting.pop)
+            case Interrupt() | Stdin() | Resume() if accepting := self._to_wait_for(operation):
+                self._spawn(self._perform_after(accepting, session, operation))
             case Interrupt():
                 session.interrupt(operation.execution_id)
                 await self._done(operation)
@@ -178,6 +180,44 @@ class SessionSocket(Authenticated, WebSocketHandler):
                 self._spawn(self._finish(operation, asyncio.shield(closing)))
             case Open():
                 raise Conflict("this connection has its session; use another connection")
+
+    async def _accept(
+        self, session: Session, operation: Execute, earlier: asyncio.Task[None] | None
+    ) -> None:
+        """Have the code judged, and submit it when what was sent before it has been."""
+        fields = ExecutionRequest.__struct_fields__
+        request = ExecutionRequest(**{name: getattr(operation, name) for name in fields})
+        try:
+            try:
+                assessment = await session.judge(request)
+            finally:
+                if earlier is not None:
+                    await asyncio.wait([earlier])
+            if self.ws_connection is None and request.on_disconnect == "interrupt":
+                return  # its client went away meanwhile
+            execution = session.submit(
+                request, allow_stdin=operation.allow_stdin, assessment=assessment
+            )
+        except RequestError as exc:
+            await self._refuse(operation, exc)
+            return
+        self._submitted = [e for e in self._submitted if e.state is not ExecutionState.DONE]
+        self._submitted.append(execution)
+
+    def _to_wait_for(self, operation: Interrupt | Stdin | Resume) -> asyncio.Task[None] | None:
+        """What accepts the execution that is meant, if that was sent before and is not accepted yet."""
+        meant, sent = operation.execution_id, reversed(self._accepting.items())
+        found = (task for task, each in sent if each.execution_id == meant)
+        return None if meant is None else next(found, None)
+
+    async def _perform_after(
+        self, task: asyncio.Task[None], session: Session, operation: Operation
+    ) -> None:
+        await asyncio.wait([task])
+        try:
+            await self._perform(session, operation)
+        except (KernelBrokerError, ChannelClosed) as exc:
+            await self._refuse(operation, exc)
 
     async def _finish(self, operation: Operation, work: Awaitable[None]) -> None:
         try:
@@ -210,7 +250,7 @@ class SessionSocket(Authenticated, WebSocketHandler):
         if session.closed_reason is None:
             self.close(1008, "too far behind; reconnect and resume")
             return
-        if answering := self._tasks - {asyncio.current_task()}:
+        if answering := self._tasks - {asyncio.current_task()} | self._accepting.keys():
             await asyncio.wait(answering)  # nothing may come after the last word
         await self._send(Closed(reason=session.closed_reason))
         self.close(1001 if self.service.registries.stopping else 1000, "the session is closed")
@@ -227,9 +267,13 @@ class SessionSocket(Authenticated, WebSocketHandler):
         if len(self._tasks) >= _MAX_TASKS:
             work.close()
             raise TooManyRequests("too many operations are under way on this connection")
-        task = asyncio.create_task(self._guarded(work))
+        task = self._started(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        return task
+
+    def _started(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.create_task(self._guarded(work))
         task.add_done_callback(lambda _: work.close())  # cancelled before its first step
         return task
 

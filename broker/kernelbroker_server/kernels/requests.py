@@ -6,7 +6,7 @@ becomes part of code that is not the user's.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,12 +27,14 @@ class Errand:
     Attributes:
         silent: it leaves no trace in the kernel's history.
         on_answer: called with what it publishes as `contract.ERRAND_MIME`; of any form.
+        packages: what it installs, for those who are told of it.
     """
 
     code: str
     asked: Mapping[str, Any]
     silent: bool = True
     on_answer: Callable[[Any], None] = lambda _: None
+    packages: Sequence[str] = ()
 
 
 def cell(

@@ -1,4 +1,7 @@
-"""Bytes from one socket to another within the system: the broker never holds them (splice(2))."""
+"""Bytes from one socket to another within the system: the broker never holds them (splice(2)).
+
+From TCP to a unix socket it takes half as long as copying. The other way it takes longer: see `pass_to`.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,10 @@ import socket
 
 _PIPE_BYTES = 1024 * 1024
 """An ordinary user may ask for as much (pipe(7), pipe-max-size)."""
+
+
+_YIELD_EVERY = 16
+"""Rounds after which others may run, though there is always more."""
 
 
 class SourceSilent(Exception):
@@ -28,7 +35,7 @@ async def splice(source: socket.socket, target: socket.socket, size: int, silenc
     reader, writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         room = fcntl.fcntl(writer, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
-        left = size
+        left, rounds = size, 0
         while left:
             try:
                 moved = await _move(source.fileno(), writer, min(left, room), source, silence)
@@ -41,6 +48,9 @@ async def splice(source: socket.socket, target: socket.socket, size: int, silenc
             left -= moved
             while moved:
                 moved -= await _move(reader, target.fileno(), moved, target, silence)
+            rounds += 1
+            if rounds % _YIELD_EVERY == 0:
+                await asyncio.sleep(0)
         return size - left
     finally:
         os.close(reader)

@@ -19,19 +19,19 @@ from typing import Any, Self
 import h11
 
 from .endpoint import Endpoint, TcpEndpoint, UnixEndpoint
-from .splice import SourceSilent, splice
+from .splice import splice
 
 CHUNK_BYTES = 512 * 1024
 """Read at once; of what the gateway sends, a unix socket holds half as much."""
-_SPLICED_BYTES = 1024 * 1024
-"""How much of a body the sandbox's socket may hold that comes from another socket."""
+_PASSED_BYTES = 1024 * 1024
+"""How much of a body is on its way at once that comes from, or goes to, another socket."""
 _HEAD_BYTES = 64 * 1024
 _HEAD_TIMEOUT_S = 120.0
 """How long the gateway may take to do what it was asked, and answer."""
 _SILENCE_S = 30.0
 """How long it may neither take nor send anything of a body."""
-_YIELD_EVERY = 64
-"""Chunks after which others may run: they can be tiny, and a thousand of them in one piece."""
+_YIELD_EVERY = 16
+"""Chunks after which others may run: a thousand of them may come in one piece."""
 _INTERIM_HEADS = 10
 """Heads of status 1xx that may come before the answer."""
 
@@ -113,7 +113,7 @@ class Exchange:
             SourceSilent: it gave nothing for `silence` seconds.
             TransferFailed
         """
-        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SPLICED_BYTES)
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _PASSED_BYTES)
         with _failures("take the data"):
             # Nothing but its length is looked at: h11 has to know how much is still to come.
             self._http.send_with_data_passthrough(h11.Data(data=range(size)))  # type: ignore[arg-type]
@@ -171,23 +171,30 @@ class Exchange:
                     await asyncio.sleep(0)
 
     async def pass_to(self, target: socket.socket, silence: float) -> None:
-        """Send the answer's body, whose length was announced, to a socket, without holding it.
+        """Send the answer's body, whose length was announced, to a socket that does not block.
 
         Raises:
             TransferFailed: it ends before its end, is silent, or its receiver is gone or silent.
         """
+        loop = asyncio.get_running_loop()
         left = int(self.headers["content-length"])
-        data, _ = self._http.trailing_data
+        # Not spliced: this way, what a splice passes on lies in single pages, which costs the client
+        # more to read than is saved here. One buffer for all: new memory costs more than the copy.
+        buffer = memoryview(bytearray(min(left, _PASSED_BYTES)))
+        data: bytes | memoryview = self._http.trailing_data[0][:left]
         with _failures("send the data"):
-            async with asyncio.timeout(silence):
-                await asyncio.get_running_loop().sock_sendall(target, data[:left])
-            left -= len(data[:left])
-            try:
-                left -= await splice(self._socket, target, left, silence)
-            except SourceSilent:
-                raise TransferFailed("the sandbox did not send the data in time") from None
-        if left:
-            raise TransferFailed(f"the sandbox sent {left:,} bytes too few")
+            for count in itertools.count(1):
+                async with asyncio.timeout(silence):
+                    await loop.sock_sendall(target, data)
+                left -= len(data)
+                if not left:
+                    return
+                async with asyncio.timeout(_SILENCE_S):
+                    data = buffer[: await loop.sock_recv_into(self._socket, buffer[:left])]
+                if not data:
+                    raise TransferFailed(f"the sandbox sent {left:,} bytes too few")
+                if count % _YIELD_EVERY == 0:
+                    await asyncio.sleep(0)
 
     async def body(self, limit: int) -> bytes:
         """All of the answer's body, of at most `limit` bytes. Raises TransferFailed."""

@@ -195,6 +195,10 @@ class Pool:
         """Why the latest launch failed; empty if it did not."""
         return self._last_failure
 
+    def drain(self) -> None:
+        """Launch no more than is waited for: what is released now is not to be used again."""
+        self._state.drain()
+
     async def stop(self, timeout: float) -> None:
         """Refuse new leases, and wait until every sandbox is removed, or until `timeout` seconds on.
 

@@ -125,6 +125,7 @@ class PoolState:
             now=now,
         )
         self._held_until = -math.inf
+        self._draining = False
         self._closed = False
 
     # What clients of the pool ask.
@@ -157,6 +158,10 @@ class PoolState:
         """The lease has ended."""
         self._sandboxes.expect(sandbox_id, SandboxState.LEASED)
         return [self._remove(sandbox_id), *self._settle()]
+
+    def drain(self) -> None:
+        """From now on launch for those alone who wait."""
+        self._draining = True
 
     def close(self) -> list[Action]:
         """No more launches; free sandboxes are removed. Leased ones are, as they are released."""
@@ -228,7 +233,7 @@ class PoolState:
     @property
     def spare(self) -> int:
         """Sandboxes that are kept free at present, as far as there is room."""
-        return self._spare.size
+        return 0 if self._draining else self._spare.size
 
     @property
     def back_off(self) -> float:
@@ -252,7 +257,8 @@ class PoolState:
         assert len(self._waiting) <= limits.max_waiters + 1
         assert not (self._sandboxes.idle and self.waiters), "a sandbox is idle while somebody waits"
         assert not (self._closed and self.count(*_WARM)), "a closed pool keeps sandboxes"
-        assert limits.min_size <= self.spare <= max(limits.min_size, limits.max_size), self.spare
+        least = 0 if self._draining else limits.min_size
+        assert least <= self.spare <= max(limits.min_size, limits.max_size), self.spare
 
     # The rules.
 
@@ -285,7 +291,7 @@ class PoolState:
 
     def _expired(self) -> str | None:
         """The oldest idle sandbox, if it is too old: they are replaced one after another."""
-        if not self._sandboxes.idle or not self.limits.container_ttl:
+        if not self._sandboxes.idle or not self.limits.container_ttl or self._draining:
             return None
         oldest = min(self._sandboxes.idle, key=self._sandboxes.warm_at)
         age = self._now - self._sandboxes.warm_at(oldest)

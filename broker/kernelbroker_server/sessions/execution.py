@@ -59,6 +59,7 @@ class Execution:
 
     Attributes:
         begun: set when it runs, or has ended without.
+        packages: what it installs; empty for a cell.
         is_silent: an errand of the broker's, which the session's user does not see.
         queued_s: seconds from accepted to taken by the kernel, or to its end where none took it.
     """
@@ -79,6 +80,7 @@ class Execution:
         self.id = execution_id
         self.findings = list(findings)
         self.request = request
+        self.packages = errand.packages if errand is not None else ()
         self.timeout = timeout
         self.journal = Journal(execution_id)
         self.accepted_at = time.time()

@@ -85,13 +85,18 @@ async def write(
 
     It appears when it is whole. If `data` raises, or the caller is cancelled, nothing is left of it.
 
-    Raises: as `read`, and TooLarge where the workspace is full.
+    Raises: as `read`, and TooLarge where it is more than the workspace may hold, or the disk can.
     """
     framing = {"Transfer-Encoding": "chunked"}
     if length is not None:
         framing = {"Content-Length": str(length)}
-    async with _asked(session, "PUT", FILES_PATH, path, framing, changes=True) as exchange:
+    async with (
+        session.upload(length or 0) as upload,
+        _asked(session, "PUT", FILES_PATH, path, framing, changes=True) as exchange,
+    ):
         async for chunk in data:
+            if length is None:
+                await upload.grow(len(chunk))
             if not await exchange.send(chunk):
                 break
         await _answer(exchange, 204)
@@ -105,7 +110,10 @@ async def write_from(
     Raises: as `write`, and what `Exchange.take_from` raises.
     """
     framing = {"Content-Length": str(length)}
-    async with _asked(session, "PUT", FILES_PATH, path, framing, changes=True) as exchange:
+    async with (
+        session.upload(length),
+        _asked(session, "PUT", FILES_PATH, path, framing, changes=True) as exchange,
+    ):
         if await exchange.send(begin):
             await exchange.take_from(source, length - len(begin), silence)
         await _answer(exchange, 204)
@@ -130,12 +138,13 @@ async def delete(session: Session, path: str, *, recursive: bool) -> None:
 
 
 async def make_directory(session: Session, path: str) -> None:
-    """Make a directory, and those above it; one that is there will do. Raises as `read`."""
+    """Make a directory, and those above it; one that is there will do. Raises as `write`."""
     framing = {"Content-Length": "0"}
     query = "?op=mkdir"
-    async with _asked(
-        session, "POST", FILES_PATH, path, framing, query=query, changes=True
-    ) as exchange:
+    async with (
+        session.upload(0),
+        _asked(session, "POST", FILES_PATH, path, framing, query=query, changes=True) as exchange,
+    ):
         await _answer(exchange, 204)
 
 

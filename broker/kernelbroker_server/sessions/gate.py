@@ -39,8 +39,6 @@ class Gate:
         self._doors: dict[str, Door] = {}
         self._next: deque[Door] = deque()
         """Each door once; the one whose turn is next comes first."""
-        self._idle = asyncio.Event()
-        self._idle.set()
 
     def of(self, tenant: Tenant) -> Door:
         """The tenant's door, the same each time."""
@@ -61,10 +59,6 @@ class Gate:
         """Nothing enters any more; what waits and runs goes on."""
         self.closed = True
 
-    async def drained(self) -> None:
-        """Wait until nothing waits and nothing runs."""
-        await self._idle.wait()
-
     def settle(self) -> None:
         """Give what turns are free to those who wait, one tenant after the other."""
         turned_away = 0
@@ -76,10 +70,6 @@ class Gate:
                 turned_away = 0
             else:
                 turned_away += 1
-        if self.waiting or self.running:
-            self._idle.clear()
-        else:
-            self._idle.set()
 
     def free_one(self) -> None:
         """A turn has ended."""
@@ -94,6 +84,7 @@ class Door:
 
     Attributes:
         tenant: its name.
+        clock: that of the gate.
         waiting, running: executions of this tenant.
     """
 
@@ -102,6 +93,7 @@ class Door:
         self.running = 0
         self._gate = gate
         self.tenant = tenant.name
+        self.clock = gate.clock
         self._limits = tenant.limits
         self._line: deque[asyncio.Future[None]] = deque()
         rate = tenant.limits.rate

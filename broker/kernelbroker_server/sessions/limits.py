@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
+from kernelbroker.protocol.codec import encode
 from kernelbroker.protocol.errors import BadRequest
 from kernelbroker.protocol.messages import ExecutionRequest
 
@@ -22,6 +24,7 @@ class SessionLimits:
     max_code_chars: int = 100_000
     max_preview_rows: int = 500
     max_file_bytes: int = 100 * 1024**2
+    max_metadata_bytes: int = 16 * 1024
     output: OutputLimits = field(default_factory=OutputLimits)
 
     def timeout_of(self, request: ExecutionRequest) -> float:
@@ -36,3 +39,12 @@ class SessionLimits:
         if request.timeout is not None and request.timeout > self.max_timeout:
             raise BadRequest(f"timeout is at most {self.max_timeout:g} s")
         return request.timeout or self.default_timeout
+
+    def check_metadata(self, metadata: dict[str, Any]) -> None:
+        """Raises BadRequest where it is more than a session keeps."""
+        size = len(encode(metadata))
+        if size > self.max_metadata_bytes:
+            raise BadRequest(
+                f"metadata has {size:,} bytes as JSON; {self.max_metadata_bytes:,} is the limit. "
+                "Keep what is larger in a file of the workspace"
+            )

@@ -7,6 +7,8 @@ and reaches no more by it than the network of its template lets it.
 
 from __future__ import annotations
 
+import shlex
+
 from kernelbroker.protocol.errors import BadRequest, Conflict
 from kernelbroker.protocol.messages import ExecutionRequest, InstallRequest
 from kernelbroker_kernel.contract import INSTALL_CODE
@@ -22,8 +24,10 @@ _ARCHIVES = (".whl", ".egg", ".zip", ".tar", ".gz", ".tgz", ".bz2", ".tbz", ".xz
 _SHOWN_CHARS = 100
 
 
-def install(session: Session, asked: InstallRequest) -> Execution:
+async def install(session: Session, asked: InstallRequest) -> Execution:
     """Queue the installation, an execution like any other.
+
+    To the policy and the audit log it is the shell cell that would do the same, `pip install NAME...`.
 
     Raises:
         BadRequest: something is no requirement, or of a kind that is refused.
@@ -38,9 +42,15 @@ def install(session: Session, asked: InstallRequest) -> Execution:
             f"sessions of the template {spec.template} have no network, and the broker has no wheels to "
             "install from: its operator can set packages.wheels, or the template's network"
         )
-    request = ExecutionRequest(code="", timeout=asked.timeout or session.limits.max_timeout)
+    request = ExecutionRequest(
+        code=shlex.join(["pip", "install", *requirements]),
+        language="shell",
+        timeout=asked.timeout or session.limits.max_timeout,
+        confirm=asked.confirm,
+    )
     what = {"requirements": requirements, "index": has_index, "index_url": spec.index_url}
-    return session.submit(request, errand=Errand(INSTALL_CODE, {"install": what}, silent=False))
+    errand = Errand(INSTALL_CODE, {"install": what}, silent=False, packages=requirements)
+    return session.submit(request, assessment=await session.judge(request), errand=errand)
 
 
 def requirement(text: str) -> str:

@@ -2,7 +2,8 @@
 
 File systems that can do this by themselves are rare, so it is watched instead. Over the limit the
 running cell is interrupted; one that writes on regardless loses its kernel. The files stay, and later
-cells run, for they may delete: only what a cell adds is held against it.
+cells run, for they may delete: only what a cell adds is held against it. Uploads are refused before they
+pass the limit, for the broker sees their bytes.
 """
 
 from __future__ import annotations
@@ -11,10 +12,11 @@ import asyncio
 import contextlib
 import enum
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from kernelbroker.protocol.errors import TooLarge
 from kernelbroker.protocol.events import Result
 
 from ..backends.base import Limits
@@ -27,6 +29,8 @@ _CLOSE_S = 0.2
 _IDLE_S = 20.0
 _SHARE = 10
 """A look that took a second is followed by this many without one, less that second."""
+_FRESH_S = 10.0
+"""How long an upload that seems too much waits for a look, since files may have been deleted."""
 _SLACK = 64 * 1024**2
 _SLACK_FILES = 1000
 
@@ -71,6 +75,35 @@ class Quota:
             return None
         return f"the workspace holds {held}, its limit is {limit}; delete files below /data"
 
+    def refusal(self, usage: Usage, more: Usage) -> str | None:
+        """What to say of an upload of so much more; None if it fits."""
+        if usage.size + more.size > self.size:
+            held, limit, asked = _text(usage.size), _text(self.size), _text(more.size)
+        elif usage.files + more.files > self.files:
+            held, limit, asked = f"{usage.files:,} files and directories", f"{self.files:,}", "one"
+        else:
+            return None
+        return (
+            f"the workspace holds {held}, its limit is {limit}: {asked} more does not fit; "
+            "delete files below /data"
+        )
+
+
+class Upload:
+    """What a client is uploading.
+
+    Attributes:
+        held: what it counts for.
+    """
+
+    def __init__(self, hold: Callable[[Upload, Usage], Awaitable[None]]) -> None:
+        self.held = Usage()
+        self._hold = hold
+
+    async def grow(self, size: int) -> None:
+        """It has so many bytes more than was said. Raises TooLarge."""
+        await self._hold(self, Usage(size, 0))
+
 
 class Watch:
     """Watches the workspace of one session, in `run`.
@@ -103,6 +136,11 @@ class Watch:
         self._replace = replace
         self._grace = grace
         self._before = usage
+        self._received = self._received_before = Usage()
+        """What clients uploaded, and how much of it before the last look began."""
+        self._uploads: set[Upload] = set()
+        self._looked: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        """Done when the next look is."""
         self._interrupted: tuple[Execution, float] | None = None
         self._wake = asyncio.Event()
         self._asked = False
@@ -124,6 +162,37 @@ class Watch:
         """A client changed files; that is not held against what runs in the sandbox."""
         self._visited = True
         self.end()
+
+    @contextlib.asynccontextmanager
+    async def upload(self, size: int) -> AsyncIterator[Upload]:
+        """Room for a file or directory of so many bytes, held while it is made.
+
+        Raises:
+            TooLarge: it is more than the workspace may hold.
+        """
+        upload = Upload(self._hold)
+        try:
+            await self._hold(upload, Usage(size, 1))
+            yield upload
+            self._received = _sum(self._received, upload.held)  # till a look has seen it
+        finally:
+            self._uploads.discard(upload)
+
+    async def _hold(self, upload: Upload, more: Usage) -> None:
+        if self._quota.refusal(self._with_uploads(), more) is not None:
+            looked = self._looked
+            self.end()
+            await asyncio.wait([looked], timeout=_FRESH_S)
+            if (refusal := self._quota.refusal(self._with_uploads(), more)) is not None:
+                raise TooLarge(refusal)
+        upload.held = _sum(upload.held, more)
+        self._uploads.add(upload)
+
+    def _with_uploads(self) -> Usage:
+        """With what no look has seen: what is being uploaded has no name yet, so that none can."""
+        received, before = self._received, self._received_before
+        size, files = received.size - before.size, received.files - before.files
+        return _sum(self.usage, Usage(size, files), *(upload.held for upload in self._uploads))
 
     async def before_result(self, result: Result) -> str | None:
         """What to tell with this result about the workspace, if there is anything.
@@ -171,12 +240,16 @@ class Watch:
         self._asked = False
         if workspace is None:
             return
-        begun = time.monotonic()
-        usage = await self._measure(workspace, self._quota.enough)
+        looked, self._looked = self._looked, asyncio.get_running_loop().create_future()
+        received, begun = self._received, time.monotonic()
+        try:
+            usage = await self._measure(workspace, self._quota.enough)
+            if workspace == self._workspace():  # else it was taken away meanwhile
+                self.usage, self._received_before = usage, received
+        finally:
+            looked.set_result(None)
         now = time.monotonic()
         self._rest_until = now + (_SHARE - 1) * (now - begun)
-        if workspace == self._workspace():  # else it was taken away meanwhile
-            self.usage = usage
 
     async def _pause(self) -> None:
         """Until the next look is due, which may change meanwhile."""
@@ -194,6 +267,10 @@ class Watch:
                     await self._wake.wait()
                     continue
             return
+
+
+def _sum(*usages: Usage) -> Usage:
+    return Usage(sum(each.size for each in usages), sum(each.files for each in usages))
 
 
 def _text(size: int) -> str:

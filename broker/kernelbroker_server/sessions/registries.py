@@ -66,13 +66,11 @@ class Registries:
     def open_sessions(self) -> int:
         return sum(len(registry.list()) for registry in self)
 
-    async def drain(self) -> None:
-        """Refuse new sessions and executions, and wait until those there are have ended."""
+    async def drain(self, reason: str) -> None:
+        """Refuse new sessions and executions, and close each session as soon as nothing runs in it."""
         self.stopping = True
-        for registry in self:
-            registry.stopping = True
         self.gate.close()
-        await self.gate.drained()
+        await asyncio.gather(*(registry.drain(reason) for registry in self))
 
     async def stop(self, reason: str) -> None:
         """Refuse new sessions and close all."""

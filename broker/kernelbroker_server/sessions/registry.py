@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import time
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Coroutine, Mapping
 from typing import Any
@@ -84,6 +83,13 @@ class Registry:
             self._sweep(), name="session sweeper", context=apart("tenant")
         )
 
+    async def drain(self, reason: str) -> None:
+        """Refuse new sessions, also those being opened; wait until each was idle, and is closed."""
+        self.stopping = True
+        for opening in self._opening.values():
+            opening.cancel()
+        await asyncio.gather(*(session.retire(reason) for session in self._sessions.values()))
+
     async def stop(self, reason: str) -> None:
         """Refuse new sessions and close all."""
         self.stopping = True
@@ -108,6 +114,7 @@ class Registry:
         """
         if self.stopping:
             raise Unavailable("the broker is shutting down", retry_after=10)
+        self.limits.check_metadata(options.metadata)
         if options.template not in self._pools:
             known = ", ".join(sorted(self._pools))
             raise BadRequest(f"no template {options.template!r}; there are: {known}")
@@ -153,6 +160,11 @@ class Registry:
                 f"session {session_id} is closed: {self._gone[session_id][1]}; open a new one"
             )
         raise NotFound(f"there is no session {session_id}")
+
+    @property
+    def pools(self) -> Mapping[str, Pool]:
+        """Those of the templates that the tenant may use, by name."""
+        return self._pools
 
     def list(self) -> list[Session]:
         return list(self._sessions.values())
@@ -270,15 +282,22 @@ class Registry:
                 f"session {session.id} has the workspace {session.workspace!r}; "
                 "choose another session_id"
             )
+        for name in ("cwd", "env", "secrets"):
+            asked = getattr(options, name)
+            if asked and asked != getattr(session.options, name):
+                raise Conflict(
+                    f"session {session.id} was opened with another {name}, which stays; leave it out, "
+                    "give it to each cell, or choose another session_id"
+                )
         return session
 
     def _closed(self, session: Session, reason: str) -> None:
         del self._sessions[session.id]
-        self._gone[session.id] = (time.time(), reason)
+        self._gone[session.id] = (self.door.clock(), reason)
         self._forget()
 
     def _forget(self) -> None:
-        horizon = time.time() - _REMEMBERED_S
+        horizon = self.door.clock() - _REMEMBERED_S
         while self._gone:
             oldest = next(iter(self._gone))
             if self._gone[oldest][0] > horizon and len(self._gone) <= _REMEMBERED_MAX:
@@ -287,7 +306,7 @@ class Registry:
 
     async def _sweep(self) -> None:
         while True:
-            now = time.time()
+            now = self.door.clock()
             for session in list(self._sessions.values()):
                 at, reason = session.expires_at
                 if at <= now:

@@ -12,6 +12,7 @@ import enum
 import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import TypeAlias
 
@@ -45,7 +46,7 @@ from .history import History
 from .lease import Lease
 from .limits import SessionLimits
 from .policy import Policies
-from .quota import Quota, Watch
+from .quota import Quota, Upload, Watch
 from .visits import Visits
 from .worker import Worker
 from .workspace import Workspace
@@ -88,7 +89,8 @@ class Session:
         self.limits = limits
         self.idle_timeout = min(options.idle_timeout or limits.idle_timeout, limits.max_lifetime)
         self.max_lifetime = min(options.max_lifetime or limits.max_lifetime, limits.max_lifetime)
-        self.created_at = time.time()
+        self.created_at = time.time()  # to be shown; the deadlines are by a clock that nobody sets
+        self._opened = door.clock()
         self.executions = History()
         self.workspace = workspace.name
         self._on_closed = on_closed
@@ -110,6 +112,7 @@ class Session:
         self._worker = Worker(
             self._lease, self._visits, self._watch, door, wake, limits.interrupt_grace
         )
+        self._retiring = ""
         self._working: asyncio.Task[None] | None = None
         self._watching: asyncio.Task[None] | None = None
 
@@ -147,9 +150,18 @@ class Session:
         if working is not None:
             await asyncio.wait([working])
 
+    async def retire(self, reason: str) -> None:
+        """As `close`, but what runs, waits or is transferred may end before."""
+        self._retiring = reason
+        self._worker.finish()
+        if self._working is not None:
+            await asyncio.wait([self._working])
+
     async def _work(self) -> None:
         try:
             await self._worker.run()
+            if self.closed_reason is None:
+                self._closed(self._retiring)
         except Exception:
             logger.exception("session %s failed", self.id)
             if self.closed_reason is None:
@@ -204,9 +216,9 @@ class Session:
 
     @property
     def expires_at(self) -> tuple[float, str]:
-        """The time, in seconds since the epoch, at which it is to be closed as things stand; and why."""
-        end = self.created_at + self.max_lifetime
-        idle_end = self.active_at + self.idle_timeout
+        """The time, by the door's clock, at which it is to be closed as things stand; and why."""
+        end = self._opened + self.max_lifetime
+        idle_end = self._worker.active + self.idle_timeout
         if self.state is SessionState.IDLE and not self._visits.count and idle_end < end:
             return idle_end, f"it was idle for {self.idle_timeout:g} s"
         return end, f"it reached its lifetime of {self.max_lifetime:g} s"
@@ -288,6 +300,7 @@ class Session:
             total_s=total,
             execution_s=result.execution_time,
             output_bytes=execution.journal.size,
+            packages=execution.packages,
         )
 
     def run_errand(self, errand: Errand) -> Execution:
@@ -355,6 +368,10 @@ class Session:
             self._worker.touch()
             if changes:
                 self._watch.visited()
+
+    def upload(self, size: int) -> AbstractAsyncContextManager[Upload]:
+        """As `Watch.upload`."""
+        return self._watch.upload(size)
 
     def _expect_open(self) -> None:
         if self.closed_reason is not None:

@@ -22,7 +22,7 @@ from .visits import Visits
 
 
 class Worker:
-    """`run` does the work, until `stop`; then `end` answers who still waits.
+    """`run` does the work, until `stop` or, after `finish`, its end; then `end` answers who still waits.
 
     Args:
         wake: set by whoever gives it something to do.
@@ -30,7 +30,8 @@ class Worker:
 
     Attributes:
         running: the execution that runs, or waits for a turn among all sessions' or a sandbox.
-        active_at: when it last had something to do, in seconds since the epoch.
+        active, active_at: when it last had something to do, by the door's clock; and, to be shown, in
+            seconds since the epoch.
         stopped: why it runs nothing more; None before.
     """
 
@@ -44,7 +45,7 @@ class Worker:
         grace: float,
     ) -> None:
         self.running: Execution | None = None
-        self.active_at = time.time()
+        self.active, self.active_at = door.clock(), time.time()
         self.stopped: str | None = None
         self._lease = lease
         self._visits = visits
@@ -55,6 +56,7 @@ class Worker:
         self._queue: deque[Execution] = deque()
         self._restarting: asyncio.Future[None] | None = None
         self._displaced = False
+        self._is_last = False
 
     @property
     def queued(self) -> int:
@@ -66,8 +68,9 @@ class Worker:
         return self.running is None or self.running.state is ExecutionState.QUEUED
 
     def touch(self) -> None:
-        """It counts as activity."""
-        self.active_at = time.time()
+        """It counts as activity; called when it begins, or ends."""
+        self.active, self.active_at = self._door.clock(), time.time()
+        self._wake.set()
 
     # What others may do.
 
@@ -75,7 +78,6 @@ class Worker:
         """Queue one that has entered the door; from here on the worker sees to its leaving."""
         self._queue.append(execution)
         self.touch()
-        self._wake.set()
 
     def withdraw(self, errand: Execution) -> None:
         """As `Session.withdraw`."""
@@ -111,6 +113,11 @@ class Worker:
         self._displaced = True
         self._wake.set()
 
+    def finish(self) -> None:
+        """Do what there is to do; when there is nothing, and nobody visits, it is over."""
+        self._is_last = True
+        self._wake.set()
+
     def stop(self, reason: str) -> None:
         """Run nothing more; what runs ends."""
         self.stopped = reason
@@ -120,7 +127,7 @@ class Worker:
     # The work.
 
     async def run(self) -> None:
-        """Until it is stopped and nothing runs, or it is cancelled; the caller's next duty is `end`."""
+        """Until it is stopped or finished, or cancelled; the caller's next duty is `end`."""
         while self.stopped is None:
             if self._restarting is not None:
                 await self._restart(self._restarting)
@@ -132,6 +139,8 @@ class Worker:
                 await self._visits.renew()
             elif self._queue:
                 await self._run_next()
+            elif self._is_last and not self._visits.count:
+                return
             else:
                 self._wake.clear()
                 await self._wake.wait()

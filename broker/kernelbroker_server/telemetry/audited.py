@@ -50,6 +50,7 @@ class Audited:
                     execution=fact.execution_id,
                     language=fact.language,
                     code_sha256=fact.code_sha256,
+                    **({"packages": list(fact.packages)} if fact.packages else {}),
                     outcome=fact.outcome,
                     queued_s=round(fact.queued_s, 3),
                     total_s=round(fact.total_s, 3),

@@ -88,6 +88,7 @@ class ExecutionEnded(OfSession):
         started_at: the time of its acceptance, in seconds since the epoch.
         execution_s: measured in the kernel; None where it did not tell.
         output_bytes: of its events as JSON.
+        packages: what it was to install; empty for a cell.
     """
 
     execution_id: str
@@ -99,6 +100,7 @@ class ExecutionEnded(OfSession):
     total_s: float
     execution_s: float | None
     output_bytes: int
+    packages: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True)

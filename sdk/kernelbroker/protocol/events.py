@@ -20,7 +20,6 @@ Cause: TypeAlias = Literal[
     "out_of_memory",
     "kernel_died",
     "sandbox_lost",
-    "output_limit",
     "quota_exceeded",
     "rejected",
 ]

@@ -95,7 +95,9 @@ class AssessmentRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True
 class InstallRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """Packages to install in a session: names with versions, as PEP 508 has them, such as `name>=1.2`.
 
-    `timeout` is in seconds, as that of a cell; the longest that is allowed, by default.
+    Attributes:
+        timeout: seconds, as that of a cell; the longest that is allowed, by default.
+        confirm: the token of a `confirmation_required` that this very installation was refused with.
     """
 
     packages: Annotated[
@@ -103,6 +105,7 @@ class InstallRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
         msgspec.Meta(min_length=1, max_length=100),
     ]
     timeout: Annotated[float, msgspec.Meta(gt=0)] | None = None
+    confirm: Annotated[str, msgspec.Meta(max_length=64)] | None = None
 
 
 SessionState: TypeAlias = Literal["idle", "busy", "closed"]
@@ -156,12 +159,14 @@ class ExecutionInfo(msgspec.Struct, kw_only=True):
 
     Attributes:
         accepted_at: ISO 8601, in UTC.
+        packages: what it was to install; empty for a cell.
         success, error, execution_time: of its result; null until it has ended.
     """
 
     execution_id: str
     state: Literal["queued", "running", "done"]
     accepted_at: str
+    packages: list[str] = []
     success: bool | None = None
     error: str | None = None
     execution_time: float | None = None

@@ -1,7 +1,8 @@
 """Where broker and clients of one user on one machine meet: the runtime file. Paths only, no I/O.
 
-The broker writes `{"url", "token", "pid"}` there, mode 0600, in a directory of its own, mode 0700;
-clients that were told nothing else read it (see `kernelbroker.discovery` for what they insist on).
+The broker writes `{"url", "token", "pid"}` there, mode 0600, in a directory of its own, mode 0700; the
+token is null where only those of a token file count. Clients that were told nothing else read it (see
+`kernelbroker.discovery` for what they insist on).
 """
 
 from __future__ import annotations

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from ..protocol.findings import Language
+from .parsing import parse
 
 _SHELL_CELLS = {"bash", "sh", "!", "sx", "system"}
 _PYTHON_CELLS = {"time", "timeit", "capture", "prun", "python", "python3", "pypy", "debug", "memit"}
@@ -132,13 +133,12 @@ def _command(text: str) -> str:
 
 def _is_python(line: str) -> bool:
     try:
-        compile(line.strip(), "", "exec", flags=_ONLY_AST)
-    except (SyntaxError, ValueError, MemoryError, RecursionError):
+        parse(line.strip())
+    except (SyntaxError, MemoryError, RecursionError):
         return False
     return True
 
 
-_ONLY_AST = 0x400  # ast.PyCF_ONLY_AST
 _TOKEN = re.compile(
     r"""(?P<string>[rbfuRBFU]{0,2}(?:'''|\"{3}|'|\"))|(?P<open>[(\[{])|(?P<close>[)\]}])"""
     r"""|(?P<comment>\#[^\n]*)|(?P<joined>\\\n)|(?P<end>\n)|[^'\"()\[\]{}#\\\nrbfuRBFU]+|(?P<any>.)""",

@@ -9,13 +9,13 @@ from __future__ import annotations
 import ast
 import itertools
 import re
-import warnings
 from collections.abc import Iterable
 
 from ..protocol.findings import Level
 from . import paths, trees
 from .cells import Part, parts
 from .names import Names
+from .parsing import parse
 from .python_calls import LOOKED_INTO, Calls
 from .python_rules import ANCESTRY, DUNDERS, NAMES, Rule
 from .report import Report
@@ -47,7 +47,7 @@ _ASKS_TOO_MUCH = re.compile(r"__(globals|subclasses|builtins|code|mro|bases)__")
 def judge(code: str, report: Report) -> None:
     """Judge a cell. Raises TooMuch, RecursionError, MemoryError."""
     try:
-        tree = _parsed(code)
+        tree = parse(code)
     except SyntaxError:
         pass
     else:
@@ -76,7 +76,7 @@ def _judge_magic(part: Part, report: Report) -> None:
 
 def _judge_text(code: str, report: Report) -> None:
     try:
-        tree = _parsed(code)
+        tree = parse(code)
     except SyntaxError as exc:
         if "too many" in str(exc.msg):
             raise RecursionError from exc
@@ -84,15 +84,6 @@ def _judge_text(code: str, report: Report) -> None:
         # The kernel's Python may be newer than this one: what can be read is judged.
         tree = ast.Module(list(itertools.chain.from_iterable(_readable(code))), [])
     _judge_tree(tree, report)
-
-
-def _parsed(code: str) -> ast.Module:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of invalid escapes, say, which are not ours
-        try:
-            return ast.parse(code)
-        except ValueError as exc:  # null bytes, lone surrogates
-            raise SyntaxError(str(exc)) from exc
 
 
 def _readable(code: str) -> Iterable[list[ast.stmt]]:
@@ -103,7 +94,7 @@ def _readable(code: str) -> Iterable[list[ast.stmt]]:
     ]
     for start, end in itertools.pairwise([*starts[:2000], len(lines)]):
         try:
-            block = _parsed("".join(lines[start:end])).body
+            block = parse("".join(lines[start:end])).body
         except (SyntaxError, RecursionError, MemoryError):
             continue
         for statement in block:

@@ -1,0 +1,93 @@
+"""How what was installed gets into its place, and what is told of a failure."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from kernelbroker_kernel import installs
+
+
+def fill(directory: Path, **files: str) -> Path:
+    for name, content in files.items():
+        path = directory / name.replace("_in_", "/")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(content)
+    return directory
+
+
+def contents(directory: Path) -> dict[str, str]:
+    return {
+        str(path.relative_to(directory)): path.read_text()
+        for path in directory.rglob("*")
+        if path.is_file()
+    }
+
+
+def test_put_in_place(tmp_path: Path) -> None:
+    """New files stand beside the old ones, and in the place of those of their name."""
+    there = fill(tmp_path / "there", lib_in_a="old", lib_in_b="old", c="old")
+    made = fill(tmp_path / "made", lib_in_b="new", lib_in_deep_in_d="new", bin_in_e="new")
+    installs._put_in_place(made, there)
+    assert contents(there) == {
+        "lib/a": "old",
+        "lib/b": "new",
+        "c": "old",
+        "lib/deep/d": "new",
+        "bin/e": "new",
+    }
+
+
+def test_an_interrupt_meanwhile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An interrupt waits until all is in its place."""
+    there = fill(tmp_path / "there", lib_in_a="old")
+    made = fill(tmp_path / "made", lib_in_a="new", lib_in_b="new", lib_in_c="new")
+    replace, interrupts = Path.replace, [1, 2]
+
+    def interrupted(self: Path, target: Path) -> Path:
+        done = replace(self, target)
+        if interrupts:
+            interrupts.pop()
+            raise KeyboardInterrupt
+        return done
+
+    monkeypatch.setattr(Path, "replace", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        installs._put_in_place(made, there)
+    assert contents(there) == {"lib/a": "new", "lib/b": "new", "lib/c": "new"}
+
+
+PROXY = "kernelbroker: pypi.org is not in `allow` of the template web: ask your operator to add it"
+BROKEN = (
+    "WARNING: Retrying (Retry(total=0)) after connection broken by 'ProxyError('Cannot connect to proxy.', "
+    f"OSError('Tunnel connection failed: 403 {PROXY}'))': /simple/six/"
+)
+UNTRUSTED = (
+    "WARNING: Retrying (Retry(total=0)) after connection broken by 'SSLError('no')': /simple/six/"
+)
+
+
+@pytest.mark.parametrize(
+    ("lines", "error"),
+    [
+        ([], ""),
+        (["WARNING: this", "ERROR: first", "ERROR: last", "  more"], "last"),
+        ([BROKEN, "ERROR: No six"], f"No six; {PROXY}"),
+        ([BROKEN, f"ERROR: No six: {PROXY}"], f"No six: {PROXY}"),
+        ([UNTRUSTED, "ERROR: No six"], "No six; SSLError('no')"),
+        ([BROKEN], ""),
+        (["error: some-name", "", "× In words", "╰─> more", "hint: no"], "In words"),
+        (["ERROR: " + "x" * 5_000], "x" * 1_000),
+    ],
+)
+def test_errors(lines: list[str], error: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """The last error is told, with what the network had to do with it; all lines are passed on."""
+    script = f"import sys; sys.stderr.writelines(line + chr(10) for line in {lines!r})"
+    process = subprocess.Popen(
+        [sys.executable, "-c", script], stderr=subprocess.PIPE, text=True, errors="replace"
+    )
+    assert installs._error(process) == error
+    assert process.wait() == 0
+    assert capsys.readouterr().err == "".join(f"{line}\n" for line in lines)

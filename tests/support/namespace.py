@@ -1,0 +1,53 @@
+"""A network of a test's own: a namespace with addresses and names that mean nothing elsewhere."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+_CLONE_NEWNET = 0x40000000
+_LIBC = ctypes.CDLL(None, use_errno=True)
+
+
+@contextmanager
+def own_network(*addresses: str) -> Iterator[None]:
+    """This thread, and what it starts, are alone on a loopback that has these addresses as well.
+
+    Sockets that are made in the block stay in that network; nothing is left when they are closed.
+    """
+    with Path("/proc/thread-self/ns/net").open() as former:
+        try:
+            _called("unshare", _CLONE_NEWNET)
+        except PermissionError:
+            pytest.skip("a network namespace is not for this user; run as root")
+        try:
+            subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
+            for address in addresses:
+                subprocess.run(["ip", "address", "add", address, "dev", "lo"], check=True)
+            yield
+        finally:
+            _called("setns", former.fileno(), _CLONE_NEWNET)
+
+
+def with_names(hosts: Path, names: Mapping[str, str]) -> Sequence[str]:
+    """A command that runs what follows it where these names, and localhost, have these addresses.
+
+    Args:
+        hosts: is written, and stands for /etc/hosts there.
+    """
+    lines = [f"{address} {name}\n" for name, address in {"localhost": "127.0.0.1", **names}.items()]
+    hosts.write_text("".join(lines))
+    bind = 'mount --bind "$1" /etc/hosts && shift && exec "$@"'
+    return ["unshare", "--mount", "sh", "-c", bind, "sh", str(hosts)]
+
+
+def _called(name: str, *arguments: int) -> None:
+    if getattr(_LIBC, name)(*arguments):
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
