@@ -20,7 +20,7 @@ START_TIMEOUT_S = 60.0
 
 
 @asynccontextmanager
-async def our_broker(*, warm: int = 1, **settings: str) -> AsyncIterator[kernelbroker.aio.Broker]:
+async def our_broker(*, warm: int = 1, **settings: str) -> AsyncIterator[kernelbroker.Broker]:
     """A broker with so many warm sandboxes, and a client of it. `settings` are environment variables."""
     with scratch_directory() as directory:
         environ = {
@@ -46,7 +46,7 @@ async def our_broker(*, warm: int = 1, **settings: str) -> AsyncIterator[kernelb
                 yield broker
 
 
-async def until_warm(broker: kernelbroker.aio.Broker, count: int) -> None:
+async def until_warm(broker: kernelbroker.Broker, count: int) -> None:
     """Wait until the pool holds so many idle sandboxes, and launches none."""
     async with asyncio.timeout(START_TIMEOUT_S):
         while True:

@@ -47,7 +47,7 @@ async def measure(rounds: int) -> dict[str, list[float]]:
     return times
 
 
-async def _flood(session: kernelbroker.aio.Session) -> float:
+async def _flood(session: kernelbroker.Session) -> float:
     begin = perf_counter()
     result = await session.run(FLOOD)
     end = perf_counter()
@@ -69,7 +69,7 @@ def _expect_all(text: str) -> None:
         raise AssertionError(f"{len(text):,} of {LINES * WIDTH:,} characters came, or others")
 
 
-async def _first_print(session: kernelbroker.aio.Session) -> float:
+async def _first_print(session: kernelbroker.Session) -> float:
     begin = perf_counter()
     seen: float | None = None
     async with aclosing(session.stream(SLOW)) as stream:

@@ -10,7 +10,7 @@
 from importlib.metadata import version
 
 from . import risk, sync
-from .aio import Broker, Session, connect
+from .aio import Broker, connect
 from .files import Files, Listing
 from .protocol import events
 from .protocol.errors import (
@@ -37,6 +37,7 @@ from .protocol.findings import Assessment, Finding
 from .protocol.messages import FileInfo
 from .results import Display, ExecutionResult, Image
 from .risk import assess
+from .session import Session
 from .simple import SandboxClient, StreamChunk
 from .tables import DataFrameInfo
 

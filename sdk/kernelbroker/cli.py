@@ -28,13 +28,14 @@ from pathlib import Path
 from typing import get_args
 
 from . import __version__
-from .aio import Session, connect
+from .aio import connect
 from .files import Files
 from .protocol import events
 from .protocol.codec import encode
 from .protocol.errors import KernelBrokerError
 from .protocol.findings import Language, at_least
 from .risk import assess
+from .session import Session
 from .terminal import Renderer, harmless
 
 FAILED, UNUSABLE, INTERRUPTED = 1, 2, 130

@@ -20,11 +20,12 @@ from typing import Any, Unpack
 
 import msgspec
 
-from .aio import Session, connect
+from .aio import connect
 from .options import ExecutionOptions, RunOptions
 from .protocol import events
 from .protocol.errors import KernelBrokerError, SessionGone
 from .results import ExecutionResult
+from .session import Session
 
 
 @dataclass(frozen=True, slots=True)

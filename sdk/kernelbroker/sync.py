@@ -9,7 +9,8 @@
 Each broker has an event loop in a thread of its own (see `portal.py`), so this works in plain scripts,
 in threads, and in notebooks, whose own loop is running. Callbacks run in the calling thread. Ctrl-C
 ends the wait; the cell runs on, as it does when an `await` is cancelled, unless
-`on_disconnect="interrupt"`. What each call does and raises stands in `aio.py`.
+`on_disconnect="interrupt"`. What each call does and raises stands in `aio.py` and
+`session.py`.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from .protocol import events
 from .protocol.findings import Assessment, Language
 from .protocol.messages import SessionInfo, WorkspaceInfo
 from .results import ExecutionResult
+from .session import Session as AsyncSession
 
 if TYPE_CHECKING:
     import pandas
@@ -120,9 +122,9 @@ class Broker:
 
 
 class Session:
-    """See `aio.Session`."""
+    """See `session.Session`."""
 
-    def __init__(self, session: aio.Session, portal: Portal) -> None:
+    def __init__(self, session: AsyncSession, portal: Portal) -> None:
         self._aio = session
         self._portal = portal
 

@@ -215,7 +215,7 @@ async def is_busy(session: kernelbroker.Session) -> bool:
     from kernelbroker import rest
 
     path = f"/api/v1/sessions/{session.session_id}"
-    found = await rest.call(session._broker._address, "GET", path, DEADLINE_S)
+    found = await rest.call(session._address, "GET", path, DEADLINE_S)
     return found["state"] == "busy"
 
 
