@@ -115,6 +115,7 @@ class Pool:
         self._waiters: dict[int, asyncio.Future[WarmSandbox]] = {}
         self._waiter_ids = itertools.count(1)
         self._tasks: set[asyncio.Task[None]] = set()
+        self._until_stop: set[asyncio.Task[None]] = set()
         self._last_failure = ""
         self._closed = False
         self._empty = asyncio.Event()
@@ -122,7 +123,7 @@ class Pool:
     def start(self) -> None:
         """Begin to fill the pool, in the background."""
         self._carry_out(self._state.tick(self._clock()))
-        self._spawn("pool clock", self._keep_time())
+        self._spawn("pool clock", self._keep_time(), until_stop=True)
 
     async def acquire(
         self, *, timeout: float, tenant: str = "", urgent: bool = False
@@ -210,9 +211,8 @@ class Pool:
                 future.set_exception(PoolClosed())
         self._carry_out(self._state.close())
         await asyncio.sleep(0)  # a launch that is cancelled before its first step tells nobody
-        for task in self._tasks:
-            if task.get_name().startswith(("launch", "pool clock")):
-                task.cancel()
+        for task in self._until_stop:
+            task.cancel()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout):
                 while not self._state.empty:
@@ -229,7 +229,7 @@ class Pool:
         for action in actions:
             match action:
                 case Launch(sandbox_id=name):
-                    self._spawn(f"launch {name}", self._launch(name))
+                    self._spawn(f"launch {name}", self._launch(name), until_stop=True)
                 case Check(sandbox_id=name):
                     self._spawn(f"check {name}", self._check(name))
                 case Remove(sandbox_id=name):
@@ -246,14 +246,20 @@ class Pool:
         if self._state.empty:
             self._empty.set()
 
-    def _spawn(self, name: str, work: Coroutine[Any, Any, None]) -> None:
+    def _spawn(
+        self, name: str, work: Coroutine[Any, Any, None], *, until_stop: bool = False
+    ) -> None:
+        """Have a task of the pool's own; with `until_stop` one that is of no use to a pool that stops."""
         # In a context of its own: it is often made in a request that it has nothing to do with.
         task = asyncio.create_task(work, name=name, context=apart())
         self._tasks.add(task)
+        if until_stop:
+            self._until_stop.add(task)
         task.add_done_callback(self._ended)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
+        self._until_stop.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             logger.error("the pool's task %r failed", task.get_name(), exc_info=error)
 
