@@ -192,19 +192,15 @@ class File(Handler):
         return first, last - first + 1
 
     async def send(self, descriptor: int, offset: int, left: int) -> None:
-        # One buffer for all: new memory costs more than the copy into it. Past the handler's own
-        # `write`, which takes nothing but bytes.
-        connection: Any = self.request.connection
-        buffer = memoryview(bytearray(min(left, CHUNK_BYTES)))
+        """Send what the head has announced, without reading it; the connection ends with it."""
         await self.flush()
-        while left:
-            data = buffer[: os.preadv(descriptor, [buffer[:left]], offset)]
-            if not data:  # it became shorter: there is no other way to say so now
-                connection.stream.close()
-                return
-            await connection.write(data)
-            offset += len(data)
-            left -= len(data)
+        if not left:
+            return
+        stream = self.detach()
+        with stream.socket.dup() as connection, os.fdopen(descriptor, "rb", closefd=False) as file:
+            stream.close()
+            # Less, if it became shorter: that the connection ends too early is the only way to say so.
+            await asyncio.get_running_loop().sock_sendfile(connection, file, offset, left)
 
 
 class Entries(Handler):
