@@ -127,9 +127,7 @@ class Files:
         async with self._asked("GET", None, query) as transfer:
             await transfer.begin()
             await transfer.answer()
-            body = b""
-            while piece := await transfer.read():
-                body += piece
+            body = await transfer.read_all()
         try:
             found = decode_as(body, FileList)
         except ProtocolError as exc:

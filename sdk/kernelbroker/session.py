@@ -146,9 +146,7 @@ class Session:
         async with self._transfer("GET", "variables", self._timeout + _TURN_S) as transfer:
             await transfer.begin()
             await transfer.answer()
-            body = b""
-            while piece := await transfer.read():
-                body += piece
+            body = await transfer.read_all()
         try:
             return decode_as(body, VariableList).variables
         except ProtocolError as exc:

@@ -135,6 +135,13 @@ class Transfer:
         """The next piece of the answer's body; empty at its end, wherever that is."""
         return await self._read(lambda response: response.read(CHUNK))
 
+    async def read_all(self) -> bytes:
+        """All of the answer's body."""
+        body = bytearray()
+        while piece := await self.read():
+            body += piece
+        return bytes(body)
+
     async def save(self, file: IO[bytes]) -> int:
         """Write the next piece to a file; returns its size, 0 at the end. Raises what `file` raises."""
         if self._buffer is None:  # one for all pieces: new memory costs more than the copy into it

@@ -292,8 +292,16 @@ async def test_refused_body(api: Api, path: str, body: dict[str, Any], named: st
 
 @pytest.mark.parametrize("size", [3 * 1024**2, 10 * 1024**2])
 async def test_body_too_large(api: Api, size: int) -> None:
-    """A body that is too large is refused before it is read."""
-    answer = await api.ask("POST", "/api/v1/exec", b"", length=size)
+    """A client that sends a body that is too large is heard out, so that it can read the refusal."""
+    answer = await api.ask("POST", "/api/v1/exec", b"x" * size)
+    assert answer.status == 413
+    assert answer.error["code"] == "too_large"
+    assert "connection" not in answer.headers
+
+
+async def test_body_far_too_large(api: Api) -> None:
+    """A body that would take long to read is refused before it is sent."""
+    answer = await api.ask("POST", "/api/v1/exec", b"", length=1024**3)
     assert answer.status == 413
     assert answer.error["code"] == "too_large"
 

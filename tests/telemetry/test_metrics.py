@@ -30,7 +30,6 @@ def ended(**changed: object) -> ExecutionEnded:
         "started_at": 0.0,
         "queued_s": 0.5,
         "total_s": 2.5,
-        "execution_s": 1.9,
         "output_bytes": 100,
     }
     return ExecutionEnded(**{**values, **changed})  # type: ignore[arg-type]

@@ -50,6 +50,9 @@ logger = logging.getLogger(__name__)
 MAX_BODY_BYTES = 2 * 1024**2
 """Of a JSON body or a WebSocket message; holds the longest code, fully escaped."""
 
+_MAX_READ_BYTES = 16 * 1024**2
+"""Of a body that is too large: a client that still sends when it is answered may not read why."""
+
 _STATUS: dict[type[RequestError], int] = {
     BadRequest: 400,
     Unauthorized: 401,
@@ -173,7 +176,7 @@ class ApiHandler(Authenticated):
     def prepare(self) -> None:
         self._body = bytearray()
         super().prepare()
-        if int(self.request.headers.get("Content-Length") or 0) > MAX_BODY_BYTES:
+        if int(self.request.headers.get("Content-Length") or 0) > _MAX_READ_BYTES:
             raise TooLarge(f"a body has at most {MAX_BODY_BYTES:,} bytes")
 
     def data_received(self, chunk: bytes) -> None:

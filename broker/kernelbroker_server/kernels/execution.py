@@ -125,11 +125,6 @@ class CellExecution:
         self._summary = _Summary()
         self._report: _Report | None = None
 
-    @property
-    def cell_ended(self) -> bool:
-        """Whether the user's code has run; what may remain is the report."""
-        return self._reply is not None
-
     def interrupted(self, cause: Cause, message: str) -> None:
         """An interrupt is on its way; if the cell fails now, that is why."""
         self._interruption = (cause, message)

@@ -298,7 +298,6 @@ class Session:
             started_at=execution.accepted_at,
             queued_s=total if execution.queued_s is None else execution.queued_s,
             total_s=total,
-            execution_s=result.execution_time,
             output_bytes=execution.journal.size,
             packages=execution.packages,
         )

@@ -86,7 +86,6 @@ class ExecutionEnded(OfSession):
         outcome: `success`, or the cause of its failure.
         code_sha256: as `code_hash` makes it.
         started_at: the time of its acceptance, in seconds since the epoch.
-        execution_s: measured in the kernel; None where it did not tell.
         output_bytes: of its events as JSON.
         packages: what it was to install; empty for a cell.
     """
@@ -98,7 +97,6 @@ class ExecutionEnded(OfSession):
     started_at: float
     queued_s: float
     total_s: float
-    execution_s: float | None
     output_bytes: int
     packages: Sequence[str] = ()
 
