@@ -90,11 +90,11 @@ async def _ready(
     """The first that is ready. Raises TimeoutError."""
     loop = asyncio.get_running_loop()
     ready: asyncio.Future[socket.socket] = loop.create_future()
-    for each in reading:
-        loop.add_reader(each, _done, ready, each)
-    for each in writing:
-        loop.add_writer(each, _done, ready, each)
     try:
+        for each in reading:
+            loop.add_reader(each, _done, ready, each)
+        for each in writing:
+            loop.add_writer(each, _done, ready, each)
         async with asyncio.timeout(silence):
             return await ready
     finally:
