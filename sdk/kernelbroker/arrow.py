@@ -11,6 +11,7 @@ import asyncio
 import base64
 import importlib
 import json
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from .protocol.errors import ConnectionLost, ProtocolError
@@ -22,7 +23,10 @@ if TYPE_CHECKING:
 _KEY = b"kernelbroker"
 _MOST_IN_PLACE = 50
 """Columns that may each have memory of their own; pandas warns of more than a hundred."""
-_UNREADABLE = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, OSError)
+_UNREADABLE = (
+    *(ValueError, TypeError, LookupError, AttributeError, ArithmeticError, OSError),
+    RecursionError,  # of JSON
+)
 """What pyarrow and pandas raise for data that is none, besides pyarrow's own errors."""
 _NEEDED = {"pandas": ("pyarrow", "pandas"), "arrow": ("pyarrow",), "polars": ("pyarrow", "polars")}
 
@@ -84,18 +88,19 @@ def _made(buffer: Any, as_: str) -> Any:
 def frame(table: Any, buffer: Any) -> pandas.DataFrame:
     """The DataFrame that was made into this pyarrow Table, whose data is in this buffer.
 
-    It can be written to. Columns of numbers and moments stay where they are, if the buffer is ours alone.
+    It can be written to. Columns of numbers and moments stay where they are, if the buffer is ours alone
+    and no two columns lie in the same place: writing to one could break what was checked of another.
     """
     import pandas
 
     metadata = table.schema.metadata or {}
     beside = json.loads(metadata.get(_KEY, b"{}"))
-    in_place = buffer.is_mutable and table.num_columns <= _MOST_IN_PLACE
+    in_place = buffer.is_mutable and table.num_columns <= _MOST_IN_PLACE and _is_disjoint(table)
     made: pandas.DataFrame = table.to_pandas(integer_object_nulls=True, split_blocks=in_place)
     for place, missing in beside.get("objects", {}).items():
         _restore_objects(made, int(place), table.column(int(place)), missing)
     for place in range(made.shape[1]):
-        _make_writable(made, place, buffer)
+        _make_writable(made, place, buffer, in_place=in_place)
     if "labels" in beside:
         labels = beside["labels"]
         made.columns = pandas.Index(labels["values"], dtype=object, name=labels["name"])
@@ -113,7 +118,30 @@ def frame(table: Any, buffer: Any) -> pandas.DataFrame:
     return made
 
 
-def _make_writable(made: pandas.DataFrame, place: int, buffer: Any) -> None:
+def _is_disjoint(table: Any) -> bool:
+    """Whether each of the table's buffers has its memory for itself, as far as that is easily seen."""
+    held: list[tuple[int, int]] = []
+    for column in table.columns:
+        for chunk in column.chunks:
+            parts = [chunk.indices, chunk.dictionary] if hasattr(chunk, "dictionary") else [chunk]
+            if not all(_is_plain(part.type) for part in parts):
+                return False
+            buffers = [each for part in parts for each in part.buffers() if each and each.size]
+            held += [(each.address, each.address + each.size) for each in buffers]
+    held.sort()
+    return all(end <= start for (_, end), (start, _) in pairwise(held))
+
+
+def _is_plain(type_: Any) -> bool:
+    """Whether `buffers` of such an array tells all: of what is nested, dictionaries would lack."""
+    from pyarrow import types
+
+    texts = (types.is_string, types.is_large_string, types.is_binary, types.is_large_binary)
+    plain = (types.is_primitive, types.is_decimal, types.is_null, *texts)
+    return any(is_one(type_) for is_one in plain)
+
+
+def _make_writable(made: pandas.DataFrame, place: int, buffer: Any, *, in_place: bool) -> None:
     """pyarrow takes all memory that it has not made for somebody else's, and locks it."""
     import numpy
     import pandas
@@ -126,7 +154,7 @@ def _make_writable(made: pandas.DataFrame, place: int, buffer: Any) -> None:
         start = data.__array_interface__["data"][0] - buffer.address
         if start >= 0 and start + data.nbytes <= buffer.size:
             data = numpy.frombuffer(buffer, data.dtype, data.size, start)
-            made.isetitem(place, pandas.Series(data, made.index, copy=False))
+            made.isetitem(place, pandas.Series(data, made.index, copy=not in_place))
 
 
 def _restore_objects(made: pandas.DataFrame, place: int, data: Any, missing: str) -> None:

@@ -236,6 +236,39 @@ async def test_a_large_upload_in_silence(
         over.set()
 
 
+@pytest.mark.parametrize("length", [b"90000000", b"5"])
+async def test_a_body_framed_twice(api: Api, lying: Lying, length: bytes) -> None:
+    """A length and a transfer coding at once are refused: a proxy may read them otherwise than we do."""
+    async with asyncio.timeout(DEADLINE_S):
+        reader, writer = await asyncio.open_connection("127.0.0.1", api.port)
+        framing = b"Content-Length: %s\r\nTransfer-Encoding: chunked\r\n\r\n" % length
+        writer.write(PUT + framing + b"5\r\nhello\r\n0\r\n\r\n")
+        exchange = http.Exchange(reader, writer)
+        await exchange.head()
+        assert exchange.status == 400
+        exchange.hang_up()
+
+
+async def test_a_large_upload_whose_session_is_closed(api: Api, lying: Lying) -> None:
+    """A client that sends nothing at the time hears of it at once."""
+    asked = asyncio.Event()
+    over = asyncio.Event()
+
+    async def answer(_head: bytes, _writer: asyncio.StreamWriter) -> None:
+        asked.set()
+        await over.wait()
+
+    async with lying(answer), asyncio.timeout(DEADLINE_S):
+        reader, writer = await asyncio.open_connection("127.0.0.1", api.port)
+        writer.write(PUT + LARGE + b"\r\nhello")
+        await asked.wait()
+        over.set()
+        exchange = http.Exchange(reader, writer)
+        await exchange.head()
+        assert exchange.status == 503
+        exchange.hang_up()
+
+
 async def test_what_is_asked_wrongly(api: Api, lying: Lying) -> None:
     """Requests that make no sense are refused before the sandbox is asked."""
     for method, path, status in [

@@ -12,8 +12,8 @@ from kernelbroker_server.pool.state import PoolLimits
 from kernelbroker_server.telemetry.logs import TextFormatter
 
 from tests.support.backend import FakeBackend, FakeSandbox
-from tests.support.http import Api, serving
-from tests.support.waiting import until
+from tests.support.http import TOKEN, Api, Exchange, serving
+from tests.support.waiting import DEADLINE_S, until
 from tests.support.world import world
 
 PATHS = [
@@ -304,6 +304,19 @@ async def test_body_far_too_large(api: Api) -> None:
     answer = await api.ask("POST", "/api/v1/exec", b"", length=1024**3)
     assert answer.status == 413
     assert answer.error["code"] == "too_large"
+
+
+@pytest.mark.parametrize("length", ["abc", "5,5", "+2", "1_0", "-1", "\xb2", "9" * 5000])
+async def test_a_length_that_is_none(api: Api, length: str) -> None:
+    """It is the client's mistake, not a fault of the broker's."""
+    head = f"POST /api/v1/sessions HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {TOKEN}\r\n"
+    async with asyncio.timeout(DEADLINE_S):
+        reader, writer = await asyncio.open_connection("127.0.0.1", api.port)
+        writer.write(f"{head}Content-Length: {length}\r\n\r\n{{}}".encode("latin-1"))
+        exchange = Exchange(reader, writer)
+        await exchange.head()
+        assert exchange.status == 400
+        exchange.hang_up()
 
 
 async def test_chunked_body_too_large(api: Api) -> None:

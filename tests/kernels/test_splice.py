@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import fcntl
 import os
 import socket
 from collections.abc import Iterator
@@ -93,6 +95,34 @@ async def test_a_target_that_has_gone(ends: Ends) -> None:
     ends.giver.send(b"x")
     with pytest.raises(OSError):
         await splice(ends.source, ends.target, 1, DEADLINE_S)
+
+
+async def test_a_target_that_speaks(ends: Ends) -> None:
+    """Who waits for the source hears at once that the target answers, or hangs up."""
+    for act in (lambda: ends.taker.send(b"no more"), ends.taker.close):
+        splicing = asyncio.create_task(splice(ends.source, ends.target, 10, DEADLINE_S))
+        await asyncio.sleep(0)
+        act()
+        with pytest.raises(BrokenPipeError):
+            await asyncio.wait_for(splicing, DEADLINE_S / 2)
+
+
+async def test_no_larger_pipe(ends: Ends, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where this user's pipes are too large already, a pipe as it is made will do."""
+
+    def refuse(descriptor: int, command: int, *arguments: int) -> int:
+        if command == fcntl.F_SETPIPE_SZ:
+            raise PermissionError(errno.EPERM, "Operation not permitted")
+        return fcntl_of_the_system(descriptor, command, *arguments)
+
+    fcntl_of_the_system = fcntl.fcntl
+    monkeypatch.setattr(fcntl, "fcntl", refuse)
+    content = os.urandom(300_000)
+    async with asyncio.timeout(DEADLINE_S), asyncio.TaskGroup() as group:
+        group.create_task(asyncio.get_running_loop().sock_sendall(ends.giver, content))
+        taken = group.create_task(ends.take(len(content)))
+        assert await splice(ends.source, ends.target, len(content), DEADLINE_S) == len(content)
+    assert taken.result() == content
 
 
 async def test_cancelled(ends: Ends) -> None:

@@ -57,6 +57,31 @@ def test_offsets_that_lead_outside() -> None:
         arrow._made(pyarrow.py_buffer(bytes(data)), "pandas")
 
 
+@pytest.mark.parametrize("kind", ["texts", "categories", "nested", "numbers", "alone"])
+def test_columns_in_one_place(kind: str) -> None:
+    """What is written to a column is never the offsets of another; one that lies alone is not copied."""
+    buffer = pyarrow.allocate_buffer(72)
+    place = memoryview(buffer).cast("B").cast("q")
+    for number in range(9):
+        place[number] = number
+    numbers = pyarrow.Array.from_buffers(pyarrow.int64(), 8, [None, buffer.slice(0, 64)])
+    letters = [None, buffer, pyarrow.py_buffer(b"abcdefgh")]
+    texts = pyarrow.Array.from_buffers(pyarrow.large_string(), 8, letters)
+    other = {
+        "texts": texts,
+        "categories": pyarrow.DictionaryArray.from_arrays(pyarrow.array(range(8)), texts),
+        "nested": pyarrow.StructArray.from_arrays([texts], ["t"]),
+        "numbers": numbers,
+        "alone": pyarrow.array(list("abcdefgh")),
+    }[kind]
+    frame = arrow.frame(pyarrow.table({"n": numbers, "o": other}), buffer)
+    before = frame["o"].tolist()
+    frame.iloc[3, 0] = 2**40
+    assert frame["n"].tolist() == [0, 1, 2, 2**40, 4, 5, 6, 7]
+    assert frame["o"].tolist() == before
+    assert (place[3] == 2**40) == (kind == "alone")
+
+
 @pytest.mark.parametrize(
     "beside",
     [
@@ -65,6 +90,7 @@ def test_offsets_that_lead_outside() -> None:
         json.dumps({"objects": {"7": "None"}}),
         json.dumps({"labels": {"values": ["a"], "name": None}}),
         json.dumps({"columns": "AAAA"}),
+        "[" * 100_000,
     ],
 )
 def test_metadata_that_lies(beside: str) -> None:

@@ -124,6 +124,18 @@ class Authenticated(RequestHandler):
         scheme, _, token = self.request.headers.get("Authorization", "").partition(" ")
         return token.strip() if scheme.lower() == "bearer" else ""
 
+    def body_length(self) -> int | None:
+        """As it was announced; None where only the body's end will tell. Raises BadRequest."""
+        value = self.request.headers.get("Content-Length")
+        if "Transfer-Encoding" in self.request.headers:
+            if value is not None:  # Tornado says so as well, but only when it reads the body
+                raise BadRequest("a body has a Content-Length or a Transfer-Encoding, not both")
+            return None
+        value = value or "0"
+        if not (value.isascii() and value.isdigit() and len(value) < 19):
+            raise BadRequest("Content-Length is no number")
+        return int(value)
+
     def on_finish(self) -> None:
         registry = getattr(self, "registry", None)
         route = self.settings["routes"].get(type(self), "other")
@@ -176,7 +188,7 @@ class ApiHandler(Authenticated):
     def prepare(self) -> None:
         self._body = bytearray()
         super().prepare()
-        if int(self.request.headers.get("Content-Length") or 0) > _MAX_READ_BYTES:
+        if (self.body_length() or 0) > _MAX_READ_BYTES:
             raise TooLarge(f"a body has at most {MAX_BODY_BYTES:,} bytes")
 
     def data_received(self, chunk: bytes) -> None:

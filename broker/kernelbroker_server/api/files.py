@@ -116,7 +116,7 @@ class OneFile(_Paths, Downloading):
             return None
         session_id, path = self.path_kwargs["session_id"], self.path_kwargs["path"]
         session = self.registry.get(session_id)
-        length, limit = self._length(), session.limits.max_file_bytes
+        length, limit = self.body_length(), session.limits.max_file_bytes
         connection: Any = self.request.connection
         connection.set_max_body_size(_NO_LIMIT)
         if length is not None and length > limit:
@@ -198,14 +198,6 @@ class OneFile(_Paths, Downloading):
     def _tell(self, error: BaseException) -> None:
         self.log_exception(type(error), error, error.__traceback__)
         self.send_error(500, exc_info=(type(error), error, error.__traceback__))
-
-    def _length(self) -> int | None:
-        value = self.request.headers.get("Content-Length")
-        if value is None:
-            return None if "Transfer-Encoding" in self.request.headers else 0
-        if not (value.isascii() and value.isdigit() and len(value) < 19):
-            raise BadRequest("Content-Length is no number")
-        return int(value)
 
     # The rest.
 

@@ -6,12 +6,15 @@ From TCP to a unix socket it takes half as long as copying. The other way it tak
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import errno
 import fcntl
 import os
 import socket
 
 _PIPE_BYTES = 1024 * 1024
-"""An ordinary user may ask for as much (pipe(7), pipe-max-size)."""
+"""An ordinary user may ask for as much (pipe(7), pipe-max-size), until all pipes of the user together
+have 64 MiB: those of other uploads, and of user code where sandboxes have the broker's user."""
 
 
 _YIELD_EVERY = 16
@@ -30,24 +33,19 @@ async def splice(source: socket.socket, target: socket.socket, size: int, silenc
     Raises:
         SourceSilent: for `silence` seconds the source gave nothing.
         TimeoutError: for as long the target took nothing.
-        OSError: the target failed.
+        OSError: the target failed; BrokenPipeError where, while the source is waited for, the target
+            says something or hangs up: it takes no more.
     """
     reader, writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     try:
-        room = fcntl.fcntl(writer, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
+        with contextlib.suppress(PermissionError):
+            fcntl.fcntl(writer, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
+        room = fcntl.fcntl(writer, fcntl.F_GETPIPE_SZ)
         left, rounds = size, 0
-        while left:
-            try:
-                moved = await _move(source.fileno(), writer, min(left, room), source, silence)
-            except TimeoutError:
-                raise SourceSilent from None
-            except ConnectionError:
-                moved = 0
-            if not moved:
-                break
+        while left and (moved := await _pull(source, writer, min(left, room), target, silence)):
             left -= moved
             while moved:
-                moved -= await _move(reader, target.fileno(), moved, target, silence)
+                moved -= await _push(reader, target, moved, silence)
             rounds += 1
             if rounds % _YIELD_EVERY == 0:
                 await asyncio.sleep(0)
@@ -57,23 +55,55 @@ async def splice(source: socket.socket, target: socket.socket, size: int, silenc
         os.close(writer)
 
 
-async def _move(source: int, target: int, size: int, slow: socket.socket, silence: float) -> int:
-    """One call, as soon as it moves something. The pipe is never what is waited for."""
-    loop = asyncio.get_running_loop()
+async def _pull(
+    source: socket.socket, writer: int, size: int, target: socket.socket, silence: float
+) -> int:
+    """Into the pipe, which is empty, as soon as there is something; 0 at the source's end."""
     while True:
         try:
-            return os.splice(source, target, size)
+            return os.splice(source.fileno(), writer, size)
         except BlockingIOError:
-            ready: asyncio.Future[None] = loop.create_future()
-            reads = source == slow.fileno()
-            (loop.add_reader if reads else loop.add_writer)(slow, _done, ready)
             try:
-                async with asyncio.timeout(silence):
-                    await ready
-            finally:
-                (loop.remove_reader if reads else loop.remove_writer)(slow)
+                ready = await _ready(silence, reading=(source, target))
+            except TimeoutError:
+                raise SourceSilent from None
+            if ready is target:
+                raise BrokenPipeError(errno.EPIPE, "it hung up, or has answered") from None
+        except (ConnectionError, TimeoutError):
+            return 0
 
 
-def _done(ready: asyncio.Future[None]) -> None:
+async def _push(reader: int, target: socket.socket, size: int, silence: float) -> int:
+    """Out of the pipe, as soon as there is room."""
+    while True:
+        try:
+            return os.splice(reader, target.fileno(), size)
+        except BlockingIOError:
+            await _ready(silence, writing=(target,))
+
+
+async def _ready(
+    silence: float,
+    reading: tuple[socket.socket, ...] = (),
+    writing: tuple[socket.socket, ...] = (),
+) -> socket.socket:
+    """The first that is ready. Raises TimeoutError."""
+    loop = asyncio.get_running_loop()
+    ready: asyncio.Future[socket.socket] = loop.create_future()
+    try:
+        for each in reading:
+            loop.add_reader(each, _done, ready, each)
+        for each in writing:
+            loop.add_writer(each, _done, ready, each)
+        async with asyncio.timeout(silence):
+            return await ready
+    finally:
+        for each in reading:
+            loop.remove_reader(each)
+        for each in writing:
+            loop.remove_writer(each)
+
+
+def _done(ready: asyncio.Future[socket.socket], which: socket.socket) -> None:
     if not ready.done():
-        ready.set_result(None)
+        ready.set_result(which)
