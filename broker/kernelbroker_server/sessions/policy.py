@@ -1,7 +1,8 @@
 """What becomes of code that was judged: it runs, runs with a warning, is asked about, or is refused.
 
-The judging is `kernelbroker.risk`'s; the sandbox is what holds the code in any case. A confirmation is a
-token that was handed out for one piece of code, in one language and one session, and works once.
+The judging is `kernelbroker.risk`'s, in processes of their own; the sandbox is what holds the code in any
+case. A confirmation is a token that was handed out for one piece of code, in one language and one
+session, and works once.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from kernelbroker.protocol.errors import ConfirmationRequired, PolicyRefused, Unavailable
+from kernelbroker.protocol.errors import ConfirmationRequired, PolicyRefused
 from kernelbroker.protocol.findings import (
     Assessment,
     Finding,
@@ -25,17 +26,16 @@ from kernelbroker.protocol.findings import (
     at_least,
 )
 from kernelbroker.protocol.messages import ExecutionRequest
-from kernelbroker.risk import ParserMissing, assess
 
 from ..telemetry.facts import ExecutionRefused, Observer, code_hash, nobody
 from ..tenants.tenant import Tenant
-from .workspace import to_the_end
+from .judges import Judges
 
 CONFIRMATION_S = 300.0
 _MAX_CONFIRMATIONS = 10_000
 """Tokens that are out at once; the oldest is forgotten first."""
 _AT_ONCE = 2
-"""Pieces of code of one tenant that are judged at the same time: threads are for others, too."""
+"""Pieces of code of one tenant that are judged, or wait for a process that does, at the same time."""
 _NAMED = 3
 """Findings that an error names in its message."""
 
@@ -82,7 +82,9 @@ class Policies:
         clock: Callable[[], float] = time.monotonic,
         tenant: str = "",
         observer: Observer = nobody,
+        judges: Judges | None = None,
     ) -> None:
+        self._judges = judges or Judges()
         self._tenant = tenant
         self._observer = observer
         self._by_template = dict(by_template or {})
@@ -95,7 +97,7 @@ class Policies:
         """The same, as it is for one tenant, with confirmations of its own."""
         limits = tenant.limits
         own = None if limits.policy is None else Policy(limits.policy, limits.policy_threshold)
-        return Policies(self._by_template, own, self._clock, tenant.name, observer)
+        return Policies(self._by_template, own, self._clock, tenant.name, observer, self._judges)
 
     def effective(self, template: str) -> Policy:
         """The policy in force."""
@@ -112,13 +114,13 @@ class Policies:
         return await self.assess(request.code, request.language)
 
     async def assess(self, code: str, language: Language) -> Assessment:
-        """Judge code in a thread, little at once: a piece may take most of a second.
-
-        Raises:
-            Unavailable: code of this language cannot be judged here.
-        """
+        """As `Judges.assess`, little at once: a piece may take a second."""
         async with self._judging:
-            return await to_the_end(lambda: _assess(code, language))
+            return await self._judges.assess(code, language)
+
+    async def stop(self) -> None:
+        """Judge no more, for any tenant."""
+        await self._judges.stop()
 
     def admit(
         self,
@@ -131,16 +133,15 @@ class Policies:
 
         Args:
             scope: whose code it is: a confirmation is good for the same scope alone.
-            assessment: of this very code; judged here if not given.
+            assessment: of this very code, as `judge` gave it.
 
         Raises:
             PolicyRefused, ConfirmationRequired: it may not run, or not yet.
-            Unavailable: code of this language cannot be judged here.
         """
         policy = self.effective(template)
         if policy.mode == "off":
             return []
-        assessment = assessment or _assess(request.code, request.language)
+        assert assessment is not None, "`judge` comes first"
         if not at_least(assessment.level, policy.threshold):
             return []
         findings = [f for f in assessment.findings if at_least(f.level, policy.threshold)]
@@ -171,13 +172,6 @@ class Policies:
             confirmation=self._confirmations.hand_out(bound_to),
             expires_in=CONFIRMATION_S,
         )
-
-
-def _assess(code: str, language: Language) -> Assessment:
-    try:
-        return assess(code, language)
-    except ParserMissing as exc:
-        raise Unavailable(f"{exc} where the broker runs") from exc
 
 
 def _told(findings: list[Finding]) -> str:

@@ -77,4 +77,5 @@ class Registries:
         self.stopping = True
         self.gate.close()
         await asyncio.gather(*(registry.stop(reason) for registry in self))
+        await self._policies.stop()
         await self._workspaces.stop()

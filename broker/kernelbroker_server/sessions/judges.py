@@ -1,0 +1,113 @@
+"""Judging code in processes of their own, which code that was made for it can do no more than end.
+
+The processes are started when they are first needed, kept, and replaced when they have ended.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import sys
+
+import msgspec
+from kernelbroker.protocol.errors import Unavailable
+from kernelbroker.protocol.findings import Assessment, Finding, Language
+
+from ..backends.child import Child
+from .judge_process import Answer, Request
+
+_PROCESSES = 2
+_ANSWER_BYTES = 1024 * 1024
+"""The most that an assessment takes is a tenth of it."""
+_PATIENCE_S = 30.0
+"""Far more than the process gives itself; it may share its processor with much else."""
+_ARGV = [sys.executable, "-I", "-m", f"{__package__}.judge_process"]
+
+
+class Judges:
+    """A few processes, for all tenants."""
+
+    def __init__(self) -> None:
+        self._free = asyncio.Semaphore(_PROCESSES)
+        self._idle: list[_Judge] = []
+        self._all: set[_Judge] = set()
+
+    async def assess(self, code: str, language: Language) -> Assessment:
+        """As `kernelbroker.risk.assess`; code that cannot be judged within bounds is judged `high`.
+
+        Raises:
+            Unavailable: code of this language cannot be judged here.
+        """
+        async with self._free:
+            judge = self._idle.pop() if self._idle else await self._start()
+            try:
+                async with asyncio.timeout(_PATIENCE_S):
+                    answer = await judge.ask(Request(code, language))
+            except (OSError, EOFError, ValueError, TimeoutError):
+                return _overwhelmed(language)
+            else:
+                self._idle.append(judge)
+            finally:
+                if judge not in self._idle:
+                    await self._end(judge)
+        if answer.assessment is None:
+            raise Unavailable(f"{answer.missing} where the broker runs")
+        return answer.assessment
+
+    async def stop(self) -> None:
+        """End all; who still waits hears that the code was too much."""
+        self._idle.clear()
+        await asyncio.gather(*(self._end(judge) for judge in list(self._all)))
+
+    async def _start(self) -> _Judge:
+        judge = await _Judge.start()
+        self._all.add(judge)
+        return judge
+
+    async def _end(self, judge: _Judge) -> None:
+        self._all.discard(judge)
+        await judge.end()
+
+
+class _Judge:
+    def __init__(
+        self, child: Child, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        self._child = child
+        self._reader = reader
+        self._writer = writer
+
+    @classmethod
+    async def start(cls) -> _Judge:
+        ours, theirs = socket.socketpair()
+        with theirs:
+            try:
+                # Without the broker's environment, in which there are secrets.
+                child = Child(_ARGV, env={}, stdin=theirs.fileno())
+            except BaseException:
+                ours.close()
+                raise
+        reader, writer = await asyncio.open_connection(sock=ours, limit=_ANSWER_BYTES)
+        return cls(child, reader, writer)
+
+    async def ask(self, request: Request) -> Answer:
+        """Raises OSError, EOFError, ValueError where it has ended, or answers as none of ours does."""
+        self._writer.write(msgspec.json.encode(request) + b"\n")
+        await self._writer.drain()
+        if not (line := await self._reader.readline()):
+            raise EOFError
+        return msgspec.json.decode(line, type=Answer)
+
+    async def end(self) -> None:
+        self._child.kill()
+        self._writer.close()
+        with contextlib.suppress(OSError):
+            await self._writer.wait_closed()
+        await self._child.wait()
+
+
+def _overwhelmed(language: Language) -> Assessment:
+    reason = "could not be judged: it takes more time or memory to read than any code that is meant"
+    finding = Finding(rule="depth", level="high", line=1, column=1, reason=reason)
+    return Assessment(language=language, level="high", findings=[finding])
