@@ -189,7 +189,7 @@ async def test_port_that_is_taken(directory: Path) -> None:
     await first.start()
     port = int(first.url.rpartition(":")[2])
     second = Broker(settings(directory, port=port))
-    with pytest.raises(ConfigError, match=rf"port {port}: .*in use; .*KERNELBROKER_PORT"):
+    with pytest.raises(ConfigError, match=rf"port {port}: .*in use\. .*KERNELBROKER_PORT"):
         await second.start()
     gc.collect()
     await second.stop()

@@ -227,13 +227,12 @@ def _listen(settings: Settings) -> list[socket.socket]:
         return bind_sockets(settings.port, settings.host)
     except OSError as exc:
         advice = (
-            "another broker may run there already: end it, or set another port (0 takes a free one)"
+            "Another broker may run there: end it, or set KERNELBROKER_PORT (0 takes a free port)"
             if exc.errno == errno.EADDRINUSE
-            else "set another host or port"
+            else "Set KERNELBROKER_HOST, or KERNELBROKER_PORT"
         )
         raise ConfigError(
-            f"cannot listen on {settings.host}, port {settings.port}: {exc.strerror}; {advice}, "
-            "by KERNELBROKER_HOST and KERNELBROKER_PORT or in the file of settings"
+            f"cannot listen on {settings.host}, port {settings.port}: {exc.strerror}. {advice}"
         ) from exc
 
 
