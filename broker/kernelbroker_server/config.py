@@ -389,7 +389,8 @@ def _problems(exc: ValidationError) -> list[str]:
 
     def is_inherited(key: str) -> bool:  # every template has wrong what [sandbox] and [pool] have
         own = key.split(".", 2)[-1]
-        return key.startswith("templates.") and not {own, f"sandbox.{own}"}.isdisjoint(told)
+        source = own if own.startswith("pool.") else f"sandbox.{own}"
+        return key.startswith("templates.") and source in told
 
     return [f"{key}: {message}" for key, message in told.items() if not is_inherited(key)]
 

@@ -217,7 +217,8 @@ def _serve(options: argparse.Namespace) -> None:
     if options.egress is not None:
         gateway.forwarder = Forwarder(options.egress)
     gateway.config.KernelManager.transport = "ipc"
-    # Short, for a plain process' directory is long; with the stock name, a UUID, it did not fit.
+    # The stock name, a UUID, would be too long for a socket below a plain process' home; this one is
+    # KERNEL_SOCKET_BYTES.
     gateway.config.KernelManager.ip = f"{directory}/ipc"
     gateway.config.KernelManager.autorestart = False
     # Who reaches the kernel's sockets can read their key, too: signatures would protect from nobody.

@@ -21,6 +21,9 @@ from .child import Child
 from .host import Host
 from .inside import environment, gateway_argv, python_environment
 
+HOME = "home"
+"""Beside the workspace; the kernel's own sockets lie in it."""
+
 # Sets the signal that ends this process with its parent (prctl(2), PR_SET_PDEATHSIG), and becomes
 # the command, unless the parent has died before.
 _DIE_WITH_PARENT = """
@@ -30,8 +33,6 @@ if os.getppid() == int(sys.argv[1]):
     os.execv(sys.argv[2], sys.argv[2:])
 """
 _KILL_ROUNDS = 20
-HOME = "home"
-"""Beside the workspace; the kernel's own sockets lie in it."""
 _ID_CHARS = 12  # of the ids that a pool gives to its sandboxes
 
 
