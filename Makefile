@@ -70,7 +70,7 @@ $(BROKER)/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 	  || { echo "Python 3.11 or later is needed; name one with: make PYTHON=python3.12"; exit 1; }
 	@echo "Making the broker's environment in $(BROKER)"
-	@$(PYTHON) -m venv $(BROKER)
+	@$(PYTHON) -m venv $(BROKER) || { rm -rf $(BROKER); exit 1; } # half of one would pass for it
 
 $(BROKER)/.server: setup.cfg pyproject.toml | $(BROKER)/bin/python
 	$(BROKER)/bin/python -m pip install --disable-pip-version-check -e '.[server]'

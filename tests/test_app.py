@@ -170,6 +170,16 @@ async def test_isolation_that_is_required(directory: Path) -> None:
     assert list((directory / "data").iterdir()) == []
 
 
+async def test_address_of_another_machine(directory: Path) -> None:
+    """A host that cannot be listened on is told, with what to change."""
+    broker = Broker(
+        settings(directory, host="localhost.invalid", unsafe_expose_without_isolation=True)
+    )
+    with pytest.raises(ConfigError, match=r"localhost\.invalid.*KERNELBROKER_HOST"):
+        await broker.start()
+    assert list((directory / "data").iterdir()) == []
+
+
 @pytest.mark.filterwarnings(  # Tornado's bind_sockets leaves the socket that it could not bind
     "ignore:Exception ignored in. <socket:pytest.PytestUnraisableExceptionWarning"
 )
@@ -179,7 +189,7 @@ async def test_port_that_is_taken(directory: Path) -> None:
     await first.start()
     port = int(first.url.rpartition(":")[2])
     second = Broker(settings(directory, port=port))
-    with pytest.raises(OSError):
+    with pytest.raises(ConfigError, match=rf"port {port}: .*in use\. .*KERNELBROKER_PORT"):
         await second.start()
     gc.collect()
     await second.stop()

@@ -68,7 +68,7 @@ def test_file_named_by_the_environment(tmp_path: Path, monkeypatch: pytest.Monke
 @pytest.mark.parametrize(
     ("text", "named"),
     [
-        ("prot = 1", "prot"),
+        ("prot = 1", "prot: no such setting (see docs/configuration.md)"),
         ("[pool]\nmin_sise = 1", "pool.min_sise"),
         ("[pol]\nmin_size = 1", "pol"),
         ("port = 70000", "port"),
@@ -86,6 +86,16 @@ def test_mistakes_in_a_file(tmp_path: Path, text: str, named: str) -> None:
         load(file)
     assert named in str(refused.value)
     assert str(file) in str(refused.value)
+
+
+def test_a_mistake_is_told_once(tmp_path: Path) -> None:
+    """What all templates have from [sandbox] and [pool] is told there, and what one has for itself."""
+    text = '[pool]\nmin_sise = 1\n[sandbox]\nmemory = "lots"\n[templates.big]\nmemry = 1\n'
+    with pytest.raises(ConfigError) as refused:
+        load(write(tmp_path, text))
+    _, _, told = str(refused.value).partition("environment: ")
+    keys = [problem.partition(":")[0] for problem in told.split("; ")]
+    assert keys == ["pool.min_sise", "sandbox.memory", "templates.big.memry"]
 
 
 def test_allow_lists(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from kernelbroker_server.api.contract import methods_of
 from kernelbroker_server.api.routes import ROUTES
+from kernelbroker_server.config_file import load
 from kernelbroker_server.telemetry import metrics
 
 ROOT = Path(__file__).parents[1]
@@ -27,6 +28,20 @@ def test_configuration() -> None:
     made = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(made)
     assert made.page() == made.PAGE.read_text(), "run: make docs"
+
+
+def test_settings_that_are_shown(tmp_path: Path) -> None:
+    """Every configuration file that a page shows is one that the broker takes."""
+    files = [
+        (page.name, text)
+        for page in PAGES
+        for text in re.findall(r"^```toml\n(.*?)^```$", page.read_text(), re.MULTILINE | re.DOTALL)
+    ]
+    assert {page for page, _ in files} >= {"configuration.md", "network.md", "docker.md", "risk.md"}
+    for page, text in files:
+        file = tmp_path / page
+        file.write_text(text)
+        load(file)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))

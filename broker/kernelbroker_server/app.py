@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import json
 import logging
 import os
+import socket
 import tempfile
 from importlib.metadata import version
 from pathlib import Path
@@ -109,7 +111,6 @@ class Broker:
 
         Raises:
             ConfigError, BackendUnavailable: with what to change.
-            OSError: the address cannot be listened on.
         """
         settings = self.settings
         tls = parts.tls(settings.tls)
@@ -128,7 +129,7 @@ class Broker:
                     "Install bubblewrap (apt-get install bubblewrap), listen on 127.0.0.1, or accept "
                     "the danger by unsafe_expose_without_isolation = true"
                 )
-            sockets = bind_sockets(settings.port, settings.host)
+            sockets = _listen(settings)
         except BaseException:
             await self.backend.stop()
             self._audit.close()
@@ -218,6 +219,21 @@ class Broker:
                 for state in ("waiting", "running")
             },
         }
+
+
+def _listen(settings: Settings) -> list[socket.socket]:
+    """Raises ConfigError where the address is taken, or none of this machine's."""
+    try:
+        return bind_sockets(settings.port, settings.host)
+    except OSError as exc:
+        advice = (
+            "Another broker may run there: end it, or set KERNELBROKER_PORT (0 takes a free port)"
+            if exc.errno == errno.EADDRINUSE
+            else "Set KERNELBROKER_HOST, or KERNELBROKER_PORT"
+        )
+        raise ConfigError(
+            f"cannot listen on {settings.host}, port {settings.port}: {exc.strerror}. {advice}"
+        ) from exc
 
 
 def _write_runtime_file(url: str, token: str | None) -> Path | None:

@@ -19,6 +19,7 @@ from .config import PREFIX, ConfigError, Settings
 
 _FOR_CLIENTS = {"KERNELBROKER_URL", "KERNELBROKER_RUNTIME_FILE", "KERNELBROKER_CONFIG"}
 """Variables of this prefix that are not settings."""
+_UNKNOWN = "no such setting (see docs/configuration.md)"
 _NAMED = (f"{PREFIX}TEMPLATES__", f"{PREFIX}TENANTS__")
 """Sections whose keys are names of the operator's own."""
 
@@ -46,11 +47,23 @@ def load(path: Path | None) -> Settings:
         raise ConfigError(f"in the environment: {exc}") from exc
     except ValidationError as exc:
         where = f"{path} or the environment" if path else "the environment"
-        problems = (
-            f"{'.'.join(str(part) for part in error['loc'])}: {error['msg']}"
-            for error in exc.errors(include_input=False)  # never echo a value: it may be a secret
-        )
-        raise ConfigError(f"in {where}: " + "; ".join(problems)) from exc
+        raise ConfigError(f"in {where}: " + "; ".join(_problems(exc))) from exc
+
+
+def _problems(exc: ValidationError) -> list[str]:
+    """Each mistake by its key, once."""
+    told = {}
+    for error in exc.errors(include_input=False):  # never echo a value: it may be a secret
+        key = ".".join(str(part) for part in error["loc"])
+        unknown = error["type"] == "extra_forbidden"
+        told[key] = _UNKNOWN if unknown else error["msg"]
+
+    def is_inherited(key: str) -> bool:  # every template has wrong what [sandbox] and [pool] have
+        own = key.split(".", 2)[-1]
+        source = own if own.startswith("pool.") else f"sandbox.{own}"
+        return key.startswith("templates.") and source in told
+
+    return [f"{key}: {message}" for key, message in told.items() if not is_inherited(key)]
 
 
 def _refuse_unknown_variables() -> None:
@@ -65,4 +78,4 @@ def _refuse_unknown_variables() -> None:
         if name.startswith(_NAMED):  # pydantic looks at what stands below the names
             continue
         if name.startswith(PREFIX) and name not in known | _FOR_CLIENTS:
-            raise ConfigError(f"{variable} is not a setting; see the list in config.py")
+            raise ConfigError(f"{variable}: {_UNKNOWN}")

@@ -89,6 +89,8 @@ socket of that path, where the broker's proxy listens."""
 PROXY_PORT = 3128
 EXIT_GATEWAY_FAILED = 125
 """The gateway's own failure, as opposed to its kernel's end."""
+KERNEL_SOCKET_BYTES = len("/kernel-12345678/ipc-1")
+"""What the paths of the kernel's own sockets add to that of TMPDIR."""
 TOKEN_VARIABLE = "KG_AUTH_TOKEN"
 """The environment variable with the token that a gateway with ``--tcp`` asks for. The kernel does not
 get it. Such a gateway ends by itself when no channel to it has been open for `ALONE_S` seconds, since

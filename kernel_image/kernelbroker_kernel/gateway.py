@@ -200,7 +200,7 @@ def _options() -> argparse.Namespace:
 
 def _serve(options: argparse.Namespace) -> None:
     # The kernel's own sockets lie where only this sandbox sees them; ipc is faster than TCP, too.
-    os.environ["JUPYTER_RUNTIME_DIR"] = tempfile.mkdtemp(prefix="kernel-")
+    directory = os.environ["JUPYTER_RUNTIME_DIR"] = tempfile.mkdtemp(prefix="kernel-")
     KernelSpecs.imports = tuple(options.imports)
     gateway = Gateway.instance(
         kernel_spec_manager_class=KernelSpecs,
@@ -217,6 +217,9 @@ def _serve(options: argparse.Namespace) -> None:
     if options.egress is not None:
         gateway.forwarder = Forwarder(options.egress)
     gateway.config.KernelManager.transport = "ipc"
+    # The stock name, a UUID, would be too long for a socket below a plain process' home; this one is
+    # KERNEL_SOCKET_BYTES.
+    gateway.config.KernelManager.ip = f"{directory}/ipc"
     gateway.config.KernelManager.autorestart = False
     # Who reaches the kernel's sockets can read their key, too: signatures would protect from nobody.
     gateway.config.Session.key = b""

@@ -32,7 +32,10 @@ class DataFrameInfo(events.DataFrame):
         Raises:
             ImportError: pandas is not installed; `pip install kernelbroker[pandas]`.
         """
-        import pandas
+        try:
+            import pandas
+        except ImportError as exc:
+            raise ImportError("to_pandas needs pandas: pip install 'kernelbroker[pandas]'") from exc
 
         previewed = [key for key in self.columns if not self.preview or key in self.preview[0]]
         columns = {

@@ -386,6 +386,17 @@ async def test_plain_process_out_of_memory(tmp_path: Path) -> None:
         assert (await end(sandbox)).cause is EndCause.OUT_OF_MEMORY
 
 
+async def test_plain_process_with_too_long_a_path(tmp_path: Path) -> None:
+    """A directory too deep for the sockets of a kernel without a jail is told at start."""
+    data_dir = tmp_path / ("long" * 12)
+    with pytest.raises(BackendUnavailable, match=r"bubblewrap is missing.*shorter data_dir"):
+        async with running_backend(
+            bwrap="no-such-bwrap", require_isolation=False, data_dir=data_dir
+        ):
+            pass
+    assert list(data_dir.iterdir()) == []
+
+
 # As an ordinary user
 
 

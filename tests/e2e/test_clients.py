@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import re
+import subprocess
 import sys
 from pathlib import Path
 
@@ -10,7 +12,7 @@ import kernelbroker
 import pytest
 from kernelbroker import SandboxClient
 
-from tests.e2e.support import DEADLINE_S, BrokerProcess, whole_system
+from tests.e2e.support import DEADLINE_S, ROOT, BrokerProcess, whole_system
 
 pytestmark = whole_system
 
@@ -42,6 +44,25 @@ async def test_quickstart(found: None) -> None:
             assert result.dataframe.to_pandas()["a"].tolist() == [1, 2]
             with pytest.raises(kernelbroker.ExecutionFailed, match="ZeroDivisionError"):
                 (await session.run("1 / 0")).raise_for_error()
+
+
+def test_readme(broker: BrokerProcess, tmp_path: Path) -> None:
+    """The README's program runs as it stands there, and shows what its comments promise."""
+    (program,) = re.findall(
+        r"^```python\n(.*?)^```$", (ROOT / "README.md").read_text(), re.MULTILINE | re.DOTALL
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env=broker.client_environ,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("Started(")
+    assert "\nTrue None [] | a |" in done.stdout
 
 
 def test_sync(found: None) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import sys
 
 import kernelbroker
 import pandas
@@ -204,6 +205,13 @@ def test_to_pandas_never_invents_or_loses_a_missing_value():
         preview=[{"a": None, "b": None, "c": "x"}, {"a": True, "b": 1, "c": None}],
     ).to_pandas()
     assert frame.isna().sum().tolist() == [1, 1, 1]
+
+
+def test_to_pandas_without_pandas(monkeypatch):
+    """Where pandas is not installed the error says what to install."""
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(ImportError, match=r"pip install 'kernelbroker\[pandas\]'"):
+        table().to_pandas()
 
 
 def test_to_pandas_keeps_true_labels():

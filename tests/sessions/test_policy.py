@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
-import threading
 from pathlib import Path
 
 import pytest
@@ -15,17 +14,19 @@ from kernelbroker.protocol.errors import (
     PolicyRefused,
     TooManyRequests,
 )
-from kernelbroker.protocol.findings import Assessment, Language
+from kernelbroker.protocol.findings import Assessment, Finding, Language
 from kernelbroker.protocol.messages import ExecutionRequest
+from kernelbroker.risk import assess
 from kernelbroker_server.audit import Audit
 from kernelbroker_server.sessions import policy
 from kernelbroker_server.sessions.gate import Gate
+from kernelbroker_server.sessions.judges import Judges
 from kernelbroker_server.sessions.policy import CONFIRMATION_S, Confirmations, Policies, Policy
 from kernelbroker_server.telemetry.audited import Audited
 from kernelbroker_server.tenants.tenant import DEFAULT
 
 from tests.support.backend import FakeBackend
-from tests.support.waiting import DEADLINE_S, turns, until
+from tests.support.waiting import turns, until
 from tests.support.world import result_of, submit, world
 
 RISKY = "import os\nos.system(command)"
@@ -39,32 +40,36 @@ def request(code: str = RISKY, confirm: str | None = None) -> ExecutionRequest:
     return ExecutionRequest(code=code, confirm=confirm)
 
 
+def admit(desk: Policies, asked: ExecutionRequest, scope: str) -> list[Finding]:
+    return desk.admit(asked, "default", scope, assess(asked.code, asked.language))
+
+
 def confirmation(desk: Policies, code: str = RISKY, scope: str = "s") -> str:
     with pytest.raises(ConfirmationRequired) as refused:
-        desk.admit(request(code), "default", scope)
+        admit(desk, request(code), scope)
     assert refused.value.confirmation is not None
     return refused.value.confirmation
 
 
-def test_off_judges_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_off_judges_nothing() -> None:
     """Without a policy no code is looked at."""
-    monkeypatch.setattr(policy, "assess", None)
+    assert await Policies().judge(request(), "default") is None
     assert Policies().admit(request(), "default", "s") == []
 
 
 @pytest.mark.parametrize("mode", ["warn", "confirm", "block"])
 def test_below_the_threshold_code_runs(mode: policy.PolicyMode) -> None:
     """Only what is at least as bad as the threshold matters."""
-    assert policies(mode, "critical").admit(request(), "default", "s") == []
-    assert policies(mode, "low").admit(request("print(1)"), "default", "s") == []
+    assert admit(policies(mode, "critical"), request(), "s") == []
+    assert admit(policies(mode, "low"), request("print(1)"), "s") == []
 
 
 def test_warn_gives_the_findings_from_the_threshold_on() -> None:
     """A warning tells what is bad enough, and nothing else."""
     code = "import os\nos.fork()\nos.system(x)"
-    [found] = policies("warn").admit(request(code), "default", "s")
+    [found] = admit(policies("warn"), request(code), "s")
     assert (found.line, found.level) == (3, "high")
-    assert len(policies("warn", "medium").admit(request(code), "default", "s")) == 2
+    assert len(admit(policies("warn", "medium"), request(code), "s")) == 2
 
 
 def test_block_refuses_with_the_findings() -> None:
@@ -72,7 +77,7 @@ def test_block_refuses_with_the_findings() -> None:
     with pytest.raises(
         PolicyRefused, match=r"judged high: os\.system runs .* \(line 2\)"
     ) as refused:
-        policies("block").admit(request(), "default", "s")
+        admit(policies("block"), request(), "s")
     assert [found.rule for found in refused.value.findings] == ["process"]
     assert refused.value.confirmation is None
 
@@ -81,9 +86,9 @@ def test_a_confirmation_works_once() -> None:
     """The token lets the code through, with its findings; the second time it is asked about again."""
     desk = policies("confirm")
     token = confirmation(desk)
-    assert len(desk.admit(request(confirm=token), "default", "s")) == 1
+    assert len(admit(desk, request(confirm=token), "s")) == 1
     with pytest.raises(ConfirmationRequired) as again:
-        desk.admit(request(confirm=token), "default", "s")
+        admit(desk, request(confirm=token), "s")
     assert again.value.confirmation not in (None, token)
 
 
@@ -101,9 +106,9 @@ def test_a_confirmation_is_of_that_very_code(asked: ExecutionRequest, scope: str
     token = confirmation(desk)
     asked.confirm = token
     with pytest.raises(ConfirmationRequired):
-        desk.admit(asked, "default", scope)
+        admit(desk, asked, scope)
     with pytest.raises(ConfirmationRequired):
-        desk.admit(request(confirm=token), "default", "s")
+        admit(desk, request(confirm=token), "s")
 
 
 def test_a_confirmation_expires() -> None:
@@ -112,10 +117,10 @@ def test_a_confirmation_expires() -> None:
     desk = Policies({"default": Policy("confirm")}, clock=lambda: now)
     early, late = confirmation(desk), confirmation(desk)
     now = CONFIRMATION_S - 1
-    assert desk.admit(request(confirm=early), "default", "s")
+    assert admit(desk, request(confirm=early), "s")
     now = CONFIRMATION_S
     with pytest.raises(ConfirmationRequired):
-        desk.admit(request(confirm=late), "default", "s")
+        admit(desk, request(confirm=late), "s")
 
 
 def test_confirmations_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -198,26 +203,26 @@ async def test_long_code_is_judged_beside_the_loop(backend: FakeBackend) -> None
         assert refused.value.findings[0].line == 5_002
 
 
-async def test_little_is_judged_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A tenant has two pieces of code judged at the same time, also where whoever asked has gone."""
-    desk, go_on = Policies(), threading.Event()
+async def test_little_is_judged_at_once() -> None:
+    """A tenant has two pieces of code judged at the same time; who has gone makes room."""
     begun: list[str] = []
+    go_on = asyncio.Event()
 
-    def assess(code: str, language: Language) -> Assessment:
-        begun.append(code)
-        go_on.wait(DEADLINE_S)
-        return Assessment(level="safe", language=language)
+    class Slow(Judges):
+        async def assess(self, code: str, language: Language) -> Assessment:
+            begun.append(code)
+            await go_on.wait()
+            return Assessment(level="safe", language=language)
 
-    monkeypatch.setattr(policy, "assess", assess)
+    desk = Policies(judges=Slow())
     asked = [asyncio.create_task(desk.assess(code, "python")) for code in "abc"]
-    await until(lambda: len(begun) == 2)
-    asked[0].cancel()
     await turns(10)
     assert begun == ["a", "b"]
+    asked[0].cancel()
+    await until(lambda: begun == ["a", "b", "c"])
     go_on.set()
     answers = await asyncio.gather(*asked, return_exceptions=True)
     assert isinstance(answers[0], asyncio.CancelledError)
-    assert begun == ["a", "b", "c"]
 
 
 @pytest.mark.parametrize("mode", ["block", "confirm"])

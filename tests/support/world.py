@@ -10,6 +10,7 @@ from typing import Any
 
 from kernelbroker.protocol.events import Event, Result, Stdout
 from kernelbroker.protocol.messages import ExecutionRequest, SessionOptions
+from kernelbroker.risk import assess
 from kernelbroker_server.backends.base import SandboxSpec
 from kernelbroker_server.pool.runner import Pool
 from kernelbroker_server.pool.state import PoolLimits
@@ -106,7 +107,8 @@ async def deaf(cell: Cell) -> None:
 
 
 def submit(session: Session, code: str = "pass", **request: Any) -> Execution:
-    return session.submit(ExecutionRequest(code=code, **request))
+    asked = ExecutionRequest(code=code, **request)
+    return session.submit(asked, assessment=assess(asked.code, asked.language))
 
 
 async def events_of(execution: Execution, after: int = 0) -> list[Event]:

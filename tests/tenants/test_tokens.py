@@ -89,6 +89,12 @@ def test_a_file_that_is_none(path: Path, content: str, caplog: pytest.LogCapture
     assert path.read_text() == content
 
 
+def test_a_directory_that_is_not_there(path: Path) -> None:
+    """A token for a file whose directory is missing is refused, with what to make."""
+    with pytest.raises(TokenError, match=rf"make its directory first, {path.parent / 'none'}$"):
+        TokenFile(path.parent / "none" / "tokens.json").create("acme")
+
+
 def test_a_file_that_has_gone(path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """It lets nobody in, also who was let in before."""
     file = TokenFile(path)

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ..egress.proxy import Proxy
-from . import jail, procfs, seccomp
+from . import jail, process, procfs, seccomp
 from .base import (
     Backend,
     BackendUnavailable,
@@ -34,6 +34,7 @@ from .inside import GATEWAY_COMMAND
 from .kept import rescue
 from .local_sandbox import Ground, LocalSandbox
 from .roster import Roster
+from .sockets import SUN_PATH_BYTES
 
 log = logging.getLogger(__name__)
 
@@ -189,6 +190,11 @@ class LocalBackend(Backend):
     def _do_without_jail(self, ground: Ground, failure: str) -> None:
         if self._require_isolation:
             raise BackendUnavailable(f"No jail can be had: {failure}. {_ADVICE}.")
+        if process.longest_socket_path(ground.directories.sandboxes) >= SUN_PATH_BYTES:
+            raise BackendUnavailable(
+                f"No jail can be had: {failure}. {_ADVICE}. To do without one, set a shorter "
+                f"data_dir: the kernels' sockets lie below {self._data_dir}, which is too long for them."
+            )
         self.isolation = Isolation.PROCESS
         self.networks = frozenset({Network.NONE})  # not that it would be enforced
         self._ground = dataclasses.replace(ground, isolation=Isolation.PROCESS)

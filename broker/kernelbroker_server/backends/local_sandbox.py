@@ -154,7 +154,7 @@ class LocalSandbox(OwnSandbox):
         if self.spec.shared_data is not None:
             (self.workspace / "shared").mkdir()
         if self._ground.isolation is Isolation.PROCESS:
-            (self._directory / "home").mkdir(mode=0o700)
+            (self._directory / process.HOME).mkdir(mode=0o700)
         if self.host_uid is not None:
             os.chown(self.workspace, self.host_uid, self.host_uid)
 

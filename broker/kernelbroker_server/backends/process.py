@@ -13,11 +13,16 @@ import signal
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from kernelbroker_kernel.contract import KERNEL_SOCKET_BYTES
+
 from . import procfs
 from .base import SandboxSpec
 from .child import Child
 from .host import Host
 from .inside import environment, gateway_argv, python_environment
+
+HOME = "home"
+"""Beside the workspace; the kernel's own sockets lie in it."""
 
 # Sets the signal that ends this process with its parent (prctl(2), PR_SET_PDEATHSIG), and becomes
 # the command, unless the parent has died before.
@@ -28,6 +33,7 @@ if os.getppid() == int(sys.argv[1]):
     os.execv(sys.argv[2], sys.argv[2:])
 """
 _KILL_ROUNDS = 20
+_ID_CHARS = 12  # of the ids that a pool gives to its sandboxes
 
 
 class Process:
@@ -60,6 +66,11 @@ class Process:
         pass
 
 
+def longest_socket_path(sandboxes: Path) -> int:
+    """Bytes of the paths of a kernel's own sockets, in the home of a sandbox below `sandboxes`."""
+    return len(os.fsencode(sandboxes / ("0" * _ID_CHARS) / HOME)) + KERNEL_SOCKET_BYTES
+
+
 async def start(
     host: Host,
     spec: SandboxSpec,
@@ -74,7 +85,7 @@ async def start(
 
     `place` is called with its pid while Python still starts. Raises OSError.
     """
-    python, home, workspace = host.python, directory / "home", directory / "workspace"
+    python, home, workspace = host.python, directory / HOME, directory / "workspace"
     variables = python_environment(python, library) | environment(
         spec, home=home, tmp=home, workspace=workspace, wheels=spec.wheels
     )

@@ -17,7 +17,8 @@ from pathlib import Path
 from .base import LaunchError
 
 _BACKLOG = 64
-_SUN_PATH_BYTES = 108
+SUN_PATH_BYTES = 108
+"""Room for the path of a unix socket, and a zero byte behind it (unix(7))."""
 
 
 def listen(path: Path, owner: int | None = None) -> socket.socket:
@@ -25,7 +26,7 @@ def listen(path: Path, owner: int | None = None) -> socket.socket:
 
     Raises LaunchError or OSError.
     """
-    if len(os.fsencode(path)) >= _SUN_PATH_BYTES:
+    if len(os.fsencode(path)) >= SUN_PATH_BYTES:
         raise LaunchError(f"The socket's path {path} is too long for Linux: set a shorter run_dir")
     listener = socket.socket(socket.AF_UNIX)
     try:

@@ -40,7 +40,7 @@ class Judges:
             Unavailable: code of this language cannot be judged here.
         """
         async with self._free:
-            judge = self._idle.pop() if self._idle else await self._start()
+            judge = await self._an_idle_one() or await self._start()
             try:
                 async with asyncio.timeout(_PATIENCE_S):
                     answer = await judge.ask(Request(code, language))
@@ -59,6 +59,13 @@ class Judges:
         """End all; who still waits hears that the code was too much."""
         self._idle.clear()
         await asyncio.gather(*(self._end(judge) for judge in list(self._all)))
+
+    async def _an_idle_one(self) -> _Judge | None:
+        while self._idle:
+            if not (judge := self._idle.pop()).has_ended:
+                return judge
+            await self._end(judge)
+        return None
 
     async def _start(self) -> _Judge:
         judge = await _Judge.start()
@@ -90,6 +97,10 @@ class _Judge:
                 raise
         reader, writer = await asyncio.open_connection(sock=ours, limit=_ANSWER_BYTES)
         return cls(child, reader, writer)
+
+    @property
+    def has_ended(self) -> bool:
+        return self._child.exited.done()
 
     async def ask(self, request: Request) -> Answer:
         """Raises OSError, EOFError, ValueError where it has ended, or answers as none of ours does."""

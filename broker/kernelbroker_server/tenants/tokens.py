@@ -126,6 +126,8 @@ class TokenFile:
                 Path(name).replace(self._path)
             finally:
                 os.close(lock)
+        except FileNotFoundError as error:
+            raise TokenError(f"{self._path}: make its directory first, {directory}") from error
         except OSError as error:
             raise TokenError(f"{self._path}: {error.strerror}") from error
 
