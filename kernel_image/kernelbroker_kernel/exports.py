@@ -27,7 +27,7 @@ FETCH_S = 30.0
 """How long the broker may take to fetch what it was told is ready."""
 SILENCE_S = 90.0
 """How long it may then take nothing; it gives up on its own client earlier."""
-SEND_BUFFER_BYTES = 1024**2
+SEND_BUFFER_BYTES = 512 * 1024
 PIECE_ROWS = 20_000
 _TICKET = re.compile(r"[0-9a-f]{32}")
 _ERROR_CHARS = 500

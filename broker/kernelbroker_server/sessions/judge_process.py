@@ -17,7 +17,7 @@ from kernelbroker.protocol.findings import Assessment, Language
 from kernelbroker.risk import ParserMissing, assess
 
 MEMORY_BYTES = 512 * 1024**2
-"""Of addresses; the longest code that sessions take by default needs a third of it."""
+"""Of addresses; the longest code that sessions take by default needs a quarter of it."""
 _CPU_S = 2
 """Of one piece of code; the judging itself stops at less than one."""
 _NICE = 5

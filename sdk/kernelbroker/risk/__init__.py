@@ -6,7 +6,10 @@
 This is advice, not a boundary: code can hide what it does from any reader, and the sandbox is what
 holds it. The rules are tables (`python_rules`, `shell_rules`, `javascript_rules`, `paths`); a rule more
 is a line more. Shell and JavaScript are parsed by tree-sitter, which comes with `kernelbroker[risk]`.
-Whatever the code is, judging it takes bounded time and memory, and raises nothing on its account.
+Whatever the code is, judging it raises nothing on its account, and what is done with a syntax tree is
+bounded in time and memory. Making the tree is not: there are malformed texts of a few KB for which
+tree-sitter takes gigabytes. The broker judges in processes that have limits; where hostile code is
+judged elsewhere, do the same.
 """
 
 from __future__ import annotations
