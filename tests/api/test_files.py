@@ -9,7 +9,7 @@ from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 import pytest
-from kernelbroker_server.api import files
+from kernelbroker_server.api import upload
 from kernelbroker_server.kernels.client import KernelClient
 from kernelbroker_server.kernels.endpoint import UnixEndpoint
 from kernelbroker_server.kernels.transfer import Exchange
@@ -215,7 +215,7 @@ async def test_a_large_upload_in_silence(
     api: Api, lying: Lying, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A client that stops sending is told so, and one that ends too early, too."""
-    monkeypatch.setattr(files, "_SILENCE_S", 0.1)
+    monkeypatch.setattr(upload, "_SILENCE_S", 0.1)
 
     over = asyncio.Event()
 

@@ -15,8 +15,6 @@ import socket
 _PIPE_BYTES = 1024 * 1024
 """An ordinary user may ask for as much (pipe(7), pipe-max-size), until all pipes of the user together
 have 64 MiB: those of other uploads, and of user code where sandboxes have the broker's user."""
-
-
 _YIELD_EVERY = 16
 """Rounds after which others may run, though there is always more."""
 
