@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import socket
 import sys
 
@@ -16,6 +17,8 @@ from kernelbroker.protocol.findings import Assessment, Finding, Language
 
 from ..backends.child import Child
 from .judge_process import Answer, Request
+
+logger = logging.getLogger(__name__)
 
 _PROCESSES = 2
 _ANSWER_BYTES = 1024 * 1024
@@ -44,7 +47,8 @@ class Judges:
             try:
                 async with asyncio.timeout(_PATIENCE_S):
                     answer = await judge.ask(Request(code, language))
-            except (OSError, EOFError, ValueError, TimeoutError):
+            except (OSError, EOFError, ValueError, TimeoutError) as exc:
+                logger.warning("%s was too much for its judge (%s)", language, type(exc).__name__)
                 return _overwhelmed(language)
             else:
                 self._idle.append(judge)

@@ -34,8 +34,6 @@ from .judges import Judges
 CONFIRMATION_S = 300.0
 _MAX_CONFIRMATIONS = 10_000
 """Tokens that are out at once; the oldest is forgotten first."""
-_AT_ONCE = 2
-"""Pieces of code of one tenant that are judged, or wait for a process that does, at the same time."""
 _NAMED = 3
 """Findings that an error names in its message."""
 
@@ -91,7 +89,7 @@ class Policies:
         self._own = own
         self._clock = clock
         self._confirmations = Confirmations(clock)
-        self._judging = asyncio.Semaphore(_AT_ONCE)
+        self._judging = asyncio.Lock()
 
     def of(self, tenant: Tenant, observer: Observer) -> Policies:
         """The same, as it is for one tenant, with confirmations of its own."""
@@ -114,7 +112,7 @@ class Policies:
         return await self.assess(request.code, request.language)
 
     async def assess(self, code: str, language: Language) -> Assessment:
-        """As `Judges.assess`, little at once: a piece may take a second."""
+        """As `Judges.assess`, one after the other: no tenant has all the processes."""
         async with self._judging:
             return await self._judges.assess(code, language)
 
