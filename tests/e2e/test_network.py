@@ -207,11 +207,13 @@ async def test_what_a_backend_cannot_give(tmp_path: Path) -> None:
     open_ = settings("local", tmp_path, templates={"wild": {"network": "open"}})
     with pytest.raises(ConfigError, match=r'"open" of the template wild.*docs/network\.md'):
         await Broker(open_).start()
-    plain = {"kernel_python": Path(sys.executable), "data_dir": tmp_path, "run_dir": tmp_path}
-    listed = settings("local", tmp_path, sandbox={"network": "allowlist"})
-    with pytest.MonkeyPatch.context() as patch, pytest.raises(ConfigError, match="allowlist"):
-        patch.setenv("PATH", "/nowhere")
-        await Broker(listed.model_copy(update={"local": type(listed.local)(**plain)})).start()
+    with tempfile.TemporaryDirectory(prefix="kb-") as name:  # short: plain processes need it
+        path = Path(name)
+        plain = {"kernel_python": Path(sys.executable), "data_dir": path, "run_dir": path}
+        listed = settings("local", path, sandbox={"network": "allowlist"})
+        with pytest.MonkeyPatch.context() as patch, pytest.raises(ConfigError, match="allowlist"):
+            patch.setenv("PATH", "/nowhere")
+            await Broker(listed.model_copy(update={"local": type(listed.local)(**plain)})).start()
 
 
 async def test_an_audit_log_that_cannot_be_written(tmp_path: Path) -> None:
