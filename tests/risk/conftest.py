@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+import gc
+from collections.abc import Iterator
+
 import pytest
 
 from tests.risk.report import Outcome, lines, outcomes
 
 _JUDGED = pytest.StashKey[list[Outcome]]()
+
+
+@pytest.fixture(autouse=True)
+def frozen() -> Iterator[None]:
+    """Judging has a bound of processor time, of which collecting what other tests left would take much."""
+    gc.freeze()
+    yield
+    gc.unfreeze()
 
 
 @pytest.fixture(scope="session")

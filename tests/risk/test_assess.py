@@ -116,10 +116,10 @@ def test_findings_are_in_the_order_of_the_code() -> None:
 
 def test_the_worst_of_many_findings_is_kept() -> None:
     """A thousand harmless findings do not hide the one that matters."""
-    code = "import os\n" + "os._exit(0)\n" * 3_000 + "import shutil\nshutil.rmtree('/')\n"
+    code = "import os\n" + "os._exit(0)\n" * 1_500 + "import shutil\nshutil.rmtree('/')\n"
     assessment = assess(code)
     assert assessment.level == "critical"
-    assert assessment.findings[-1].line == 3_003
+    assert assessment.findings[-1].line == 1_503
 
 
 @pytest.mark.parametrize(
@@ -172,12 +172,10 @@ def test_threads_do_not_disturb_each_other() -> None:
         time.sleep(0)
 
     code = "f(x)\n" * 3_000
-    gc.freeze()  # what other tests left would be looked through again and again, at this one's expense
     gc.callbacks.append(let_others_run)  # within the parser, where else no other thread has a turn
     try:
         with ThreadPoolExecutor(4) as threads:
             found = list(threads.map(assess, [code] * 8, ["python"] * 8))
     finally:
         gc.callbacks.remove(let_others_run)
-        gc.unfreeze()
     assert {each.level for each in found} == {"safe"}
