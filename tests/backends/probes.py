@@ -140,42 +140,6 @@ async def until(condition: Callable[[], Any]) -> None:
             await asyncio.sleep(0.01)
 
 
-async def cancelled_at(coroutine: Any, step: int) -> bool:
-    """Run a coroutine, cancel it when it waits for the `step`th time; tells whether it got there."""
-    task = asyncio.current_task()
-    assert task is not None
-
-    class Steps:
-        """Stands between the coroutine and the loop, and counts."""
-
-        def __await__(self) -> Any:
-            waits = 0
-            sent = coroutine.send(None)
-            while True:
-                waits += 1
-                if waits == step:
-                    task.cancel()
-                try:
-                    value = yield sent
-                except BaseException as error:
-                    sent = coroutine.throw(error)
-                else:
-                    sent = coroutine.send(value)
-
-    try:
-        await Steps()
-    except StopIteration:
-        return False
-    except RuntimeError as error:  # a StopIteration inside a generator
-        if isinstance(error.__cause__, StopIteration):
-            return False
-        raise
-    except asyncio.CancelledError:
-        task.uncancel()
-        return True
-    return False
-
-
 @asynccontextmanager
 async def running_docker(**options: Any) -> AsyncIterator[DockerBackend]:
     """As `running_backend`, of containers."""

@@ -29,13 +29,14 @@ from kernelbroker_server.backends.kept import KeptWorkspace, Record
 from kernelbroker_server.backends.usage import measure
 from kernelbroker_server.kernels.endpoint import TcpEndpoint
 
+from tests.support.waiting import cancelled_at
+
 from .brokers import dead_broker, other_broker, running
 from .probes import (
     BACKENDS,
     DEADLINE_S,
     FORKS,
     ask,
-    cancelled_at,
     connect,
     containers_of,
     end,

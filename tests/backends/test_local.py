@@ -9,14 +9,17 @@ import contextlib
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
+from kernelbroker_kernel.contract import EXIT_GATEWAY_FAILED
 from kernelbroker_server.backends import procfs
 from kernelbroker_server.backends.base import (
     BackendUnavailable,
@@ -27,14 +30,17 @@ from kernelbroker_server.backends.base import (
     SandboxSpec,
 )
 from kernelbroker_server.backends.ends import end_of
+from kernelbroker_server.backends.inside import GATEWAY_COMMAND, python_environment
 from kernelbroker_server.backends.local import LocalBackend
+from kernelbroker_server.kernels.endpoint import UnixEndpoint
+
+from tests.support.waiting import cancelled_at
 
 from .probes import (
     DEADLINE_S,
     KERNEL_PYTHON,
     PROBE,
     ask,
-    cancelled_at,
     cgroups_of,
     end,
     needs_jail,
@@ -247,23 +253,15 @@ async def other_broker(data: Path, run: Path, bwrap: str = "bwrap") -> tuple[Any
         return broker, int(await broker.stdout.readline())
 
 
-def runs_python(leader: int) -> bool:
-    for pid in procfs.family(procfs.processes(), leader):
-        with contextlib.suppress(OSError):
-            if b"python" in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[0]:
-                return True
-    return False
-
-
 @pytest.mark.parametrize("bwrap", ["bwrap", "no-such-bwrap"])
 async def test_everything_dies_with_the_broker_and_is_reaped(bwrap: str) -> None:
     """A killed broker's sandboxes die, and the next broker removes their traces, not a live one's."""
     with tempfile.TemporaryDirectory(prefix="kb-") as directory:
         data, run = Path(directory, "data"), Path(directory, "run")
         dead, leader = await other_broker(data, run, bwrap)
-        await until(
-            lambda: runs_python(leader)
-        )  # bubblewrap has set up that it dies with its parent
+        (path,) = run.glob("*/one.sock")
+        sandbox = Mock(endpoint=UnixEndpoint(path))
+        assert await ask(sandbox, "result = 1") == 1  # bubblewrap's last step was long ago
         dead.kill()
         await dead.wait()
         await until(lambda: leader not in procfs.processes())
@@ -289,6 +287,31 @@ async def test_everything_dies_with_the_broker_and_is_reaped(bwrap: str) -> None
         await last.start()
         await last.stop()
         assert list(data.iterdir()) == list(run.iterdir()) == []
+
+
+async def test_a_gateway_ends_with_its_broker(tmp_path: Path) -> None:
+    """Even one that no jail ends: a broker may die before bubblewrap has seen to that."""
+    library = Path(__file__).parents[2] / "kernel_image"
+    ours, output = os.pipe()
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        gateway = await asyncio.create_subprocess_exec(
+            *(KERNEL_PYTHON, *GATEWAY_COMMAND, "--fd", str(listener.fileno())),
+            env=python_environment(KERNEL_PYTHON, library) | {"TMPDIR": str(tmp_path)},
+            stdout=output,
+            pass_fds=[listener.fileno()],
+        )
+        os.close(output)
+        try:
+            async with asyncio.timeout(DEADLINE_S):
+                reader, writer = await asyncio.open_connection(*listener.getsockname())
+                writer.write(b"GET /api HTTP/1.1\r\nHost: gateway\r\n\r\n")
+                assert (await reader.readline()).startswith(b"HTTP/1.1 200")
+                writer.close()
+                os.close(ours)
+                assert await gateway.wait() == EXIT_GATEWAY_FAILED
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                gateway.kill()
 
 
 async def test_a_jail_at_its_gate_is_reaped() -> None:

@@ -26,14 +26,13 @@ from kernelbroker_server.backends.base import (
 from kernelbroker_server.egress.proxy import Proxy
 
 from tests.support.upstream import Names, Page, Upstream, serving_http
-from tests.support.waiting import broker_tasks
+from tests.support.waiting import broker_tasks, cancelled_at
 
 from .brokers import dead_broker, running
 from .probes import (
     BACKENDS,
     IMAGE,
     ask,
-    cancelled_at,
     engine,
     needs_docker,
     needs_jail,

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
 import signal
+import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from kernelbroker import risk
 from kernelbroker.protocol.errors import Unavailable
 from kernelbroker.protocol.findings import Language
 from kernelbroker_server.sessions import judge_process
+from kernelbroker_server.sessions import judges as judges_module
 from kernelbroker_server.sessions.judges import Judges
 
-from tests.support.waiting import DEADLINE_S, until
+from tests.support.waiting import DEADLINE_S, cancelled_at, turns, until
 
 RISKY = "import os\nos.system(command)"
 
@@ -93,6 +97,50 @@ async def test_processes_are_kept_and_replaced(judges: Judges) -> None:
     assert (await judges.assess("print(1)", "python")).level == "safe"
 
 
+async def test_the_end(judges: Judges, caplog: pytest.LogCaptureFixture) -> None:
+    """When the broker stops, code that is being judged is not blamed, and no process is started."""
+    asked = asyncio.create_task(judges.assess("a|" * 20_000, "shell"))
+    await until(lambda: processes() != [])
+    await judges.stop()
+    for judging in (asked, judges.assess("print(1)", "python")):
+        with pytest.raises(Unavailable, match="shutting down"):
+            await judging
+    assert processes() == []
+    assert caplog.messages == []
+
+
+@pytest.mark.parametrize("turn", range(4))
+async def test_the_end_while_one_begins(judges: Judges, turn: int) -> None:
+    """A process that is being started when the broker stops does not stay."""
+    asked = asyncio.create_task(judges.assess("print(1)", "python"))
+    await turns(turn)
+    await judges.stop()
+    with pytest.raises(Unavailable, match="shutting down"):
+        await asked
+    assert processes() == []
+
+
+async def test_no_process_to_be_had(judges: Judges, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A system that is full is no fault of the code's; later it is judged."""
+    with monkeypatch.context() as full:
+        full.setattr(judges_module, "Child", Mock(side_effect=BlockingIOError(11, "try again")))
+        with pytest.raises(Unavailable, match="no process to judge it in: try again"):
+            await judges.assess("print(1)", "python")
+    assert (await judges.assess("print(1)", "python")).level == "safe"
+
+
+async def test_less_than_it_asks_for() -> None:
+    """Where the broker itself may take less, so may its judges."""
+    code = (
+        "import resource as r; from kernelbroker_server.sessions import judge_process as p;"
+        "r.setrlimit(r.RLIMIT_AS, (300 << 20, 300 << 20)); p._limit(r.RLIMIT_AS, 512 << 20);"
+        "assert r.getrlimit(r.RLIMIT_AS) == (300 << 20, 300 << 20);"
+        "p._limit(r.RLIMIT_CORE, 0); assert r.getrlimit(r.RLIMIT_CORE)[0] == 0"
+    )
+    process = await asyncio.create_subprocess_exec(sys.executable, "-I", "-c", code)
+    assert await process.wait() == 0
+
+
 async def test_who_asked_has_gone(judges: Judges) -> None:
     """A judgement that nobody waits for is ended, with its process."""
     asked = asyncio.create_task(judges.assess("a|" * 20_000, "shell"))
@@ -102,6 +150,17 @@ async def test_who_asked_has_gone(judges: Judges) -> None:
         await asked
     assert processes() == []
     assert (await judges.assess("print(1)", "python")).level == "safe"
+
+
+async def test_cancelled_at_every_await() -> None:
+    """Wherever it is cancelled, no process stays that is not kept for the next."""
+    for step in itertools.count(1):
+        judges = Judges()
+        if not await cancelled_at(judges.assess("print(1)", "python"), step):
+            break
+        assert processes() == []
+    assert step > 2
+    await judges.stop()
 
 
 async def test_what_is_not_installed(judges: Judges, monkeypatch: pytest.MonkeyPatch) -> None:

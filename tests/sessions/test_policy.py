@@ -13,6 +13,7 @@ from kernelbroker.protocol.errors import (
     Conflict,
     PolicyRefused,
     TooManyRequests,
+    Unavailable,
 )
 from kernelbroker.protocol.findings import Assessment, Finding, Language
 from kernelbroker.protocol.messages import ExecutionRequest
@@ -55,6 +56,12 @@ async def test_off_judges_nothing() -> None:
     """Without a policy no code is looked at."""
     assert await Policies().judge(request(), "default") is None
     assert Policies().admit(request(), "default", "s") == []
+
+
+def test_what_was_not_judged_does_not_run() -> None:
+    """Code that nobody has judged is to be sent again."""
+    with pytest.raises(Unavailable, match="send it again"):
+        policies("warn").admit(request(), "default", "s")
 
 
 @pytest.mark.parametrize("mode", ["warn", "confirm", "block"])

@@ -38,16 +38,23 @@ class Answer(msgspec.Struct, omit_defaults=True):
 
 def main() -> None:
     os.nice(_NICE)
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
+    _limit(resource.RLIMIT_CORE, 0)
+    _limit(resource.RLIMIT_AS, MEMORY_BYTES)
     gc.freeze()
     with socket.socket(fileno=0) as channel, channel.makefile("rwb") as lines:
         for line in lines:
             # The system ends the process there (SIGXCPU): what is in C is not to be interrupted else.
-            end = int(time.process_time()) + 1 + _CPU_S
-            resource.setrlimit(resource.RLIMIT_CPU, (end, resource.RLIM_INFINITY))
+            _limit(resource.RLIMIT_CPU, int(time.process_time()) + 1 + _CPU_S)
             lines.write(msgspec.json.encode(answer(line)) + b"\n")
             lines.flush()
+
+
+def _limit(what: int, value: int) -> None:
+    """No more than so much, nor more than there was before."""
+    _, most = resource.getrlimit(what)
+    if most != resource.RLIM_INFINITY:
+        value = min(value, most)
+    resource.setrlimit(what, (value, most))
 
 
 def answer(line: bytes) -> Answer:

@@ -35,32 +35,36 @@ class Judges:
         self._free = asyncio.Semaphore(_PROCESSES)
         self._idle: list[_Judge] = []
         self._all: set[_Judge] = set()
+        self._stopping = False
 
     async def assess(self, code: str, language: Language) -> Assessment:
         """As `kernelbroker.risk.assess`; code that cannot be judged within bounds is judged `high`.
 
         Raises:
-            Unavailable: code of this language cannot be judged here.
+            Unavailable: code of this language, or any at present, cannot be judged here.
         """
         async with self._free:
             judge = await self._an_idle_one() or await self._start()
             try:
                 async with asyncio.timeout(_PATIENCE_S):
                     answer = await judge.ask(Request(code, language))
-            except (OSError, EOFError, ValueError, TimeoutError) as exc:
-                logger.warning("%s was too much for its judge (%s)", language, type(exc).__name__)
+            except (OSError, EOFError, ValueError, TimeoutError):
+                status = await self._end(judge)
+                if self._stopping:
+                    raise _stopping() from None
+                logger.warning("%s was too much for its judge (status %d)", language, status)
                 return _overwhelmed(language)
-            else:
-                self._idle.append(judge)
-            finally:
-                if judge not in self._idle:
-                    await self._end(judge)
+            except BaseException:  # nobody waits for it any more
+                await self._end(judge)
+                raise
+            self._idle.append(judge)
         if answer.assessment is None:
             raise Unavailable(f"{answer.missing} where the broker runs")
         return answer.assessment
 
     async def stop(self) -> None:
-        """End all; who still waits hears that the code was too much."""
+        """End all, and begin no more."""
+        self._stopping = True
         self._idle.clear()
         await asyncio.gather(*(self._end(judge) for judge in list(self._all)))
 
@@ -72,13 +76,21 @@ class Judges:
         return None
 
     async def _start(self) -> _Judge:
-        judge = await _Judge.start()
+        if self._stopping:
+            raise _stopping()
+        try:
+            judge = await _Judge.start()
+        except OSError as exc:
+            raise Unavailable(f"no process to judge it in: {exc.strerror}", retry_after=1) from exc
+        if self._stopping:  # meanwhile
+            await judge.end()
+            raise _stopping()
         self._all.add(judge)
         return judge
 
-    async def _end(self, judge: _Judge) -> None:
+    async def _end(self, judge: _Judge) -> int:
         self._all.discard(judge)
-        await judge.end()
+        return await judge.end()
 
 
 class _Judge:
@@ -92,14 +104,18 @@ class _Judge:
     @classmethod
     async def start(cls) -> _Judge:
         ours, theirs = socket.socketpair()
-        with theirs:
-            try:
+        child = None
+        try:
+            with theirs:
                 # Without the broker's environment, in which there are secrets.
                 child = Child(_ARGV, env={}, stdin=theirs.fileno())
-            except BaseException:
-                ours.close()
-                raise
-        reader, writer = await asyncio.open_connection(sock=ours, limit=_ANSWER_BYTES)
+            reader, writer = await asyncio.open_connection(sock=ours, limit=_ANSWER_BYTES)
+        except BaseException:
+            ours.close()
+            if child is not None:
+                child.kill()
+                await child.wait()
+            raise
         return cls(child, reader, writer)
 
     @property
@@ -114,12 +130,17 @@ class _Judge:
             raise EOFError
         return msgspec.json.decode(line, type=Answer)
 
-    async def end(self) -> None:
+    async def end(self) -> int:
+        """End it, if it has not ended by itself; twice does no harm. Returns its status."""
         self._child.kill()
         self._writer.close()
         with contextlib.suppress(OSError):
             await self._writer.wait_closed()
-        await self._child.wait()
+        return await self._child.wait()
+
+
+def _stopping() -> Unavailable:
+    return Unavailable("the broker is shutting down", retry_after=10)
 
 
 def _overwhelmed(language: Language) -> Assessment:

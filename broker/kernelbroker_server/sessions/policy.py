@@ -16,7 +16,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from kernelbroker.protocol.errors import ConfirmationRequired, PolicyRefused
+from kernelbroker.protocol.errors import ConfirmationRequired, PolicyRefused, Unavailable
 from kernelbroker.protocol.findings import (
     Assessment,
     Finding,
@@ -135,11 +135,13 @@ class Policies:
 
         Raises:
             PolicyRefused, ConfirmationRequired: it may not run, or not yet.
+            Unavailable: it was not judged.
         """
         policy = self.effective(template)
         if policy.mode == "off":
             return []
-        assert assessment is not None, "`judge` comes first"
+        if assessment is None:  # `judge` took it for one that is known, and it was forgotten since
+            raise Unavailable("the code was not judged; send it again", retry_after=1)
         if not at_least(assessment.level, policy.threshold):
             return []
         findings = [f for f in assessment.findings if at_least(f.level, policy.threshold)]

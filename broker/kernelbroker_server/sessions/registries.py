@@ -76,6 +76,8 @@ class Registries:
         """Refuse new sessions and close all."""
         self.stopping = True
         self.gate.close()
-        await asyncio.gather(*(registry.stop(reason) for registry in self))
-        await self._policies.stop()
-        await self._workspaces.stop()
+        try:
+            await asyncio.gather(*(registry.stop(reason) for registry in self))
+            await self._workspaces.stop()
+        finally:
+            await self._policies.stop()

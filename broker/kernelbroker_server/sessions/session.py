@@ -226,7 +226,7 @@ class Session:
     # Executions.
 
     async def judge(self, request: ExecutionRequest) -> Assessment | None:
-        """What `submit` wants to know of the code, found in a thread; None where it does not matter.
+        """What `submit` wants to know of the code; None where it does not matter.
 
         Raises: as `submit`.
         """
