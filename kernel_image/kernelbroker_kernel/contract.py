@@ -82,7 +82,9 @@ GATEWAY_MODULE = "kernelbroker_kernel"
 [--alone SECONDS] [--import MODULE]... [--egress PATH]``
 
 The gateway listens there, starts its one kernel, and exits when that kernel ends, with the kernel's
-exit status as a shell would give it: the code itself, or 128 + the signal's number.
+exit status as a shell would give it: the code itself, or 128 + the signal's number. It also exits when
+the broker dies: with `--fd` its output is a pipe that the broker reads, with `--handover` the socket
+stays open, with `--tcp` there is `--alone`.
 
 With `--egress` it also passes on what programs send to the proxy at 127.0.0.1:`PROXY_PORT` to the unix
 socket of that path, where the broker's proxy listens."""

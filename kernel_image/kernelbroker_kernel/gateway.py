@@ -233,18 +233,26 @@ def _serve(options: argparse.Namespace) -> None:
 
 def _listen(options: argparse.Namespace) -> list[socket.socket]:
     if options.fd is not None:
+        _end_with(sys.stdout.fileno())  # a pipe that the broker reads
         return [_given(options.fd)]
     if options.handover is not None:
         giver = socket.socket(socket.AF_UNIX)
         giver.connect(str(options.handover))
         _, (descriptor,), _, _ = socket.recv_fds(giver, 1, 1)
-        # Open as long as the broker lives; containers would outlive it otherwise.
-        IOLoop.current().add_handler(giver, lambda *_: os._exit(EXIT_GATEWAY_FAILED), IOLoop.READ)
+        _end_with(giver)
         return [_given(descriptor)]
     if options.socket is not None:
         return [bind_unix_socket(str(options.socket), mode=0o600)]
     host, _, port = options.tcp.rpartition(":")
     return bind_sockets(int(port), host)
+
+
+def _end_with(connection: int | socket.socket) -> None:
+    """Its other end is the broker's, and closes when the broker dies.
+
+    A container would outlive the broker otherwise, and so would a jail that is still being set up.
+    """
+    IOLoop.current().add_handler(connection, lambda *_: os._exit(EXIT_GATEWAY_FAILED), IOLoop.READ)
 
 
 async def _end_when_alone(seconds: float) -> None:

@@ -98,7 +98,7 @@ def test_as_an_ordinary_user_no_capability_is_kept() -> None:
     assert "--cap-add" not in args
     assert "--disable-userns" in args
     assert has(args, "--block-fd", "6")
-    assert args[args.index("--") + 1] == "sh"
+    assert args[args.index("--") + 1 :] == ["python", "-m", "gateway"]
 
 
 def test_python_is_where_its_environment_expects_it() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import tempfile
@@ -113,6 +114,7 @@ async def test_killed(broker: BrokerProcess) -> None:
         with pytest.raises(kernelbroker.ConnectionLost):
             async for event in session.stream(code + LOOP_UNTIL_INTERRUPTED, timeout=60):
                 if isinstance(event, events.Stdout):
+                    await until(warm)  # see `test_killed_while_it_launches`
                     family = broker.family()
                     broker.kill()
     assert len(family) > 4
@@ -127,6 +129,29 @@ async def test_killed(broker: BrokerProcess) -> None:
     async with kernelbroker.connect(broker.url, broker.token) as client:
         assert (await client.run("print('again')")).stdout == "again\n"
     broker.stop_in_order()
+
+
+async def test_killed_while_it_launches(broker: BrokerProcess) -> None:
+    """What is then left has run nothing: a bubblewrap that waits at its gate, and is reaped later."""
+    await until(lambda: len(broker.family()) > 1)
+    family = broker.family()
+    broker.kill()
+
+    def running() -> list[str]:
+        alive = family & set(procfs.processes())
+        return [name for pid in alive if (name := program(pid)) not in ("bwrap", None)]
+
+    await until(lambda: not running(), running)
+    broker.start()
+    assert not family & set(procfs.processes())
+    broker.stop_in_order()
+
+
+def program(pid: int) -> str | None:
+    """The name of the file that a process runs; None if it has ended."""
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/exe").readlink().name
+    return None
 
 
 async def test_neighbouring_brokers(broker: BrokerProcess) -> None:

@@ -27,10 +27,6 @@ from .inside import (
     python_environment,
 )
 
-_UNLESS_ORPHANED = ("sh", "-c", 'echo && exec "$@"', "sh")
-"""Runs the rest if somebody still reads its output. A jail dies with the broker, but bubblewrap sees
-to that as its last step only; one whose broker died before that would live forever."""
-
 ETC = {
     "passwd": f"root:x:0:0:root:/:/bin/false\nsandbox:x:{UID}:{UID}:sandbox:{HOME}:/bin/sh\n",
     "group": f"root:x:0:\nsandbox:x:{UID}:\n",
@@ -99,7 +95,6 @@ def jail_argv(
         *("--chdir", WORKSPACE),
         "--",
         *_become_user(host),
-        *_UNLESS_ORPHANED,
         *gateway,
     ]
 
