@@ -150,11 +150,11 @@ class Helper:
     def post_run_cell(self, result: Any) -> None:
         ended_at = perf_counter()
         try:
-            self._end(result, ended_at)
-        except (
-            Exception,
-            KeyboardInterrupt,
-        ):  # the cell is over: an interrupt comes too late for it
+            try:
+                self._end(result, ended_at)
+            except KeyboardInterrupt:  # too late for the cell; from here on none comes any more
+                self._end(result, ended_at)
+        except Exception:
             self._shell.log.exception("the end of an execution could not be reported")
 
     def _end(self, result: Any, ended_at: float) -> None:
@@ -162,8 +162,9 @@ class Helper:
         # By identity: where IPython itself was interrupted, the result has an `info` of its own.
         if execution and result is not None and result.info.raw_cell is not execution.raw_cell:
             return  # a cell that the user's cell ran
-        self._execution = self._refusal = None
         shell = self._shell
+        shell.kernel.code_is_over()
+        self._execution = self._refusal = None
         asked = asked_for(shell)
         self.failed = (
             result is None

@@ -62,12 +62,19 @@ class DisplayHook(ZMQShellDisplayHook):
 class Shell(ZMQInteractiveShell):
     displayhook_class = Type(DisplayHook)
 
+    async def run_ast_nodes(self, *args: Any, **kwargs: Any) -> bool:
+        """Where the user's own code begins, after all preparations."""
+        self.kernel.code_begins()
+        failed: bool = await super().run_ast_nodes(*args, **kwargs)
+        return failed
+
 
 class Kernel(IPythonKernel):
-    """Runs the cells, and lets an interrupt reach nothing but a cell.
+    """Runs the cells, and lets an interrupt reach nothing but the user's code.
 
-    The stock kernel raises KeyboardInterrupt wherever it stands: one that comes as its cell ends can
-    tear the kernel's own work, and the cell never gets its reply.
+    The stock kernel raises KeyboardInterrupt wherever it stands. One that comes as a cell begins is
+    printed and forgotten, where IPython calls what is to be called before; one that comes as it ends
+    can tear the kernel's own work, and the cell never gets its reply.
     """
 
     shell_class = Type(Shell)
@@ -83,18 +90,25 @@ class Kernel(IPythonKernel):
             raise KeyboardInterrupt
         self._interrupt_is_due = True  # for a cell that is about to begin; else it is forgotten
 
+    def code_begins(self) -> None:
+        """Raises KeyboardInterrupt if one came while the cell was prepared."""
+        self._interruptible = True
+        if self._interrupt_is_due:
+            self._interrupt_is_due = False
+            raise KeyboardInterrupt
+
+    def code_is_over(self) -> None:
+        self._interruptible = False
+
     async def do_execute(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
         try:
             try:
-                self._interruptible = True
-                if self._interrupt_is_due:
-                    raise KeyboardInterrupt
                 reply: dict[str, Any] = await super().do_execute(*args, **kwargs)
                 return reply
             finally:
-                self._interruptible = False
+                self.code_is_over()
         except KeyboardInterrupt:  # it came outside of the user's code, but before the reply
-            self._interruptible = False
+            self.code_is_over()
             return {
                 "status": "error",
                 "ename": "KeyboardInterrupt",

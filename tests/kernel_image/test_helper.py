@@ -20,15 +20,15 @@ START = """
 import sys
 from kernelbroker_kernel import contract
 contract.WORKSPACE = sys.argv.pop()
-from ipykernel.kernelapp import IPKernelApp
-app = IPKernelApp.instance(extensions=["kernelbroker_kernel.helper"])
+from kernelbroker_kernel.kernel import KernelApp
+app = KernelApp.instance()
 app.initialize(sys.argv[1:])
 app.start()
 """
 
 
 class Workspace(KernelManager):
-    """Starts stock ipykernel with the helper loaded, and a directory in the place of /data."""
+    """Starts the kernel with a directory in the place of /data."""
 
     path: Path
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from kernelbroker.protocol.codec import encode
@@ -9,10 +12,13 @@ from kernelbroker.protocol.events import (
     Display,
     ErrorDetail,
     Event,
+    FileChange,
+    Image,
     Result,
     Started,
     Stderr,
     Stdout,
+    Truncated,
 )
 from kernelbroker_server.kernels.redaction import Redactor
 
@@ -58,6 +64,75 @@ def test_everywhere_else() -> None:
     assert (result.error, result.return_value) == ("E: ***", {"a": "***"})
     assert result.error_detail is not None
     assert result.error_detail.traceback == ["x *** y"]
+
+
+@pytest.mark.parametrize("secret", ["1234", "null", "true", "name", "result", "exception", "type"])
+def test_what_is_no_text(secret: str) -> None:
+    """Numbers, and the protocol's own words, stay what they are."""
+    detail = ErrorDetail(name="E", value=f"a {secret}", cause="exception")
+    result = Result(
+        execution_id=f"e-{secret}",
+        success=True,
+        execution_time=0.12345,
+        error_detail=detail,
+        return_value=[12345, None, True, f"a {secret}"],
+        files=[FileChange(path="x", size=12345)],
+    )
+    (clean,) = run([secret], [result])
+    assert isinstance(clean, Result)
+    assert clean.return_value == [12345, None, True, "a ***"]
+    assert clean.error_detail == ErrorDetail(name="E", value="a ***", cause="exception")
+    for name in ("execution_id", "execution_time", "files"):
+        assert getattr(clean, name) == getattr(result, name)
+
+
+def test_pictures() -> None:
+    """A value stands in base64 by chance, and a picture with a mask in it is none."""
+    data = "iVBORw0KGgoabcd"
+    events: list[Event] = [
+        Image(mime="image/png", content=data),
+        Image(mime="image/svg+xml", content="<svg>abcd</svg>"),
+        Display(data={"image/png": data, "text/plain": "abcd", "application/json": {"abcd": 1}}),
+    ]
+    png, svg, display = run(["abcd"], events)
+    assert png == events[0]
+    assert svg == Image(mime="image/svg+xml", content="<svg>***</svg>")
+    assert isinstance(display, Display)
+    assert display.data["image/png"] == data
+    assert display.data["text/plain"] == "***"
+    assert display.data["application/json"] == {"***": 1}
+
+
+def test_several_lines() -> None:
+    """A key of several lines is masked as a whole, quoted, and line by line, as in a traceback."""
+    key = "-----BEGIN KEY-----\nMIIEvQ+/\n'hunter2=\n"
+    events: list[Event] = [
+        Stdout(content=key + repr(key) + json.dumps(key)),
+        Stdout(content="one line MIIEvQ+/, and another\n'hunter2="),
+        Result(success=True),
+    ]
+    text = text_of(run([key], events), Stdout)
+    assert (
+        text == "***" + f"'{'***'}'".replace("'", '"') + '"***"' + "one line ***, and another\n***"
+    )
+
+
+def test_cut_within() -> None:
+    """Where output was cut, what may be the beginning of a value is left out."""
+    cut = Result(success=True, truncated=Truncated(output_bytes=1))
+    assert text_of(run(["hunter2"], [Stdout(content="key hunt"), cut]), Stdout) == "key "
+    whole = Result(success=True)
+    assert text_of(run(["hunter2"], [Stdout(content="key hunt"), whole]), Stdout) == "key hunt"
+
+
+def test_too_deep_to_look_into() -> None:
+    """What nests deeper than Python can follow is left out."""
+    deep: list[object] = ["hunter2"]
+    for _ in range(2000):
+        deep = [deep]
+    (clean,) = run(["hunter2"], [Result(success=True, return_value=deep)])
+    assert isinstance(clean, Result)
+    assert clean.return_value == []
 
 
 def test_nothing_to_hide() -> None:

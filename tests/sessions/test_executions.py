@@ -16,15 +16,17 @@ from kernelbroker.protocol.errors import (
     TooManyRequests,
     Unavailable,
 )
-from kernelbroker.protocol.events import Input, Result, Started, Stdout
+from kernelbroker.protocol.events import Event, Input, Result, Started, Stdout
 from kernelbroker.protocol.messages import ExecutionRequest
 from kernelbroker_server.backends.base import EndCause
+from kernelbroker_server.kernels.client import ChannelClosed
 from kernelbroker_server.kernels.outputs import OutputLimits
 from kernelbroker_server.pool import warm
 from kernelbroker_server.pool.state import PoolLimits
 from kernelbroker_server.sessions import history
 from kernelbroker_server.sessions.execution import Execution, ExecutionState
 from kernelbroker_server.sessions.gate import Gate
+from kernelbroker_server.sessions.journal import Journal
 from kernelbroker_server.sessions.session import Session, SessionState
 
 from tests.support.backend import FakeBackend
@@ -159,6 +161,18 @@ async def test_interrupt(backend: FakeBackend, named: bool) -> None:
         assert cause_of(result) == "interrupted"
         assert not result.kernel_restarted
         assert await kernel_of(following) == before
+
+
+async def test_interrupt_at_any_moment(backend: FakeBackend) -> None:
+    """One that comes before the kernel has the cell is kept for it; an idle kernel would drop it."""
+    backend.scripts["wait"] = interruptible
+    async with world(backend) as w:
+        session = await w.open()
+        for count in range(30):
+            execution = submit(session, "wait")
+            await turns(count)
+            session.interrupt(execution.id)
+            assert cause_of(await result_of(execution)) == "interrupted"
 
 
 async def test_interrupt_of_one_that_waits(backend: FakeBackend) -> None:
@@ -305,6 +319,27 @@ async def test_channel_lost(backend: FakeBackend, monkeypatch: pytest.MonkeyPatc
         session = await w.open()
         assert cause_of(await result_of(submit(session, "cut"))) == "sandbox_lost"
         assert (await result_of(submit(session))).success
+
+
+async def test_a_result_that_cannot_be_kept(
+    backend: FakeBackend, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whatever fault of the broker's own it is, there is a result, and nobody waits for ever."""
+    append = Journal.append
+
+    def refuse(journal: Journal, event: Event) -> None:
+        if isinstance(event, Result) and event.success:
+            raise RuntimeError("a fault")
+        append(journal, event)
+
+    monkeypatch.setattr(Journal, "append", refuse)
+    async with world(backend) as w:
+        session = await w.open()
+        execution, following = submit(session), submit(session)
+        assert cause_of(await result_of(execution)) == "sandbox_lost"
+        assert cause_of(await result_of(following)) == "rejected"
+        assert session.closed_reason == "a fault of the broker's own"
+    assert "could not be kept" in caplog.text
 
 
 async def test_death_while_idle(backend: FakeBackend) -> None:
@@ -623,6 +658,8 @@ async def test_input(backend: FakeBackend) -> None:
                     await execution.answer("Ada \ud800")
         events = await events_of(execution)
         assert Stdout(content="Ada \ud800", execution_id=execution.id, seq=3) in events
+        with pytest.raises(ChannelClosed):  # it would be the next one's
+            await execution.answer("late")
 
 
 async def test_many_interrupts(backend: FakeBackend) -> None:

@@ -9,6 +9,7 @@ a message that is not of the shape its type asks for is dropped, and all that is
 from __future__ import annotations
 
 import enum
+from collections.abc import Callable
 from datetime import datetime
 from typing import Any, TypeVar
 
@@ -95,7 +96,10 @@ class CellExecution:
 
     Send `outgoing`, feed every message to `receive`, pass on the events; after the `Result`, `phase`
     is ENDED and no event follows. `interrupted` tells it why an interrupt was sent; `end` ends it
-    without the kernel.
+    without the kernel. `clean` takes the secrets out of what is cut afterwards, or is not an event.
+
+    Attributes:
+        taken: the kernel has begun with it: an interrupt is meant for it from now on.
     """
 
     def __init__(
@@ -105,8 +109,11 @@ class CellExecution:
         *,
         allow_stdin: bool = False,
         errand: Errand | None = None,
+        clean: Callable[[Any], Any] = lambda value: value,
     ) -> None:
         self.phase = Phase.SENT
+        self.taken = False
+        self._clean = clean
         self._limits = limits
         self._outputs = Outputs(limits)
         self._errand = errand
@@ -180,8 +187,10 @@ class CellExecution:
                     self._awaited.discard((self._cell.msg_id, "idle"))
                 else:
                     self._times[0] = message.header.date
+                    self.taken |= self._errand is not None and self._errand.silent
                 return []
             case "iopub", "execute_input":
+                self.taken = True
                 self._execution_count = message.content_as(_ExecuteInput).execution_count
                 if self.phase is Phase.STARTED:  # a thread of an earlier cell printed first
                     return []
@@ -189,7 +198,7 @@ class CellExecution:
             case "iopub", "display_data" | "execute_result" | "update_display_data":
                 return self._display(message, kind)
             case "iopub", "error":
-                self._error = message.content_as(ErrorContent)
+                self._error = self._clean(message.content_as(ErrorContent))
                 return self._outputs.text(Stderr, traceback_text(self._error))
             case "iopub", "clear_output":
                 return self._outputs.rich(Clear(wait=message.content_as(_Clear).wait), 0)
@@ -221,7 +230,7 @@ class CellExecution:
         self._awaited.discard((self._cell.msg_id, "reply"))
         self._times[1] = message.header.date
         try:
-            self._reply = message.content_as(_Reply)
+            self._reply = self._clean(message.content_as(_Reply))
         except ProtocolError:  # an exception can say what its traceback is; the cell has ended
             self._reply = _Reply()
         self._execution_count = self._reply.execution_count or self._execution_count
@@ -249,7 +258,7 @@ class CellExecution:
                 self._summary = _convert(content.data[contract.SUMMARY_MIME], _Summary)
             return []
         if self._errand is not None and contract.ERRAND_MIME in content.data:
-            self._errand.on_answer(content.data[contract.ERRAND_MIME])
+            self._errand.on_answer(self._clean(content.data[contract.ERRAND_MIME]))
             return []
         update = kind == "update_display_data"
         return self._outputs.display(content, message.weight, update=update)

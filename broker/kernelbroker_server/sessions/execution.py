@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import enum
+import logging
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass
@@ -19,7 +20,7 @@ from kernelbroker.protocol.findings import Finding
 from kernelbroker.protocol.messages import ExecutionRequest
 
 from ..backends.base import EndCause
-from ..kernels.client import ChannelClosed
+from ..kernels.client import ChannelClosed, KernelClient
 from ..kernels.execution import CellExecution, Phase
 from ..kernels.framing import Incoming, Outgoing
 from ..kernels.outputs import OutputLimits
@@ -28,6 +29,8 @@ from ..kernels.requests import Errand
 from ..pool.warm import WarmSandbox, first_of
 from ..telemetry.logs import bound_ids
 from .journal import Journal
+
+logger = logging.getLogger(__name__)
 
 QUOTA_EXCEEDED = "QuotaExceeded"
 _END_NAMES = {
@@ -89,7 +92,14 @@ class Execution:
         self._accepted = time.monotonic()
         self._on_done = on_done
         self._redactor = Redactor([*secrets, *request.secrets.values()])
-        self._cell = CellExecution(request, limits, allow_stdin=allow_stdin, errand=errand)
+        self._cell = CellExecution(
+            request,
+            limits,
+            allow_stdin=allow_stdin,
+            errand=errand,
+            clean=self._redactor.clean,
+        )
+        self._taken = asyncio.Event()
         self.begun = asyncio.Event()
         self.is_silent = errand is not None and errand.silent
         self._running_on: WarmSandbox | None = None
@@ -129,20 +139,29 @@ class Execution:
 
     def interrupt(self, cause: Cause = "interrupted", message: str = "interrupted") -> None:
         """Raise KeyboardInterrupt in the cell, if it runs."""
-        warm = self._running_on
-        is_running = self.state is ExecutionState.RUNNING and self._pending is None
-        if warm is not None and is_running:
+        if self._running_on is not None and self._runs:
+            self._spawn(self._interrupt(self._running_on.client, cause, message))
+
+    async def _interrupt(self, client: KernelClient, cause: Cause, message: str) -> None:
+        await self._taken.wait()  # before, the kernel would take it for nobody's
+        if self._runs:
             self._cell.interrupted(cause, message)
-            self._spawn(warm.client.interrupt())
+            await client.interrupt()
 
     async def answer(self, value: str) -> None:
         """Answer `input()`.
 
         Raises:
-            ChannelClosed: the kernel has ended.
+            ChannelClosed: nobody waits for it any more: the execution, or its kernel, has ended.
         """
-        if self._running_on is not None:
-            await self._running_on.client.send(Outgoing("stdin", "input_reply", {"value": value}))
+        if self._running_on is None or not self._runs:
+            raise ChannelClosed("the execution does not run")
+        await self._running_on.client.send(Outgoing("stdin", "input_reply", {"value": value}))
+
+    @property
+    def _runs(self) -> bool:
+        """In its kernel, as far as is known."""
+        return self.state is ExecutionState.RUNNING and self._pending is None
 
     async def run(
         self,
@@ -173,6 +192,8 @@ class Execution:
                     self._pending = event
                 else:
                     self._append(event)
+            if self._cell.taken or self._pending is not None:
+                self._taken.set()
             if self._cell.phase is Phase.ENDED and not finished.done():
                 finished.set_result(None)
 
@@ -183,19 +204,33 @@ class Execution:
             if self._pending is not None and self.journal.result is None:
                 await self._conclude(self._pending, remark)
             if usable and self._tasks:
-                await asyncio.wait(
-                    self._tasks
-                )  # an interrupt on its way must not hit the next cell
+                # An interrupt on its way must not hit the next cell.
+                await asyncio.wait(self._tasks)
             return usable
         except BaseException:
-            self._end("sandbox_lost", "SandboxLost", "the broker gave up this execution")
+            self._give_up()
             raise
         finally:
-            if self._pending is not None and self.journal.result is None:
-                self._append(self._pending)
             warm.client.on_message = None
             for task in self._tasks:
                 task.cancel()
+
+    def _give_up(self) -> None:
+        """There must be a result: the kernel's, if that came and can be kept, or one of ours."""
+        lost = ErrorDetail(
+            name="SandboxLost", value="the broker gave up this execution", cause="sandbox_lost"
+        )
+        try:
+            if self._pending is None:
+                self._end(lost.cause, lost.name, lost.value)
+            elif self.journal.result is None:
+                self._append(self._pending)
+        except Exception:
+            logger.exception("the result of %s could not be kept", self.id)
+            error = f"{lost.name}: {lost.value}"
+            self._append(
+                Result(success=False, error=error, error_detail=lost, kernel_restarted=True)
+            )
 
     async def _conclude(
         self, result: Result, remark: Callable[[Result], Awaitable[str | None]]
