@@ -240,6 +240,19 @@ async def test_interrupt(session: kernelbroker.Session, measured: Measured, code
     await goes_on(session, with_state=True)
 
 
+async def test_interrupt_at_the_beginning(session: kernelbroker.Session) -> None:
+    """An interrupt that comes while its cell is prepared ends it, before it has done anything."""
+    await prepare(session)
+    for count in range(40):
+        async for event in session.stream("import time; time.sleep(600)", cwd=".", timeout=60):
+            if isinstance(event, events.Started):
+                await asyncio.sleep(count / 10_000)
+                await session.interrupt()
+            if isinstance(event, events.Result):
+                assert cause_of(event) == "interrupted"
+    await goes_on(session, with_state=True)
+
+
 async def test_interrupt_at_the_end(session: kernelbroker.Session) -> None:
     """An interrupt that comes when its cell ends hits that cell or nothing, or is told as what it is."""
     await prepare(session)

@@ -347,3 +347,17 @@ def test_odd_metadata(kernel: Kernel, metadata: Any) -> None:
     """Metadata of another shape, or meant for another cell, is ignored."""
     ran = kernel.run("a = 1", metadata=metadata)
     assert (ran.reply["status"], ran.names, ran.reports) == ("ok", ["a"], [])
+
+
+def test_interrupted_before_it_begins(kernel: Kernel) -> None:
+    """An interrupt among a cell's preparations ends the cell, not what prepares it."""
+    kernel.run(
+        "import os, signal\n"
+        "def interrupt(_info): os.kill(os.getpid(), signal.SIGINT)\n"
+        "get_ipython().events.register('pre_run_cell', interrupt)"
+    )
+    ran = kernel.run("never = 1", cwd="..")
+    kernel.run("get_ipython().events.unregister('pre_run_cell', interrupt)", silent=True)
+    assert ran.reply["ename"] == "KeyboardInterrupt"
+    assert "never" not in ran.names
+    assert "KeyboardInterrupt" not in ran.text
