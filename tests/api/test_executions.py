@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from kernelbroker.protocol.codec import decode_incoming
 from kernelbroker.protocol.events import Result
+from kernelbroker_kernel.contract import ERRAND_CODE, ERRAND_MIME
 from kernelbroker_server.sessions.execution import ExecutionState
 
 from tests.support.gateway import Cell, CellFailed
@@ -328,6 +329,45 @@ async def test_client_goes_away_while_it_waits_for_a_sandbox(api: Api) -> None:
     writer.close()
 
 
+async def test_client_that_does_not_read(api: Api) -> None:
+    """A cell without a session gives its sandbox back when it has ended, not when all of it is read."""
+
+    async def talk(cell: Cell) -> None:
+        for _ in range(90):
+            cell.stdout("x" * 100_000)
+
+    api.world.backend.scripts["talk"] = talk
+    headers = {"Accept": "application/x-ndjson"}
+    async with api.exchange("POST", EXEC, {"code": "talk"}, headers=headers) as exchange:
+        await until(lambda: api.world.backend.cells)
+        await until(lambda: not api.world.registry.list())
+        await until(lambda: api.world.pool.status().busy_containers == 0)
+        assert (await exchange.body()).count(b"x") > 9_000_000  # and nothing is lost by that
+
+
+async def test_client_goes_away_while_its_session_is_opened(api: Api) -> None:
+    """A session that nobody would know of is not opened."""
+    await until(lambda: api.world.pool.status().idle_containers == 1)
+    hold = asyncio.Event()
+
+    async def launch(_sandbox: object) -> None:
+        await hold.wait()
+
+    api.world.backend.on_launch = launch
+    taken = await api.world.open()
+    _, writer = await asyncio.open_connection("127.0.0.1", api.port)
+    writer.write(
+        b"POST /api/v1/sessions HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer the-token\r\n"
+        b"Content-Length: 2\r\n\r\n{}"
+    )
+    await until(lambda: api.world.pool.status().pending_requests == 1)
+    writer.transport.abort()
+    await until(lambda: api.world.pool.status().pending_requests == 0)
+    hold.set()
+    assert api.world.registry.list() == [taken]
+    writer.close()
+
+
 # What ran.
 
 
@@ -431,6 +471,18 @@ async def test_shutting_down(api: Api) -> None:
     answer = await api.ask("POST", EXEC, {"code": "1"})
     assert (answer.status, answer.error["code"]) == (503, "unavailable")
     assert int(answer.headers["retry-after"]) >= 1
+
+
+async def test_secrets_of_errands(api: Api) -> None:
+    """What a kernel says of a variable is without secrets, too."""
+
+    async def refuse(cell: Cell) -> None:
+        cell.display({ERRAND_MIME: {"refused": {"code": "conflict", "message": "no hunter2-s"}}})
+
+    api.world.backend.scripts[ERRAND_CODE] = refuse
+    await session_of(api, session_id="mine", secrets={"S": "hunter2-s"})
+    answer = await api.ask("GET", "/api/v1/sessions/mine/variables/x?format=arrow")
+    assert (answer.status, answer.error["message"]) == (409, "no ***")
 
 
 async def test_secrets(api: Api, caplog: pytest.LogCaptureFixture) -> None:

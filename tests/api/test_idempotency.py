@@ -129,6 +129,29 @@ async def test_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not await once("e")
 
 
+async def test_one_under_way_keeps_no_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What has not ended stays, and what came after it is forgotten in its time all the same."""
+    monkeypatch.setattr(repeats, "_REMEMBERED_MAX", 2)
+    keys: Repeats[str] = Repeats(len)
+    go_on = asyncio.Event()
+
+    async def wait() -> str:
+        await go_on.wait()
+        return "waited"
+
+    async def work() -> str:
+        return "x"
+
+    waiting = asyncio.create_task(keys.once("first", b"", wait))
+    await asyncio.sleep(0)
+    for key in "abcd":
+        assert await keys.once(key, b"", work) == ("x", False)
+    assert await keys.once("a", b"", work) == ("x", False)  # it was forgotten
+    go_on.set()
+    assert await keys.once("first", b"", work) == ("waited", True)
+    assert await waiting == ("waited", False)
+
+
 async def test_a_failure_is_told_to_nobody_else() -> None:
     """A request that comes in the very moment at which another one fails is not refused with it."""
     keys: Repeats[str] = Repeats(len)

@@ -583,6 +583,10 @@ async def test_history_is_bounded(backend: FakeBackend, monkeypatch: pytest.Monk
         assert executions[-1].id in session.executions
         held = [e.journal.size for e in session.executions.values()]
         assert sum(held[:-1]) <= 1500
+        for large in ({"secrets": {"S": "x" * 1000}}, {"env": {"E": "x" * 1000}}):
+            executions.append(submit(session, **large))
+            await result_of(executions[-1])
+        assert list(session.executions.values()) == executions[-1:]  # what they ask for counts
 
 
 async def test_history_keeps_what_has_not_ended(

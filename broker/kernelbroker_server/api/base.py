@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import http
 import logging
+import math
 import re
 import secrets
 from collections.abc import Awaitable, Mapping
@@ -161,7 +162,7 @@ class Authenticated(RequestHandler):
         self.set_header("X-Request-ID", self.request_id)  # what `prepare` set was cleared
         self.set_header("Content-Type", "application/json")
         if body.retry_after is not None:
-            self.set_header("Retry-After", str(max(1, round(body.retry_after))))
+            self.set_header("Retry-After", str(max(1, math.ceil(body.retry_after))))
         if isinstance(error, Unauthorized):
             self.set_header("WWW-Authenticate", "Bearer")
         if status_code == 405:

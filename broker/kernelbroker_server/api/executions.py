@@ -151,7 +151,7 @@ class Exec(StreamingHandler):
                 if ephemeral and key is not None:
                     registry.close_soon(session, "its one execution was refused")
                 raise
-            if ephemeral and key is not None:  # it outlives its client, who may ask again
+            if ephemeral:  # not when all is read: the client may take its time, or ask again
                 registry.close_after(session, execution)
             return session, execution
 

@@ -11,6 +11,7 @@ from kernelbroker.protocol.messages import SessionInfo, SessionList, SessionOpti
 from ..sessions.session import Session
 from .base import ApiHandler, iso_time
 from .contract import operation
+from .disconnect import Disconnectable
 
 
 class SessionChange(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -25,7 +26,7 @@ class Interrupted(msgspec.Struct, kw_only=True):
     interrupted: bool = True
 
 
-class Sessions(ApiHandler):
+class Sessions(Disconnectable, ApiHandler):
     @operation({200: SessionList})
     async def get(self) -> None:
         """List the sessions that are open."""
@@ -37,16 +38,19 @@ class Sessions(ApiHandler):
     async def post(self) -> None:
         """Open a session; 200 where one of that id was open already."""
         options, key = self.body_as(SessionOptions), self.idempotency_key()
+        async with self.until_disconnected():  # nobody would know of the session
+            session, is_new = await self._open(options, key)
+            self.reply(info(session, self.service.backend.isolation), 201 if is_new else 200)
+
+    async def _open(self, options: SessionOptions, key: str | None) -> tuple[Session, bool]:
         if key is None:
-            session, is_new = await self.registry.open(options)
-        else:
+            return await self.registry.open(options)
 
-            async def open_it() -> str:
-                return (await self.registry.open(options))[0].id
+        async def open_it() -> str:
+            return (await self.registry.open(options))[0].id
 
-            opened, repeated = await self.registry.opened.once(key, self.fingerprint(), open_it)
-            session, is_new = self.registry.get(opened), not repeated
-        self.reply(info(session, self.service.backend.isolation), 201 if is_new else 200)
+        opened, repeated = await self.registry.opened.once(key, self.fingerprint(), open_it)
+        return self.registry.get(opened), not repeated
 
 
 class OneSession(ApiHandler):

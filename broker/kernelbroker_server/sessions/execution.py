@@ -15,6 +15,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from kernelbroker.protocol.codec import encode
 from kernelbroker.protocol.events import Cause, ErrorDetail, Event, Result, Started, Stderr
 from kernelbroker.protocol.findings import Finding
 from kernelbroker.protocol.messages import ExecutionRequest
@@ -81,6 +82,7 @@ class Execution:
         errand: Errand | None = None,
     ) -> None:
         self.id = execution_id
+        self._request_size = len(encode(request))
         self.findings = list(findings)
         self.request = request
         self.packages = errand.packages if errand is not None else ()
@@ -113,6 +115,11 @@ class Execution:
         if self.journal.result is not None:
             return ExecutionState.DONE
         return ExecutionState.RUNNING if self._running_on is not None else ExecutionState.QUEUED
+
+    @property
+    def weight(self) -> int:
+        """Bytes that it holds: what was asked for, and what came."""
+        return self._request_size + self.journal.size
 
     @property
     def age(self) -> float:

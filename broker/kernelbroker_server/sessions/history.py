@@ -11,7 +11,7 @@ from .execution import Execution, ExecutionState
 _HISTORY = 100
 """Executions that a session remembers."""
 _HISTORY_BYTES = 32 * 1024**2
-"""What their journals may hold together, besides the latest."""
+"""What they may hold together, besides the latest."""
 _WATCHER_LAG = 200
 """Executions that a watcher may be behind before it is cut off."""
 
@@ -64,10 +64,10 @@ class History(Mapping[str, Execution]):
 
     def _forget_old(self) -> None:
         """Oldest first; never one that has not ended."""
-        held = sum(execution.journal.size for execution in self._executions.values())
+        held = sum(execution.weight for execution in self._executions.values())
         for execution in list(self._executions.values())[:-1]:
             if len(self._executions) <= _HISTORY and held <= _HISTORY_BYTES:
                 break
             if execution.state is ExecutionState.DONE:
-                held -= execution.journal.size
+                held -= execution.weight
                 del self._executions[execution.id]

@@ -75,7 +75,7 @@ class Registry:
         self.stopping = False
         self.opened: Repeats[str] = Repeats(lambda _: 0)
         self.submitted: Repeats[tuple[Session, Execution]] = Repeats(
-            lambda outcome: outcome[1].journal.size
+            lambda outcome: outcome[0].weight + outcome[1].weight
         )
 
     def start(self) -> None:
@@ -112,8 +112,6 @@ class Registry:
         Raises:
             BadRequest, Conflict, SessionGone, TooManyRequests, Unavailable.
         """
-        if self.stopping:
-            raise Unavailable("the broker is shutting down", retry_after=10)
         self.limits.check_metadata(options.metadata)
         if options.template not in self._pools:
             known = ", ".join(sorted(self._pools))
@@ -122,6 +120,8 @@ class Registry:
         session = self._sessions.get(session_id)
         if session is not None:
             return self._same(session, options), False
+        if self.stopping:
+            raise Unavailable("the broker is shutting down", retry_after=10)
         self._forget()
         if session_id in self._gone:
             self.get(session_id)

@@ -91,10 +91,11 @@ class Repeats(Generic[T]):
         held = sum(weights.values())
         for key, entry in list(self._entries.items()):
             over = len(self._entries) > _REMEMBERED_MAX or held > _REMEMBERED_BYTES
-            if not entry.work.done() or not (over or entry.at < horizon):
+            if not (over or entry.at < horizon):
                 break
-            held -= weights[key]
-            del self._entries[key]
+            if entry.work.done():
+                held -= weights[key]
+                del self._entries[key]
 
 
 def _succeeded(work: asyncio.Task[T]) -> bool:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 import msgspec
+from kernelbroker.protocol.codec import encode
 from kernelbroker.protocol.errors import (
     Conflict,
     NotFound,
@@ -69,6 +70,7 @@ class Session:
 
     Attributes:
         scope: where confirmations are good: in this session, unless it is one of a single execution.
+        weight: bytes that it holds besides its executions: what it was opened with.
     """
 
     def __init__(
@@ -86,6 +88,7 @@ class Session:
     ) -> None:
         self.id = self.scope = session_id
         self.options = options
+        self.weight = len(encode(options))
         self.limits = limits
         self.idle_timeout = min(options.idle_timeout or limits.idle_timeout, limits.max_lifetime)
         self.max_lifetime = min(options.max_lifetime or limits.max_lifetime, limits.max_lifetime)
@@ -314,6 +317,7 @@ class Session:
             ExecutionRequest(code=""),
             self.limits.max_timeout,
             self.limits.output,
+            secrets=self.options.secrets.values(),
             errand=errand,
         )
         self._door.enter()
