@@ -99,7 +99,7 @@ class Broker:
             observer=observer,
             metrics=self._metrics,
             operator_tokens=parts.operator_tokens(settings, self.token),
-            allowed_origins=frozenset(origin.rstrip("/") for origin in settings.allowed_origins),
+            allowed_origins=frozenset(settings.allowed_origins),
         )
         self._server: HTTPServer | None = None
         self._runtime_file: Path | None = None
