@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import json
 import os
 import signal
@@ -25,14 +26,16 @@ from kernelbroker_server.backends.base import (
     BackendUnavailable,
     EndCause,
     Isolation,
+    LaunchError,
     Limits,
     SandboxEnd,
     SandboxSpec,
 )
 from kernelbroker_server.backends.ends import end_of
-from kernelbroker_server.backends.inside import GATEWAY_COMMAND, python_environment
+from kernelbroker_server.backends.inside import GATEWAY_COMMAND, with_python
 from kernelbroker_server.backends.local import LocalBackend
 from kernelbroker_server.kernels.endpoint import UnixEndpoint
+from kernelbroker_server.pool.warm import launch
 
 from tests.support.waiting import cancelled_at
 
@@ -127,11 +130,22 @@ def test_an_old_out_of_memory_is_no_cause() -> None:
     """A child process killed for memory long ago does not explain another death."""
     limits = Limits(memory=2 * 1024**3)
     assert end_of(1, limits, True, "").cause is EndCause.KERNEL_DIED
+    assert end_of(1, limits, False, "a\nb\x1b").last_line == "b\N{REPLACEMENT CHARACTER}"
     killed = end_of(137, limits, True, "")
     assert killed == SandboxEnd(EndCause.OUT_OF_MEMORY, "the sandbox exceeded its limit of 2.0 GiB")
     assert end_of(None, limits, False, "a\nb") == SandboxEnd(
         EndCause.SANDBOX_LOST, "the jail could not be set up: b"
     )
+
+
+@pytest.mark.parametrize("bwrap", ["bwrap", "no-such-bwrap"])
+async def test_a_module_that_is_not_there(bwrap: str) -> None:
+    """A launch that fails says why, and an operator's PYTHONPATH is not the reason."""
+    spec = SandboxSpec(imports=("no_such_module",), env={"PYTHONPATH": "/mine"})
+    options = {"bwrap": bwrap, "require_isolation": False, "command": GATEWAY_COMMAND}
+    async with running_backend(**options) as backend:
+        with pytest.raises(LaunchError, match="No module named 'no_such_module'"):
+            await launch(backend, "one", spec, DEADLINE_S)
 
 
 async def test_memory_without_control_groups(tmp_path: Path) -> None:
@@ -165,6 +179,28 @@ async def test_out_of_memory_by_watchdog(tmp_path: Path) -> None:
         )
         assert (await end(greedy)).cause is EndCause.OUT_OF_MEMORY
         assert await ask(modest, "result = 1") == 1
+
+
+async def test_the_watchdog_goes_on(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Looks that fail are told once, and the next ones hold the limit again."""
+    looks = 0
+
+    def no_descriptor_left(_limits: object) -> list[int]:
+        nonlocal looks
+        looks += 1
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    async with running_backend(cgroup_root=tmp_path) as backend:
+        with monkeypatch.context() as failing:
+            failing.setattr(procfs, "over_memory", no_descriptor_left)
+            greedy = await backend.launch("greedy", SandboxSpec(limits=Limits(memory=100 * MIB)))
+            await until(lambda: looks >= 3)
+        assert len([r for r in caplog.records if "Nobody's memory" in r.message]) == 1
+        hog = "held = bytearray(120 << 20); open('/data/up', 'w'); import time; time.sleep(1000)"
+        await ask(greedy, "subprocess.Popen([sys.executable, '-c', hog])", hog=hog)
+        assert (await end(greedy)).cause is EndCause.OUT_OF_MEMORY
 
 
 # Cancellation
@@ -296,7 +332,7 @@ async def test_a_gateway_ends_with_its_broker(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         gateway = await asyncio.create_subprocess_exec(
             *(KERNEL_PYTHON, *GATEWAY_COMMAND, "--fd", str(listener.fileno())),
-            env=python_environment(KERNEL_PYTHON, library) | {"TMPDIR": str(tmp_path)},
+            env=with_python({"TMPDIR": str(tmp_path)}, KERNEL_PYTHON, library),
             stdout=output,
             pass_fds=[listener.fileno()],
         )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from kernelbroker_kernel.contract import GATEWAY_MODULE, PROXY_PORT
@@ -70,9 +70,14 @@ def environment(
     }
 
 
-def python_environment(python: Path, library: Path) -> dict[str, str]:
-    """The variables by which our Python and our package are found; an image brings its own."""
+def with_python(variables: Mapping[str, str], python: Path, library: Path) -> dict[str, str]:
+    """These, and those by which our Python and our package are found; an image brings its own.
+
+    An operator's PYTHONPATH comes after ours, or the gateway would not be found.
+    """
+    paths = [str(library), variables.get("PYTHONPATH", "")]
     return {
         "PATH": f"{python.parent}:/usr/local/bin:/usr/bin:/bin",
-        "PYTHONPATH": str(library),
+        **variables,
+        "PYTHONPATH": ":".join(filter(None, paths)),
     }
