@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from kernelbroker_kernel.contract import GATEWAY_MODULE, PROXY_PORT
@@ -70,14 +70,9 @@ def environment(
     }
 
 
-def with_python(variables: Mapping[str, str], python: Path, library: Path) -> dict[str, str]:
-    """These, and those by which our Python and our package are found; an image brings its own.
-
-    An operator's PYTHONPATH comes after ours, or the gateway would not be found.
-    """
-    paths = [str(library), variables.get("PYTHONPATH", "")]
+def python_environment(python: Path, library: Path) -> dict[str, str]:
+    """The variables by which our Python and our package are found; an image brings its own."""
     return {
         "PATH": f"{python.parent}:/usr/local/bin:/usr/bin:/bin",
-        **variables,
-        "PYTHONPATH": ":".join(filter(None, paths)),
+        "PYTHONPATH": str(library),
     }

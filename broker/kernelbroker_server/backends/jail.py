@@ -24,7 +24,7 @@ from .inside import (
     WAY_OUT,
     WHEELS,
     environment,
-    with_python,
+    python_environment,
 )
 
 ETC = {
@@ -171,8 +171,10 @@ def _workspace(workspace: Path, shared_data: Path | None) -> list[str]:
 
 def _variables(host: Host, spec: SandboxSpec) -> Iterable[str]:
     yield "--clearenv"
-    variables = environment(spec, home=HOME, tmp=TMP, workspace=Path(WORKSPACE))
-    for name, value in with_python(variables, python_inside(host), LIBRARY).items():
+    variables = python_environment(python_inside(host), LIBRARY) | environment(
+        spec, home=HOME, tmp=TMP, workspace=Path(WORKSPACE)
+    )
+    for name, value in variables.items():
         yield from ("--setenv", name, value)
 
 

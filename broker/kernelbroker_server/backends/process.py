@@ -19,7 +19,7 @@ from . import procfs
 from .base import SandboxSpec
 from .child import Child
 from .host import Host
-from .inside import environment, gateway_argv, with_python
+from .inside import environment, gateway_argv, python_environment
 
 HOME = "home"
 """Beside the workspace; the kernel's own sockets lie in it."""
@@ -86,11 +86,13 @@ async def start(
     `place` is called with its pid while Python still starts. Raises OSError.
     """
     python, home, workspace = host.python, directory / HOME, directory / "workspace"
-    variables = environment(spec, home=home, tmp=home, workspace=workspace, wheels=spec.wheels)
+    variables = python_environment(python, library) | environment(
+        spec, home=home, tmp=home, workspace=workspace, wheels=spec.wheels
+    )
     argv = [str(python), "-I", "-S", "-c", _DIE_WITH_PARENT, str(os.getpid())]
     child = Child(
         [*argv, *gateway_argv(python, command, ("--fd", str(listener)), spec)],
-        env=with_python(variables, python, library),
+        env=variables,
         cwd=str(workspace),
         pass_fds=[listener],
     )
