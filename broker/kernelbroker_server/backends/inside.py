@@ -59,7 +59,7 @@ def environment(
     But for a PYTHONPATH of the operator's: without our `library` before it no gateway would be found.
     """
     threads = str(max(1, int(spec.limits.cpus)))
-    path = spec.env.get("PYTHONPATH")
+    paths = filter(None, (str(library), spec.env.get("PYTHONPATH")))
     return {
         "HOME": str(home),
         "USER": "sandbox",
@@ -77,7 +77,7 @@ def environment(
         **({} if spec.wheels is None else {"KERNELBROKER_WHEELS": str(wheels)}),
         **(_PROXY if spec.network is Network.ALLOWLIST else {}),
         **spec.env,
-        **({} if path is None else {"PYTHONPATH": ":".join(filter(None, (str(library), path)))}),
+        **({"PYTHONPATH": ":".join(paths)} if "PYTHONPATH" in spec.env else {}),
     }
 
 

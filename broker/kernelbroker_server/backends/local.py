@@ -212,10 +212,9 @@ class LocalBackend(Backend):
             await asyncio.sleep(_WATCH_INTERVAL_S)
             try:
                 await self._end_over_memory()
-            except (
-                Exception
-            ) as error:  # such as no descriptor being left: the next look may go well
-                if failure is not type(error):  # not at every look
+            except Exception as error:
+                # Such as no descriptor being left: the next look may go well. Told once, not at each.
+                if failure is not type(error):
                     log.exception("Nobody's memory is watched until this is over")
                 failure = type(error)
             else:
