@@ -23,6 +23,7 @@ from kernelbroker.protocol.messages import Closed
 from kernelbroker.protocol.runtime import runtime_file
 from kernelbroker_server import parts
 from kernelbroker_server.app import Broker
+from kernelbroker_server.audit import Audit
 from kernelbroker_server.backends.base import BackendUnavailable, Isolation
 from kernelbroker_server.config import ConfigError, Settings
 from kernelbroker_server.tenants.tokens import TokenFile
@@ -274,6 +275,13 @@ def test_settings_that_cannot_be_used(directory: Path) -> None:
         Broker(settings(directory, token=""))
     with pytest.raises(ConfigError, match="kernel_python"):
         Broker(settings(directory, local={"kernel_python": None}))
+
+
+def test_the_way_out_is_shared_out(directory: Path) -> None:
+    """Among as many sandboxes as there may be with an allow list, and no others."""
+    pools = {"web": {"network": "allowlist", "pool": {"max_size": 16}}, "closed": {}}
+    proxy = parts.proxy(settings(directory, templates=pools), Audit(None), None)
+    assert proxy._limits.connections == 256 // 16
 
 
 def test_a_token_in_a_file(directory: Path) -> None:

@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
 import pytest
-from kernelbroker_server.config import ConfigError, PoolSettings, SandboxSettings, Settings
+from kernelbroker.protocol.messages import ExecutionRequest
+from kernelbroker_server.api.base import MAX_BODY_BYTES
+from kernelbroker_server.config import (
+    MAX_CODE_CHARS,
+    ConfigError,
+    LimitSettings,
+    PoolSettings,
+    SandboxSettings,
+    Settings,
+)
 from kernelbroker_server.config_file import load
 from pydantic import ValidationError
 
@@ -77,6 +87,18 @@ def test_file_named_by_the_environment(tmp_path: Path, monkeypatch: pytest.Monke
         ('[sandbox]\nmemory = "lots"', "sandbox.memory"),
         ("[sessions]\nidle_timeout = nan", "sessions.idle_timeout"),
         ("[sessions]\nidle_timeout = -1", "sessions.idle_timeout"),
+        ("[sessions]\nmax_timeout = 20", "default_timeout must be at most max_timeout"),
+        ("[limits]\ncode_chars = 200_000", "limits.code_chars"),
+        ("[limits]\npreview_rows = 9", "limits.preview_rows"),
+        (
+            '[sandbox]\nshared_data = "etc"',
+            "sandbox.shared_data: Value error, it must be an absolute",
+        ),
+        (
+            '[templates.web]\nshared_data = "etc"',
+            "templates.web.shared_data: Value error, it must be",
+        ),
+        ('[packages]\nwheels = ""', "packages.wheels: Value error, it must be an absolute path"),
     ],
 )
 def test_mistakes_in_a_file(tmp_path: Path, text: str, named: str) -> None:
@@ -109,6 +131,21 @@ def test_allow_lists(tmp_path: Path) -> None:
         file = write(tmp_path, f'[templates.web]\nallow = ["{wrong}"]\n')
         with pytest.raises(ConfigError, match=r"templates\.web\.allow.*such as pypi\.org"):
             load(file)
+
+
+def test_what_a_client_may_send_by_default() -> None:
+    """The longest code fits into a request however it is written, and a request's own defaults pass."""
+    code = "\N{GRINNING FACE}" * MAX_CODE_CHARS
+    assert len(json.dumps({"code": code})) + 1024 < MAX_BODY_BYTES
+    assert LimitSettings(code_chars=MAX_CODE_CHARS, preview_rows=10).preview_rows == 10
+    assert ExecutionRequest(code="").preview_rows == 10
+
+
+def test_origins() -> None:
+    """They are kept as browsers write them."""
+    assert Settings(allowed_origins=("https://App.Example.org/",)).allowed_origins == (
+        "https://app.example.org",
+    )
 
 
 @pytest.mark.parametrize("content", [b"port = ", b"\xff\xfe", b"= 3"])

@@ -27,7 +27,6 @@ from .audit import Audit
 from .backends.base import Isolation, LaunchError, Network
 from .config import ConfigError, Settings
 from .egress.dial import Resolve
-from .egress.proxy import Proxy
 from .sessions.gate import Gate
 from .sessions.policy import Policies, Policy
 from .sessions.registries import Registries
@@ -64,8 +63,7 @@ class Broker:
         self.token = parts.token(settings)
         self.url = ""
         self._audit = Audit(settings.audit_log)
-        proxy = Proxy(self._audit, settings.egress.private_networks, resolve)
-        self.backend = parts.backend(settings, proxy)
+        self.backend = parts.backend(settings, parts.proxy(settings, self._audit, resolve))
         self._specs = [
             parts.spec(name, template, settings.packages)
             for name, template in settings.templates.items()
@@ -101,7 +99,7 @@ class Broker:
             observer=observer,
             metrics=self._metrics,
             operator_tokens=parts.operator_tokens(settings, self.token),
-            allowed_origins=frozenset(origin.rstrip("/") for origin in settings.allowed_origins),
+            allowed_origins=frozenset(settings.allowed_origins),
         )
         self._server: HTTPServer | None = None
         self._runtime_file: Path | None = None

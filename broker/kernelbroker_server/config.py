@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal, Self, TypeAlias
 
 from kernelbroker.protocol.findings import Level, PolicyMode
 from pydantic import (
+    AfterValidator,
     BaseModel,
     ByteSize,
     ConfigDict,
@@ -37,7 +38,20 @@ TemplateName: TypeAlias = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]{0,3
 
 TenantName: TypeAlias = Annotated[str, Field(pattern=TENANT_NAME)]
 
+MAX_CODE_CHARS = 170_000
+"""As many as a request's body holds (`api.base.MAX_BODY_BYTES`), however its client writes them."""
+
 _MIB, _GIB = 1024**2, 1024**3
+
+
+def _absolute(path: Path) -> Path:
+    # What mounts it has a working directory of its own, such as /, and would mount something else.
+    if not path.is_absolute():
+        raise ValueError("it must be an absolute path, one that begins with /")
+    return path
+
+
+SharedDirectory: TypeAlias = Annotated[Path, AfterValidator(_absolute)]
 
 
 class ConfigError(Exception):
@@ -105,8 +119,8 @@ class SandboxSettings(_Section):
     """Modules that are loaded before a session gets the sandbox."""
     env: dict[str, str] = {}
     """Environment variables of every kernel; those of a session go before them."""
-    shared_data: Path | None = None
-    """A directory that every sandbox sees read-only at /data/shared."""
+    shared_data: SharedDirectory | None = None
+    """A directory, by its absolute path, that every sandbox sees read-only at /data/shared."""
     network: Network = Network.NONE
     """none, allowlist (HTTP and HTTPS to the domains of `allow`, through the broker), or open."""
     allow: tuple[str, ...] = ()
@@ -177,8 +191,9 @@ class PackageSettings(_Section):
     index_url: str | None = None
     """A package index in the place of PyPI. It is reached as the template's network allows
     (docs/network.md), and seen by user code, with whatever password it holds."""
-    wheels: Path | None = None
-    """A directory of wheels, seen read-only by every sandbox at /opt/wheels; needs no network."""
+    wheels: SharedDirectory | None = None
+    """A directory of wheels, by its absolute path, seen read-only by every sandbox at /opt/wheels; needs
+    no network."""
 
 
 class SessionSettings(_Section):
@@ -187,7 +202,7 @@ class SessionSettings(_Section):
     max_lifetime: float = Field(default=7200, gt=0)
     """A session as old as this is closed."""
     default_timeout: float = Field(default=30, gt=0)
-    """How long a cell may run that does not ask for a timeout."""
+    """How long a cell may run that does not ask for a timeout; at most `max_timeout`."""
     max_timeout: float = Field(default=300, gt=0)
     """The longest timeout that a cell may ask for."""
     interrupt_grace: float = Field(default=2, gt=0)
@@ -197,17 +212,23 @@ class SessionSettings(_Section):
     workspaces_size: ByteSize = Field(default=ByteSize(0), ge=0)
     """What all kept files may take together; the oldest are removed first; 0 for no limit."""
 
+    @model_validator(mode="after")
+    def _in_order(self) -> Self:
+        if self.default_timeout > self.max_timeout:
+            raise ValueError("default_timeout must be at most max_timeout: set both")
+        return self
+
 
 class LimitSettings(_Section):
-    code_chars: int = Field(default=100_000, gt=0)
-    """Characters of one cell."""
+    code_chars: int = Field(default=100_000, gt=0, le=MAX_CODE_CHARS)
+    """Characters of one cell; at most 170,000, which is what a request holds."""
     output: ByteSize = _size(
         10 * _MIB, "Output of one execution; the cell runs on, the rest is cut."
     )
     event: ByteSize = _size(1 * _MIB, "Text of one event; longer text is split.")
     file: ByteSize = _size(100 * _MIB, "One uploaded file; cells may write larger ones.")
-    preview_rows: int = Field(default=500, ge=0)
-    """Rows of a table that a client may ask for."""
+    preview_rows: int = Field(default=500, ge=10, le=500)
+    """Rows of a table that a client may ask for: from 10, which it gets if it does not ask, to 500."""
     variables: int = Field(default=100, ge=0)
     """Variables that a result lists."""
     concurrent: int = Field(default=50, ge=1)
@@ -293,6 +314,12 @@ class Settings(BaseSettings):
     """Recipes that sessions may ask for by name; there is always `default`."""
     tenants: dict[TenantName, TenantSettings] = {}
     """Bounds of tenants, by the name that their tokens have; one that is not here has none."""
+
+    @field_validator("allowed_origins")
+    @classmethod
+    def _origins(cls, origins: tuple[str, ...]) -> tuple[str, ...]:
+        """As browsers write them."""
+        return tuple(origin.lower().rstrip("/") for origin in origins)
 
     @model_validator(mode="before")
     @classmethod

@@ -14,7 +14,8 @@ import stat
 import tempfile
 from pathlib import Path
 
-from .backends.base import Backend, Limits, SandboxSpec
+from .audit import Audit
+from .backends.base import Backend, Limits, Network, SandboxSpec
 from .backends.local import LocalBackend
 from .config import (
     ConfigError,
@@ -25,7 +26,8 @@ from .config import (
     TemplateSettings,
     TlsSettings,
 )
-from .egress.proxy import Proxy
+from .egress.dial import Resolve
+from .egress.proxy import Proxy, limits_among
 from .kernels.outputs import OutputLimits
 from .pool.runner import Pool
 from .pool.state import PoolLimits
@@ -100,6 +102,13 @@ def tls(settings: TlsSettings) -> ssl.SSLContext | None:
     except OSError as exc:  # ssl.SSLError is one
         raise ConfigError(f"tls.certificate and tls.key cannot be used: {exc}") from exc
     return context
+
+
+def proxy(settings: Settings, audit: Audit, resolve: Resolve | None) -> Proxy:
+    """The way out of all sandboxes that have an allow list."""
+    templates = settings.templates.values()
+    sandboxes = sum(t.pool.max_size for t in templates if t.network is Network.ALLOWLIST)
+    return Proxy(audit, settings.egress.private_networks, resolve, limits_among(sandboxes))
 
 
 def backend(settings: Settings, proxy: Proxy) -> Backend:

@@ -25,7 +25,7 @@ from kernelbroker_server.backends.container_options import (
     LABEL_TEMPLATE,
     SEALED,
 )
-from kernelbroker_server.backends.inside import HOME, TMP, UID, WAY_OUT
+from kernelbroker_server.backends.inside import HOME, TMP, UID, WAY_OUT, WHEELS
 
 Check: TypeAlias = Callable[[Any], bool]
 
@@ -44,7 +44,7 @@ class Policy:
     Attributes:
         images: what sandboxes may be made of, as the broker's settings name them.
         data_dir, run_dir: the broker's, as the engine sees them.
-        shared: directories that sandboxes may see, read-only.
+        shared: directories that sandboxes may see, read-only: data, and wheels.
         runtimes: under which they may run.
     """
 
@@ -116,7 +116,7 @@ class Policy:
             "RestartPolicy": _is({"Name": "no"}),
             "LogConfig": _is({"Type": "json-file", "Config": {"max-size": "64k", "max-file": "1"}}),
             "ReadonlyRootfs": _is(True),
-            "Mounts": lambda value: isinstance(value, list) and len(value) <= 4,
+            "Mounts": lambda value: isinstance(value, list) and len(value) <= 5,
             "Tmpfs": lambda value: (
                 isinstance(value, dict)
                 and value.keys() == {str(TMP), str(HOME), *SEALED}
@@ -156,7 +156,8 @@ class Policy:
         elif target == str(WAY_OUT) and read_only:
             allowed = bool(re.fullmatch(way_out, source, re.ASCII))
         else:
-            allowed = target == f"{WORKSPACE}/shared" and read_only and source in self.shared
+            seen_by_all = target in (f"{WORKSPACE}/shared", str(WHEELS))
+            allowed = seen_by_all and read_only and source in self.shared
         if not allowed:
             raise Refused("a mount is none that a sandbox has")
 

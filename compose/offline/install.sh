@@ -112,9 +112,9 @@ has() {
 
 make_files() {
   umask 077
-  mkdir -p "$prefix/data" "$prefix/run" "$prefix/shared"
+  mkdir -p "$prefix/data" "$prefix/run" "$prefix/shared" "$prefix/wheels"
   chmod 700 "$prefix" "$prefix/data" "$prefix/run"
-  chmod 755 "$prefix/shared" # sandboxes read it
+  chmod 755 "$prefix/shared" "$prefix/wheels" # sandboxes read them
   for file in compose.yaml install.sh; do
     [ "$here" = "$prefix" ] || cp "$here/$file" "$prefix/$file"
   done
@@ -174,14 +174,14 @@ start_plain() {
     --volume "$socket:/var/run/docker.sock" \
     --health-cmd "python -m engine_filter.ping" --health-interval 5s --health-timeout 5s --health-start-period 20s \
     --entrypoint python "$broker" -m engine_filter "--image=$kernel" \
-    "--data-dir=$prefix/data" "--run-dir=$prefix/run" "--shared=$prefix/shared"
+    "--data-dir=$prefix/data" "--run-dir=$prefix/run" "--shared=$prefix/shared" "--shared=$prefix/wheels"
   wait_for engine-filter
   run_plain broker --network $network --memory 1g --pids-limit 256 --cpus 1 \
     --cap-add CHOWN --cap-add DAC_OVERRIDE --cap-add FOWNER \
     --tmpfs /tmp:mode=1777,size=16m --stop-timeout 90 --publish "$publish:8720" \
     --volume "$prefix/token:/run/secrets/token:ro" \
     --volume "$prefix/data:$prefix/data" --volume "$prefix/run:$prefix/run" \
-    --volume "$prefix/shared:$prefix/shared:ro" \
+    --volume "$prefix/shared:$prefix/shared:ro" --volume "$prefix/wheels:$prefix/wheels:ro" \
     --env-file "$prefix/settings.env" \
     --env KERNELBROKER_TOKEN_FILE=/run/secrets/token \
     --env KERNELBROKER_DOCKER__HOST=unix:///run/engine/docker.sock \
@@ -189,6 +189,7 @@ start_plain() {
     --env "KERNELBROKER_DOCKER__DATA_DIR=$prefix/data" \
     --env "KERNELBROKER_DOCKER__RUN_DIR=$prefix/run" \
     --env "KERNELBROKER_SANDBOX__SHARED_DATA=$prefix/shared" \
+    --env "KERNELBROKER_PACKAGES__WHEELS=$prefix/wheels" \
     "$broker"
 }
 
@@ -247,8 +248,8 @@ uninstall() {
     rm -rf "$prefix/data" "$prefix/run"
     for file in .env compose.yaml settings.env token install.sh; do rm -f "$prefix/$file"; done
   fi
-  rmdir "$prefix/shared" "$prefix" 2>/dev/null || true
-  [ ! -e "$prefix" ] || say "$prefix/shared is not ours alone, and stays"
+  rmdir "$prefix/shared" "$prefix/wheels" "$prefix" 2>/dev/null || true
+  [ ! -e "$prefix" ] || say "what you put into $prefix stays"
   say "is gone"
 }
 

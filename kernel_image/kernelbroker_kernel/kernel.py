@@ -13,6 +13,7 @@ import json
 import os
 import signal
 import sys
+import traceback
 from typing import Any
 
 import zmq
@@ -168,7 +169,12 @@ def main(argv: list[str]) -> None:
     app.config.Session.packer = f"{__name__}.pack_json"
     app.config.HistoryManager.enabled = False  # no SQLite file; In and Out stay
     app.log.setLevel("WARNING")  # left as it is, each message would become a record, to be dropped
-    app.initialize([arg for arg in argv if not arg.startswith("--import=")])
+    try:
+        app.initialize([arg for arg in argv if not arg.startswith("--import=")])
+    except Exception:
+        # Descriptor 2 leads to the session by now, and there is none yet; this one to the broker.
+        os.write(sys.stderr.fileno(), traceback.format_exc().encode(errors="replace"))
+        raise
     app.start()
 
 

@@ -51,6 +51,13 @@ async def test_not_ready_and_why(backend: FakeBackend) -> None:
         assert "the image is missing" in answer.error["message"]
 
 
+async def test_ready_with_no_spare(backend: FakeBackend) -> None:
+    """Where none is kept free, sandboxes are launched for whoever comes: clients may be sent."""
+    async with world(backend, pool=PoolLimits(0, 1)) as w, serving(w) as api:
+        assert (await api.ask("GET", "/health/ready", token=None)).status == 200
+        assert backend.launched == 0
+
+
 async def test_metrics(backend: FakeBackend) -> None:
     """They are the operator's alone, and count what was done."""
     metrics = Metrics(dict)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
@@ -207,4 +208,7 @@ async def test_origin(backend: FakeBackend, origin: str | None, allowed: bool) -
             with pytest.raises(InvalidStatus) as refused:
                 async with connect(url, additional_headers=headers, proxy=None):
                     pass
-            assert refused.value.response.status_code == 403
+            response = refused.value.response
+            assert response.status_code == 403
+            error = json.loads(response.body or b"")["error"]
+            assert error["request_id"] == response.headers["X-Request-ID"]

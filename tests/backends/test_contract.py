@@ -28,6 +28,7 @@ from kernelbroker_server.backends.inside import GATEWAY_COMMAND
 from kernelbroker_server.backends.kept import KeptWorkspace, Record
 from kernelbroker_server.backends.usage import measure
 from kernelbroker_server.kernels.endpoint import TcpEndpoint
+from kernelbroker_server.pool.warm import launch
 
 from tests.support.waiting import cancelled_at
 
@@ -67,6 +68,7 @@ SAME_OVER_TCP = {
     "test_a_child_out_of_memory",
     "test_a_connection_never_comes_too_early",
     "test_the_socket_cannot_be_replaced",
+    "test_a_module_that_is_not_there",
 }
 """What does not depend on how the gateway is reached, or is about unix sockets alone."""
 
@@ -571,6 +573,14 @@ async def test_the_real_gateway(kind: str) -> None:
         assert not sandbox.ended.done()
         await backend.remove(sandbox)
         assert sandbox.ended.done()
+
+
+async def test_a_module_that_is_not_there(kind: str) -> None:
+    """A launch that fails says why, and an operator's PYTHONPATH is not the reason."""
+    spec = SandboxSpec(imports=("no_such_module",), env={"PYTHONPATH": "/mine"})
+    async with running(kind, command=GATEWAY_COMMAND) as backend:
+        with pytest.raises(LaunchError, match="No module named 'no_such_module'"):
+            await launch(backend, "one", spec, DEADLINE_S)
 
 
 # Cancellation, stop, and what a dead broker leaves

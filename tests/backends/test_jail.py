@@ -66,6 +66,15 @@ def test_only_the_workspace_is_writable() -> None:
     assert index(args, "--remount-ro", "/dev") > index(args, "--tmpfs", "/dev/shm")
 
 
+def test_our_own_path_comes_first() -> None:
+    """An operator's PYTHONPATH comes after that by which the gateway is found; other variables win."""
+    args = argv(spec=SandboxSpec(env={"PYTHONPATH": "/mine", "PATH": "/bin"}))
+    assert has(args, "--setenv", "PYTHONPATH", "/opt/kernelbroker/lib:/mine")
+    assert has(args, "--setenv", "PATH", "/bin")
+    nothing = argv(spec=SandboxSpec(env={"PYTHONPATH": ""}))
+    assert has(nothing, "--setenv", "PYTHONPATH", "/opt/kernelbroker/lib")
+
+
 def test_an_allow_list() -> None:
     """The proxy's socket is bound read-only, and the network stays the jail's own."""
     args = argv(spec=SandboxSpec(network=Network.ALLOWLIST), way_out=Path("/run/kb/one.out"))

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import json
 import os
 import signal
@@ -127,6 +128,7 @@ def test_an_old_out_of_memory_is_no_cause() -> None:
     """A child process killed for memory long ago does not explain another death."""
     limits = Limits(memory=2 * 1024**3)
     assert end_of(1, limits, True, "").cause is EndCause.KERNEL_DIED
+    assert end_of(1, limits, False, "a\nb\x1b").last_line == "b\N{REPLACEMENT CHARACTER}"
     killed = end_of(137, limits, True, "")
     assert killed == SandboxEnd(EndCause.OUT_OF_MEMORY, "the sandbox exceeded its limit of 2.0 GiB")
     assert end_of(None, limits, False, "a\nb") == SandboxEnd(
@@ -165,6 +167,28 @@ async def test_out_of_memory_by_watchdog(tmp_path: Path) -> None:
         )
         assert (await end(greedy)).cause is EndCause.OUT_OF_MEMORY
         assert await ask(modest, "result = 1") == 1
+
+
+async def test_the_watchdog_goes_on(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Looks that fail are told once, and the next ones hold the limit again."""
+    looks = 0
+
+    def no_descriptor_left(_limits: object) -> list[int]:
+        nonlocal looks
+        looks += 1
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    async with running_backend(cgroup_root=tmp_path) as backend:
+        with monkeypatch.context() as failing:
+            failing.setattr(procfs, "over_memory", no_descriptor_left)
+            greedy = await backend.launch("greedy", SandboxSpec(limits=Limits(memory=100 * MIB)))
+            await until(lambda: looks >= 3)
+        assert len([r for r in caplog.records if "Nobody's memory" in r.message]) == 1
+        hog = "held = bytearray(120 << 20); open('/data/up', 'w'); import time; time.sleep(1000)"
+        await ask(greedy, "subprocess.Popen([sys.executable, '-c', hog])", hog=hog)
+        assert (await end(greedy)).cause is EndCause.OUT_OF_MEMORY
 
 
 # Cancellation
@@ -376,7 +400,8 @@ async def test_plain_process(
         assert "NO ISOLATION" in caplog.text
         assert backend.isolation is Isolation.PROCESS
         assert backend.describe()["seccomp"] == "none"
-        sandbox = await backend.launch("one", SandboxSpec(limits=Limits(open_files=200)))
+        env = {"PYTHONPATH": "/an/operators"}  # which comes after our own
+        sandbox = await backend.launch("one", SandboxSpec(limits=Limits(open_files=200), env=env))
         source = """
 import importlib.util, resource, kernelbroker_kernel
 result = [os.getcwd(), os.environ["KERNELBROKER_WORKSPACE"], os.environ.get("SECRET"),

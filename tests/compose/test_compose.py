@@ -24,6 +24,7 @@ from tests.compose.support import (
     until,
     use,
 )
+from tests.support.wheels import make_wheel
 
 pytestmark = [*containers, needs_compose]
 
@@ -110,6 +111,18 @@ async def test_cells(deployment: Deployment) -> None:
     async with kernelbroker.connect(deployment.url, TOKEN) as broker:
         shared = await broker.run("print(open('/data/shared/colours.csv').read())")
         assert shared.stdout == "red,green\n\n"
+
+
+async def test_wheels(deployment: Deployment) -> None:
+    """What the operator puts beside the shared data is installed, without a network."""
+    make_wheel(deployment.directory / "wheels", "ourown", "1.0")
+    async with (
+        kernelbroker.connect(deployment.url, TOKEN) as broker,
+        broker.session() as session,
+    ):
+        installed = await session.install("ourown")
+        assert installed.success, installed.error
+        assert (await session.run("import ourown; print(ourown.VERSION)")).stdout == "1.0\n"
 
 
 def test_what_the_containers_may(deployment: Deployment) -> None:

@@ -25,7 +25,7 @@ POLICY = Policy(
     images=frozenset({IMAGE}),
     data_dir=PurePosixPath("/srv/kb/data"),
     run_dir=PurePosixPath("/srv/kb/run"),
-    shared=frozenset({"/srv/kb/shared"}),
+    shared=frozenset({"/srv/kb/shared", "/srv/kb/wheels"}),
 )
 NAME = "kernelbroker-0123abcd-89abcdef0123"
 CREATE = f"/v1.41/containers/create?name={NAME}"
@@ -47,7 +47,8 @@ def container(**spec: Any) -> dict[str, Any]:
             LABEL_SANDBOX: "89abcdef0123",
         },
     )
-    spec = {"env": {"A": "b"}, "shared_data": Path("/srv/kb/shared")} | spec
+    shares = {"shared_data": Path("/srv/kb/shared"), "wheels": Path("/srv/kb/wheels")}
+    spec = {"env": {"A": "b"}} | shares | spec
     return container_options(
         SandboxSpec(**spec), place, image=IMAGE, runtime="runc", command=("-m", "gateway")
     )
@@ -77,7 +78,9 @@ def test_calls_that_pass(method: str, target: str) -> None:
     assert body == b""
 
 
-@pytest.mark.parametrize("spec", [{}, {"shared_data": None}, {"imports": ("pandas",)}])
+@pytest.mark.parametrize(
+    "spec", [{}, {"shared_data": None}, {"wheels": None}, {"imports": ("pandas",)}]
+)
 def test_sandboxes_pass(spec: dict[str, Any]) -> None:
     """A container as the broker makes them is passed on unchanged."""
     wanted = container(**spec)
@@ -205,6 +208,11 @@ def test_calls_that_are_refused(method: str, target: str) -> None:
         ("HostConfig.Mounts.1.Source", "/var/run/docker.sock"),
         ("HostConfig.Mounts.2.ReadOnly", False),
         ("HostConfig.Mounts.2.Source", "/etc"),
+        ("HostConfig.Mounts.3.ReadOnly", False),
+        ("HostConfig.Mounts.3.Source", "/srv/kb"),
+        ("HostConfig.Mounts.4.ReadOnly", False),
+        ("HostConfig.Mounts.4.Source", "/etc"),
+        ("HostConfig.Mounts.4.Target", "/opt"),
     ],
 )
 def test_containers_that_are_refused(key: str, value: Any) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import json
 import socket
 import ssl
@@ -17,11 +18,12 @@ from typing import Any
 import pytest
 from kernelbroker_server.audit import Audit
 from kernelbroker_server.backends.sockets import listen
+from kernelbroker_server.egress import proxy as proxy_module
 from kernelbroker_server.egress.passage import Limits
-from kernelbroker_server.egress.proxy import Door, Proxy
+from kernelbroker_server.egress.proxy import Door, Proxy, limits_among
 
 from tests.support.upstream import Names, Page, Upstream, serving_http
-from tests.support.waiting import broker_tasks
+from tests.support.waiting import broker_tasks, until
 
 DEADLINE_S = 30.0
 HOST = "files.example.org"
@@ -461,6 +463,37 @@ async def test_connections_are_bounded(upstream: Upstream) -> None:
         tunnels[0][1].close()
         assert b" 403 " in await third
         tunnels[1][1].close()
+
+
+@pytest.mark.parametrize(
+    ("sandboxes", "connections"), [(0, 32), (8, 32), (9, 28), (32, 8), (1000, 8)]
+)
+def test_connections_are_shared_out(sandboxes: int, connections: int) -> None:
+    """Each sandbox has its share of all that there may be, and a few in any case."""
+    assert limits_among(sandboxes).connections == connections
+
+
+async def test_none_takes_what_is_anothers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many connections the others open and keep, a sandbox is answered."""
+    monkeypatch.setattr(proxy_module, "_MAX_PASSAGES", 32)
+    limits = dataclasses.replace(limits_among(4), head_timeout=10 * DEADLINE_S)
+    server = Proxy(resolve=Names({}), limits=limits)
+    with tempfile.TemporaryDirectory(prefix="kb-") as directory:
+        paths = [Path(directory, f"{number}.sock") for number in range(4)]
+        *greedy, modest = [server.open(listen(path), path.stem, "web", [HOST]) for path in paths]
+        opened = [
+            await asyncio.open_unix_connection(str(path)) for path in paths[:3] for _ in range(12)
+        ]
+        async with asyncio.timeout(DEADLINE_S):
+            await until(lambda: sum(len(door._passages) for door in greedy) == 24)
+        try:
+            neighbour = World(modest, paths[3], Names({}), Path(directory, "none"))
+            assert b" 403 " in await neighbour.get("http://pypi.org/")
+        finally:
+            for _, writer in opened:
+                writer.close()
+            for door in (*greedy, modest):
+                await door.close()
 
 
 async def test_requests_are_paced() -> None:

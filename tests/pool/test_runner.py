@@ -222,6 +222,22 @@ async def test_pause_after_a_failure(backend: FakeBackend, clock: Clock) -> None
     await pool.stop(STOP_S)
 
 
+async def test_ready_without_spares(backend: FakeBackend, clock: Clock) -> None:
+    """A pool that keeps none free is not ready while launches are held back, and then for a next try."""
+    backend.on_launch = fail()
+    pool = make(backend, min_size=0, clock=clock)
+    pool.start()
+    assert pool.ready
+    waiting = asyncio.create_task(pool.acquire(timeout=DEADLINE_S))
+    await until(lambda: pool.last_failure)
+    waiting.cancel()
+    await asyncio.wait([waiting])
+    assert not pool.ready
+    clock.now += 0.6
+    await until(lambda: pool.ready)
+    await pool.stop(STOP_S)
+
+
 async def test_waiter_is_told_why(backend: FakeBackend) -> None:
     """Who waited in vain is told why there is no sandbox."""
     backend.on_launch = fail("the disk is full")
@@ -234,6 +250,11 @@ async def test_waiter_is_told_why(backend: FakeBackend) -> None:
 
 async def ends_at_once(sandbox: FakeSandbox) -> None:
     await sandbox.die(detail="no python here")
+
+
+async def tells_why(sandbox: FakeSandbox) -> None:
+    sandbox.ended.set_result(SandboxEnd(EndCause.KERNEL_DIED, "status 1", "no such module"))
+    await sandbox.die()
 
 
 async def refuses(sandbox: FakeSandbox) -> None:
@@ -267,6 +288,7 @@ async def fails_its_first_cell(sandbox: FakeSandbox) -> None:
     ("launch", "told"),
     [
         (ends_at_once, "no python here"),
+        (tells_why, "ended at once: status 1: no such module"),
         (refuses, "closed the channel"),
         (surprises, "what nobody foresaw"),
         (dies_while_warming, "closed the channel"),

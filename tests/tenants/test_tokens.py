@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 import subprocess
@@ -37,6 +38,35 @@ def test_no_secret_is_in_the_file(path: Path) -> None:
     token = TokenFile(path).create("acme")
     assert token.split("_")[2] not in path.read_text()
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert list(path.parent.iterdir()) == [path]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
+def test_the_file_stays_whose_it_is(path: Path) -> None:
+    """A change by root leaves the file to its owner, with its mode, so that the broker reads it on."""
+    file = TokenFile(path)
+    file.create("acme")
+    os.chown(path, 1234, 2345)
+    path.chmod(0o640)
+    file.create("acme")
+    file.revoke(file.list()[0].id)
+    status = path.stat()
+    assert (status.st_uid, status.st_gid) == (1234, 2345)
+    assert stat.S_IMODE(status.st_mode) == 0o640
+
+
+def test_a_change_that_fails(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file that would have to change hands stays as it was, and nothing is left beside it."""
+    file = TokenFile(path)
+    token = file.create("acme")
+
+    def refuse(*_: object) -> None:
+        raise PermissionError(errno.EPERM, "Operation not permitted")
+
+    monkeypatch.setattr(os, "fchown", refuse)
+    with pytest.raises(TokenError, match="only its owner, or root, may change it"):
+        file.create("acme")
+    assert file.tenant_of(token) == "acme"
     assert list(path.parent.iterdir()) == [path]
 
 

@@ -42,6 +42,7 @@ from kernelbroker.protocol.messages import (
     Stdin,
 )
 from tornado.iostream import StreamClosedError
+from tornado.web import HTTPError
 from tornado.websocket import WebSocketClosedError, WebSocketHandler
 
 from ..kernels.client import ChannelClosed
@@ -67,12 +68,12 @@ class SessionSocket(Authenticated, WebSocketHandler):
         await super().get(*args, **kwargs)
 
     def check_origin(self, origin: str) -> bool:
-        """Only a browser sends an Origin, for a page that may be anybody's."""
+        """Only a browser sends an Origin, for a page that may be anybody's. Raises HTTPError."""
         allowed = self.service.allowed_origins
         if super().check_origin(origin) or origin.lower() in allowed:
             return True
         logger.info("a page of another origin was refused")
-        return False
+        raise HTTPError(403)  # Tornado's own answer would not be JSON
 
     def open(self, *_args: str, **_kwargs: str) -> None:
         self.set_nodelay(True)

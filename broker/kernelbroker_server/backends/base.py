@@ -93,10 +93,17 @@ class EndCause(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class SandboxEnd:
-    """How a sandbox ended by itself: the cause, and one line for a person."""
+    """How a sandbox ended by itself.
+
+    Attributes:
+        detail: one line for a person.
+        last_line: what it wrote last, where `detail` does not have that, for messages to whoever runs the
+            broker. User code may have written it, if any has run.
+    """
 
     cause: EndCause
     detail: str
+    last_line: str = ""
 
 
 class LaunchError(Exception):

@@ -9,8 +9,6 @@ import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from kernelbroker_kernel.contract import EXIT_GATEWAY_FAILED
-
 from ..egress.proxy import Proxy
 from ..kernels.endpoint import TcpEndpoint, UnixEndpoint
 from .base import EndCause, LaunchError, Network, SandboxEnd, SandboxSpec
@@ -219,8 +217,7 @@ class DockerSandbox(OwnSandbox):
             if state["Status"] in ("running", "created"):
                 return
             self.exit_status = int(state["ExitCode"])
-            failed = self.exit_status == EXIT_GATEWAY_FAILED
-            output = await self.output_tail() if failed else ""
+            output = await self.output_tail()
         except Missing:
             self._end(_lost("was removed from outside"))
         except EngineError as error:

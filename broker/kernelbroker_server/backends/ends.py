@@ -32,4 +32,4 @@ def end_of(status: int | None, limits: Limits, out_of_memory: bool, output: str)
     how = (
         f"was killed by {name}" if (name := signal_name(status)) else f"exited with status {status}"
     )
-    return SandboxEnd(EndCause.KERNEL_DIED, f"the kernel {how}")
+    return SandboxEnd(EndCause.KERNEL_DIED, f"the kernel {how}", last_line)

@@ -46,10 +46,20 @@ def gateway_argv(
 
 
 def environment(
-    spec: SandboxSpec, *, home: Path, tmp: Path, workspace: Path, wheels: Path | None = WHEELS
+    spec: SandboxSpec,
+    *,
+    home: Path,
+    tmp: Path,
+    workspace: Path,
+    wheels: Path | None = WHEELS,
+    library: Path = LIBRARY,
 ) -> dict[str, str]:
-    """Environment variables; nothing comes from the broker's own. How Python is found is not here."""
+    """Environment variables; nothing comes from the broker's own. How Python is found is not here.
+
+    But for a PYTHONPATH of the operator's: without our `library` before it no gateway would be found.
+    """
     threads = str(max(1, int(spec.limits.cpus)))
+    paths = filter(None, (str(library), spec.env.get("PYTHONPATH")))
     return {
         "HOME": str(home),
         "USER": "sandbox",
@@ -67,6 +77,7 @@ def environment(
         **({} if spec.wheels is None else {"KERNELBROKER_WHEELS": str(wheels)}),
         **(_PROXY if spec.network is Network.ALLOWLIST else {}),
         **spec.env,
+        **({"PYTHONPATH": ":".join(paths)} if "PYTHONPATH" in spec.env else {}),
     }
 
 

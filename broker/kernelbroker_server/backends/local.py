@@ -206,14 +206,26 @@ class LocalBackend(Backend):
         )
 
     async def _watch_memory(self) -> None:
-        """Where no control group holds memory: look, and end who has too much."""
+        """Where no control group holds memory: look, again and again, whatever comes in between."""
+        failure: type[Exception] | None = None
         while True:
             await asyncio.sleep(_WATCH_INTERVAL_S)
-            watched = {s.leader: s for s in self._roster.sandboxes.values() if s.leader is not None}
-            limits = {leader: sandbox.spec.limits.memory for leader, sandbox in watched.items()}
-            if limits:
-                for leader in await asyncio.to_thread(procfs.over_memory, limits):
-                    watched[leader].kill_over_memory()
+            try:
+                await self._end_over_memory()
+            except Exception as error:
+                # Such as no descriptor being left: the next look may go well. Told once, not at each.
+                if failure is not type(error):
+                    log.exception("Nobody's memory is watched until this is over")
+                failure = type(error)
+            else:
+                failure = None
+
+    async def _end_over_memory(self) -> None:
+        watched = {s.leader: s for s in self._roster.sandboxes.values() if s.leader is not None}
+        limits = {leader: sandbox.spec.limits.memory for leader, sandbox in watched.items()}
+        if limits:
+            for leader in await asyncio.to_thread(procfs.over_memory, limits):
+                watched[leader].kill_over_memory()
 
 
 def _lay_out(run: Path, host: Host) -> None:

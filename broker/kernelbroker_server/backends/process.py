@@ -87,7 +87,7 @@ async def start(
     """
     python, home, workspace = host.python, directory / HOME, directory / "workspace"
     variables = python_environment(python, library) | environment(
-        spec, home=home, tmp=home, workspace=workspace, wheels=spec.wheels
+        spec, home=home, tmp=home, workspace=workspace, wheels=spec.wheels, library=library
     )
     argv = [str(python), "-I", "-S", "-c", _DIE_WITH_PARENT, str(os.getpid())]
     child = Child(

@@ -23,8 +23,19 @@ log = logging.getLogger(__name__)
 
 _MAX_PASSAGES = 256
 """Requests at the same time over all sandboxes; each has two descriptors of the broker's."""
+_MIN_CONNECTIONS = 8
+"""Of one sandbox: pip needs a few, and keeps them open."""
 _ACCEPT_PAUSE_S = 1.0
 """After a failure to accept: the broker is out of descriptors, or of memory."""
+
+
+def limits_among(sandboxes: int) -> Limits:
+    """What one sandbox may have where there are as many at most: none can take what is the others'.
+
+    Beyond `_MAX_PASSAGES` / `_MIN_CONNECTIONS` of them that holds no more.
+    """
+    most, share = Limits().connections, _MAX_PASSAGES // max(1, sandboxes)
+    return Limits(connections=max(_MIN_CONNECTIONS, min(most, share)))
 
 
 class Proxy:
@@ -33,6 +44,7 @@ class Proxy:
         audit: where requests are recorded.
         private: networks that may be connected to although they are not public.
         resolve: how names become addresses.
+        limits: of one sandbox; see `limits_among`.
     """
 
     def __init__(

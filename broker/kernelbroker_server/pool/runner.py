@@ -187,9 +187,13 @@ class Pool:
 
     @property
     def ready(self) -> bool:
-        """Whether a session would get a sandbox now, or could wait for one that is used."""
-        count = self._state.count
-        return bool(count(SandboxState.IDLE, SandboxState.CHECKING, SandboxState.LEASED))
+        """Whether a session would get a sandbox now, or could wait for one that is used.
+
+        Or, where none is kept free, for one that is launched for it, unless launches fail just now.
+        """
+        state = self._state
+        there = state.count(SandboxState.IDLE, SandboxState.CHECKING, SandboxState.LEASED)
+        return bool(there) or not (state.spare or state.back_off)
 
     @property
     def last_failure(self) -> str:

@@ -68,7 +68,9 @@ async def launch(
         if client is None:
             await asyncio.wait([sandbox.ended], timeout=END_GRACE_S)
             if sandbox.ended.done():
-                raise LaunchError(f"the sandbox ended at once: {sandbox.ended.result().detail}")
+                end = sandbox.ended.result()
+                why = f"{end.detail}: {end.last_line}" if end.last_line else end.detail
+                raise LaunchError(f"the sandbox ended at once: {why}")
             opening.result()
         assert client is not None
         warm = WarmSandbox(sandbox, client)

@@ -13,6 +13,7 @@ import hmac
 import os
 import re
 import secrets
+import stat
 import tempfile
 import time
 from collections.abc import Iterator
@@ -119,17 +120,32 @@ class TokenFile:
                 fcntl.flock(lock, fcntl.LOCK_EX)
                 content = self._read()
                 yield content
-                handle, name = tempfile.mkstemp(dir=directory)  # mode 0600
-                with os.fdopen(handle, "wb") as file:
-                    file.write(msgspec.json.format(msgspec.json.encode(content)))
-                    os.fsync(file.fileno())
-                Path(name).replace(self._path)
+                self._replace(msgspec.json.format(msgspec.json.encode(content)))
             finally:
                 os.close(lock)
         except FileNotFoundError as error:
             raise TokenError(f"{self._path}: make its directory first, {directory}") from error
+        except PermissionError as error:
+            raise TokenError(f"{self._path}: only its owner, or root, may change it") from error
         except OSError as error:
             raise TokenError(f"{self._path}: {error.strerror}") from error
+
+    def _replace(self, content: bytes) -> None:
+        """In one step; whose the file is, and who may read it, stays as it was."""
+        handle, name = tempfile.mkstemp(dir=self._path.parent)  # mode 0600
+        try:
+            with os.fdopen(handle, "wb") as file:
+                if self._path.exists():
+                    old = self._path.stat()
+                    os.fchown(handle, old.st_uid, old.st_gid)
+                    os.fchmod(handle, stat.S_IMODE(old.st_mode))
+                file.write(content)
+                file.flush()
+                os.fsync(handle)
+            Path(name).replace(self._path)
+        except BaseException:
+            Path(name).unlink(missing_ok=True)
+            raise
 
 
 def _hash(token: str) -> str:
