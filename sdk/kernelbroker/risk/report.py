@@ -14,7 +14,7 @@ _BUDGET = 400_000
 """Steps, and so memory; a cell of 100,000 characters needs some 150,000."""
 _CPU_S = 0.8
 """Of this thread; looked at every `_LOOK` steps."""
-_LOOK = 64
+_LOOK = 16
 
 
 class TooMuch(Exception):

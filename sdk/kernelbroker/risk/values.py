@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
 
 from .python_rules import SAME_AS
@@ -16,37 +17,57 @@ _ELSEWHERE = {"os", "sys", "subprocess", "builtins", "ctypes", "importlib", "pty
 """Modules that other modules hold under their names: `shutil.os` is `os`."""
 
 
-class Ref(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Ref:
     """A thing by its full name, such as `os.system`."""
 
     name: str
 
 
-class Const(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Const:
     value: Any
 
 
-class Box(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Unknown:
+    """Something that is known at run time only."""
+
+
+UNKNOWN = Unknown()
+
+
+@dataclass(frozen=True, slots=True)
+class Partial:
+    """A list of which some is known; what is `UNKNOWN` in it may be none, one or several items."""
+
+    items: tuple[Any, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Box:
     """Something inside a list, a dict or an iterator."""
 
     content: Ref | Function | Getter
 
 
-class Function(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Function:
     """A function or lambda of the code's own."""
 
     key: int
 
 
-class Getter(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Getter:
     """`operator.attrgetter(name)`."""
 
     name: str
 
 
-Value: TypeAlias = Ref | Const | Box | Function | Getter
-Values: TypeAlias = frozenset[Value]
-NOTHING: Values = frozenset()
+Value: TypeAlias = Ref | Const | Unknown | Partial | Box | Function | Getter
+Values: TypeAlias = tuple[Value, ...]
+NOTHING: Values = ()
 
 
 class Place(NamedTuple):
@@ -65,11 +86,18 @@ def walk(tree: ast.AST, report: Report) -> Iterator[Place]:
         report.spend()
         yield place
         node, function, in_loop = place
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
-            function = node
+        body: set[int] = set()
+        """What is the function's own: its defaults and decorators stand outside of it."""
+        if isinstance(node, ast.Lambda):
+            body = {id(node.body)}
+        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            body = set(map(id, node.body))
         elif isinstance(node, ast.While | ast.For | ast.comprehension | ast.AsyncFor):
             in_loop = True
-        children = [Place(child, function, in_loop) for child in ast.iter_child_nodes(node)]
+        children = [
+            Place(child, node if id(child) in body else function, in_loop)
+            for child in ast.iter_child_nodes(node)
+        ]
         waiting.extend(reversed(children))
 
 
@@ -102,9 +130,25 @@ def unboxed(values: Iterable[Value]) -> Iterator[Value]:
         if isinstance(value, Box):
             yield value.content
         elif isinstance(value, Const) and isinstance(value.value, tuple | str):
-            yield from (Const(item) for item in value.value[:MAX_VALUES])
+            yield from (Const(item) for item in value.value[: MAX_VALUES + 1])
+        elif isinstance(value, Partial):
+            yield from map(as_value, value.items[: MAX_VALUES + 1])
         else:
             yield value
+
+
+def as_value(item: Any) -> Value:
+    """An item of a list as a value of its own."""
+    return item if isinstance(item, Unknown) else Const(item)
+
+
+def item_of(value: Value, index: int, count: int) -> Iterator[Value]:
+    """What the name at `index` of `count` gets where a value is unpacked."""
+    items = value.value if isinstance(value, Const) else getattr(value, "items", None)
+    if isinstance(items, tuple) and len(items) == count:
+        yield as_value(items[index])
+    else:
+        yield from unboxed((value,))
 
 
 def as_slice(node: ast.Slice) -> slice | None:

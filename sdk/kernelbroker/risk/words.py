@@ -23,7 +23,7 @@ UNKNOWN, DOWNLOADED = "\0", "\1"
 _MAX_TEXT = 100_000
 _MAX_WORDS = 256
 _MAX_DEPTH = 40
-_BRACES = re.compile(r"\{([^{}\s]*,[^{}\s]*)\}")
+_BRACES = re.compile(r"\{([^{},\s]*(?:,[^{},\s]*)+)\}")
 _ESCAPE = re.compile(r"\\(.)", re.DOTALL)
 _STATIC = {
     "HOME": "~",
