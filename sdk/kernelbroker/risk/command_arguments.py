@@ -150,8 +150,10 @@ def _other_language(signs: str) -> Callable[[list[str]], Iterator[Judged]]:
 
 
 def _tar(args: list[str]) -> Iterator[Judged]:
-    extracts = "x" in "".join(args[:1]) or {"-x", "--extract", "--get"} & set(args)
-    for path in option_values(args[1:], ("-C", "--directory")):
+    flags = [*args[:1], *(arg for arg in args if arg.startswith("-"))]
+    short = [flag for flag in flags if re.fullmatch(r"-?[a-zA-Z]+", flag)]
+    extracts = "x" in "".join(short) or {"--extract", "--get"} & set(args)
+    for path in option_values(args, ("-C", "--directory")):
         found = paths.writing(path) if extracts else paths.reading(path)
         if found and UNKNOWN not in path:
             yield found

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
-from itertools import islice, product
 from typing import Any, TypeAlias
 
 from . import folding
+from .lists import as_list, as_value, list_of, listed, summed, unboxed
 from .python_rules import KNOWN_BUILTINS, TEXTS, USUAL
 from .report import Report
 from .scopes import Key, Scopes
@@ -30,15 +30,11 @@ from .values import (
     Value,
     Values,
     as_slice,
-    as_value,
     canonical,
     member,
-    unboxed,
 )
 
 _MAX_DEPTH = 80
-_MAX_VARIED = 64
-"""Items of a list that is looked at with each value of each of them."""
 
 OwnFunction: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 
@@ -159,6 +155,8 @@ class Expressions:
                 found = True
             elif isinstance(value, Function) and name in ("__call__", "__func__"):
                 yield value
+            elif isinstance(value, Const) and name == "path":
+                yield value  # of what `scandir` gives
         if not found:
             yield from self._attributes.get(name, ())
 
@@ -205,14 +203,8 @@ class Expressions:
         while isinstance(first, ast.BinOp) and type(first.op) is type(op):
             operands.append(first.right)
             first = first.left
-        sums = self.terms(first)
-        for operand in reversed(operands):
-            self._report.spend()
-            pairs = list(islice(product(sums, self.terms(operand)), MAX_VALUES + 1))
-            sums = list(dict.fromkeys(self.added(op, *pair) for pair in pairs[:MAX_VALUES]))
-            if len(pairs) > MAX_VALUES and UNKNOWN not in sums:
-                sums.append(UNKNOWN)
-        yield from sums
+        others = (self.terms(operand) for operand in reversed(operands))
+        yield from summed(op, self.terms(first), others, settled=self._settled)
 
     def terms(self, node: ast.AST | None) -> list[Value]:
         """What can be reckoned with of an expression's values; all else is `UNKNOWN`."""
@@ -229,60 +221,26 @@ class Expressions:
                     terms[UNKNOWN] = None
         return list(terms) or [UNKNOWN]
 
-    def added(self, op: ast.operator, left: Value, right: Value) -> Value:
-        """`left op right`; a list is a list whatever is added to it."""
-        if isinstance(left, Const) and isinstance(right, Const):
-            folded = folding.binary(op, left.value, right.value)
-            return UNKNOWN if folded is None else Const(folded)
-        items = [list_of(left), list_of(right)]
-        if isinstance(op, ast.Add) and items[0] is not None:
-            return self._list([*items[0], *(items[1] or (UNKNOWN,))])
-        return UNKNOWN
-
-    def _list(self, items: list[Any]) -> Value:
-        """A list of items of which some may be `UNKNOWN`."""
-        if folding.bounded(tuple(items)) is None:
-            return UNKNOWN
-        if any(item is UNKNOWN for item in items):
-            # Before all is known that can be, it is too early to say so.
-            return Partial(tuple(items)) if self._settled else UNKNOWN
-        return Const(tuple(items))
-
     def _joined(self, parts: list[ast.expr]) -> Iterator[Value]:
-        texts: list[str] = [""]
-        unsure = False
-        for part in parts:
-            if isinstance(part, ast.FormattedValue):
-                plain = part.format_spec is None
-                pieces = [str(v) for v in self.constants(part.value)] if plain else []
-                unsure |= self.is_unsure(part.value)
-            else:
-                pieces = self.texts(part)
-            pairs = list(islice(product(texts, pieces), MAX_VALUES + 1))
-            unsure |= len(pairs) > MAX_VALUES
-            texts = [a + b for a, b in pairs[:MAX_VALUES] if len(a) + len(b) <= folding.MAX_TEXT]
-        yield from (Const(text) for text in texts)
-        if unsure:
-            yield UNKNOWN
+        pieces = (self._piece(part) for part in parts)
+        yield from summed(ast.Add(), [Const("")], pieces, settled=self._settled)
+
+    def _piece(self, part: ast.expr) -> list[Value]:
+        """A part of an f-string as text."""
+        if not isinstance(part, ast.FormattedValue):
+            return self.terms(part)
+        if part.format_spec is not None:
+            return [UNKNOWN]
+        terms = self.terms(part.value)
+        return [Const(str(term.value)) if isinstance(term, Const) else UNKNOWN for term in terms]
 
     def _sequence(self, items: list[ast.expr]) -> Iterator[Value]:
-        rows: list[list[Any]] = [[]]
         for item in items:
             yield from (Box(value) for value in self._handles(item))
-            choices = self._choices(item)
-            many = len(rows) * len(choices) > MAX_VALUES or len(items) > _MAX_VARIED
-            if len(choices) > 1 and many:
-                choices = [(UNKNOWN,)]
-            if len(choices) > 1:
-                rows = [[*row, *choice] for row in rows for choice in choices]
-            else:
-                for row in rows:
-                    row.extend(choices[0])
-            if len(rows[0]) > folding.MAX_ITEMS:
-                break
-        yield from (self._list(row) for row in rows)
+        choices = (self.choices(item) for item in items)
+        yield from listed(choices, len(items), settled=self._settled)
 
-    def _choices(self, item: ast.expr) -> list[tuple[Any, ...]]:
+    def choices(self, item: ast.expr) -> list[tuple[Any, ...]]:
         """What an item may add to a list: usually one thing, in one way."""
         if isinstance(item, ast.Starred):
             given = dict.fromkeys(list_of(term) or (UNKNOWN,) for term in self.terms(item.value))
@@ -306,7 +264,7 @@ class Expressions:
                         letters = [
                             folding.call("builtins.chr", (i,)) for i in items[: folding.MAX_ITEMS]
                         ]
-                        yield self._list(letters)
+                        yield as_list(letters, settled=self._settled)
 
     def _items(self, node: ast.expr) -> Iterator[Value]:
         """What a loop over this gets."""
@@ -317,12 +275,3 @@ class Expressions:
         for value in self.values(node):
             if isinstance(value, Ref | Function | Getter):
                 yield value
-
-
-def list_of(value: Value) -> tuple[Any, ...] | None:
-    """Of a list; None where it is none."""
-    if isinstance(value, Partial):
-        return value.items
-    if isinstance(value, Const) and isinstance(value.value, tuple):
-        return value.value
-    return None

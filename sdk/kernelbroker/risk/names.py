@@ -8,25 +8,25 @@ something else as well: what a call gives, what a function that others call is g
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable
+from functools import partial
 from typing import Any
 
+from .lists import added, as_list, item_of, list_of
 from .python_rules import EXPORTS
 from .report import Report
 from .results import Results
 from .scopes import FUNCTIONS, Key, Scopes, parameters
 from .values import (
+    GLOBALS,
     MAX_VALUES,
     UNKNOWN,
     Box,
     Function,
-    Partial,
     Place,
     Ref,
     Value,
     Values,
     canonical,
-    item_of,
     member,
 )
 
@@ -109,8 +109,8 @@ class Names(Results):
                 self._assign(target, self.values(value), value)
             case ast.NamedExpr(target=target, value=value):
                 self._assign(target, self.values(value), value)
-            case ast.AugAssign():
-                self._augment(node, place.in_loop)
+            case ast.AugAssign(target=target, op=op, value=value):
+                self._grow(target, op, self.terms(value), place)
             case ast.For() | ast.AsyncFor() | ast.comprehension():
                 self._assign(node.target, tuple(self._items(node.iter)))
             case ast.withitem(context_expr=value, optional_vars=target) if target is not None:
@@ -132,28 +132,41 @@ class Names(Results):
                                 )
             case ast.Call():
                 self._called_with(node)
+                self._grow_list(node, place)
 
-    def _augment(self, node: ast.AugAssign, in_loop: bool) -> None:
-        """`name += value`: what there was before stays known, with what comes of it."""
-        target, values = node.target, self.terms(node.value)
-        if id(node) not in self._summed:
-            known = [term for term in self.terms(target) if term is not UNKNOWN]
+    def _grow_list(self, node: ast.Call, place: Place) -> None:
+        """`name.append(...)` and the like."""
+        match node.func:
+            case ast.Attribute(value=ast.Name() as name, attr="append"):
+                items = (item for arg in node.args for item in self.choices(arg))
+                self._grow(
+                    name,
+                    ast.Add(),
+                    [as_list([*item], settled=self._settled) for item in items],
+                    place,
+                )
+            case ast.Attribute(value=ast.Name() as name, attr="extend"):
+                more = [term for arg in node.args for term in self.terms(arg)]
+                self._grow(name, ast.Add(), more, place)
+            case ast.Attribute(value=ast.Name() as name, attr="insert"):
+                self._assign(name, (UNKNOWN,))
+
+    def _grow(self, target: ast.expr, op: ast.operator, more: list[Value], place: Place) -> None:
+        """`target += ...`: what there was before stays known, with what comes of it."""
+        add = partial(added, op, settled=self._settled)
+        known = [term for term in self.terms(target) if term is not UNKNOWN]
+        if id(place.node) not in self._summed and known:
             # Each sum could be added to by the next: of many, only the newest is followed.
             olds = known if len(known) <= _FEW else known[-1:]
-            sums = tuple(self.added(node.op, old, value) for old in olds for value in values)
+            sums = tuple(add(old, value) for old in olds for value in more)
+            if len(known) > 2 * _FEW and list_of(known[0]) is not None:
+                sums = (add(known[0], UNKNOWN),)
             if any(value is not UNKNOWN for value in sums):
-                self._summed.add(id(node))
+                self._summed.add(id(place.node))
             self._assign(target, sums)
-        if in_loop or UNKNOWN in values:
-            self._assign(target, tuple(self._with_more(target)))
-
-    def _with_more(self, target: ast.expr) -> Iterable[Value]:
-        """What a name stands for after something was added to it that is not known."""
-        for value in self.terms(target):
-            if isinstance(value, Partial) and value.items[-1] is UNKNOWN:
-                yield value
-            else:
-                yield self.added(ast.Add(), value, UNKNOWN)
+        if place.in_loop or UNKNOWN in more:
+            sums = tuple(add(old, UNKNOWN) for old in dict.fromkeys([*known[:1], *known[-1:]]))
+            self._assign(target, sums or (UNKNOWN,))
 
     def _called_with(self, node: ast.Call) -> None:
         """Hand the arguments of a call to the function of the code's own that it calls."""
@@ -165,10 +178,7 @@ class Names(Results):
                 self._pass(called.key, node.args, node.keywords)
         if not isinstance(func, ast.Attribute):
             return
-        if func.attr in _GROWING and not self.refs(func.value):
-            if isinstance(func.value, ast.Name):
-                self._assign(func.value, tuple(self._with_more(func.value)))
-        elif func.attr in self._methods:
+        if func.attr in self._methods:
             self._pass(self._methods[func.attr], node.args, node.keywords, skipped=1)
 
     def _pass(
@@ -207,6 +217,9 @@ class Names(Results):
                 self._bind(self._scopes.of(target), values)
             case ast.Attribute(attr=name):
                 self._note(self._attributes, name, values)
+            case ast.Subscript(value=ast.Call() as base, slice=index) if GLOBALS in self.refs(base):
+                for name in self.texts(index):
+                    self._bind((0, name), values)
             case ast.Subscript(value=ast.Name() as name):
                 handles = [value for value in values if isinstance(value, Ref | Function)]
                 boxes = tuple(Box(value) for value in handles)
@@ -237,7 +250,6 @@ class Names(Results):
                 self._changed = True
 
 
-_GROWING = {"append", "extend", "insert"}
 _BINDING = (
     ast.Import, ast.ImportFrom, ast.Assign, ast.AnnAssign, ast.AugAssign, ast.NamedExpr, ast.For,
     ast.AsyncFor, ast.comprehension, ast.withitem, ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda,

@@ -174,5 +174,8 @@ DANGEROUS_MODULES = frozenset(_DANGEROUS_MODULES)
 INSTANCES = {"tarfile.open": "tarfile.TarFile", "zipfile.ZipFile": "zipfile.ZipFile"}
 """What these make, where its methods are of interest."""
 
+LISTING = {"os.listdir", "os.scandir", "os.walk", "os.fwalk", "glob.glob", "glob.iglob"}
+"""What gives the names of files."""
+
 TEXTS = {"sys.executable": "python3", "os.sep": "/", "os.curdir": ".", "os.devnull": "/dev/null"}
 """Names that stand for a text which is as good as known."""

@@ -9,7 +9,8 @@ from typing import Any
 
 from . import folding
 from .expressions import Expressions, OwnFunction
-from .python_rules import INSTANCES, NETWORK
+from .lists import as_list, unboxed
+from .python_rules import INSTANCES, LISTING, NETWORK
 from .report import Report
 from .scopes import Scopes
 from .values import (
@@ -24,7 +25,6 @@ from .values import (
     Value,
     canonical,
     member,
-    unboxed,
 )
 
 
@@ -76,14 +76,15 @@ class Results(Expressions):
             case "builtins.map" if len(args) == 2 and "builtins.chr" in self.refs(first):
                 for items in self.constants(args[1]):
                     if isinstance(items, tuple):
-                        yield self._list([folding.call("builtins.chr", (i,)) for i in items])
+                        letters = [folding.call("builtins.chr", (i,)) for i in items]
+                        yield as_list(letters, settled=self._settled)
             case "pathlib.Path" | "pathlib.PurePath" | "pathlib.PosixPath" if args:
                 yield from self._folded("os.path.join", args)
             case "pathlib.Path.home":
                 yield Const("~")
             case "os.getenv" if "HOME" in self.texts(first):
                 yield Const("~")
-            case "os.listdir" | "os.walk" | "os.fwalk" | "glob.glob" | "glob.iglob":
+            case _ if name in LISTING:
                 for path in self.texts(first) or ["."]:
                     yield Const(_listing(name, path))
                 yield UNKNOWN  # what the names are is not known, but whose they are
@@ -135,6 +136,11 @@ class Results(Expressions):
 
 def _listing(function: str, path: str) -> tuple[Any, ...]:
     """What a function that lists directories gives, with `*` for the names."""
-    if function == "os.listdir":
-        return ("*",)
-    return (path,) if function.startswith("glob.") else ((path, ("*",), ("*",)),)
+    match function:
+        case "os.listdir":
+            return ("*",)
+        case "os.scandir":
+            return (f"{path}/*",)
+        case "glob.glob" | "glob.iglob":
+            return (path,)
+    return ((path, ("*",), ("*",)),)

@@ -48,7 +48,7 @@ INTERPRETERS: dict[str, Language] = {
     "node": "javascript",
 }
 _CALLS = r"\b(system2?|exec\w*|p?open[23]|popen|spawn|shell_exec|passthru|proc_open|f?sock\w*)\s*\("
-_WORDS = r"\b(system|exec|spawn)\s*[\"'$@%]|`[^`]+`|\b(qx|%x)\W|IO::Socket|IO\.popen|TCPSocket"
+_WORDS = r"\b(system|exec|spawn)\s*([\"'$@%]|q[qw]?\W)|`[^`]+`|\b(qx|%x)\W|IO::Socket|IO\.popen|TCPSocket"
 _AWK = r"\bsystem\s*\(|\|&?\s*getline|/inet/"
 OTHER_INTERPRETERS = {
     # what in their code runs a program or connects; it is not parsed, only looked at for this

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
 
@@ -123,32 +123,6 @@ def member(ref: Ref, name: str) -> Ref:
         return Ref(plain)
     full = f"{base}.{name}"
     return Ref(SAME_AS.get(full) or full)
-
-
-def unboxed(values: Iterable[Value]) -> Iterator[Value]:
-    for value in values:
-        if isinstance(value, Box):
-            yield value.content
-        elif isinstance(value, Const) and isinstance(value.value, tuple | str):
-            yield from (Const(item) for item in value.value[: MAX_VALUES + 1])
-        elif isinstance(value, Partial):
-            yield from map(as_value, value.items[: MAX_VALUES + 1])
-        else:
-            yield value
-
-
-def as_value(item: Any) -> Value:
-    """An item of a list as a value of its own."""
-    return item if isinstance(item, Unknown) else Const(item)
-
-
-def item_of(value: Value, index: int, count: int) -> Iterator[Value]:
-    """What the name at `index` of `count` gets where a value is unpacked."""
-    items = value.value if isinstance(value, Const) else getattr(value, "items", None)
-    if isinstance(items, tuple) and len(items) == count:
-        yield as_value(items[index])
-    else:
-        yield from unboxed((value,))
 
 
 def as_slice(node: ast.Slice) -> slice | None:
