@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from . import javascript_folding as folding
 from . import trees
-from .javascript_rules import GLOBALS, TEXTS
+from .javascript_rules import GLOBALS, MODULES, SAME_AS, TEXTS
 from .report import Report
 from .values import UNKNOWN, Const, Ref, Unknown
 
@@ -151,6 +151,8 @@ class Expressions:
             elif name.endswith((".bind", ".promisify")):
                 yield from self.values(first if "promisify" in name else None)
                 yield Ref(name.removesuffix(".bind"))
+        if function is not None and function.type == "identifier":
+            yield from (Ref(name) for arg in args for name in self.refs(arg) if name in MODULES)
         yield from self._method(function, args)
 
     def _method(self, function: Node | None, args: list[Node]) -> Iterator[Value]:
@@ -260,7 +262,7 @@ def arguments(call: Node) -> list[Node]:
 
 def module_of(name: str) -> str:
     name = name.removeprefix("node:")
-    return "fs.promises" if name == "fs/promises" else "dns" if name == "dns/promises" else name
+    return SAME_AS.get(name, name)
 
 
 def member(ref: Ref, name: str) -> Ref:

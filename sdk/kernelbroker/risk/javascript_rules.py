@@ -39,6 +39,20 @@ NAMES: dict[str, Rule] = {
     **_rules("inspection", "low", "reaches into the loader", "module.constructor require.cache"),
 }  # fmt: skip
 
+MODULES = {
+    "child_process", "fs", "fs.promises", "net", "tls", "dgram", "http", "https", "http2", "dns", "vm",
+    "os", "cluster", "worker_threads", "inspector", "repl", "v8", "module", "process", "path", "axios",
+}  # fmt: skip
+"""What a call of the code's own function gives back if it is given it: `__importStar(require("tls"))`."""
+
+SAME_AS = {
+    "fs/promises": "fs.promises",
+    "dns/promises": "dns",
+    "graceful-fs": "fs",
+    "fs-extra": "fs",
+}
+"""Names by which a module can be had as well."""
+
 TEXTS = {"process.env.HOME": "~", "process.env.USERPROFILE": "~"}
 """Names that stand for a text which is as good as known."""
 

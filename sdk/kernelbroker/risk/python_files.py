@@ -23,7 +23,7 @@ class Files(Looks):
             of_object = [node.func.value] if isinstance(node.func, ast.Attribute) else []
             for arg in (*of_object, *node.args, *(keyword.value for keyword in node.keywords)):
                 self._read(node, arg, last)
-        if last == "replace" and not names and len(node.args) != 1:
+        if last == "replace" and "os.replace" not in names and len(node.args) != 1:
             return  # of a text; that of a path takes one argument
         for use in next((CHANGES[name] for name in known if name in CHANGES), ()):
             for path in self._texts(_used(node, use)):

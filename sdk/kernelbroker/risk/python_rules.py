@@ -177,5 +177,5 @@ INSTANCES = {"tarfile.open": "tarfile.TarFile", "zipfile.ZipFile": "zipfile.ZipF
 LISTING = {"os.listdir", "os.scandir", "os.walk", "os.fwalk", "glob.glob", "glob.iglob"}
 """What gives the names of files."""
 
-TEXTS = {"sys.executable": "python3", "os.sep": "/", "os.curdir": ".", "os.devnull": "/dev/null"}
+TEXTS = {"sys.executable": "python3", "os.sep": "/", "os.curdir": "."}
 """Names that stand for a text which is as good as known."""
