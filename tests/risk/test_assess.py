@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -60,6 +61,18 @@ def test_judging_takes_bounded_time(name: str) -> None:
     assessment = assess(code[:100_000], language)
     assert time.thread_time() - start < 3  # 0.8 s is where it gives up; memory is freed afterwards
     assert len(assessment.findings) <= MAX_FINDINGS
+
+
+def test_judging_takes_bounded_memory() -> None:
+    """What code makes of its text is not kept a thousand times over."""
+    judge = """
+from kernelbroker.risk import assess
+code = "a='x'*2000\\n" + "a=a+a\\n" * 6 + "".join(f"b{i}=f'{{a}}{i}'\\n" for i in range(6_000))
+assert [finding.rule for finding in assess(code).findings] == ["depth"]
+print(next(line.split()[1] for line in open("/proc/self/status") if line.startswith("VmHWM")))
+"""
+    judged = subprocess.run([sys.executable, "-c", judge], capture_output=True, check=True)
+    assert int(judged.stdout) < 200 * 1024  # KiB; without a bound it was 500 MiB
 
 
 @pytest.mark.parametrize("code", ["-" * 100_000, "x = 1" + "+1" * 49_000, "(" * 500 + ")" * 500])

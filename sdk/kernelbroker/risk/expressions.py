@@ -32,6 +32,7 @@ from .values import (
     as_slice,
     canonical,
     member,
+    size,
 )
 
 _MAX_DEPTH = 80
@@ -60,7 +61,6 @@ class Expressions:
         known = self._memo.get(id(node))
         if known is not None:
             return known
-        self._report.spend()
         if self._depth > _MAX_DEPTH:
             self._report.add("depth", "medium", "could not be judged: it is nested too deep")
             return (UNKNOWN,)
@@ -75,6 +75,7 @@ class Expressions:
                 found[value] = None
         finally:
             self._depth -= 1
+        self._report.spend(size(found))
         self._memo[id(node)] = tuple(found) or (UNKNOWN,)
         return self._memo[id(node)]
 
@@ -103,7 +104,7 @@ class Expressions:
             case ast.Constant(value=value):
                 if value is None or folding.bounded(value) is not None:
                     yield Const(value)
-            case ast.Name(id=name):
+            case ast.Name():
                 yield from self._named(self._scopes.of(node))
             case ast.Attribute(value=base, attr=name):
                 yield from self.member(base, name)
@@ -237,8 +238,12 @@ class Expressions:
     def _sequence(self, items: list[ast.expr]) -> Iterator[Value]:
         for item in items:
             yield from (Box(value) for value in self._handles(item))
+        yield from self.listed(items)
+
+    def listed(self, items: list[ast.expr]) -> list[Value]:
+        """The list of these, in the ways that it may be."""
         choices = (self.choices(item) for item in items)
-        yield from listed(choices, len(items), settled=self._settled)
+        return listed(choices, len(items), settled=self._settled)
 
     def choices(self, item: ast.expr) -> list[tuple[Any, ...]]:
         """What an item may add to a list: usually one thing, in one way."""

@@ -14,7 +14,7 @@ from . import javascript_folding as folding
 from . import trees
 from .javascript_rules import GLOBALS, MODULES, SAME_AS, TEXTS
 from .report import Report
-from .values import UNKNOWN, Const, Ref, Unknown
+from .values import UNKNOWN, Const, Ref, Unknown, size
 
 if TYPE_CHECKING:
     from tree_sitter import Node
@@ -50,7 +50,6 @@ class Expressions:
         known = self._memo.get(node.id)
         if known is not None:
             return known
-        self._report.spend()
         if self._depth > _MAX_DEPTH:
             self._report.add("depth", "medium", "could not be judged: it is nested too deep")
             return (UNKNOWN,)
@@ -65,6 +64,7 @@ class Expressions:
                 found[value] = None
         finally:
             self._depth -= 1
+        self._report.spend(size(found))
         self._memo[node.id] = tuple(found) or (UNKNOWN,)
         return self._memo[node.id]
 

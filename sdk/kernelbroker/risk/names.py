@@ -30,7 +30,8 @@ from .values import (
     member,
 )
 
-_ROUNDS = 4
+_ROUNDS = 6
+"""Functions that hand on to each other what they are given: one more is followed with each."""
 _FEW = 4
 
 
@@ -41,7 +42,8 @@ class Names(Results):
         super().__init__(Scopes(places), report)
         self._changed = False
         self._recursive: set[int] = set()
-        self._methods: dict[str, int] = {}
+        self._methods: dict[str, list[int]] = {}
+        """By their names, and those that make an object by the name of its class."""
         self._called: set[int] = set()
         self._handed_on: set[int] = set()
         self._summed: set[int] = set()
@@ -54,7 +56,10 @@ class Names(Results):
                 if isinstance(node, ast.Lambda):
                     self._returns[id(node)] = [node.body]
             elif isinstance(node, ast.ClassDef):
-                self._methods |= {f.name: id(f) for f in node.body if isinstance(f, FUNCTIONS[:2])}
+                for method in node.body:
+                    if isinstance(method, ast.FunctionDef | ast.AsyncFunctionDef):
+                        name = node.name if method.name == "__init__" else method.name
+                        self._methods.setdefault(name, []).append(id(method))
             elif isinstance(node, ast.Return | ast.Yield) and node.value is not None:
                 self._returns.setdefault(id(function), []).append(node.value)
         for child in ast.iter_child_nodes(places[0].node):
@@ -176,10 +181,10 @@ class Names(Results):
         for called in self.values(func):
             if isinstance(called, Function):
                 self._pass(called.key, node.args, node.keywords)
-        if not isinstance(func, ast.Attribute):
-            return
-        if func.attr in self._methods:
-            self._pass(self._methods[func.attr], node.args, node.keywords, skipped=1)
+        name = getattr(func, "attr", None) or getattr(func, "id", None)
+        if name in self._methods and not self.refs(func):
+            for method in self._methods[name]:
+                self._pass(method, node.args, node.keywords, skipped=1)
 
     def _pass(
         self, called: int, args: list[ast.expr], keywords: list[ast.keyword], skipped: int = 0

@@ -65,22 +65,18 @@ class Commands(Looks):
         if "fork_exec" in name:
             return []
         if name.endswith("create_subprocess_exec"):
-            return self._listed(node.args)
+            return self._names.listed(node.args)
         for beginning, (program, rest, is_list) in _TAKEN.items():
             if not name.startswith(beginning) or len(node.args) <= rest:
                 continue
             if not is_list:
-                return self._listed([node.args[program], *node.args[rest + 1 :]])
+                return self._names.listed([node.args[program], *node.args[rest + 1 :]])
             programs = self._names.terms(node.args[program])
             return [_with_program(p, a) for p in programs for a in self._terms(node.args[rest])]
         return self._terms(argument(node, 0, "args", "cmd", "command", "argv"))
 
     def _terms(self, node: ast.expr | None) -> list[Value]:
         return [] if node is None else self._names.terms(node)
-
-    def _listed(self, words: list[ast.expr]) -> list[Value]:
-        listed = ast.List(elts=words, ctx=ast.Load())
-        return self._terms(listed)
 
 
 def _with_program(program: Value, args: Value) -> Value:

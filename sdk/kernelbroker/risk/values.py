@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
 
@@ -99,6 +99,12 @@ def walk(tree: ast.AST, report: Report) -> Iterator[Place]:
             for child in ast.iter_child_nodes(node)
         ]
         waiting.extend(reversed(children))
+
+
+def size(values: Iterable[object]) -> int:
+    """Characters, and items of lists, in constants."""
+    known = (value.value for value in values if isinstance(value, Const))
+    return sum(len(value) for value in known if isinstance(value, str | bytes | tuple))
 
 
 def canonical(module: str) -> str:
