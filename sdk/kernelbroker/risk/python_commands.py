@@ -7,6 +7,7 @@ enough: what else is in it is `${_}`, which is for the rules of that program to 
 from __future__ import annotations
 
 import ast
+import re
 import shlex
 from typing import Any, NamedTuple
 
@@ -15,7 +16,8 @@ from . import trees
 from .python_looks import Looks, argument
 from .python_rules import NAMES
 from .report import worse
-from .values import MAX_VALUES, UNKNOWN, Const, Partial, Place, Value
+from .shell_rules import WRAPPERS
+from .values import UNKNOWN, Const, Partial, Place, Value
 
 
 class _Words(NamedTuple):
@@ -49,14 +51,10 @@ class Commands(Looks):
     def command(self, name: str, node: ast.Call, _place: Place) -> None:
         """A program is run: what it is decides, where that can be told."""
         rule = NAMES[name]
-        known = [_line(value) for value in self._command_lines(name, node)]
-        commands = [line for line in known if line is not None]
-        level: Level = "medium"
-        if len(commands) < len(known) or not commands or not trees.is_available():
-            level = rule.level
-        else:
-            commands = commands[:MAX_VALUES]
-        for line in commands if trees.is_available() else ():
+        lines = [_line(value) for value in self._command_lines(name, node)]
+        known = [line for line in lines if line is not None] if trees.is_available() else []
+        level: Level = "medium" if known and len(known) == len(lines) else rule.level
+        for line in known:
             level = worse(level, self._nested(line, "shell", node))
         self._add(node, rule.rule, level, f"{name} {rule.reason}")
 
@@ -95,8 +93,20 @@ def _line(command: Value) -> str | None:
             return text.decode("utf-8", "replace")
         case Const(value=tuple(items)) | Partial(items=tuple(items)):
             words = [_word(item) for item in items]
-            return " ".join(words) if words and words[0] != _ANY else None
+            return " ".join(words) if _program(words) not in ("", _ANY) else None
     return None
+
+
+def _program(words: list[str]) -> str:
+    """The program, also where `sudo` or `timeout 5` stands before it."""
+    if not words or words[0].rpartition("/")[2] not in WRAPPERS:
+        return words[0] if words else ""
+    after = (word for word in words[1:] if word == _ANY or not _NO_PROGRAM.match(word))
+    return next(after, words[0])
+
+
+_NO_PROGRAM = re.compile(r"-|[0-9.]+[smhd]?$|\w+=")
+"""Options of what stands before a program, numbers, and variables."""
 
 
 _ANY = "${_}"

@@ -72,11 +72,11 @@ class _Judge:
         self._commands.judge(self._words.argv(node), trees.place(node), self._fed.get(node.id))
 
     def _for_each(self, node: Node) -> None:
-        """Judge the body with each value but the last, with which the others go on."""
+        """Judge the body with each value but the last, with which all goes on."""
         name, values = self._words.values_of(node)
         body = node.child_by_field_name("body")
-        for value in values[:-1] if self._loops < _MAX_LOOPS else ():
-            if body is None:
+        for value in values[:-1]:
+            if body is None or self._loops >= _MAX_LOOPS:
                 break
             self._words.variables[name] = value
             self._loops += 1

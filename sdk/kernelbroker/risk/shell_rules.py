@@ -74,7 +74,7 @@ SKIPPED = {"timeout": 1, "taskset": 1, "flock": 1, "chrt": 1}
 
 READERS = {
     "cat", "less", "more", "head", "tail", "tac", "nl", "od", "xxd", "hexdump", "strings", "base64", "grep",
-    "egrep", "fgrep", "sed", "awk", "cut", "sort", "uniq", "wc", "cp", "mv", "tar", "zip", "gzip",
+    "egrep", "fgrep", "rg", "sed", "awk", "cut", "sort", "uniq", "wc", "cp", "mv", "tar", "zip", "gzip",
     "bzip2", "xz",
     "diff", "cmp", "find", "ls", "stat", "file", "scp", "rsync", "curl", "wget", "tee", "dd", "ln",
     "rev", "paste",
@@ -83,7 +83,7 @@ READERS = {
 }  # fmt: skip
 """Commands whose arguments may be paths that are read."""
 
-PATTERN_FIRST = {"grep", "egrep", "fgrep", "rg", "sed", "awk", "gawk", "mawk", "jq", "perl"}
+PATTERN_FIRST = {"grep", "egrep", "fgrep", "rg", "sed", "awk", "gawk", "mawk", "jq"}
 """Readers whose first argument is no path, unless an option says otherwise."""
 
 WRITERS: dict[str, str] = {

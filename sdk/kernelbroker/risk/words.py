@@ -24,7 +24,7 @@ UNKNOWN, DOWNLOADED, FILE = "\0", "\1", "\2"
 _MAX_TEXT = 100_000
 _MAX_WORDS = 256
 _MAX_DEPTH = 40
-_MAX_EACH = 8
+_MAX_EACH = 12
 """Values of a loop that its body is judged with."""
 _BRACES = re.compile(r"\{([^{},\s]*(?:,[^{},\s]*)+)\}")
 _ESCAPE = re.compile(r"\\(.)", re.DOTALL)
