@@ -179,6 +179,8 @@ def test_commands_in_cells_are_found_where_they_are(cell: str, line: int) -> Non
         ("cmd = 'ls'; cmd += ask()", "high"),
         ("cmd = ''\nfor part in parts: cmd += part", "high"),
         ("cmd = 'ls' if asked else ask()", "high"),
+        ("cmd = 'ls'; cmd = cmd + ' -l'; cmd = f'{cmd} -a'", "medium"),
+        ("cmd = 'ls'; cmd = cmd or ask()", "high"),
         ("cmd, n = 'ls', ask()", "medium"),
         ("cmd, n = ask()", "high"),
         ("cmd = 'ls'\ndef show(cmd): print(cmd)\nshow(ask())", "medium"),

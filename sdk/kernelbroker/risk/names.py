@@ -83,7 +83,7 @@ class Names(Results):
             for place in binding:
                 self._bind_all(place)
             if not self._changed:
-                break
+                return  # what was found in this round stays true
         self._memo.clear()
 
     def is_recursive(self, function: ast.AST | None) -> bool:
@@ -107,6 +107,8 @@ class Names(Results):
                     ):
                         key = self._scopes.key(alias.asname or name, function)
                         self._bind(key, (member(Ref(source or ""), name),))
+            case ast.Assign(targets=[ast.Name() as target], value=value) if _is_of_itself(node):
+                self._assign_anew(target, value, place)
             case ast.Assign(targets=targets, value=value):
                 for target in targets:
                     self._assign(target, self.values(value), value)
@@ -138,6 +140,17 @@ class Names(Results):
             case ast.Call():
                 self._called_with(node)
                 self._grow_list(node, place)
+
+    def _assign_anew(self, target: ast.expr, value: ast.expr, place: Place) -> None:
+        """`name = f"{name} ..."`: made once of what the name was before, or it would grow for ever."""
+        if id(place.node) not in self._summed:
+            values = self.values(value)
+            if any(value is not UNKNOWN for value in values):
+                self._summed.add(id(place.node))
+            self._assign(target, values, value)
+        grows = isinstance(value, ast.BinOp | ast.JoinedStr)
+        if (place.in_loop and grows) or self.is_unsure(value):
+            self._assign(target, (UNKNOWN,))
 
     def _grow_list(self, node: ast.Call, place: Place) -> None:
         """`name.append(...)` and the like."""
@@ -177,7 +190,9 @@ class Names(Results):
         """Hand the arguments of a call to the function of the code's own that it calls."""
         func = node.func
         for arg in (*node.args, *(keyword.value for keyword in node.keywords)):
-            self._handed_on |= {v.key for v in self.values(arg) if isinstance(v, Function)}
+            for value in self.values(arg):
+                if isinstance(value, Function):
+                    self._handed_on.add(value.key)
         for called in self.values(func):
             if isinstance(called, Function):
                 self._pass(called.key, node.args, node.keywords)
@@ -253,6 +268,12 @@ class Names(Results):
             if value not in known:
                 known[value] = None
                 self._changed = True
+
+
+def _is_of_itself(node: ast.Assign) -> bool:
+    """Whether a name is assigned something that is made of what it stands for."""
+    name = getattr(node.targets[0], "id", "")
+    return any(isinstance(part, ast.Name) and part.id == name for part in ast.walk(node.value))
 
 
 _BINDING = (

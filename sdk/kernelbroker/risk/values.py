@@ -103,8 +103,11 @@ def walk(tree: ast.AST, report: Report) -> Iterator[Place]:
 
 def size(values: Iterable[object]) -> int:
     """Characters, and items of lists, in constants."""
-    known = (value.value for value in values if isinstance(value, Const))
-    return sum(len(value) for value in known if isinstance(value, str | bytes | tuple))
+    count = 0
+    for value in values:
+        if isinstance(value, Const) and isinstance(value.value, (str, bytes, tuple)):
+            count += len(value.value)
+    return count
 
 
 def canonical(module: str) -> str:
