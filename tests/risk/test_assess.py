@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -27,14 +28,27 @@ LARGE: dict[str, tuple[Language, str]] = {
     "names in a ring": ("python", "a=b;b=c;c=a\n" * 8_000),
     "doubling text": ("python", "a='a'*2000\n" + "a=a+a\n" * 15_000),
     "blocks of another Python": ("python", "type X = int\n" * 7_000),
+    "lists in lists": (
+        "python",
+        "a0=(1,)\n" + "".join(f"a{i + 1}=(a{i},a{i},a{i})\n" for i in range(4_000)),
+    ),
+    "lists that grow": ("python", "a=['ls']\n" + "a.append(x)\n" * 4_000 + "a=[*a,*a]\n" * 4_000),
+    "numbers that grow": ("python", "a=2000\n" + "a=a*2000\n" * 8_000 + "exec(f'{a}')"),
+    "a long list": ("python", "a=[" + "1," * 25_000 + "]\n" + "b=a+a\n" * 7_000),
+    "text that grows": ("python", "a='ls'\n" + "a+='xyz'\n" * 10_000 + "os.system(a)"),
+    "returns": ("python", "def f():\n" + " return 1\n" * 4_500 + "f()\n" * 10_000),
     "magics": ("python", "!ls -la\n" * 12_000),
     "substitutions": ("shell", "$(echo " * 7_000 + ")" * 7_000),
     "pipes": ("shell", "echo x" + "|cat" * 24_000),
     "growing variables": ("shell", 'X=$X$X$X; echo "$X"\n' * 5_000),
+    "modes": ("shell", "chmod " + "u" * 99_000),
+    "commas": ("shell", "echo {" + "," * 99_000),
+    "loops": ("shell", "for a in 1 2 3 4 5 6 7 8; do " * 60 + "rm -rf $a" + "; done" * 60),
     "shells": ("shell", "sh -c 'ls'\n" * 9_000),
     "parentheses": ("javascript", "(" * 100_000),
     "members": ("javascript", "a" + ".a" * 49_000),
     "templates": ("javascript", "`${" * 33_000),
+    "sums": ("javascript", "let a='x';" + "a+=a+a;" * 14_000 + "eval(a)"),
     "execs": ("javascript", "require('child_process').exec('ls');\n" * 2_600),
 }
 
@@ -47,6 +61,18 @@ def test_judging_takes_bounded_time(name: str) -> None:
     assessment = assess(code[:100_000], language)
     assert time.thread_time() - start < 3  # 0.8 s is where it gives up; memory is freed afterwards
     assert len(assessment.findings) <= MAX_FINDINGS
+
+
+def test_judging_takes_bounded_memory() -> None:
+    """What code makes of its text is not kept a thousand times over."""
+    judge = """
+from kernelbroker.risk import assess
+code = "a='x'*2000\\n" + "a=a+a\\n" * 6 + "".join(f"b{i}=f'{{a}}{i}'\\n" for i in range(6_000))
+assert [finding.rule for finding in assess(code).findings] == ["depth"]
+print(next(line.split()[1] for line in open("/proc/self/status") if line.startswith("VmHWM")))
+"""
+    judged = subprocess.run([sys.executable, "-c", judge], capture_output=True, check=True)
+    assert int(judged.stdout) < 200 * 1024  # KiB; without a bound it was 500 MiB
 
 
 @pytest.mark.parametrize("code", ["-" * 100_000, "x = 1" + "+1" * 49_000, "(" * 500 + ")" * 500])
@@ -84,6 +110,7 @@ def test_odd_text(language: Language, code: str) -> None:
     [
         ("javascript", "String.fromCharCode('0xzz')"),
         ("shell", "X=abc; echo ${X:" + "9" * 5_000 + "}"),
+        ("python", "print(f'{0x" + "f" * 5_000 + "}')"),
     ],
 )
 def test_numbers_that_are_none(language: Language, code: str) -> None:
@@ -142,6 +169,42 @@ def test_commands_in_cells_are_found_where_they_are(cell: str, line: int) -> Non
     assessment = assess(cell)
     assert assessment.level == "critical"
     assert {f.line for f in assessment.findings if f.level == "critical"} == {line}
+
+
+@pytest.mark.parametrize(
+    ("before", "level"),
+    [
+        ("cmd = 'ls'", "medium"),
+        ("cmd = 'ls'; cmd = ask()", "high"),
+        ("cmd = 'ls'; cmd += ask()", "high"),
+        ("cmd = ''\nfor part in parts: cmd += part", "high"),
+        ("cmd = 'ls' if asked else ask()", "high"),
+        ("cmd = 'ls'; cmd = cmd + ' -l'; cmd = f'{cmd} -a'", "medium"),
+        ("cmd = 'ls'; cmd = cmd or ask()", "high"),
+        ("cmd, n = 'ls', ask()", "medium"),
+        ("cmd, n = ask()", "high"),
+        ("cmd = 'ls'\ndef show(cmd): print(cmd)\nshow(ask())", "medium"),
+        ("cmd = 'ls'\ndef set():\n  global cmd\n  cmd = ask()", "high"),
+        ("cmd = ['git', ask()]", "medium"),
+        ("cmd = ['git']; cmd.append(ask())", "medium"),
+        ("cmd = ['sh', '-c']; cmd.append(ask())", "high"),
+        ("cmd = ['git'] + ask()", "medium"),
+        ("cmd = [ask(), 'x']", "high"),
+    ],
+)
+def test_what_is_not_known_beside_what_is(before: str, level: str) -> None:
+    """A command is as risky as the worst that it may be, and of a list the program decides."""
+    assert assess(f"{before}\nimport subprocess\nsubprocess.run(cmd)").level == level
+
+
+@pytest.mark.parametrize(
+    ("call", "level"),
+    [("run()", "medium"), ("run('pwd')", "medium"), ("run(ask())", "high"), ("", "high")],
+)
+def test_a_parameter_is_what_the_function_is_called_with(call: str, level: str) -> None:
+    """Called with constants only, it is one of these and its default; called by others, it is anything."""
+    code = f"import os\ndef run(cmd='ls'):\n  os.system(cmd)\n{call}"
+    assert assess(code).level == level
 
 
 def test_without_the_parsers_python_is_judged_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,8 +21,21 @@ def found_commands(args: list[str]) -> Iterator[list[str]]:
         if arg in ("-exec", "-execdir", "-ok", "-okdir"):
             rest = args[i + 1 :]
             end = next((j for j, a in enumerate(rest) if a in (";", "+", "\\;")), len(rest))
-            for start in _starts(args):
-                yield [start if a == "{}" else a for a in rest[:end]]
+            for path in _found(args):
+                yield [path if a == "{}" else a for a in rest[:end]]
+
+
+def option_values(args: list[str], options: tuple[str, ...]) -> Iterator[str]:
+    """What is given with these options: `-o x`, `-ox`, `-sSo x`, `--output=x`, `--output x`."""
+    short = "".join(option[1] for option in options if len(option) == 2)
+    for arg, following in pairwise([*args, ""]):
+        name, equals, value = arg.partition("=")
+        if arg in options:
+            yield following
+        elif name in options and equals:
+            yield value
+        elif short and (found := re.fullmatch(rf"-[a-zA-Z]*?[{short}](.*)", arg, re.DOTALL)):
+            yield found[1] or following
 
 
 def _alias(args: list[str]) -> list[str]:
@@ -37,7 +50,17 @@ def _trap(args: list[str]) -> list[str]:
     return args[:1]
 
 
-CODE: dict[str, Callable[[list[str]], list[str]]] = {"alias": _alias, "eval": _eval, "trap": _trap}
+def _tar_programs(args: list[str]) -> list[str]:
+    options = ("-I", "--use-compress-program", "--to-command", "--checkpoint-action")
+    return [value.removeprefix("exec=") for value in option_values(args, options)]
+
+
+CODE: dict[str, Callable[[list[str]], list[str]]] = {
+    "alias": _alias,
+    "eval": _eval,
+    "trap": _trap,
+    "tar": _tar_programs,
+}
 """Which texts these commands run as shell."""
 
 
@@ -61,7 +84,7 @@ def _dd(args: list[str]) -> Iterator[Judged]:
 
 def _chmod(args: list[str]) -> Iterator[Judged]:
     mode, *files = _plain(args) or [""]
-    if re.fullmatch(r"[0-7]?[4-7][0-7]{3}|.*[ug]*[+=][rwx]*s.*", mode):
+    if re.fullmatch(r"[0-7]?[4-7][0-7]{3}", mode) or re.search(r"[+=][rwx]*s", mode):
         yield Judged("escape", "high", "chmod lets a program run with its owner's rights")
     yield from _written(path for path in files if UNKNOWN not in path)
 
@@ -79,7 +102,7 @@ def _kill(args: list[str]) -> Iterator[Judged]:
 
 def _find(args: list[str]) -> Iterator[Judged]:
     if "-delete" in args:
-        for path in _starts(args):
+        for path in _found(args):
             if found := paths.deleting(path, whole=True):
                 yield found
 
@@ -113,33 +136,51 @@ def _shred(args: list[str]) -> Iterator[Judged]:
     return _written(_plain(args))
 
 
-def _other_language(args: list[str]) -> Iterator[Judged]:
+def _other_language(signs: str) -> Callable[[list[str]], Iterator[Judged]]:
     """perl, awk and others: their code is not parsed, only looked at for the plainest signs."""
-    text = " ".join(args)
-    if re.search(
-        r"\b(system|exec|popen|shell_exec|passthru)\b|`|\bsocket\b|/inet/", text, re.IGNORECASE
-    ):
-        yield Judged("process", "high", "code of another language runs another program")
-    elif re.search(r"-\w*e\b|-r\b", text) and UNKNOWN in text:
-        yield Judged("code", "medium", "runs text that is made at run time")
+
+    def look(args: list[str]) -> Iterator[Judged]:
+        text = " ".join(args)
+        if re.search(signs, text):
+            yield Judged("process", "high", "code of another language runs another program")
+        elif re.search(r"-\w*e\b|-r\b", text) and UNKNOWN in text:
+            yield Judged("code", "medium", "runs text that is made at run time")
+
+    return look
 
 
 def _tar(args: list[str]) -> Iterator[Judged]:
-    runs = ("--to-command", "--checkpoint-action", "--use-compress-program", "-I")
-    if any(arg.startswith(runs) for arg in args):
-        yield Judged("process", "high", "tar runs another program")
+    flags = [*args[:1], *(arg for arg in args if arg.startswith("-"))]
+    short = [flag for flag in flags if re.fullmatch(r"-?[a-zA-Z]+", flag)]
+    extracts = "x" in "".join(short) or {"--extract", "--get"} & set(args)
+    for path in option_values(args, ("-C", "--directory")):
+        found = paths.writing(path) if extracts else paths.reading(path)
+        if found and UNKNOWN not in path:
+            yield found
+
+
+def _mv(args: list[str]) -> Iterator[Judged]:
+    into = {"-t", "--target-directory"} & {arg.partition("=")[0] for arg in args}
+    for path in _plain(args) if into else _plain(args)[:-1]:
+        if UNKNOWN not in path and (found := paths.moving(path)):
+            yield found
+
+
+def _mount(args: list[str]) -> Iterator[Judged]:
+    if _plain(args) or "-a" in args:
+        yield Judged("escape", "high", "mount changes what is where")
+
+
+def _sysctl(args: list[str]) -> Iterator[Judged]:
+    sets = {"-w", "--write", "-p", "--load", "--system"}
+    if any("=" in arg or arg in sets for arg in args):
+        yield Judged("escape", "high", "sysctl changes settings of the system")
 
 
 def _pip(args: list[str]) -> Iterator[Judged]:
     if {"install", "download", "add", "i", "ci"} & set(args[:3]):
         from_url = any("://" in arg for arg in args)
         yield Judged("install", "medium" if from_url else "low", "installs software")
-
-
-def _wget(args: list[str]) -> Iterator[Judged]:
-    yield Judged("network", "medium", "uses the network")
-    options = ("-o", "-O", "--output", "--output-document")
-    yield from _written(path for option, path in pairwise(args) if option in options)
 
 
 RISKS: dict[str, Callable[[list[str]], Iterator[Judged]]] = {
@@ -158,11 +199,12 @@ RISKS: dict[str, Callable[[list[str]], Iterator[Judged]]] = {
     "export": _set,
     "shred": _shred,
     "tar": _tar,
-    "curl": _wget,
-    "wget": _wget,
+    "mv": _mv,
+    "mount": _mount,
+    "sysctl": _sysctl,
     **dict.fromkeys(("nc", "ncat", "netcat", "socat"), _nc),
     **dict.fromkeys(("pip", "pip3", "npm", "uv", "conda", "mamba", "apt", "apt-get"), _pip),
-    **dict.fromkeys(OTHER_INTERPRETERS, _other_language),
+    **{name: _other_language(signs) for name, signs in OTHER_INTERPRETERS.items()},
 }
 """What is risky in the arguments of these commands."""
 
@@ -175,6 +217,17 @@ def _starts(args: list[str]) -> list[str]:
     """Where `find` begins."""
     options = (i for i, arg in enumerate(args) if arg.startswith(("-", "(", "!")))
     return args[: next(options, len(args))] or ["."]
+
+
+def _found(args: list[str]) -> list[str]:
+    """What `find` may find: with the name it looks for, if it looks for one."""
+    names = list(option_values(args, ("-name", "-iname")))
+    if not names and not _NARROWING & set(args):
+        return _starts(args)
+    return [f"{start}/{name}" for start in _starts(args) for name in names or ["?"]]
+
+
+_NARROWING = {"-path", "-ipath", "-regex", "-mtime", "-mmin", "-newer", "-size", "-empty", "-atime"}
 
 
 def _written(files: Iterable[str]) -> Iterator[Judged]:

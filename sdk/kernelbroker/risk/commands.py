@@ -7,14 +7,26 @@ from __future__ import annotations
 
 import re
 import shlex
+from collections.abc import Iterator
+from itertools import pairwise
 from typing import TypeAlias
 
 from ..protocol.findings import Language, Level
 from . import paths
-from .command_arguments import CODE, RISKS, found_commands
+from .command_arguments import CODE, RISKS, found_commands, option_values
 from .report import Report
-from .shell_rules import COMMANDS, INTERPRETERS, READERS, SHELLS, SKIPPED, WRAPPERS, WRITERS
-from .words import DOWNLOADED, UNKNOWN
+from .shell_rules import (
+    COMMANDS,
+    INTERPRETERS,
+    PATTERN_FIRST,
+    READERS,
+    SHELLS,
+    SKIPPED,
+    WRAPPERS,
+    WRITERS,
+    WRITING_OPTIONS,
+)
+from .words import DOWNLOADED, FILE, UNKNOWN
 
 Spot: TypeAlias = tuple[int, int]
 """Line and column, from 1."""
@@ -54,7 +66,7 @@ class Commands:
         elif name in CODE:
             for text in CODE[name](args):
                 self._text(text, "shell", name, spot)
-        elif risks := RISKS.get(name):
+        if risks := RISKS.get(name):
             for found in risks(args):
                 self._add(spot, *found)
         elif rule := COMMANDS.get(name):
@@ -88,7 +100,7 @@ class Commands:
             if name == "env":
                 self._add(spot, "environment", "medium", "env shows all environment variables")
             return
-        if name == "xargs" and fed is not None and UNKNOWN not in fed:
+        if name == "xargs" and fed is not None and not {UNKNOWN, FILE} & set(fed):
             rest = [*rest, *fed.split()]
         elif name == "xargs":
             rest = [*rest, UNKNOWN]
@@ -111,8 +123,10 @@ class Commands:
                 self._add(spot, "code", "critical", f"{name} runs what was downloaded")
             else:
                 self._add(spot, "code", "low", f"{name} runs a file as code")
+        elif fed == FILE:
+            self._add(spot, "code", "low", f"{name} runs a file as code")
         elif fed is not None:
-            self._text(fed, language, name, spot)
+            self._text(fed.replace(FILE, UNKNOWN), language, name, spot)
 
     def _text(self, text: str, language: Language, name: str, spot: Spot) -> None:
         """Text that is run as code."""
@@ -129,15 +143,9 @@ class Commands:
 
     def _paths(self, name: str, args: list[str], spot: Spot) -> None:
         files = [arg for arg in args if not arg.startswith("-")]
-        if name in READERS:
-            for arg in args:
-                path = (
-                    arg.partition("=")[2]
-                    if re.match(r"--?[\w-]+=|if=", arg)
-                    else arg.removeprefix("@")
-                )
-                if found := paths.reading(path):
-                    self._add(spot, *found)
+        for path in _read(name, args) if name in READERS else ():
+            if found := paths.reading(path):
+                self._add(spot, *found)
         written = (
             files
             if WRITERS.get(name) == "all"
@@ -147,12 +155,29 @@ class Commands:
         )
         if name == "sed" and any(arg.startswith(("-i", "--in-place")) for arg in args):
             written = files[-1:]
+        if options := WRITING_OPTIONS.get(name):
+            written = [*written, *option_values(args, options)]
         for path in written:
             if UNKNOWN not in path and (found := paths.writing(path)):
                 self._add(spot, *found)
 
     def _add(self, spot: Spot, rule: str, level: Level, reason: str) -> None:
         self._report.add(rule, level, reason, *spot)
+
+
+def _read(name: str, args: list[str]) -> Iterator[str]:
+    """The arguments of a command that reads, as far as they may be paths."""
+    told = any(re.match(r"-\w*[ef]|--(regexp|file|expression)", arg) for arg in args)
+    skips = name in PATTERN_FIRST and not told
+    for before, arg in pairwise(["", *args]):
+        if skips and not arg.startswith("-"):
+            skips = False  # what is looked for
+        elif name in PATTERN_FIRST and before in ("-e", "--regexp", "--expression"):
+            pass
+        elif re.match(r"--?[\w-]+=|if=|[\w.-]+=@", arg):
+            yield arg.partition("=")[2].removeprefix("@")
+        else:
+            yield arg.removeprefix("@")
 
 
 def _split(text: str) -> list[str]:

@@ -1,6 +1,7 @@
 """What an expression of constants comes to: the strings that code puts together to hide a name.
 
-Only what is harmless to compute is computed, on small values, and nothing of the code is called.
+Only what is harmless to compute is computed, on small values, and nothing of the code is called. What comes
+of it is `bounded`, so that no value takes long to hash, to measure or to put into text.
 """
 
 from __future__ import annotations
@@ -10,14 +11,20 @@ import base64
 import binascii
 import codecs
 import operator
+import posixpath
 import re
+import shlex
 import zlib
 from collections.abc import Callable
 from typing import Any
 
 MAX_TEXT = 100_000
 _SMALL = 2_000
-_MAX_ITEMS = 1_000
+MAX_ITEMS = 5_000
+"""Of a list, and of the lists in it."""
+_MAX_NESTED = 8
+"""Lists in lists."""
+_MAX_NUMBER = 2**64
 
 _OPERATORS: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
     ast.Sub: operator.sub,
@@ -58,12 +65,33 @@ _DECODERS: dict[str, Callable[[Any], Any]] = {
     "os.path.abspath": str,
     "os.path.realpath": str,
     "os.fspath": str,
+    "os.path.dirname": posixpath.dirname,
+    "os.path.normpath": posixpath.normpath,
+    "shlex.split": lambda text: tuple(shlex.split(text)) if len(text) <= _SMALL else None,
+    "shlex.quote": shlex.quote,
 }
 _FAULTS = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, zlib.error)
 
 
+def bounded(value: object) -> object:
+    """The value, or None where it is too large to go on with."""
+    match value:
+        case int():
+            return value if abs(value) < _MAX_NUMBER else None
+        case str() | bytes():
+            return value if len(value) <= 4 * MAX_TEXT else None
+        case tuple():
+            small = _items(value) <= MAX_ITEMS and _length(value) <= MAX_TEXT
+            return value if small else None
+    return value
+
+
 def binary(kind: ast.operator, left: object, right: object) -> object:
     """The value of `left kind right`, or None where it is not to be had."""
+    return bounded(_binary(kind, left, right))
+
+
+def _binary(kind: ast.operator, left: object, right: object) -> object:
     try:
         match kind:
             case ast.Add() if _length(left) + _length(right) <= MAX_TEXT:
@@ -101,11 +129,15 @@ def method(value: object, name: str, args: tuple[Any, ...]) -> object:
         folded = getattr(value, name)(*args)
     except _FAULTS:
         return None
-    return tuple(folded) if isinstance(folded, list) else folded
+    return bounded(tuple(folded) if isinstance(folded, list) else folded)
 
 
 def call(name: str, args: tuple[Any, ...]) -> object:
     """The value of a known function of constants, or None."""
+    return bounded(_call(name, args))
+
+
+def _call(name: str, args: tuple[Any, ...]) -> object:
     if any(_length(arg) > MAX_TEXT for arg in args):
         return None
     try:
@@ -134,8 +166,22 @@ def _length(value: object) -> int:
     if isinstance(value, str | bytes):
         return len(value)
     if isinstance(value, tuple):
-        return sum(_length(item) for item in value[:_MAX_ITEMS]) + len(value)
+        return sum(_length(item) for item in value) + len(value)
     return 1
+
+
+def _items(value: object, nested: int = 0) -> int:
+    """How many a list has, with those of the lists in it; counted until they are too many."""
+    if not isinstance(value, tuple):
+        return 1
+    if nested > _MAX_NESTED:
+        return MAX_ITEMS + 1
+    count = 1
+    for item in value:
+        count += _items(item, nested + 1)
+        if count > MAX_ITEMS:
+            break
+    return count
 
 
 def _times(left: object, right: object) -> int:

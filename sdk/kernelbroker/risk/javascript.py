@@ -9,7 +9,7 @@ from ..protocol.findings import Level
 from . import paths, trees
 from .javascript_expressions import LOADERS, arguments
 from .javascript_names import Names
-from .javascript_rules import DELETES, NAMES, READS, WRITES
+from .javascript_rules import DELETES, MOVES, NAMES, READS, WRITES
 from .python_rules import Rule
 from .report import Report, worse
 
@@ -47,13 +47,13 @@ class _Judge:
             index = node.child_by_field_name("index")
             if (
                 index is not None
-                and not self._names.values(index)
+                and self._names.is_unsure(index)
                 and "globalThis" in self._names.refs(base)
             ):
                 self._add(
                     node, "dynamic", "medium", "a global is taken that is known at run time only"
                 )
-        self._seen.update(child.id for child in _named_anew(node))
+        self._seen.update(child.id for child in (*_named_anew(node), *_compared(node)))
         if node.type in _USES and node.id not in self._seen:
             for name in self._names.refs(node):
                 if name.endswith(_DEEP):
@@ -68,7 +68,7 @@ class _Judge:
         for name in self._names.refs(function):
             module, _, last = name.rpartition(".")
             if name in LOADERS or name == "<require>":
-                if not self._names.texts(first) and first is not None:
+                if self._names.is_unsure(first) and first is not None:
                     self._add(
                         node,
                         "dynamic",
@@ -84,10 +84,11 @@ class _Judge:
                 "vm.runInNewContext",
                 "vm.Script",
             ):
-                for text in self._names.texts(args[-1] if name == "Function" and args else first):
+                code = args[-1] if name == "Function" and args else first
+                for text in self._names.texts(code):
                     self._report.judge_nested(text, "javascript", *trees.place(node))
-                    if function is not None:
-                        self._seen.add(function.id)
+                if function is not None and not self._names.is_unsure(code):
+                    self._seen.add(function.id)
             elif module in ("fs", "fs.promises"):
                 self._file(node, last, args)
 
@@ -106,13 +107,14 @@ class _Judge:
         if not words:
             return
         level: Level = "medium"
-        for program in programs[:4]:
+        for program in programs:
             level = worse(
                 level,
                 self._report.judge_nested(f"{program} {words[0]}", "shell", *trees.place(node)),
             )
-        self._seen.add(function.id)
-        self._add(node, "process", level, f"{name} runs another program")
+        if not self._names.is_unsure(args[0]):
+            self._seen.add(function.id)
+            self._add(node, "process", level, f"{name} runs another program")
 
     def _file(self, node: Node, last: str, args: list[Node]) -> None:
         for path in self._names.texts(args[0]) if args and last in READS else ():
@@ -122,14 +124,16 @@ class _Judge:
             whole = last in ("rm", "rmSync", "rmdir", "rmdirSync") and any(
                 "recursive" in trees.text_of(arg) for arg in args[1:]
             )
-            known = self._names.texts(args[0])
-            for path in known:
+            for path in self._names.texts(args[0]):
                 if found := paths.deleting(path, whole=whole):
                     self._add(node, *found)
-            if whole and not known:
+            if whole and self._names.is_unsure(args[0]):
                 self._add(
                     node, "delete", "medium", f"fs.{last} deletes a directory named at run time"
                 )
+        for path in self._names.texts(args[0]) if args and last in MOVES else ():
+            if found := paths.moving(path):
+                self._add(node, *found)
         if last in WRITES and len(args) > WRITES[last]:
             for path in self._names.texts(args[WRITES[last]]):
                 if found := paths.writing(path):
@@ -161,6 +165,15 @@ def _named_anew(node: Node) -> list[Node]:
         "labeled_statement",
     )
     return node.named_children if node.type in whole else []
+
+
+def _compared(node: Node) -> list[Node]:
+    """What is only compared: `x instanceof Function`."""
+    operator = node.child_by_field_name("operator") if node.type == "binary_expression" else None
+    return node.named_children if operator is not None and operator.type in _COMPARES else []
+
+
+_COMPARES = {"instanceof", "==", "===", "!=", "!=="}
 
 
 def _rule(name: str) -> Rule | None:

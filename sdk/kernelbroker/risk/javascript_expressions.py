@@ -1,6 +1,7 @@
 """What the expressions of JavaScript code stand for, once it is known what its names do.
 
-What is not known has no values. Text is put together as the code would; nothing of the code is called.
+What is known at run time only is `UNKNOWN`, as in `expressions`. Text is put together as the code would;
+nothing of the code is called.
 """
 
 from __future__ import annotations
@@ -11,17 +12,17 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from . import javascript_folding as folding
 from . import trees
-from .javascript_rules import GLOBALS, MODULES
+from .javascript_rules import GLOBALS, MODULES, SAME_AS, TEXTS
 from .report import Report
-from .values import Const, Ref
+from .values import UNKNOWN, Const, Ref, Unknown, size
 
 if TYPE_CHECKING:
     from tree_sitter import Node
 
-Value: TypeAlias = Ref | Const
-Values: TypeAlias = frozenset[Value]
+Value: TypeAlias = Ref | Const | Unknown
+Values: TypeAlias = tuple[Value, ...]
 MAX_VALUES = 8
-_NOTHING: Values = frozenset()
+_NOTHING: Values = ()
 _MAX_DEPTH = 60
 LOADERS = {
     "require",
@@ -37,43 +38,54 @@ class Expressions:
 
     def __init__(self, report: Report) -> None:
         self._report = report
-        self._bound: dict[str, set[Value]] = {}
+        self._bound: dict[str, dict[Value, None]] = {}
         self._own: set[str] = set()
         self._memo: dict[int, Values] = {}
         self._depth = 0
 
     def values(self, node: Node | None) -> Values:
+        """Everything that an expression may stand for; never nothing, but for no node."""
         if node is None:
             return _NOTHING
         known = self._memo.get(node.id)
         if known is not None:
             return known
-        self._report.spend()
         if self._depth > _MAX_DEPTH:
             self._report.add("depth", "medium", "could not be judged: it is nested too deep")
-            return _NOTHING
-        self._memo[node.id] = _NOTHING
+            return (UNKNOWN,)
+        self._memo[node.id] = _NOTHING  # for what stands for itself
         self._depth += 1
+        found: dict[Value, None] = {}
         try:
-            found = frozenset(islice(self._evaluate(node), MAX_VALUES))
+            for value in self._evaluate(node):
+                if len(found) >= MAX_VALUES and value not in found:
+                    found[UNKNOWN] = None
+                    break
+                found[value] = None
         finally:
             self._depth -= 1
-        self._memo[node.id] = found
-        return found
+        self._report.spend(size(found))
+        self._memo[node.id] = tuple(found) or (UNKNOWN,)
+        return self._memo[node.id]
 
     def refs(self, node: Node | None) -> list[str]:
         return [value.name for value in self.values(node) if isinstance(value, Ref)]
 
     def texts(self, node: Node | None) -> list[str]:
-        found = (value.value for value in self.values(node) if isinstance(value, Const))
-        return [value for value in found if isinstance(value, str)]
+        values = (_as_text(value) for value in self.values(node))
+        return [value.value for value in values if isinstance(value, Const)]
+
+    def is_unsure(self, node: Node | None) -> bool:
+        """Whether this may be something that is no constant text, or is missing."""
+        values = [_as_text(value) for value in self.values(node)]
+        return not values or not all(isinstance(value, Const) for value in values)
 
     def _evaluate(self, node: Node) -> Iterator[Value]:
         match node.type:
             case "identifier" | "shorthand_property_identifier":
                 yield from self._named(trees.text_of(node))
             case "string" | "template_string":
-                yield from (Const(text) for text in self._text(node))
+                yield from self._text(node)
             case "number":
                 yield Const(trees.text_of(node))
             case "member_expression":
@@ -104,11 +116,7 @@ class Expressions:
         yield from self._bound.get(name, ())
         if name in GLOBALS:
             yield Ref("globalThis")
-        elif (
-            name not in self._own
-            and (name in MODULES or name not in self._bound)
-            and name != "undefined"
-        ):
+        elif name not in self._own and name not in self._bound and name != "undefined":
             yield Ref(name)
 
     def _member(self, base: Node | None, name: str) -> Iterator[Value]:
@@ -136,12 +144,18 @@ class Expressions:
             elif name == "String.fromCharCode":
                 if codes := self._constants(args):
                     yield Const(folding.from_char_code(codes))
+            elif name in folding.PLACES:
+                yield Const(folding.PLACES[name])
+            elif name in ("path.join", "path.resolve", "path.posix.join"):
+                yield from self._joined(args)
             elif name.endswith((".bind", ".promisify")):
                 yield from self.values(first if "promisify" in name else None)
                 yield Ref(name.removesuffix(".bind"))
+        if function is not None and function.type == "identifier":
+            yield from (Ref(name) for arg in args for name in self.refs(arg) if name in MODULES)
         yield from self._method(function, args)
 
-    def _method(self, function: Node | None, args: list[Node]) -> Iterator[Const]:
+    def _method(self, function: Node | None, args: list[Node]) -> Iterator[Value]:
         """What methods of strings, and of arrays of them, come to."""
         if function is None or function.type != "member_expression":
             return
@@ -154,6 +168,15 @@ class Expressions:
         for text in self.texts(base):
             if (folded := folding.method(text, name, self._constants(args))) is not None:
                 yield Const(folded)
+                if self.is_unsure(base) or any(self.is_unsure(arg) for arg in args):
+                    yield UNKNOWN
+
+    def _joined(self, parts: list[Node]) -> Iterator[Value]:
+        """`path.join`, with what is not known left out of what is."""
+        ways = product(*(self.texts(part) for part in parts))
+        yield from (Const(folding.joined(way)) for way in islice(ways, MAX_VALUES))
+        if any(self.is_unsure(part) for part in parts):
+            yield UNKNOWN
 
     def _constants(self, nodes: list[Node]) -> list[str] | None:
         """A text for each of them; None where one is not known."""
@@ -176,21 +199,36 @@ class Expressions:
                 ):
                     yield text.split(by) if by else list(text)
 
-    def _text(self, node: Node) -> Iterator[str]:
-        texts = [""]
+    def _text(self, node: Node) -> Iterator[Value]:
+        sums: list[Value] = [Const("")]
         for child in node.named_children:
             if child.type == "template_substitution":
-                pieces = self.texts(child.named_children[0]) if child.named_children else []
+                pieces = self.terms(child.named_children[0] if child.named_children else None)
             elif child.type == "escape_sequence":
-                pieces = [folding.unescaped(trees.text_of(child))]
+                pieces = [Const(folding.unescaped(trees.text_of(child)))]
             else:
-                pieces = [trees.text_of(child)]
-            texts = [
-                a + b
-                for a, b in islice(product(texts, pieces), MAX_VALUES)
-                if len(a) + len(b) <= folding.MAX_TEXT
-            ]
-        yield from texts
+                pieces = [Const(trees.text_of(child))]
+            sums = self.added(sums, pieces)
+        yield from sums
+
+    def terms(self, node: Node | None) -> list[Value]:
+        """The constant texts, and `UNKNOWN` for all else."""
+        found = (_as_text(value) for value in self.values(node))
+        return list(dict.fromkeys(v if isinstance(v, Const) else UNKNOWN for v in found)) or [
+            UNKNOWN
+        ]
+
+    def added(self, left: list[Value], right: list[Value]) -> list[Value]:
+        """The texts that these come to, one after the other."""
+        self._report.spend()
+        sums: dict[Value, None] = {}
+        for one, other in product(left, right):
+            known = isinstance(one, Const) and isinstance(other, Const) and len(sums) < MAX_VALUES
+            if known and len(one.value) + len(other.value) <= folding.MAX_TEXT:  # type: ignore[union-attr]
+                sums[Const(one.value + other.value)] = None  # type: ignore[union-attr]
+            else:
+                sums[UNKNOWN] = None
+        return list(sums)
 
     def _binary(self, node: Node) -> Iterator[Value]:
         operator = node.child_by_field_name("operator")
@@ -207,13 +245,14 @@ class Expressions:
             operands.append(first.child_by_field_name("right"))
             first = first.child_by_field_name("left")
             self._report.spend()
-        sums = self.texts(first)
+        sums = self.terms(first)
         for operand in reversed(operands):
-            pairs = islice(product(sums, self.texts(operand)), MAX_VALUES)
-            sums = [a + b for a, b in pairs if len(a) + len(b) <= folding.MAX_TEXT]
-            if not sums:
-                return
-        yield from (Const(text) for text in sums)
+            sums = self.added(sums, self.terms(operand))
+        yield from sums
+
+
+def _as_text(value: Value) -> Value:
+    return Const(TEXTS[value.name]) if isinstance(value, Ref) and value.name in TEXTS else value
 
 
 def arguments(call: Node) -> list[Node]:
@@ -223,7 +262,7 @@ def arguments(call: Node) -> list[Node]:
 
 def module_of(name: str) -> str:
     name = name.removeprefix("node:")
-    return "fs.promises" if name == "fs/promises" else "dns" if name == "dns/promises" else name
+    return SAME_AS.get(name, name)
 
 
 def member(ref: Ref, name: str) -> Ref:

@@ -6,6 +6,7 @@ As `folding` for Python: only what is harmless to compute is computed, within bo
 from __future__ import annotations
 
 import codecs
+import posixpath
 import re
 from urllib.parse import unquote
 
@@ -19,6 +20,8 @@ _NUMBERS = (
     (re.compile(r"0[0-7]{1,5}"), 8),
     (re.compile(r"[0-9]{1,5}"), 10),
 )
+PLACES = {"os.homedir": "~", "os.tmpdir": "/tmp", "process.cwd": "."}
+"""Calls that give a directory."""
 DECODERS = {"atob", "decodeURIComponent", "unescape", "String"}
 
 
@@ -32,6 +35,11 @@ def decoded(name: str, text: str) -> str | None:
     except ValueError:
         return None
     return text
+
+
+def joined(parts: tuple[str, ...]) -> str:
+    """`path.join` of these, and `path.resolve` as well as can be told."""
+    return posixpath.normpath("/".join(parts))[:MAX_TEXT]
 
 
 def from_char_code(codes: list[str]) -> str:

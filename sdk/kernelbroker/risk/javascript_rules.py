@@ -40,10 +40,21 @@ NAMES: dict[str, Rule] = {
 }  # fmt: skip
 
 MODULES = {
-    "child_process", "fs", "net", "tls", "dgram", "http", "https", "http2", "dns", "vm", "os", "cluster",
-    "worker_threads", "inspector", "repl", "v8", "module", "process", "path", "axios",
+    "child_process", "fs", "fs.promises", "net", "tls", "dgram", "http", "https", "http2", "dns", "vm",
+    "os", "cluster", "worker_threads", "inspector", "repl", "v8", "module", "process", "path", "axios",
 }  # fmt: skip
-"""Names that stand for these modules where the code does not bind them, as in Node's own prompt."""
+"""What a call of the code's own function gives back if it is given it: `__importStar(require("tls"))`."""
+
+SAME_AS = {
+    "fs/promises": "fs.promises",
+    "dns/promises": "dns",
+    "graceful-fs": "fs",
+    "fs-extra": "fs",
+}
+"""Names by which a module can be had as well."""
+
+TEXTS = {"process.env.HOME": "~", "process.env.USERPROFILE": "~"}
+"""Names that stand for a text which is as good as known."""
 
 GLOBALS = {"globalThis", "global", "window", "self", "frames"}
 
@@ -51,7 +62,7 @@ WRITES = {
     # function of fs: which argument is written to
     "writeFile": 0, "writeFileSync": 0, "appendFile": 0, "appendFileSync": 0, "createWriteStream": 0,
     "mkdir": 0, "mkdirSync": 0, "copyFile": 1, "copyFileSync": 1, "rename": 1, "renameSync": 1,
-    "cp": 1, "cpSync": 1,
+    "cp": 1, "cpSync": 1, "link": 1, "linkSync": 1, "chown": 0, "chownSync": 0,
     "symlink": 1, "symlinkSync": 1, "chmod": 0, "chmodSync": 0, "truncate": 0, "truncateSync": 0,
 }  # fmt: skip
 READS = {
@@ -59,4 +70,5 @@ READS = {
     "copyFile",
     "copyFileSync", "cp", "cpSync", "readlink", "readlinkSync", "opendir", "opendirSync",
 }  # fmt: skip
+MOVES = {"rename", "renameSync"}
 DELETES = {"rm", "rmSync", "rmdir", "rmdirSync", "unlink", "unlinkSync"}

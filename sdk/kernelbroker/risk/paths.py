@@ -119,7 +119,7 @@ def writing(path: str) -> Judged | None:
         return None
     if _AT_LOGIN.fullmatch(where) or _secret(where):
         return Judged("write", "high", "it writes where settings and credentials are kept")
-    if where.startswith(tuple(f"{top}/" for top in _SYSTEM)):
+    if where in ("/", *_SYSTEM) or where.startswith(tuple(f"{top}/" for top in _SYSTEM)):
         return Judged("write", "high", "it writes to a directory of the system")
     return Judged("write", "medium", "it writes outside the workspace")
 
@@ -135,6 +135,12 @@ def deleting(path: str, *, whole: bool) -> Judged | None:
     if is_workspace(where):
         return Judged("delete", "low", "it deletes in the workspace") if whole else None
     return Judged("delete", "high", "it deletes outside the workspace")
+
+
+def moving(path: str) -> Judged | None:
+    """What it means to take this path away from where it is, with all below it."""
+    found = deleting(path, whole=True)
+    return found if found and found.level == "critical" else writing(path)
 
 
 def is_workspace(where: str) -> bool:
@@ -153,7 +159,7 @@ def _secret(where: str) -> str | None:
     climbed = re.sub(r"^(\.\./)+", "/", where)  # as if from just below the root
     lead = climbed if climbed.startswith(("/", HOME)) else f"{HOME}/{where}"
     for known in SECRETS:
-        if fnmatch.fnmatchcase(lead, known):
+        if fnmatch.fnmatchcase(lead, known) or fnmatch.fnmatchcase(f"{lead}/", known):
             return known
     return None
 

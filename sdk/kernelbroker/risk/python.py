@@ -41,6 +41,8 @@ _HANDED_OUT = {
     "ps2",
 }
 """What of `sys` is there to be replaced."""
+_KEEPERS = {"sys.modules", "builtins", "builtins.__dict__"}
+"""Where everything dangerous can be had by its name."""
 _ASKS_TOO_MUCH = re.compile(r"__(globals|subclasses|builtins|code|mro|bases)__")
 
 
@@ -129,9 +131,12 @@ class _Judge:
                     self._spare_environ(base)
             case ast.Subscript(value=base):
                 self._subscript(node, base)
-            case ast.Compare(comparators=operands):
-                for operand in operands:
-                    self._spare_environ(operand)
+            case ast.Compare(left=left, comparators=operands):
+                self._spare(left, *operands)
+            case ast.AnnAssign(annotation=hint) | ast.arg(annotation=hint) if hint is not None:
+                self._spare(*ast.walk(hint))
+            case ast.FunctionDef(returns=hint) | ast.AsyncFunctionDef(returns=hint) if hint:
+                self._spare(*ast.walk(hint))
             case ast.ImportFrom(module=module, names=[ast.alias(name="*")]):
                 if f"{module}.*" in NAMES:
                     self._add(node, str(module), NAMES[f"{module}.*"])
@@ -158,6 +163,8 @@ class _Judge:
         if known and all(name in LOOKED_INTO or not _rule(name) for name in names):
             self._seen.add(id(node.func))
         self._calls.look_at_paths(node, names)
+        if {"builtins.isinstance", "builtins.issubclass"} & set(names) and len(node.args) > 1:
+            self._spare(*getattr(node.args[1], "elts", [node.args[1]]))
         for name in names:
             if (
                 name in ("builtins.getattr", "builtins.vars", "inspect.getattr_static")
@@ -183,12 +190,11 @@ class _Judge:
                     self._add(node, name, Rule("tamper", "high", "is made to load other code"))
             elif name == "sys.modules" and stores:
                 self._add(node, name, Rule("tamper", "medium", "is given another module"))
-            elif keys or stores or _is_own_module(node.slice):
+            elif not isinstance(node.ctx, ast.Load) or _is_own_module(node.slice):
                 pass
-            elif name in ("sys.modules", "builtins", "builtins.__dict__"):
-                self._add(
-                    node, name, Rule("dynamic", "high", "gives what is known at run time only")
-                )
+            elif name in _KEEPERS and self._names.is_unsure(node.slice):
+                rule = Rule("dynamic", "high", "gives what is known at run time only")
+                self._add(node, name, rule)
 
     def _dunder(self, node: ast.expr, base: ast.expr, name: str) -> None:
         if name == "__subclasses__":
@@ -200,6 +206,10 @@ class _Judge:
             self._add(node, name, Rule("dunder", level, "gives every class below another"))
         elif rule := DUNDERS.get(name):
             self._add(node, name, rule)
+
+    def _spare(self, *nodes: ast.AST) -> None:
+        """Names that are only compared, or that say of what type something is."""
+        self._seen.update(id(node) for node in nodes if isinstance(node, ast.Name | ast.Attribute))
 
     def _spare_environ(self, node: ast.expr) -> None:
         if "os.environ" in self._names.refs(node):

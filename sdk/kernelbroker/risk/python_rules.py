@@ -171,20 +171,11 @@ EXPORTS: dict[str, tuple[str, ...]] = {
 DANGEROUS_MODULES = frozenset(_DANGEROUS_MODULES)
 """Taking from these what is only known at run time is a finding."""
 
-READERS = {
-    "open", "Path", "PurePath", "listdir", "scandir", "walk", "glob", "iglob", "rglob", "loadtxt",
-    "genfromtxt",
-    "fromfile", "copy", "copy2", "copyfile", "copytree", "move", "readlink", "symlink", "link", "read_text",
-    "read_bytes", "getline", "getlines", "input", "FileInput", "load", "connect", "ZipFile",
-    "unpack_archive",
-    "rename", "replace", "stat", "read_table", "scan_csv",
-}  # fmt: skip
-"""Functions, by their last name, whose arguments may be paths; `read_...` are as well."""
+INSTANCES = {"tarfile.open": "tarfile.TarFile", "zipfile.ZipFile": "zipfile.ZipFile"}
+"""What these make, where its methods are of interest."""
 
-WRITERS = {
-    # last name: which argument is the path; -1 is the object itself
-    "write_text": -1, "write_bytes": -1, "touch": -1, "mkdir": -1, "copyfile": 1, "copy": 1, "copy2": 1,
-    "copytree": 1, "move": 1, "symlink": 1, "makedirs": 0, "to_csv": 0, "to_parquet": 0, "to_pickle": 0,
-    "to_excel": 0, "to_json": 0, "savefig": 0, "savetxt": 0, "mknod": 0, "truncate": 0,
-}  # fmt: skip
-"""Functions and methods that write to a path."""
+LISTING = {"os.listdir", "os.scandir", "os.walk", "os.fwalk", "glob.glob", "glob.iglob"}
+"""What gives the names of files."""
+
+TEXTS = {"sys.executable": "python3", "os.sep": "/", "os.curdir": "."}
+"""Names that stand for a text which is as good as known."""

@@ -14,7 +14,11 @@ _BUDGET = 400_000
 """Steps, and so memory; a cell of 100,000 characters needs some 150,000."""
 _CPU_S = 0.8
 """Of this thread; looked at every `_LOOK` steps."""
-_LOOK = 64
+_LOOK = 16
+
+
+_MADE = 250
+"""Characters, or items of lists, that count as a step more."""
 
 
 class TooMuch(Exception):
@@ -41,10 +45,12 @@ class Report:
         self._budget = _BUDGET
         self._ends_at = time.thread_time() + _CPU_S
 
-    def spend(self) -> None:
-        """Raises TooMuch."""
-        self._budget -= 1
-        if self._budget < 0 or (self._budget % _LOOK == 0 and time.thread_time() > self._ends_at):
+    def spend(self, made: int = 0) -> None:
+        """Take a step, in which so many characters or items were made. Raises TooMuch."""
+        before = self._budget // _LOOK
+        self._budget -= 1 + made // _MADE
+        looks = self._budget // _LOOK != before
+        if self._budget < 0 or (looks and time.thread_time() > self._ends_at):
             self._budget = 0
             raise TooMuch
 

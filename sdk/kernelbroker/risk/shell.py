@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import re
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from . import paths, trees
 from .commands import Commands
 from .report import Report
-from .words import UNKNOWN, Words
+from .shell_rules import CONNECTORS, SHELLS
+from .words import FILE, UNKNOWN, Words
 
 if TYPE_CHECKING:
     from tree_sitter import Node
 
 _STATEMENTS = {"redirected_statement", "pipeline"}
+_MAX_LOOPS = 2
+"""Loops in loops whose bodies are judged with each value."""
 
 
 def judge(code: str, report: Report) -> None:
@@ -34,6 +38,7 @@ class _Judge:
         self._commands = Commands(report, functions)
         self._fed: dict[int, str] = {}
         """What a command, by the id of its node, reads from its standard input."""
+        self._loops = 0
 
     def look_at(self, nodes: list[Node]) -> None:
         for node in nodes:
@@ -55,7 +60,7 @@ class _Judge:
                 case "function_definition":
                     self._function(node)
                 case "for_statement":
-                    self._words.assign_each(node)
+                    self._for_each(node)
                 case "while_statement":
                     self._loop(node)
 
@@ -63,21 +68,33 @@ class _Judge:
         for child in node.named_children:
             if child.type == "herestring_redirect" and child.named_children:
                 self._feed(node, self._words.text(child.named_children[-1]))
-            if child.type == "variable_assignment":
-                name = child.child_by_field_name("name")
-                if name is not None and trees.text_of(name).startswith("LD_"):
-                    self._report.add(
-                        "tamper",
-                        "high",
-                        "a program is made to load other code",
-                        *trees.place(child),
-                    )
+            self._preload(child)
         self._commands.judge(self._words.argv(node), trees.place(node), self._fed.get(node.id))
+
+    def _for_each(self, node: Node) -> None:
+        """Judge the body with each value but the last, with which all goes on."""
+        name, values = self._words.values_of(node)
+        body = node.child_by_field_name("body")
+        for value in values[:-1]:
+            if body is None or self._loops >= _MAX_LOOPS:
+                break
+            self._words.variables[name] = value
+            self._loops += 1
+            self.look_at(list(trees.walk(body, self._report)))
+            self._loops -= 1
+        if values:
+            self._words.variables[name] = values[-1]
 
     def _pipeline(self, node: Node) -> None:
         steps = [child for child in node.named_children if child.type != "comment"]
         for step, text in zip(steps[1:], self._words.flow(steps[:-1]), strict=True):
             self._feed(step, text)
+        for step, following in pairwise(steps):
+            talker, hearer = self._words.argv(_command_of(step, -1)), self._words.argv(following)
+            shell = talker and _last(talker[0]) in SHELLS and "".join(talker[1:2])[:1] in ("", "-")
+            if shell and hearer and _last(hearer[0]) in CONNECTORS:
+                reason = "a connection is given what a shell says"
+                self._report.add("network", "critical", reason, *trees.place(node))
 
     def _redirected(self, node: Node) -> None:
         body = node.child_by_field_name("body")
@@ -93,7 +110,7 @@ class _Judge:
             elif child.type == "herestring_redirect" and child.named_children:
                 self._feed(body, self._words.text(child.named_children[-1]))
             elif child.type == "file_redirect" and trees.text_of(child).lstrip("0").startswith("<"):
-                self._feed(body, UNKNOWN if "<(" not in trees.text_of(child) else self._from(child))
+                self._feed(body, FILE if "<(" not in trees.text_of(child) else self._from(child))
 
     def _feed_piped(self, heredoc: Node, step: Node) -> None:
         """`cat <<X | sh`: the tree has the pipe inside of the heredoc."""
@@ -107,8 +124,7 @@ class _Judge:
 
     def _feed(self, node: Node, text: str) -> None:
         """To the command in this statement, or to the first of a pipeline."""
-        while node.type in _STATEMENTS and node.named_children:
-            node = node.named_children[0]
+        node = _command_of(node, 0)
         if node.type in ("subshell", "compound_statement"):
             for child in node.named_children:
                 self._fed.setdefault(child.id, text)
@@ -129,9 +145,18 @@ class _Judge:
             self._report.add(*found, *trees.place(node))
 
     def _declaration(self, node: Node) -> None:
+        for child in node.named_children:
+            self._preload(child)
         argv = [trees.text_of(child) for child in node.children]
         if argv[0] in ("export", "declare", "typeset") and argv[1:] in ([], ["-p"], ["-x"]):
             self._report.add("environment", "medium", "all variables are shown", *trees.place(node))
+
+    def _preload(self, node: Node) -> None:
+        """`LD_PRELOAD=...`, for one command or for all."""
+        name = node.child_by_field_name("name") if node.type == "variable_assignment" else None
+        if name is not None and trees.text_of(name).startswith("LD_"):
+            reason = "a program is made to load other code"
+            self._report.add("tamper", "high", reason, *trees.place(node))
 
     def _function(self, node: Node) -> None:
         name, body = _function_name(node), trees.text_of(node).partition("{")[2]
@@ -159,6 +184,17 @@ class _Judge:
             self._report.add(
                 "exhaustion", "high", "starts programs without end", *trees.place(node)
             )
+
+
+def _command_of(node: Node, at: int) -> Node:
+    """A statement's own command; of a pipeline, the one at this place."""
+    while node.type in _STATEMENTS and node.named_children:
+        node = node.named_children[at if node.type == "pipeline" else 0]
+    return node
+
+
+def _last(path: str) -> str:
+    return path.rpartition("/")[2]
 
 
 def _function_name(node: Node) -> str:

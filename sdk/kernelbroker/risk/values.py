@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
 
 from .python_rules import SAME_AS
@@ -16,37 +17,57 @@ _ELSEWHERE = {"os", "sys", "subprocess", "builtins", "ctypes", "importlib", "pty
 """Modules that other modules hold under their names: `shutil.os` is `os`."""
 
 
-class Ref(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Ref:
     """A thing by its full name, such as `os.system`."""
 
     name: str
 
 
-class Const(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Const:
     value: Any
 
 
-class Box(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Unknown:
+    """Something that is known at run time only."""
+
+
+UNKNOWN = Unknown()
+
+
+@dataclass(frozen=True, slots=True)
+class Partial:
+    """A list of which some is known; what is `UNKNOWN` in it may be none, one or several items."""
+
+    items: tuple[Any, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Box:
     """Something inside a list, a dict or an iterator."""
 
     content: Ref | Function | Getter
 
 
-class Function(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Function:
     """A function or lambda of the code's own."""
 
     key: int
 
 
-class Getter(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Getter:
     """`operator.attrgetter(name)`."""
 
     name: str
 
 
-Value: TypeAlias = Ref | Const | Box | Function | Getter
-Values: TypeAlias = frozenset[Value]
-NOTHING: Values = frozenset()
+Value: TypeAlias = Ref | Const | Unknown | Partial | Box | Function | Getter
+Values: TypeAlias = tuple[Value, ...]
+NOTHING: Values = ()
 
 
 class Place(NamedTuple):
@@ -65,12 +86,28 @@ def walk(tree: ast.AST, report: Report) -> Iterator[Place]:
         report.spend()
         yield place
         node, function, in_loop = place
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
-            function = node
+        body: set[int] = set()
+        """What is the function's own: its defaults and decorators stand outside of it."""
+        if isinstance(node, ast.Lambda):
+            body = {id(node.body)}
+        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            body = set(map(id, node.body))
         elif isinstance(node, ast.While | ast.For | ast.comprehension | ast.AsyncFor):
             in_loop = True
-        children = [Place(child, function, in_loop) for child in ast.iter_child_nodes(node)]
+        children = [
+            Place(child, node if id(child) in body else function, in_loop)
+            for child in ast.iter_child_nodes(node)
+        ]
         waiting.extend(reversed(children))
+
+
+def size(values: Iterable[object]) -> int:
+    """Characters, and items of lists, in constants."""
+    count = 0
+    for value in values:
+        if isinstance(value, Const) and isinstance(value.value, (str, bytes, tuple)):
+            count += len(value.value)
+    return count
 
 
 def canonical(module: str) -> str:
@@ -95,16 +132,6 @@ def member(ref: Ref, name: str) -> Ref:
         return Ref(plain)
     full = f"{base}.{name}"
     return Ref(SAME_AS.get(full) or full)
-
-
-def unboxed(values: Iterable[Value]) -> Iterator[Value]:
-    for value in values:
-        if isinstance(value, Box):
-            yield value.content
-        elif isinstance(value, Const) and isinstance(value.value, tuple | str):
-            yield from (Const(item) for item in value.value[:MAX_VALUES])
-        else:
-            yield value
 
 
 def as_slice(node: ast.Slice) -> slice | None:

@@ -1,6 +1,7 @@
 """The words of a shell command as the shell would make them: quotes, variables, braces and substitutions.
 
-What cannot be known before is `UNKNOWN` in a word; what a substitution downloads is `DOWNLOADED`.
+What cannot be known before is `UNKNOWN` in a word; what a substitution downloads is `DOWNLOADED`. What a
+file holds, and is fed to a command just so, is `FILE`.
 """
 
 from __future__ import annotations
@@ -19,11 +20,13 @@ from .trees import text_of
 if TYPE_CHECKING:
     from tree_sitter import Node
 
-UNKNOWN, DOWNLOADED = "\0", "\1"
+UNKNOWN, DOWNLOADED, FILE = "\0", "\1", "\2"
 _MAX_TEXT = 100_000
 _MAX_WORDS = 256
 _MAX_DEPTH = 40
-_BRACES = re.compile(r"\{([^{}\s]*,[^{}\s]*)\}")
+_MAX_EACH = 12
+"""Values of a loop that its body is judged with."""
+_BRACES = re.compile(r"\{([^{},\s]*(?:,[^{},\s]*)+)\}")
 _ESCAPE = re.compile(r"\\(.)", re.DOTALL)
 _STATIC = {
     "HOME": "~",
@@ -53,12 +56,15 @@ class Words:
         appends = any(child.type == "+=" for child in node.children)
         self.variables[text_of(name)] = ((known if appends else "") + text)[:_MAX_TEXT]
 
-    def assign_each(self, node: Node) -> None:
-        """Take the first value of a `for_statement` for all of them."""
-        name = node.child_by_field_name("variable")
-        values = [child for child in node.children_by_field_name("value") if child.is_named]
-        if name is not None and values:
-            self.variables[text_of(name)] = self.text(values[0])
+    def values_of(self, loop: Node) -> tuple[str, list[str]]:
+        """The variable of a `for_statement`, and what it is in turn; of many, the last is unknown."""
+        name = loop.child_by_field_name("variable")
+        nodes = [child for child in loop.children_by_field_name("value") if child.is_named]
+        fields = [field for node in nodes[: _MAX_EACH + 1] for field in self.split(node)]
+        values = list(dict.fromkeys(fields))
+        if len(values) > _MAX_EACH:
+            values[_MAX_EACH:] = [UNKNOWN]
+        return (text_of(name) if name is not None else "", values)
 
     def split(self, node: Node) -> list[str]:
         """The fields that one word of the text gives."""
@@ -144,6 +150,8 @@ class Words:
         value = self.variables.get(text_of(names[0]))
         if not operators:
             return UNKNOWN if value is None else value
+        if operators[0] in (":?", "?", ":-", "-", ":=", "=") and value is not None:
+            return value
         if operators[0] in (":-", "-", ":=", "=") and value is None:
             return self.text(inner[1]) if len(inner) > 1 else ""
         if operators[0] == ":" and value is not None:
@@ -161,11 +169,7 @@ class Words:
         if len(commands) != 1:
             return UNKNOWN
         steps = commands[0].named_children if commands[0].type == "pipeline" else [commands[0]]
-        return self.piped(steps)
-
-    def piped(self, steps: list[Node]) -> str:
-        """The output of commands that feed each other."""
-        return list(self.flow(steps))[-1]
+        return list(self.flow(steps))[-1].replace(FILE, UNKNOWN)
 
     def flow(self, steps: list[Node]) -> Iterator[str]:
         """The output of each command of a pipeline."""
@@ -217,7 +221,11 @@ def _filter(argv: list[str], text: str) -> str:
         if name == "printf" and plain:
             parts = iter(plain[1:])
             return re.sub(r"%[sb]", lambda _: next(parts, ""), _ansi_c(plain[0]))
-        if UNKNOWN in text:
+        if name == "cat" and plain:
+            return DOWNLOADED if any(DOWNLOADED in arg for arg in plain) else FILE
+        if name == "cat" and text == FILE:
+            return FILE
+        if UNKNOWN in text or FILE in text:
             return UNKNOWN
         if name == "base64" and re.search("d|D", flags) and not plain:
             return base64.b64decode(text.strip()).decode("utf-8", "replace")
