@@ -108,15 +108,7 @@ class SessionSocket(Authenticated, WebSocketHandler):
         try:
             operation = decode_operation(message)
         except ProtocolError as exc:
-            echo = _echo(message)
-            await self._send(
-                ErrorReply(
-                    error=error_body(exc, self.request_id),
-                    op=echo.op,
-                    op_id=echo.op_id,
-                    execution_id=echo.execution_id,
-                )
-            )
+            await self._refuse(_echo(message), exc)
             return
         if self._opening is not None and isinstance(operation, Close):
             self._opening.cancel()
@@ -244,12 +236,12 @@ class SessionSocket(Authenticated, WebSocketHandler):
     async def _done(self, operation: Operation) -> None:
         await self._send(Done(op=_name(operation), op_id=getattr(operation, "op_id", None)))
 
-    async def _refuse(self, operation: Operation, exc: Exception) -> None:
+    async def _refuse(self, operation: Operation | _Echo, exc: Exception) -> None:
         if isinstance(exc, ChannelClosed):
             exc = Conflict("the execution has ended; nobody waits for input")
         reply = ErrorReply(
             error=error_body(exc, self.request_id),
-            op=_name(operation),
+            op=operation.op if isinstance(operation, _Echo) else _name(operation),
             op_id=getattr(operation, "op_id", None),
             execution_id=getattr(operation, "execution_id", None),
         )
