@@ -131,7 +131,7 @@ CLIENT = """
 import asyncio, kernelbroker
 
 async def main():
-    async with kernelbroker.connect() as broker, broker.session("killed", idle_timeout=0.5) as session:
+    async with kernelbroker.connect() as broker, broker.session("killed", idle_timeout=3) as session:
         code = "import time\\nprint('runs', flush=True)\\nfor _ in range(6000): time.sleep(0.01)"
         async for event in session.stream(code, timeout=60, on_disconnect="interrupt"):
             if isinstance(event, kernelbroker.events.Stdout):
