@@ -17,7 +17,6 @@ from contextlib import aclosing
 from types import TracebackType
 from typing import Any, Unpack, cast
 from urllib.parse import quote
-from uuid import uuid4
 
 import msgspec
 
@@ -91,8 +90,7 @@ class Broker:
             keep: at the end only drop the connection; the session lives on under its id.
         """
         request = Open(
-            # An id of our own lets a session be closed even when opening it was cancelled half-way.
-            session_id=session_id or uuid4().hex,
+            session_id=session_id or None,
             template=template,
             workspace=workspace,
             workspace_retention=workspace_retention,

@@ -69,6 +69,7 @@ class Channel:
     """
 
     def __init__(self, address: Address, request: Open, *, keep: bool, timeout: float) -> None:
+        self._loop = asyncio.get_running_loop()
         self._address = address
         self._request = request
         self._farewell = None if keep else Close()
@@ -91,11 +92,16 @@ class Channel:
 
     @property
     def is_connected(self) -> bool:
-        return self._websocket is not None and self._failure is None
+        return self._websocket is not None and self._failure is None and self._is_here
 
     @property
-    def has_ended(self) -> bool:
-        return self._failure is not None
+    def has_lost_session(self) -> bool:
+        """Whether the session may be there still, but out of reach of this channel."""
+        return not self.is_connected and not isinstance(self._failure, SessionGone)
+
+    @property
+    def _is_here(self) -> bool:
+        return asyncio.get_running_loop() is self._loop
 
     async def open(self) -> None:
         """Connect and open the session.
@@ -111,7 +117,12 @@ class Channel:
         self._reader = asyncio.create_task(self._run(self._websocket), name="kernelbroker-reader")
 
     async def close(self) -> None:
-        """Close the session unless it is to be kept, and the connection in any case."""
+        """Close the session unless it is to be kept, and the connection in any case.
+
+        From another event loop nothing can be done here; the connection ends with its own.
+        """
+        if not self._is_here:
+            return
         websocket, self._websocket = self._websocket, None
         farewell = self._farewell if self._failure is None else None
         self._end(SessionGone("this client closed the session"))
@@ -128,8 +139,13 @@ class Channel:
 
         Raises:
             SessionGone: the session has ended.
-            ConnectionLost: the broker cannot be reached any more.
+            ConnectionLost: the broker cannot be reached any more, or not from this event loop.
         """
+        if not self._is_here:
+            raise ConnectionLost(
+                "the session's connection belongs to another event loop, which may have ended; "
+                "keep to one `asyncio.run` for each client, or use `kernelbroker.sync`"
+            )
         while not self._ready.is_set():
             self._asking += 1
             self._wake.set()
@@ -244,6 +260,9 @@ class Channel:
             _log.exception("the reader of a session failed")
             self._end(ConnectionLost(f"a fault of this client: {exc!r}"))
         finally:
+            self._end(
+                ConnectionLost("its reader was cancelled, as happens where an event loop ends")
+            )
             if self._websocket is not None:
                 lost, self._websocket = self._websocket, None
                 await hang_up(lost, None)

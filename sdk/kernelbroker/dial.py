@@ -38,7 +38,7 @@ MAX_MESSAGE = 32 * 2**20
 PING_INTERVAL = 20.0
 CLOSE_TIMEOUT = 2.0
 GIVE_UP_TIMEOUT = 0.5
-"""The same for a session that is still being opened: the broker may read nothing before it is open."""
+"""The same for a session that is still being opened: whoever gives up has waited enough."""
 
 
 async def dial(

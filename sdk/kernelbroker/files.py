@@ -15,11 +15,12 @@ from __future__ import annotations
 import asyncio
 import inspect
 import os
+import stat
 from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable
 from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
 from secrets import token_hex
-from typing import IO, Any, TypeAlias, TypeVar
+from typing import IO, Any, Literal, TypeAlias, TypeVar
 from urllib.parse import quote
 
 from .discovery import Address
@@ -48,18 +49,16 @@ class Files:
     `SessionGone`; and `ConnectionFailed` or `ConnectionLost` where it cannot be reached (any more).
 
     Args:
-        opened: makes sure that the session is open.
+        opened: makes sure that the session is open, and tells its path at the broker.
     """
 
     def __init__(
         self,
         address: Address,
-        session_id: str,
         timeout: float,
-        opened: Callable[[], Awaitable[object]],
+        opened: Callable[[], Awaitable[str]],
     ) -> None:
         self._address = address
-        self._base = f"/api/v1/sessions/{session_id}/files"
         self._timeout = timeout
         self._opened = opened
 
@@ -96,11 +95,15 @@ class Files:
     ) -> None:
         """Copy a local file into the workspace, under its own name if `remote` is not given.
 
+        A pipe or a device is read to its end; of a file that grows meanwhile comes what it had at first.
+
         Raises: OSError as well, where it cannot be read.
         """
         source = Path(local)
         with await asyncio.to_thread(source.open, "rb") as file:
-            length = os.fstat(file.fileno()).st_size
+            found = os.fstat(file.fileno())
+            # What has no size, or none to be trusted (as in /proc), is sent piece by piece to its end.
+            length = found.st_size if stat.S_ISREG(found.st_mode) and found.st_size else None
             await self._send(remote or source.name, file, length, progress)
 
     async def download(
@@ -108,15 +111,17 @@ class Files:
     ) -> None:
         """Copy a file of the workspace to a local one, which appears, or is replaced, when it is whole.
 
+        A link is followed. What is there and is no file, such as a pipe, is written to as it comes.
+
         Raises: OSError as well, where it cannot be written.
         """
-        target = Path(local)
+        target = await asyncio.to_thread(_file_at, local)
+        if target is None:
+            await self._receive(remote, Path(local), "wb", progress)
+            return
         partial = target.with_name(f".{token_hex(8)}.part")
         try:
-            async with self._asked("GET", remote) as transfer:
-                with await asyncio.to_thread(partial.open, "xb", 0) as file:
-                    async for _ in _taken(transfer, lambda: transfer.save(file), progress):
-                        pass
+            await self._receive(remote, partial, "xb", progress)
             await asyncio.to_thread(partial.replace, target)
         finally:
             partial.unlink(missing_ok=True)
@@ -165,7 +170,7 @@ class Files:
             head = {} if length is None else {"Content-Length": str(length)}
             await transfer.begin(head, chunked=length is None)
             done = 0
-            async with aclosing(_given(transfer, data)) as sizes:
+            async with aclosing(_given(transfer, data, length)) as sizes:
                 async for size in sizes:
                     done += size
                     if transfer.is_deaf:
@@ -174,6 +179,14 @@ class Files:
             if length not in (None, done) and not transfer.is_deaf:
                 raise OSError(f"the file for {path} became shorter while it was read")
             await transfer.answer()
+
+    async def _receive(
+        self, remote: str, target: Path, mode: Literal["wb", "xb"], progress: Progress | None
+    ) -> None:
+        async with self._asked("GET", remote) as transfer:
+            with await asyncio.to_thread(target.open, mode, 0) as file:
+                async for _ in _taken(transfer, lambda: transfer.save(file), progress):
+                    pass
 
     async def _call(self, method: str, path: str, query: str) -> None:
         async with self._asked(method, path, query) as transfer:
@@ -184,9 +197,11 @@ class Files:
     async def _asked(
         self, method: str, path: str | None, query: str = ""
     ) -> AsyncGenerator[Transfer, None]:
-        where = self._base if path is None else f"{self._base}/{_quoted(path)}"
-        await self._opened()
-        async with Transfer(self._address, method, where + query, self._timeout) as transfer:
+        where = ("" if path is None else f"/{_quoted(path)}") + query
+        base = await self._opened()
+        async with Transfer(
+            self._address, method, f"{base}/files{where}", self._timeout
+        ) as transfer:
             yield transfer
 
 
@@ -197,8 +212,15 @@ def _quoted(path: str) -> str:
         raise BadRequest(f"no path: {exc}") from exc
 
 
-async def _given(transfer: Transfer, data: Data) -> AsyncGenerator[int, None]:
-    """Send the data, and tell the size of each piece."""
+def _file_at(path: str | os.PathLike[str]) -> Path | None:
+    """The file to make or replace there; None where there is something else to be written to."""
+    target = Path(os.path.realpath(path))  # nobody's link becomes a file, such as /dev/stdout
+    is_stream = Path(path).exists() and not Path(path).is_file()
+    return None if is_stream else target
+
+
+async def _given(transfer: Transfer, data: Data, length: int | None) -> AsyncGenerator[int, None]:
+    """Send the data, of a file no more than `length` bytes, and tell the size of each piece."""
     if isinstance(data, str):
         data = data.encode()
     if isinstance(data, bytes):
@@ -208,8 +230,9 @@ async def _given(transfer: Transfer, data: Data) -> AsyncGenerator[int, None]:
         async for piece in data:
             yield await transfer.send(piece)
     else:
-        file = data
-        while size := await transfer.send_file(file):
+        file, left = data, length
+        while left != 0 and (size := await transfer.send_file(file, left)):
+            left = None if left is None else left - size
             yield size
 
 

@@ -8,8 +8,10 @@ callback run in the thread that waits.
 from __future__ import annotations
 
 import asyncio
+import inspect
 import threading
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
+from contextlib import suppress
 from contextvars import ContextVar
 from queue import Empty, SimpleQueue
 from typing import Any, Generic, TypeAlias, TypeVar
@@ -26,6 +28,10 @@ class Portal:
     """Runs coroutines in the background thread; `close` ends it. Any thread may call."""
 
     def __init__(self) -> None:
+        # What is begun before `_is_closed` is cancelled; it is an RLock since the garbage collector
+        # may close a generator of `iterate` at any moment, and so call within a call.
+        self._lock = threading.RLock()
+        self._is_closed = False
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(
             target=self._loop.run_forever, name="kernelbroker", daemon=True
@@ -33,11 +39,27 @@ class Portal:
         self._thread.start()
 
     def call(self, work: Coroutine[Any, Any, T]) -> T:
-        """Wait for the result of `work`. KeyboardInterrupt, or an error of a callback, cancels it."""
-        if self._loop.is_closed():
+        """Wait for the result of `work`. KeyboardInterrupt, or an error of a callback, cancels it.
+
+        Raises RuntimeError where the portal is closed, before or meanwhile.
+        """
+        if threading.current_thread() is self._thread:
             work.close()
-            raise RuntimeError("this client is closed")
-        running = _Work(self._loop, work)
+            raise RuntimeError("an async callback would wait for itself: make it a plain function")
+        with self._lock:
+            if self._is_closed:
+                work.close()
+                raise RuntimeError("this client is closed")
+            running = _Work(self._loop, work)
+        try:
+            return self._wait(running)
+        except asyncio.CancelledError:
+            if not self._is_closed:
+                raise
+            raise RuntimeError("this client was closed while the call was under way") from None
+
+    @staticmethod
+    def _wait(running: _Work[T]) -> T:
         try:
             while (job := running.jobs.get()) is not None:
                 job()
@@ -64,16 +86,39 @@ class Portal:
             if threading.current_thread() is self._thread:
                 # The garbage collector got here, and must not wait for its own thread.
                 asyncio.run_coroutine_threadsafe(leave(), self._loop)
-            elif not self._loop.is_closed():
+            elif not self._is_closed:
                 self.call(leave())
 
-    def close(self) -> None:
-        if not self._loop.is_closed():
-            self.call(self._loop.shutdown_asyncgens())
-            self.call(self._loop.shutdown_default_executor())
+    def close(self, last: Coroutine[Any, Any, None]) -> None:
+        """Do the `last` work, cancel what is under way for other threads, and end the thread.
+
+        Closing twice is once.
+        """
+        with self._lock:
+            if self._is_closed:
+                last.close()
+                return
+            self._is_closed = True
+        try:
+            self._wait(_Work(self._loop, last))
+        finally:
+            for rest in (
+                _cancel_others,
+                self._loop.shutdown_asyncgens,
+                self._loop.shutdown_default_executor,
+            ):
+                self._wait(_Work(self._loop, rest()))
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join()
             self._loop.close()
+
+
+async def _cancel_others() -> None:
+    """Cancel all other tasks, and wait until they have ended."""
+    if others := asyncio.all_tasks() - {asyncio.current_task()}:
+        for task in others:
+            task.cancel()
+        await asyncio.wait(others, timeout=CLEANUP_TIMEOUT)
 
 
 class _Work(Generic[T]):
@@ -97,7 +142,8 @@ class _Work(Generic[T]):
 
     def cancel(self) -> None:
         """Cancel the task, and wait until it has ended."""
-        self._loop.call_soon_threadsafe(lambda: self._task and self._task.cancel())
+        with suppress(RuntimeError):  # The loop is closed, and the task has ended with it.
+            self._loop.call_soon_threadsafe(lambda: self._task and self._task.cancel())
         try:
             while self.jobs.get(timeout=CLEANUP_TIMEOUT) is not None:
                 pass
@@ -109,25 +155,37 @@ class _Work(Generic[T]):
 
 
 def in_caller(callback: Callable[..., T]) -> Callable[..., Coroutine[Any, Any, T]]:
-    """The callback as a coroutine function that runs it in the thread which waits for the work."""
+    """The callback as a coroutine function that runs it in the thread which waits for the work.
+
+    What an async callback returns is awaited in the portal's thread.
+    """
 
     async def relay(*args: Any) -> T:
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[T] = loop.create_future()
 
         def settle(set_it: Callable[[Any], None], value: object) -> None:
-            if not answer.done():
-                set_it(value)
+            def in_loop() -> None:
+                if not answer.done():
+                    set_it(value)
+
+            with suppress(RuntimeError):  # The loop is closed: nobody waits for the answer.
+                loop.call_soon_threadsafe(in_loop)
 
         def job() -> None:
             try:
                 value = callback(*args)
+            except StopIteration as exc:  # No future takes it; a coroutine may not raise it either.
+                error = RuntimeError("the callback raised StopIteration")
+                error.__cause__ = exc
+                settle(answer.set_exception, error)
             except Exception as exc:
-                loop.call_soon_threadsafe(settle, answer.set_exception, exc)
+                settle(answer.set_exception, exc)
             else:
-                loop.call_soon_threadsafe(settle, answer.set_result, value)
+                settle(answer.set_result, value)
 
         _jobs.get().put(job)
-        return await answer
+        value = await answer
+        return await value if inspect.isawaitable(value) else value
 
     return relay

@@ -50,6 +50,8 @@ class Session:
     """A leased kernel with its state and files, as `Broker.session` gives it.
 
     Args:
+        request: without an id it gets one here, so that a session can be closed even when opening it
+            was cancelled half-way.
         open_sessions: of its broker; this one is among them while it is open.
     """
 
@@ -64,6 +66,9 @@ class Session:
     ) -> None:
         self._address = address
         self._request = request
+        self._is_named = request.session_id is not None
+        if not self._is_named:
+            request.session_id = uuid4().hex
         self._keep = keep
         self._timeout = timeout
         self._open_sessions = open_sessions
@@ -73,12 +78,13 @@ class Session:
 
     @property
     def session_id(self) -> str:
+        """As it was given; else one of its own, which is another one after an opening that failed."""
         return cast(str, self._request.session_id)
 
     @property
     def files(self) -> Files:
         """The session's workspace."""
-        return Files(self._address, self.session_id, self._timeout, self._opened)
+        return Files(self._address, self._timeout, self._path)
 
     @property
     def info(self) -> SessionInfo | None:
@@ -216,9 +222,9 @@ class Session:
         channel, self._channel = self._channel, None
         if channel is None:
             return
-        unreachable = not channel.is_connected and not channel.has_ended
+        is_lost = channel.has_lost_session
         await channel.close()
-        if unreachable and not self._keep:
+        if is_lost and not self._keep:
             path = f"/api/v1/sessions/{self.session_id}"
             with suppress(KernelBrokerError):  # It closes after `idle_timeout` in any case.
                 await rest.call(self._address, "DELETE", path, CLOSE_TIMEOUT)
@@ -247,7 +253,13 @@ class Session:
                     keep=self._keep,
                     timeout=self._timeout,
                 )
-                await channel.open()
+                try:
+                    await channel.open()
+                except BaseException:
+                    # Under this id the broker may have closed again what it opened too late.
+                    if not self._is_named:
+                        self._request.session_id = uuid4().hex
+                    raise
                 self._channel = channel
                 self._open_sessions.add(self)
                 if self._is_closed:
@@ -255,13 +267,17 @@ class Session:
                     raise SessionGone("this client closed the session")
         return self._channel
 
+    async def _path(self) -> str:
+        """Where the session is found over HTTP; it is open then."""
+        await self._opened()
+        return f"/api/v1/sessions/{self.session_id}"
+
     @asynccontextmanager
     async def _transfer(
         self, method: str, path: str, timeout: float
     ) -> AsyncGenerator[Transfer, None]:
         """A request about this session, which is open then."""
-        await self._opened()
-        where = f"/api/v1/sessions/{self.session_id}/{path}"
+        where = f"{await self._path()}/{path}"
         async with Transfer(self._address, method, where, timeout) as transfer:
             yield transfer
 

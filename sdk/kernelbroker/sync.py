@@ -7,9 +7,9 @@
             result = session.run("x = 2", result_var="x")
 
 Each broker has an event loop in a thread of its own (see `portal.py`), so this works in plain scripts,
-in threads, and in notebooks, whose own loop is running. Callbacks run in the calling thread. Ctrl-C
-ends the wait; the cell runs on, as it does when an `await` is cancelled, unless
-`on_disconnect="interrupt"`. What each call does and raises stands in `aio.py` and
+in threads, and in notebooks, whose own loop is running. Callbacks run in the calling thread, those that
+are async in the broker's. Ctrl-C ends the wait; the cell runs on, as it does when an `await` is
+cancelled, unless `on_disconnect="interrupt"`. What each call does and raises stands in `aio.py` and
 `session.py`.
 """
 
@@ -103,11 +103,8 @@ class Broker:
         self._portal.call(self._aio.delete_workspace(name))
 
     def close(self) -> None:
-        """Close all open sessions, and end the thread."""
-        try:
-            self._portal.call(self._aio.close())
-        finally:
-            self._portal.close()
+        """Close all open sessions, and end the thread; what other threads wait for is cancelled."""
+        self._portal.close(self._aio.close())
 
     def __enter__(self) -> Broker:
         return self

@@ -91,14 +91,19 @@ class Transfer:
 
         return await self._in_thread(work)
 
-    async def send_file(self, file: IO[bytes]) -> int:
-        """The same, with the next piece of a file, straight from it where the system can do that."""
+    async def send_file(self, file: IO[bytes], limit: int | None = None) -> int:
+        """The same, with the next piece of a file, straight from it where the system can do that.
+
+        Args:
+            limit: of bytes, for a body whose length has been told.
+        """
         if self._is_chunked:
             return await self.send_from(lambda: file.read(CHUNK))
 
         def work() -> int:
             try:
-                return self._connection.sock.sendfile(file, file.tell(), CHUNK)
+                count = CHUNK if limit is None else min(limit, CHUNK)
+                return self._connection.sock.sendfile(file, file.tell(), count)
             except ConnectionError:
                 self.is_deaf = True
                 return CHUNK
@@ -149,7 +154,7 @@ class Transfer:
         buffer = self._buffer
         size = await self._read(lambda response: response.readinto(buffer))
         if size:
-            await self._in_thread(lambda: file.write(buffer[:size]))
+            await self._in_thread(lambda: _write_all(file, buffer[:size]))
         return size
 
     async def read_available(self) -> bytes:
@@ -203,3 +208,8 @@ class Transfer:
             await asyncio.wait([running])
             running.exception()  # retrieved
             raise
+
+
+def _write_all(file: IO[bytes], data: memoryview) -> None:
+    while data:  # an unbuffered file may take less
+        data = data[file.write(data) :]

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from kernelbroker.protocol.events import Input, Result, Started, Stdout
-from kernelbroker.protocol.messages import Closed, Done, ErrorReply, Opened
+from kernelbroker.protocol.messages import Closed, Done, ErrorReply
 from kernelbroker_server.api import routes
 from kernelbroker_server.sessions import history
 from kernelbroker_server.sessions.execution import ExecutionState
@@ -278,40 +278,6 @@ async def test_client_goes_away(api: Api, on_disconnect: str) -> None:
         assert [e.state for e in executions] == [ExecutionState.RUNNING, ExecutionState.QUEUED]
         await session.close("done")
     assert not session.executions._watchers
-
-
-async def test_client_goes_away_while_opening(api: Api) -> None:
-    """A client that goes away while it waits for a sandbox leaves nobody waiting."""
-    hold = asyncio.Event()
-
-    async def launch(_sandbox: object) -> None:
-        await hold.wait()
-
-    await until(lambda: api.world.pool.status().idle_containers == 1)
-    api.world.backend.on_launch = launch
-    await api.world.open("taken")
-    async with api.socket() as socket:
-        await socket.send("open", session_id="mine")
-        await until(lambda: api.world.pool.status().pending_requests == 1)
-        socket.connection.transport.abort()
-    await until(lambda: api.world.pool.status().pending_requests == 0)
-    await until(lambda: not api.service.websockets)
-    hold.set()
-    assert [session.id for session in api.world.registry.list()] == ["taken"]
-
-
-@pytest.mark.parametrize("count", range(12))
-async def test_client_goes_away_at_any_moment(api: Api, count: int) -> None:
-    """Whenever the connection is lost, the broker forgets it, and can be used on."""
-    async with api.socket() as socket:
-        await socket.send("open", session_id="mine")
-        await turns(count)
-        socket.connection.transport.abort()
-    await until(lambda: not api.service.websockets)
-    async with api.socket() as again:
-        opened = await again.open(session_id="mine")
-        assert isinstance(opened, Opened)
-        await until(lambda: len(api.world.registry.get("mine").executions._watchers) == 1)
 
 
 async def test_reader_that_falls_behind(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:

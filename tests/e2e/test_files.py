@@ -190,6 +190,55 @@ async def test_a_file_that_shrinks(session: kernelbroker.Session, tmp_path: Path
     await session.files.delete("shrinks")
 
 
+async def test_what_is_no_plain_file(session: kernelbroker.Session, tmp_path: Path) -> None:
+    """A pipe, or a file of the kernel's that has no size, goes up whole; a pipe is written to."""
+    files, pipe = session.files, tmp_path / "pipe"
+    os.mkfifo(pipe)
+    content = os.urandom(9 * MIB)
+
+    def feed() -> None:
+        with pipe.open("wb") as file:
+            file.write(content)
+
+    feeding = asyncio.create_task(asyncio.to_thread(feed))
+    await files.upload(pipe, "piped")
+    await feeding
+    assert await files.read("piped") == content
+    taking = asyncio.create_task(asyncio.to_thread(pipe.read_bytes))
+    await files.download("piped", pipe)
+    assert await taking == content
+    assert pipe.is_fifo()
+    await files.upload("/proc/self/environ", "environ")
+    assert await files.read("environ") == Path("/proc/self/environ").read_bytes()
+    (tmp_path / "empty").touch()
+    await files.upload(tmp_path / "empty")
+    assert await files.read("empty") == b""
+    (tmp_path / "link").symlink_to("target")
+    await files.download("environ", tmp_path / "link")
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "target").read_bytes() == Path("/proc/self/environ").read_bytes()
+    with pytest.raises(IsADirectoryError):
+        await files.download("environ", tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["empty", "link", "pipe", "target"]
+
+
+@pytest.mark.parametrize("size", [100, 9 * MIB])
+async def test_a_file_that_grows(session: kernelbroker.Session, tmp_path: Path, size: int) -> None:
+    """Of a file that is written to meanwhile, such as a log, there comes what it had at first."""
+    path = tmp_path / "log"
+    path.write_bytes(b"a" * size)
+    seen = []
+
+    def grow(done: int, total: int | None) -> None:
+        seen.append((done, total))
+        with path.open("ab") as file:
+            file.write(b"b" * 1000)
+
+    await session.files.upload(path, progress=grow)
+    assert await session.files.read("log") == b"a" * size
+    assert seen[-1] == (size, size)
+
+
 async def test_cancelled(session: kernelbroker.Session, large: Path) -> None:
     """A transfer that is cancelled ends at once, and leaves nothing on either side."""
     first = asyncio.Event()

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -350,5 +351,19 @@ def connected(broker, monkeypatch: pytest.MonkeyPatch):
 
 
 @pytest.fixture
-def broker_class() -> type[FakeBroker]:
-    return FakeBroker
+def broker_in_thread():
+    """The fake broker in a loop of another thread, and a way to run its coroutines there."""
+    broker = FakeBroker()
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+
+    def call(coroutine):
+        return asyncio.run_coroutine_threadsafe(coroutine, loop).result(10)
+
+    call(broker.start())
+    yield broker, call
+    call(broker.stop())
+    loop.call_soon_threadsafe(loop.stop)
+    thread.join()
+    loop.close()

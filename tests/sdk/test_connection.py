@@ -444,3 +444,29 @@ async def test_a_broker_that_does_not_answer_gives_up_and_closes(connected, monk
         with pytest.raises(kernelbroker.ConnectionFailed, match=r"opened no session in 0\.05 s"):
             await broker.session().open()
     await connected.until(lambda: connected.ops(Close) and not connected.connections)
+
+
+@pytest.mark.parametrize("session_id", [None, "mine"])
+async def test_an_opening_that_failed_can_be_tried_again(connected, monkeypatch, session_id):
+    """What the broker opened too late has an id that is used up, but a name of the caller's stays."""
+    monkeypatch.setattr(dial, "GIVE_UP_TIMEOUT", 0.05)
+    connected.silent_on.add(Open)
+    async with kernelbroker.connect(timeout=0.05) as broker:
+        session = broker.session(session_id)
+        files, before = session.files, session.session_id
+        with pytest.raises(kernelbroker.ConnectionFailed):
+            await session.open()
+    connected.silent_on.clear()
+    connected.gone[before] = "its client closed it"
+    async with kernelbroker.connect() as broker:
+        session._timeout = 30
+        if session_id is not None:
+            with pytest.raises(kernelbroker.SessionGone):
+                await session.open()
+            return
+        async with session:
+            assert (await session.run("c")).success
+            with pytest.raises(kernelbroker.NotFound):
+                await files.list()
+            assert connected.requests[-1].startswith(f"/api/v1/sessions/{session.session_id}/files")
+            assert session.session_id != before

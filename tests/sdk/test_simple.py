@@ -5,8 +5,18 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from kernelbroker import SandboxClient, SessionGone, events
-from kernelbroker.protocol.messages import Execute, Open, Restart
+from kernelbroker import (
+    ConnectionLost,
+    KernelBrokerError,
+    NotFound,
+    PolicyRefused,
+    SandboxClient,
+    SessionGone,
+    TooManyRequests,
+    Unavailable,
+    events,
+)
+from kernelbroker.protocol.messages import ErrorBody, Execute, Open, Restart
 
 
 async def noticed(client):
@@ -95,6 +105,75 @@ async def test_a_cell_whose_session_ends_under_it_is_not_run_again(connected, sc
             await running
         assert (await client.execute("d")).success
     assert [op.code for op in connected.ops(Execute)] == ["c", "d"]
+
+
+@pytest.mark.parametrize("call", ["execute", "stream_execute"])
+async def test_an_outage_ends_with_a_new_session(connected, scripts, call):
+    """A broker that was away for too long is used again as soon as it is back, and the loss is told."""
+    connected.cells["c"] = scripts.forever
+    async with SandboxClient() as client:
+        running = asyncio.create_task(client.execute("c"))
+        await connected.until(lambda: connected.ops(Execute))
+        connected.is_up = False
+        connected.drop()
+        with pytest.raises(ConnectionLost):
+            await running
+        with pytest.raises(Unavailable):
+            await client.execute("d")
+        connected.is_up = True
+        if call == "execute":
+            assert (await client.execute("d")).kernel_restarted
+        else:
+            chunks = [chunk async for chunk in client.stream_execute("d")]
+            assert chunks[-1].content["kernel_restarted"]
+        assert not (await client.execute("e")).kernel_restarted
+    assert [op.code for op in connected.ops(Execute)] == ["c", "d", "e"]
+
+
+async def test_a_refusal_to_reconnect_is_not_for_ever(connected):
+    """A session that could not be taken up again for another reason is replaced as well."""
+    async with SandboxClient() as client:
+        await client.execute("a")
+        connected.refuse[Open] = ErrorBody(code="too_many_requests", message="Later.")
+        connected.drop()
+        await noticed(client)
+        with pytest.raises(TooManyRequests):
+            await client.execute("b")
+        connected.refuse.clear()
+        assert (await client.execute("c")).kernel_restarted
+    assert [op.code for op in connected.ops(Execute)] == ["a", "c"]
+
+
+@pytest.mark.parametrize("call", ["download", "upload", "reset", "failed reset", "refused cell"])
+async def test_lost_variables_are_told_by_the_next_result(connected, tmp_path, call):
+    """Whatever opens the new session: the first result from it says that the old one is gone."""
+    (tmp_path / "file").touch()
+    async with SandboxClient() as client:
+        await client.execute("a")
+        await connected.close_session(*connected.sessions, "idle")
+        await noticed(client)
+        match call:
+            case "download":
+                with pytest.raises(NotFound):
+                    await client.download("x", tmp_path / "x")
+            case "upload":  # the scripted broker takes no files
+                with pytest.raises(KernelBrokerError):
+                    await client.upload(tmp_path / "file")
+            case "reset":
+                await client.reset()
+            case "failed reset":
+                connected.is_up = False
+                with pytest.raises(Unavailable):
+                    await client.reset()
+                connected.is_up = True
+            case "refused cell":
+                connected.refuse[Execute] = ErrorBody(code="policy_refused", message="No.")
+                with pytest.raises(PolicyRefused):
+                    await client.execute("b")
+                connected.refuse.clear()
+        assert (await client.execute("c")).kernel_restarted
+        assert not (await client.execute("d")).kernel_restarted
+    assert not connected.ops(Restart)
 
 
 async def test_health_check_of_nothing_is_false():

@@ -11,7 +11,7 @@ import threading
 import kernelbroker
 import pytest
 from kernelbroker import aio, events, sync
-from kernelbroker.protocol.messages import Close, Execute, Interrupt
+from kernelbroker.protocol.messages import Close, Execute, Interrupt, Open
 
 
 def public(cls):
@@ -138,20 +138,113 @@ def test_keyboard_interrupt_cancels_the_work(broker_in_thread, scripts):
     assert fake.ops(Close)
 
 
-@pytest.fixture
-def broker_in_thread(request):
-    """The fake broker in a loop of another thread, and a way to run its coroutines there."""
-    fake_broker = request.getfixturevalue("broker_class")()
-    loop = asyncio.new_event_loop()
-    thread = threading.Thread(target=loop.run_forever)
-    thread.start()
+# Callbacks.
 
-    def call(coroutine):
-        return asyncio.run_coroutine_threadsafe(coroutine, loop).result(10)
 
-    call(fake_broker.start())
-    yield fake_broker, call
-    call(fake_broker.stop())
-    loop.call_soon_threadsafe(loop.stop)
-    thread.join()
-    loop.close()
+@pytest.mark.parametrize("name", ["on_stdout", "on_input"])
+async def test_async_callbacks_are_awaited(connected, scripts, name):
+    """A callback may be a coroutine function here too, and its answer is what it returns."""
+    got = []
+
+    async def ask(execution):
+        await execution.emit(events.Input(prompt="name? "))
+        await execution.emit(events.Stdout(content=await execution.answers.get()))
+        await scripts.ok(execution)
+
+    async def callback(text):
+        await asyncio.sleep(0)
+        got.append(text)
+        return "Ada"
+
+    connected.cells["c"] = ask if name == "on_input" else scripts.printing("name? ")
+
+    def work():
+        with sync.connect() as broker, broker.session() as session:
+            return session.run("c", **{name: callback}).stdout
+
+    assert await in_thread(work) == ("Ada" if name == "on_input" else "name? ")
+    assert got == ["name? "]
+
+
+async def test_an_async_callback_cannot_wait_for_its_own_client(connected, scripts):
+    """What would wait for ever is an error that says what to do."""
+    connected.cells["c"] = scripts.printing("a")
+
+    def work():
+        with sync.connect() as broker, broker.session() as session:
+
+            async def callback(text):
+                session.interrupt()
+
+            with pytest.raises(RuntimeError, match="make it a plain function"):
+                session.run("c", on_stdout=callback)
+
+    await in_thread(work)
+
+
+@pytest.mark.parametrize("error", [StopIteration, StopAsyncIteration])
+async def test_what_a_callback_raises_ends_the_wait(connected, scripts, error):
+    """Answers that run out, `next(answers)`, are an error of the run and no hang."""
+    connected.cells["c"] = scripts.printing("a")
+
+    def fail(text):
+        raise error
+
+    def work():
+        with sync.connect() as broker, broker.session() as session:
+            with pytest.raises(Exception) as info:
+                session.run("c", on_stdout=fail)
+            assert error in (type(info.value), type(info.value.__cause__))
+            return session.run("d").success
+
+    assert await asyncio.wait_for(in_thread(work), 20)
+
+
+# Closing.
+
+
+async def test_closing_ends_what_other_threads_wait_for(connected):
+    """A thread whose session is being opened is told that the client was closed."""
+    connected.silent_on.add(Open)
+    broker = sync.connect()
+    opening = asyncio.create_task(in_thread(broker.session().open))
+    await connected.until(lambda: connected.ops(Open))
+    await in_thread(broker.close)
+    with pytest.raises(RuntimeError, match="closed while"):
+        await asyncio.wait_for(opening, 20)
+    await connected.until(lambda: not connected.connections)
+    broker.close()  # twice is once
+    with pytest.raises(RuntimeError, match="is closed"):
+        broker.health()
+
+
+async def test_closing_at_any_moment_leaves_no_thread_waiting(connected):
+    """Calls that other threads make meanwhile all end."""
+
+    def call(broker):
+        try:
+            while True:
+                broker.health()
+        except RuntimeError as error:
+            return str(error)
+
+    for _ in range(10):
+        broker = sync.connect()
+        calls = [asyncio.create_task(in_thread(lambda b=broker: call(b))) for _ in range(3)]
+        await in_thread(broker.close)
+        done, waiting = await asyncio.wait(calls, timeout=20)
+        assert not waiting
+        assert all("closed" in task.result() for task in done)
+
+
+async def test_closing_from_a_callback(connected, scripts):
+    """A callback that closes the client ends the run that it belongs to."""
+    connected.cells["c"] = scripts.printing("a", "b")
+
+    def work():
+        broker = sync.connect()
+        with pytest.raises(RuntimeError, match="closed while"):
+            broker.run("c", on_stdout=lambda text: broker.close())
+
+    await asyncio.wait_for(in_thread(work), 20)
+    assert not [t for t in threading.enumerate() if t.name == "kernelbroker"]

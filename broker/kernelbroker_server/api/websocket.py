@@ -57,6 +57,8 @@ _MAX_TASKS = 256
 """Operations of one connection that may be under way at once."""
 _MAX_JUDGED = 32
 """Executions of one connection that may wait to be judged; no more is read while there are so many."""
+_MAX_EARLY = 32
+"""The same for what is sent while the session is opened."""
 
 
 class SessionSocket(Authenticated, WebSocketHandler):
@@ -83,6 +85,9 @@ class SessionSocket(Authenticated, WebSocketHandler):
         """Executions that are judged, or wait for one that is, in the order in which they were sent."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._opening: asyncio.Task[None] | None = None
+        """What waits for the session, which may be given up as long as it does."""
+        self._last: asyncio.Task[None] | None = None
+        """The last of what was sent while the session was opened; each waits for the one before."""
         self._pumping: asyncio.Task[None] | None = None
         self._watching = contextlib.ExitStack()
         self.service.websockets.add(self)
@@ -99,34 +104,26 @@ class SessionSocket(Authenticated, WebSocketHandler):
 
     async def on_message(self, message: str | bytes) -> None:
         # Awaited before the next frame is read; what takes long is spawned, so that an interrupt
-        # can be read while a cell runs or is judged.
+        # can be read while a cell runs or is judged, and a client that goes away while its session
+        # is opened is seen to.
         try:
             operation = decode_operation(message)
         except ProtocolError as exc:
-            echo = _echo(message)
-            await self._send(
-                ErrorReply(
-                    error=error_body(exc, self.request_id),
-                    op=echo.op,
-                    op_id=echo.op_id,
-                    execution_id=echo.execution_id,
-                )
-            )
+            await self._refuse(_echo(message), exc)
             return
-        try:
-            if self._opening is not None and not self._opening.done():
-                await asyncio.wait(
-                    [self._opening]
-                )  # what was sent along with 'open' comes after it
-            if self._session is not None:
-                await self._perform(self._session, operation)
-            elif isinstance(operation, Open):
-                # Spawned as well: while nothing is read, a client that goes away is not seen to.
-                self._opening = self._spawn(self._open_session(operation))
-            else:
-                raise BadRequest("the first message must be an 'open' operation")
-        except (KernelBrokerError, ChannelClosed) as exc:
-            await self._refuse(operation, exc)
+        if self._opening is not None and isinstance(operation, Close):
+            self._opening.cancel()
+            await self._done(operation)
+            return
+        before = self._last if self._last is not None and not self._last.done() else None
+        if before is not None and len(self._tasks) > _MAX_EARLY:
+            await asyncio.wait([before])
+            before = None
+        if before is not None or (self._session is None and isinstance(operation, Open)):
+            self._last = self._spawn(self._take(operation, before))
+            await asyncio.sleep(0)  # It begins: a 'close' right behind 'open' ends the opening.
+        else:
+            await self._take(operation)
 
     async def last_words(self) -> None:
         """Wait until a session that has ended has had its last word."""
@@ -135,14 +132,32 @@ class SessionSocket(Authenticated, WebSocketHandler):
 
     # Operations.
 
+    async def _take(self, operation: Operation, before: asyncio.Task[None] | None = None) -> None:
+        """Perform it, or tell why not, when what comes `before` is through."""
+        if before is not None:
+            await asyncio.wait([before])
+        try:
+            if self._session is not None:
+                await self._perform(self._session, operation)
+            elif isinstance(operation, Open):
+                await self._open_session(operation)
+            else:
+                raise BadRequest("the first message must be an 'open' operation")
+        except (KernelBrokerError, ChannelClosed) as exc:
+            await self._refuse(operation, exc)
+
     async def _open_session(self, operation: Open) -> None:
         fields = SessionOptions.__struct_fields__
         options = SessionOptions(**{name: getattr(operation, name) for name in fields})
-        try:  # a client that goes away meanwhile cancels it
+        self._opening = asyncio.current_task()
+        try:  # a client that goes away meanwhile, or closes it again, cancels it
             session, is_new = await self.registry.open(options)
-        except RequestError as exc:
-            await self._refuse(operation, exc)
-            return
+        except asyncio.CancelledError:
+            if self.ws_connection is None:
+                raise
+            raise SessionGone("its client closed the session before it was open") from None
+        finally:
+            self._opening = None
         if self.ws_connection is None:
             if is_new:
                 reason = "its client went away while it was opened"
@@ -163,7 +178,7 @@ class SessionSocket(Authenticated, WebSocketHandler):
                 self._accepting[task] = operation
                 task.add_done_callback(self._accepting.pop)
             case Interrupt() | Stdin() | Resume() if accepting := self._to_wait_for(operation):
-                self._spawn(self._perform_after(accepting, session, operation))
+                self._spawn(self._take(operation, accepting))
             case Interrupt():
                 session.interrupt(operation.execution_id)
                 await self._done(operation)
@@ -211,15 +226,6 @@ class SessionSocket(Authenticated, WebSocketHandler):
         found = (task for task, each in sent if each.execution_id == meant)
         return None if meant is None else next(found, None)
 
-    async def _perform_after(
-        self, task: asyncio.Task[None], session: Session, operation: Operation
-    ) -> None:
-        await asyncio.wait([task])
-        try:
-            await self._perform(session, operation)
-        except (KernelBrokerError, ChannelClosed) as exc:
-            await self._refuse(operation, exc)
-
     async def _finish(self, operation: Operation, work: Awaitable[None]) -> None:
         try:
             await work
@@ -231,12 +237,12 @@ class SessionSocket(Authenticated, WebSocketHandler):
     async def _done(self, operation: Operation) -> None:
         await self._send(Done(op=_name(operation), op_id=getattr(operation, "op_id", None)))
 
-    async def _refuse(self, operation: Operation, exc: Exception) -> None:
+    async def _refuse(self, operation: Operation | _Echo, exc: Exception) -> None:
         if isinstance(exc, ChannelClosed):
             exc = Conflict("the execution has ended; nobody waits for input")
         reply = ErrorReply(
             error=error_body(exc, self.request_id),
-            op=_name(operation),
+            op=operation.op if isinstance(operation, _Echo) else _name(operation),
             op_id=getattr(operation, "op_id", None),
             execution_id=getattr(operation, "execution_id", None),
         )
