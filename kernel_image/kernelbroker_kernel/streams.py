@@ -26,7 +26,7 @@ _PIPE_BYTES = 1024 * 1024
 
 @contextmanager
 def outputs() -> Iterator[dict[str, int]]:
-    """Arguments for Popen, by which a program writes where the kernel itself would, over pipes' ends of its own.
+    """Arguments for Popen, by which a program writes where the kernel does, but has ends of its own.
 
     Inherited ones share their flags with the kernel's: Node.js makes them non-blocking for good, and
     whoever writes to them later loses what does not fit into the pipe at once.

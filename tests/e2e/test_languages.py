@@ -299,9 +299,8 @@ async def test_node_that_ends_between_cells(session: kernelbroker.Session) -> No
 async def test_output_after_node(session: kernelbroker.Session) -> None:
     """Node.js, the session's or one that a cell starts, leaves the output of others as it is."""
     await javascript(session, "console.log(1)")
-    await session.run(
-        "import subprocess; node = subprocess.Popen(['node', '-e', 'console.log(2); setTimeout(() => {}, 1e6)'])"
-    )
+    code = "console.log(2); setTimeout(() => {}, 1e6)"
+    await session.run(f"import subprocess; node = subprocess.Popen(['node', '-e', '{code}'])")
     try:
         seen = await shell(session, "until pgrep -f setTimeout; do sleep 0.05; done", timeout=20)
         assert seen.success
