@@ -64,7 +64,7 @@ def table_of(frame: Any) -> Any:
     try:
         table = _converted(frame)
         # What has no rows comes back in no time, and tells nearly all.
-        back = table.slice(0, 0).to_pandas(integer_object_nulls=True)
+        back = table.slice(0, 0).to_pandas(integer_object_nulls=True, use_threads=False)
     except (pyarrow.ArrowException, TypeError, ValueError, OverflowError, KeyError) as error:
         raise Refused("conflict", f"Arrow has no type for it: {safe_text(error, 300)}") from None
     for place, dtype in enumerate(frame.dtypes):

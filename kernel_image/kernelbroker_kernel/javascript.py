@@ -99,14 +99,15 @@ class Node:
         theirs_in, asks = os.pipe()
         answers, theirs_out = os.pipe()
         try:
-            with outputs() as ends:
+            with outputs() as (stdout, stderr):
                 process = subprocess.Popen(
                     # For the parser in it; see the driver.
                     [program, "--expose-internals", str(_DRIVER), str(theirs_in), str(theirs_out)],
                     stdin=subprocess.DEVNULL,
                     pass_fds=(theirs_in, theirs_out),
                     process_group=0,
-                    **ends,
+                    stdout=stdout,
+                    stderr=stderr,
                 )
         finally:
             os.close(theirs_in)

@@ -25,12 +25,13 @@ def run(helper: Helper, code: str, _name: str | None) -> None:
     try:
         os.write(script, code.encode(errors="surrogateescape"))
         os.lseek(script, 0, os.SEEK_SET)
-        with outputs() as ends:
+        with outputs() as (stdout, stderr):
             process = subprocess.Popen(
                 [program, "-c", 'eval "$(cat)" </dev/null'],
                 stdin=script,
                 process_group=0,
-                **ends,
+                stdout=stdout,
+                stderr=stderr,
             )
     finally:
         os.close(script)

@@ -25,19 +25,20 @@ _PIPE_BYTES = 1024 * 1024
 
 
 @contextmanager
-def outputs() -> Iterator[dict[str, int]]:
-    """Arguments for Popen, by which a program writes where the kernel does, but has ends of its own.
+def outputs() -> Iterator[list[int | None]]:
+    """Standard output and error for a program: it writes where the kernel does, but has ends of its own.
 
     Inherited ones share their flags with the kernel's: Node.js makes them non-blocking for good, and
     whoever writes to them later loses what does not fit into the pipe at once.
     """
+    ends: list[int | None] = [None, None]
     with ExitStack() as opened:
-        ends = {}
-        for name, number in (("stdout", 1), ("stderr", 2)):
+        for place, number in enumerate((1, 2)):
             with suppress(OSError):  # the user has closed it
                 if stat.S_ISFIFO(os.fstat(number).st_mode):
-                    ends[name] = os.open(f"/proc/self/fd/{number}", os.O_WRONLY | os.O_CLOEXEC)
-                    opened.callback(os.close, ends[name])
+                    end = os.open(f"/proc/self/fd/{number}", os.O_WRONLY | os.O_CLOEXEC)
+                    opened.callback(os.close, end)
+                    ends[place] = end
         yield ends
 
 
