@@ -6,6 +6,7 @@ metadata, as JSON under `KEY`, for the SDK's `arrow.py` (and whoever else cares)
     {"columns": the column labels,
      "categories": {position: labels}: the true categories of a column, which has texts in their place,
      "objects": {position: "None" | "nan"}: columns of Python objects, and what stands for missing,
+     "arrow": [position]: columns of Arrow's own types, as pandas.ArrowDtype,
      "levels": {"names": [...], "multi": bool}: the last columns are the row labels,
      "rows": the row labels of a table without columns,
      "freq": of row labels that are moments or durations}
@@ -24,6 +25,7 @@ import json
 from decimal import Decimal
 from typing import Any
 
+from .conversion import converted
 from .objects import is_a, type_name
 from .refusals import Refused
 from .texts import safe_text
@@ -62,7 +64,7 @@ def table_of(frame: Any) -> Any:
     names = [*labels, *index.names]
     beside |= _columns(frame, names)
     try:
-        table = _converted(frame)
+        table = converted(frame, untyped=beside.get("arrow", []))
         # What has no rows comes back in no time, and tells nearly all.
         back = table.slice(0, 0).to_pandas(integer_object_nulls=True, use_threads=False)
     except (pyarrow.ArrowException, TypeError, ValueError, OverflowError, KeyError) as error:
@@ -70,7 +72,7 @@ def table_of(frame: Any) -> Any:
     for place, dtype in enumerate(frame.dtypes):
         if place in beside.get("objects", {}):
             _expect_kept(names[place], frame.iloc[:, place], table.column(place))
-        elif not _are_same(dtype, back.dtypes.iloc[place]):
+        elif place not in beside.get("arrow", []) and not _are_same(dtype, back.dtypes.iloc[place]):
             raise _refusal(names[place], f"is {dtype}, of which Arrow makes another type")
     if beside:
         table = table.replace_schema_metadata(
@@ -91,6 +93,7 @@ def _columns(frame: Any, names: list[Any]) -> dict[str, Any]:
 
     objects: dict[int, str] = {}
     categories: dict[int, Any] = {}
+    arrow: list[int] = []
     for place, dtype in enumerate(frame.dtypes):
         column = frame.iloc[:, place]
         if dtype.kind == "O" and is_a(dtype, "numpy", "dtype"):
@@ -106,47 +109,15 @@ def _columns(frame: Any, names: list[Any]) -> dict[str, Any]:
             if not is_kept:
                 texts = unique(_text(category, _CATEGORY_CHARS) for category in true)
                 frame.isetitem(place, column.cat.rename_categories(texts))
+        elif isinstance(dtype, pandas.ArrowDtype):
+            arrow.append(place)
         elif (
             isinstance(dtype, pandas.Float32Dtype | pandas.Float64Dtype)
             and numpy.isnan(column.to_numpy(dtype="float64", na_value=0.0)).any()
         ):
             raise _refusal(names[place], "has NaN beside NA, which Arrow does not tell apart")
-    return {
-        key: value for key, value in (("objects", objects), ("categories", categories)) if value
-    }
-
-
-def _converted(frame: Any) -> Any:
-    """What `pyarrow.Table.from_pandas` makes.
-
-    It looks at each float by itself for missing values, which takes 30 times as long as numpy does.
-    Columns without any pass it as whole numbers, in the same memory.
-    """
-    import numpy
-    import pandas
-    import pyarrow
-
-    complete: dict[int, Any] = {}
-    for place, dtype in enumerate(frame.dtypes):
-        if dtype == numpy.float64 and is_a(dtype, "numpy", "dtype"):
-            values = frame.iloc[:, place].to_numpy()
-            if not numpy.isnan(values).any():
-                complete[place] = values
-    if not complete:
-        return pyarrow.Table.from_pandas(frame)
-    passing = frame.copy(deep=False)
-    for place, values in complete.items():
-        numbers = pandas.Series(values.view(numpy.int64), frame.index, copy=False)
-        passing.isetitem(place, numbers)
-    table = pyarrow.Table.from_pandas(passing)
-    described = json.loads(table.schema.metadata[b"pandas"])
-    for place, values in complete.items():
-        field = table.schema.field(place).with_type(pyarrow.float64())
-        table = table.set_column(place, field, pyarrow.array(values))
-        described["columns"][place] |= {"pandas_type": "float64", "numpy_type": "float64"}
-    return table.replace_schema_metadata(
-        table.schema.metadata | {b"pandas": json.dumps(described).encode()}
-    )
+    found = {"objects": objects, "categories": categories, "arrow": arrow}
+    return {key: value for key, value in found.items() if value}
 
 
 def _labels(index: Any, what: str) -> dict[str, Any]:

@@ -63,9 +63,8 @@ def _install(asked: dict[str, Any]) -> None:
     scratch = tempfile.mkdtemp(prefix="tmp-", dir=PREFIX)
     try:
         copy, made = Path(scratch, "copy"), Path(scratch, "made")
-        left_out = shutil.ignore_patterns("tmp-*")
         try:
-            shutil.copytree(prefix, copy, symlinks=True, ignore=left_out, copy_function=_link)
+            shutil.copytree(prefix, copy, symlinks=True, ignore=_scratch_of, copy_function=_link)
         except OSError as failed:
             raise ForeignError("InstallFailed", str(failed)[:_LINE_CHARS]) from None
         made.mkdir()
@@ -97,6 +96,10 @@ def _install(asked: dict[str, Any]) -> None:
             raise ForeignError("InstallFailed", str(failed)) from None
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
+
+
+def _scratch_of(directory: str, names: list[str]) -> list[str]:
+    return [name for name in names if directory == PREFIX and name.startswith("tmp-")]
 
 
 def _link(source: str, target: str) -> None:

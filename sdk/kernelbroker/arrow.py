@@ -105,6 +105,9 @@ def frame(table: Any, buffer: Any) -> pandas.DataFrame:
         made.isetitem(int(place), pandas.Series(true, made.index))
     for place in range(made.shape[1]):
         _make_writable(made, place, buffer, in_place=in_place)
+    for place in beside.get("arrow", []):
+        column = pandas.arrays.ArrowExtensionArray(table.column(place))
+        made.isetitem(place, pandas.Series(column, made.index))
     if "rows" in beside:
         attrs = made.attrs
         made = pandas.DataFrame(index=_labels(beside["rows"]))

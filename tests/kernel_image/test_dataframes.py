@@ -64,6 +64,12 @@ EXACT = {
     "times": of([dt.time(1, 2, 3, 4), None], dtype=object),
     "moments as objects": of([dt.datetime(2020, 1, 1, 2), None], dtype=object),
     "lists": of([[1, 2], [], [3, None]], dtype=object),
+    "lists of Arrow's": of([[1], None], dtype=pd.ArrowDtype(pa.list_(pa.int8()))),
+    "dictionary of Arrow's": of(["x"], dtype=pd.ArrowDtype(pa.dictionary(pa.int8(), pa.string()))),
+    "texts of Arrow's": of(["x", None], dtype=pd.ArrowDtype(pa.string())),
+    "decimals of Arrow's": of([Decimal("1.5")], dtype=pd.ArrowDtype(pa.decimal128(5, 2))),
+    "moments of Arrow's": of([TOKYO[0]], dtype=pd.ArrowDtype(pa.timestamp("ns", "Asia/Tokyo"))),
+    "rows of Arrow's": at([2**60 + 1, None], dtype=pd.ArrowDtype(pa.int64())),
     "large numbers": at([2**60 + 1, None], dtype="Int64", name="id"),
     "large numbers, all there": at([2**60 + 1, 7], dtype="Int64"),
     "levels": at(pd.MultiIndex.from_arrays([pd.array([2**60 + 1, None], "Int64"), ["x", "y"]])),
@@ -125,8 +131,6 @@ REFUSED = {
     "NaN and NA": of(
         pd.arrays.FloatingArray(np.array([1.0, np.nan, 2.0]), np.array([0, 0, 1], bool))
     ),
-    "lists of Arrow's": of([[1], [2]], dtype=pd.ArrowDtype(pa.list_(pa.int8()))),
-    "dictionary of Arrow's": of(["x"], dtype=pd.ArrowDtype(pa.dictionary(pa.int8(), pa.string()))),
     "zone of dateutil": of(TOKYO.tz_convert("dateutil/Asia/Tokyo")),
     "attrs of arrays": with_attrs({"a": np.arange(2)}),
     "attrs of tuples": with_attrs({"a": (1, 2)}),

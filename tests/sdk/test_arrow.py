@@ -97,6 +97,8 @@ def test_columns_in_one_place(kind: str) -> None:
         json.dumps({"levels": {"names": [], "multi": False}}),
         json.dumps({"levels": {"names": [{}], "multi": False}}),
         json.dumps({"categories": {"0": {"values": ["a"], "names": [None]}}}),
+        json.dumps({"arrow": [7]}),
+        json.dumps({"arrow": {"a": 1}}),
         json.dumps({"rows": {"range": [0, "x", 1], "names": [None]}}),
         "[" * 100_000,
     ],
