@@ -8,32 +8,25 @@ nothing is copied, and its size is known beforehand. CSV and JSON are made piece
 from __future__ import annotations
 
 import itertools
-import json
 import os
 import re
 import socket
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Self
 
-from . import frames
+from . import frames, spelling
 from .export_server import socket_path
-from .objects import is_a, type_name
+from .objects import type_name
 from .refusals import Refused
 from .texts import safe_text
-from .values import Converter, Limits
 
 FETCH_S = 30.0
 """How long the broker may take to fetch what it was told is ready."""
 SILENCE_S = 90.0
 """How long it may then take nothing; it gives up on its own client earlier."""
 SEND_BUFFER_BYTES = 512 * 1024
-PIECE_ROWS = 20_000
 _TICKET = re.compile(r"[0-9a-f]{32}")
 _ERROR_CHARS = 500
-_BYTES = (bytes, bytearray, memoryview)
-_NESTED = (dict, list, tuple, set, frozenset)
-_UNCUT = Limits(depth=100, items=sys.maxsize, text=sys.maxsize, total=sys.maxsize)
 
 
 class Export:
@@ -185,67 +178,17 @@ class _Parquet(_Body):
 class _Pieces(_Body):
     """Text, made as it is sent. The first piece is made at once, for what is wrong to be told."""
 
-    def __init__(self, value: object) -> None:
-        pieces = self.pieces(frames.pieces(value, PIECE_ROWS))
+    def __init__(self, pieces: Iterator[str]) -> None:
         self._pieces = itertools.chain([next(pieces)], pieces)
-
-    def pieces(self, tables: Iterator[Any]) -> Iterator[str]:
-        raise NotImplementedError
 
     def write(self, sink: _Plain) -> None:
         for piece in self._pieces:
             sink.write(piece.encode("utf-8", "backslashreplace"))
 
 
-class _Csv(_Pieces):
-    def pieces(self, tables: Iterator[Any]) -> Iterator[str]:
-        for number, table in enumerate(tables):
-            _spell(table, nested=lambda value: json.dumps(value, ensure_ascii=False))
-            yield table.to_csv(index=False, header=number == 0, lineterminator="\n")
-
-
-class _Json(_Pieces):
-    """An array of records."""
-
-    def pieces(self, tables: Iterator[Any]) -> Iterator[str]:
-        begin = "["
-        for table in tables:
-            _spell(table, nested=lambda value: value)
-            text = table.to_json(
-                orient="records", date_format="iso", date_unit="us", default_handler=str
-            )
-            if inside := text[1:-1]:
-                yield begin + inside
-                begin = ","
-        yield "[]" if begin == "[" else "]"
-
-
-def _spell(table: Any, nested: Callable[[Any], Any]) -> None:
-    """Put base64 in the place of bytes, and what `nested` makes of their JSON in that of nested values.
-
-    pandas itself would write Python's notation for both, or numpy's, which leaves out what is long.
-    """
-    import pandas
-
-    converter = Converter(_UNCUT, exact=True)
-
-    def spelled(value: Any) -> Any:
-        if issubclass(type(value), _BYTES):
-            return converter.convert(value)
-        is_nested = issubclass(type(value), _NESTED) or is_a(value, "numpy", "ndarray")
-        return nested(converter.convert(value)) if is_nested else value
-
-    for place, dtype in enumerate(table.dtypes):
-        if dtype.kind == "O" and is_a(dtype, "numpy", "dtype"):
-            column = table.iloc[:, place]
-            if pandas.api.types.infer_dtype(column, skipna=True).startswith(("bytes", "mixed")):
-                items = [spelled(value) for value in column]
-                table.isetitem(place, pandas.Series(items, index=column.index, dtype=object))
-
-
-_BODIES: dict[str, type[Any]] = {
+_BODIES: dict[str, Callable[[object], _Body]] = {
     "arrow": _Arrow,
     "parquet": _Parquet,
-    "csv": _Csv,
-    "json": _Json,
+    "csv": lambda value: _Pieces(spelling.csv(value)),
+    "json": lambda value: _Pieces(spelling.json(value)),
 }

@@ -21,6 +21,7 @@ from . import environment, package_path, variables
 from .contract import METADATA_KEY, SUMMARY_MIME
 from .environment import WORKSPACE
 from .files import Snapshot, changes, scan
+from .streams import make_blocking
 
 MAX_VARIABLES = 100
 # Names that IPython or the interpreter make while a cell runs.
@@ -124,6 +125,7 @@ class Helper:
                 return  # a cell that the user's cell runs
             self._execution.override.undo()  # its end was lost to an interrupt
         package_path.refresh()
+        make_blocking()
         asked = asked_for(shell)
         override = environment.Override(asked.get("cwd"), asked.get("env"))
         self._execution = execution = _Execution(

@@ -1,8 +1,9 @@
 """Packages that a session installs, in a directory of its workspace, which outlives its kernel.
 
 The directory stands last on the kernel's path, so that nothing in it takes the place of what the image
-has. pip knows what the image has, and is held to those versions. It installs beside the directory, and what
-it has done is put in place when it is whole: an installation that ends early leaves nothing.
+has. pip knows what the image has, and is held to those versions. It works on a copy of the directory, of
+hard links, which takes the place of the directory when all is done: an installation that ends early, in
+whatever way, leaves everything as it was.
 """
 
 from __future__ import annotations
@@ -61,11 +62,15 @@ def _install(asked: dict[str, Any]) -> None:
     # Not /tmp, which is memory, and small.
     scratch = tempfile.mkdtemp(prefix="tmp-", dir=PREFIX)
     try:
-        made = Path(scratch, "made")
+        copy, made = Path(scratch, "copy"), Path(scratch, "made")
+        try:
+            shutil.copytree(prefix, copy, symlinks=True, ignore=_scratch_of, copy_function=_link)
+        except OSError as failed:
+            raise ForeignError("InstallFailed", str(failed)[:_LINE_CHARS]) from None
         made.mkdir()
         constraints = Path(scratch, "constraints.txt")
         constraints.write_text("".join(f"{pin}\n" for pin in _pins()))
-        argv = [sys.executable, "-I", str(_RUNNER), *_arguments(asked, made, constraints)]
+        argv = [sys.executable, "-I", str(_RUNNER), *_arguments(asked, copy, made, constraints)]
         process = subprocess.Popen(
             argv,
             stdin=subprocess.DEVNULL,
@@ -85,19 +90,43 @@ def _install(asked: dict[str, Any]) -> None:
         if status:
             raise ForeignError("InstallFailed", error or f"pip exited with status {status}")
         try:
-            _put_in_place(made, prefix)
+            _merge(made, copy)
+            _put_in_place(copy, prefix, Path(scratch, "replaced"))
         except OSError as failed:
             raise ForeignError("InstallFailed", str(failed)) from None
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
 
 
-def _put_in_place(made: Path, prefix: Path) -> None:
-    """Move all of it, also where an interrupt comes meanwhile, which is then raised. Raises OSError."""
+def _scratch_of(directory: str, names: list[str]) -> list[str]:
+    return [name for name in names if directory == PREFIX and name.startswith("tmp-")]
+
+
+def _link(source: str, target: str) -> None:
+    try:
+        os.link(source, target)
+    except OSError:  # it belongs to another user, or has too many links
+        shutil.copy2(source, target)
+
+
+def _put_in_place(copy: Path, prefix: Path, replaced: Path) -> None:
+    """Exchange all that there is, also where an interrupt comes meanwhile, which is then raised.
+
+    Raises OSError.
+    """
+    replaced.mkdir()
+    kept = [name for name in os.listdir(prefix) if not name.startswith("tmp-")]  # noqa: PTH208
+    gone = set(kept) - set(os.listdir(copy))  # noqa: PTH208
     interrupted = False
     while True:
         try:
-            _merge(made, prefix)
+            for new in copy.iterdir():
+                with contextlib.suppress(FileNotFoundError):
+                    (prefix / new.name).rename(replaced / new.name)
+                new.rename(prefix / new.name)
+            for name in gone:
+                with contextlib.suppress(FileNotFoundError):
+                    (prefix / name).rename(replaced / name)
             break
         except KeyboardInterrupt:
             interrupted = True
@@ -114,10 +143,11 @@ def _merge(source: Path, target: Path) -> None:
             entry.replace(there)
 
 
-def _arguments(asked: dict[str, Any], made: Path, constraints: Path) -> list[str]:
+def _arguments(asked: dict[str, Any], copy: Path, made: Path, constraints: Path) -> list[str]:
     argv = [
         PREFIX,
-        SITE,
+        str(copy),
+        str(copy / Path(SITE).relative_to(PREFIX)),
         "--isolated",
         "--no-input",
         "--no-color",

@@ -21,36 +21,61 @@ from IPython.core.getipython import get_ipython
 
 from .foreign import ForeignError
 from .helper import Helper
+from .returns import Summary
+from .streams import outputs
 
 _DRIVER = Path(__file__).with_suffix(".js")
 _GRACE_S = 0.5
-"""How long interrupted code may take to react before Node.js is ended."""
-_AWAITING_S = 0.1
-"""How long code that awaits may take to be told."""
+"""How long interrupted code that computes may take to react before Node.js is ended."""
+_TELL_S = 0.1
+"""How long Node.js may take to tell that nothing computes."""
 _MAX_LINE = 16 * 1024**2
 _READ_BYTES = 64 * 1024
+_LOST = "its variables are lost"
 
 
 def run(helper: Helper, code: str, name: str | None) -> None:
     """Run the code, and show the value of its last expression. Raises ForeignError for a failure."""
-    if helper.node is None or not helper.node.alive:
+    if helper.node is not None and not helper.node.alive:
+        sys.stderr.write(f"Node.js had ended with status {_end(helper)}; {_LOST}\n")
+    if helper.node is None:
         helper.node = Node.start()
     node: Node = helper.node
-    answer = node.ask({"code": code, "name": name, "cwd": _cwd(), "env": dict(os.environ)})
+    try:
+        answer = node.ask({"code": code, "name": name, "cwd": _cwd(), "env": dict(os.environ)})
+    except KeyboardInterrupt:
+        stopped = False
+        try:
+            stopped = node.interrupt()
+        finally:
+            if not stopped:
+                helper.exit_code = _end(helper)
+                sys.stderr.write(f"JavaScript did not stop: Node.js was ended, and {_LOST}\n")
+        raise
     if answer is None:
-        helper.node, helper.exit_code = None, node.end()
+        helper.exit_code = _end(helper)
         raise ForeignError(
             "NodeExited",
-            f"Node.js ended with status {helper.exit_code}; its variables are lost, and the next "
+            f"Node.js ended with status {helper.exit_code}; {_LOST}, and the next "
             "cell starts it anew",
         )
     if error := answer.get("error"):
         raise ForeignError(str(error["name"]), str(error["message"]), str(error["trace"]))
-    if "named" in answer and name is not None:
-        helper.foreign_names = {name: answer["named"]}
+    if name is not None:
+        if "named" in answer:
+            helper.foreign_names = {name: answer["named"]}
+        elif "summary" in answer:
+            helper.foreign_names = {name: Summary(answer["summary"])}
     if (shown := answer.get("shown")) is not None:
         shell: Any = get_ipython()
         shell.display_pub.publish({"text/plain": str(shown)})
+
+
+def _end(helper: Helper) -> int:
+    """End what the session has of Node.js; returns the status."""
+    node, helper.node = helper.node, None
+    status: int = node.end()
+    return status
 
 
 class Node:
@@ -74,12 +99,16 @@ class Node:
         theirs_in, asks = os.pipe()
         answers, theirs_out = os.pipe()
         try:
-            process = subprocess.Popen(
-                [program, str(_DRIVER), str(theirs_in), str(theirs_out)],
-                stdin=subprocess.DEVNULL,
-                pass_fds=(theirs_in, theirs_out),
-                process_group=0,
-            )
+            with outputs() as (stdout, stderr):
+                process = subprocess.Popen(
+                    # For the parser in it; see the driver.
+                    [program, "--expose-internals", str(_DRIVER), str(theirs_in), str(theirs_out)],
+                    stdin=subprocess.DEVNULL,
+                    pass_fds=(theirs_in, theirs_out),
+                    process_group=0,
+                    stdout=stdout,
+                    stderr=stderr,
+                )
         finally:
             os.close(theirs_in)
             os.close(theirs_out)
@@ -90,58 +119,58 @@ class Node:
         return self._process.poll() is None
 
     def ask(self, asked: dict[str, Any]) -> dict[str, Any] | None:
-        """Its answer; None where it ended instead. On an interrupt, the code is interrupted."""
+        """Its answer; None where it ended instead. After an interrupt, `interrupt` it or `end` it."""
         line = json.dumps(asked).encode() + b"\n"
         try:
             while line:
                 line = line[os.write(self._asks, line) :]
-            return self._answer()
+            answer = self._line()
         except BrokenPipeError:
             return None
-        except KeyboardInterrupt:
-            if not self._interrupt():
-                sys.stderr.write("Node.js did not stop and was ended; its variables are lost\n")
-            raise
+        return None if answer is None else json.loads(answer)
+
+    def interrupt(self) -> bool:
+        """Stop the code that runs. False where it does not stop, and what runs has to be ended.
+
+        Code that computes is reached by the signal, which Node.js turns into an exception there. Code
+        that awaits is not: whatever it waits for, it would go on some day.
+        """
+        try:
+            os.write(self._asks, b'\n{"interrupt": true}\n')  # what it was to be asked may be torn
+            for patience in (_TELL_S, _GRACE_S):
+                try:
+                    # Until then come whole or torn answers that nobody waits for any more.
+                    while (line := self._line(patience)) is not None:
+                        if line.endswith(b'{"stopped":true}'):
+                            return True
+                        if line.endswith(b'{"stopped":false}'):
+                            return False
+                except TimeoutError:
+                    self._process.send_signal(signal.SIGINT)
+        except BrokenPipeError:
+            pass
+        return False
 
     def end(self) -> int:
-        """Its exit status, as a shell gives it."""
+        """End it and all that it runs; returns its exit status, as a shell gives it."""
+        with suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
         os.close(self._asks)
         os.close(self._answers)
         status = self._process.wait()
         return status if status >= 0 else 128 - status
 
-    def _answer(self, patience: float | None = None) -> dict[str, Any] | None:
+    def _line(self, patience: float | None = None) -> bytes | None:
         """The next line; None where it ended. Raises TimeoutError after `patience` seconds."""
         while b"\n" not in self._read:
             if not select.select([self._answers], [], [], patience)[0]:
                 raise TimeoutError
             data = os.read(self._answers, _READ_BYTES)
             if not data or len(self._read) > _MAX_LINE:
-                self._kill()
                 return None
             self._read += data
         line, _, self._read = self._read.partition(b"\n")
-        answer: dict[str, Any] = json.loads(line)
-        return answer
-
-    def _interrupt(self) -> bool:
-        """Leave it without a cell that runs, or ended; tells whether it lives.
-
-        Code that awaits is told by a message; code that computes hears nothing but the signal, which
-        Node.js turns into an exception there, and would end by anywhere else.
-        """
-        os.write(self._asks, b'{"interrupt": true}\n')
-        for patience in (_AWAITING_S, _GRACE_S):
-            try:
-                return self._answer(patience) is not None
-            except TimeoutError:
-                self._process.send_signal(signal.SIGINT)
-        self._kill()
-        return False
-
-    def _kill(self) -> None:
-        with suppress(ProcessLookupError):
-            os.killpg(self._process.pid, signal.SIGKILL)
+        return line
 
 
 def _cwd() -> str | None:

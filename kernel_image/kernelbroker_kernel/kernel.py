@@ -14,6 +14,7 @@ import os
 import signal
 import sys
 import traceback
+import warnings
 from typing import Any
 
 import zmq
@@ -62,6 +63,12 @@ class DisplayHook(ZMQShellDisplayHook):
 
 class Shell(ZMQInteractiveShell):
     displayhook_class = Type(DisplayHook)
+
+    def ask_exit(self) -> None:
+        """What `exit` and `quit` do: they end the cell. The stock way ends the kernel a moment later."""
+        raise SystemExit(
+            *filter(None, [self.keepkernel_on_exit])
+        )  # there IPython puts their argument
 
     async def run_ast_nodes(self, *args: Any, **kwargs: Any) -> bool:
         """Where the user's own code begins, after all preparations."""
@@ -152,6 +159,8 @@ class KernelApp(IPKernelApp):
         for name in self.imports:
             importlib.import_module(name)
         fonts.install()
+        # Said of SystemExit, with advice for a terminal.
+        warnings.filterwarnings("ignore", "To exit: use")
         package_path.add_to_path()
         super().init_code()
         try:

@@ -28,8 +28,17 @@ _AS_THEY_ARE_TOO = (
 )
 
 
+_CUT = "too large or too deep for a value: summarized"
+
+
+class Summary(dict[str, Json]):
+    """What stands for a value of another language's that is too large to come here."""
+
+
 def describe(value: object, preview_rows: int, max_bytes: int) -> tuple[Json, str | None]:
     """The value as JSON, and what was cut where something was."""
+    if type(value) is Summary:
+        return value, _CUT
     if is_a(value, "pandas", "Series") or is_a(value, "polars", "Series"):
         return _series(value, preview_rows, max_bytes)
     if is_a(value, "numpy", "ndarray"):
@@ -40,10 +49,10 @@ def describe(value: object, preview_rows: int, max_bytes: int) -> tuple[Json, st
         try:
             exact = Converter(EXACT, exact=True).convert(value)
         except TooLarge:
-            return _summary(value), "too large or too deep for a value: summarized"
+            return _summary(value), _CUT
         if type(exact) is str or json_size(exact) <= MAX_JSON_BYTES:
             return exact, None
-        return _summary(value), "too large or too deep for a value: summarized"
+        return _summary(value), _CUT
     return _summary(value), None
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from .foreign import ForeignError
 from .helper import Helper
+from .streams import outputs
 
 _GRACE_S = 0.5
 """How long an interrupted shell and its programs may take to end."""
@@ -19,18 +20,19 @@ _GRACE_S = 0.5
 def run(helper: Helper, code: str, _name: str | None) -> None:
     """Run the code; its output goes where the kernel's own goes. Raises ForeignError for a failure."""
     program = shutil.which("bash") or "/bin/sh"
-    # Through a descriptor, since an argument has at most 128 KiB.
-    script = os.memfd_create("cell", 0)
+    # Not as an argument, which has at most 128 KiB; and by no descriptor that its programs would see.
+    script = os.memfd_create("cell")
     try:
         os.write(script, code.encode(errors="surrogateescape"))
         os.lseek(script, 0, os.SEEK_SET)
-        read_and_run = f'eval "$(cat <&{script})" {script}<&-'
-        process = subprocess.Popen(
-            [program, "-c", read_and_run],
-            stdin=subprocess.DEVNULL,
-            pass_fds=(script,),
-            process_group=0,
-        )
+        with outputs() as (stdout, stderr):
+            process = subprocess.Popen(
+                [program, "-c", 'eval "$(cat)" </dev/null'],
+                stdin=script,
+                process_group=0,
+                stdout=stdout,
+                stderr=stderr,
+            )
     finally:
         os.close(script)
     try:
@@ -40,10 +42,16 @@ def run(helper: Helper, code: str, _name: str | None) -> None:
         raise
     helper.exit_code = status if status >= 0 else 128 - status
     if status < 0:
-        name = signal.Signals(-status).name
-        raise ForeignError("ExitStatus", f"the shell was killed by {name}")
+        raise ForeignError("ExitStatus", f"the shell was killed by {_signal_name(-status)}")
     if status:
         raise ForeignError("ExitStatus", f"the shell exited with status {status}")
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:  # one of the real-time signals
+        return f"signal {number}"
 
 
 def end(process: subprocess.Popen[Any]) -> None:

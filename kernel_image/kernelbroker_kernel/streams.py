@@ -10,8 +10,10 @@ from __future__ import annotations
 import codecs
 import os
 import select
+import stat
 import threading
 from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 
 from ipykernel.iostream import OutStream
@@ -20,6 +22,31 @@ from .contract import STREAM_CHUNK_CHARS
 
 _PIPE_BYTES = 1024 * 1024
 """More than a pipe holds, so that one read empties it."""
+
+
+@contextmanager
+def outputs() -> Iterator[list[int | None]]:
+    """Standard output and error for a program: it writes where the kernel does, but has ends of its own.
+
+    Inherited ones share their flags with the kernel's: Node.js makes them non-blocking for good, and
+    whoever writes to them later loses what does not fit into the pipe at once.
+    """
+    ends: list[int | None] = [None, None]
+    with ExitStack() as opened:
+        for place, number in enumerate((1, 2)):
+            with suppress(OSError):  # the user has closed it
+                if stat.S_ISFIFO(os.fstat(number).st_mode):
+                    end = os.open(f"/proc/self/fd/{number}", os.O_WRONLY | os.O_CLOEXEC)
+                    opened.callback(os.close, end)
+                    ends[place] = end
+        yield ends
+
+
+def make_blocking() -> None:
+    """Undo what a program has done to the pipes that a cell let it inherit."""
+    for number in (1, 2):
+        with suppress(OSError):
+            os.set_blocking(number, True)
 
 
 class Stream(OutStream):

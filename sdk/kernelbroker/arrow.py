@@ -2,7 +2,7 @@
 
 The data lands in one buffer, and is made into a table from there. It comes out of a sandbox: it is
 checked before anything follows its offsets. What pyarrow's own metadata does not carry of a DataFrame
-(odd labels, Python objects) stands beside it; the kernel's `frames.py` writes that down.
+(odd labels, Python objects) stands beside it; the kernel's `dataframes.py` writes that down.
 """
 
 from __future__ import annotations
@@ -99,23 +99,72 @@ def frame(table: Any, buffer: Any) -> pandas.DataFrame:
     made: pandas.DataFrame = table.to_pandas(integer_object_nulls=True, split_blocks=in_place)
     for place, missing in beside.get("objects", {}).items():
         _restore_objects(made, int(place), table.column(int(place)), missing)
+    for place, found in beside.get("categories", {}).items():
+        column = made.iloc[:, int(place)].cat
+        true = pandas.Categorical.from_codes(column.codes, _labels(found), column.ordered)
+        made.isetitem(int(place), pandas.Series(true, made.index))
     for place in range(made.shape[1]):
         _make_writable(made, place, buffer, in_place=in_place)
-    if "labels" in beside:
-        labels = beside["labels"]
-        made.columns = pandas.Index(labels["values"], dtype=object, name=labels["name"])
-    elif "columns" in beside:
-        import pyarrow
-
-        encoded = base64.b64decode(beside["columns"])
-        with pyarrow.ipc.open_stream(encoded) as reader:
-            labels = reader.read_all()
-        labels.validate(full=True)
-        made.columns = labels.to_pandas().index
-    for key, index in (("freq", made.index), ("columns_freq", made.columns)):
-        if key in beside and isinstance(index, pandas.DatetimeIndex | pandas.TimedeltaIndex):
-            index.freq = beside[key]
+    for place in beside.get("arrow", []):
+        column = pandas.arrays.ArrowExtensionArray(table.column(place))
+        made.isetitem(place, pandas.Series(column, made.index))
+    if "rows" in beside:
+        attrs = made.attrs
+        made = pandas.DataFrame(index=_labels(beside["rows"]))
+        made.attrs = attrs
+    if "levels" in beside:
+        count = len(beside["levels"]["names"])
+        index = _joined(made.iloc[:, made.shape[1] - count :], beside["levels"])
+        made = made.iloc[:, : made.shape[1] - count]
+        made.index = index
+    if "columns" in beside:
+        made.columns = _labels(beside["columns"])
+    _set_freq(made.index, beside)
     return made
+
+
+def _labels(found: dict[str, Any]) -> pandas.Index[Any]:
+    """Labels that stand beside a table; the kernel's `dataframes.py` has their forms."""
+    import pandas
+    import pyarrow
+
+    if "table" in found:
+        data = pyarrow.py_buffer(base64.b64decode(found["table"]))
+        with pyarrow.ipc.open_stream(data) as reader:
+            table = reader.read_all()
+        table.validate(full=True)
+        return _joined(frame(table, data), found)
+    index: pandas.Index[Any] = (
+        pandas.RangeIndex(*found["range"])
+        if "range" in found
+        else pandas.Index(found["values"], dtype=object)
+    )
+    index.names = [_name(name) for name in found["names"]]
+    return index
+
+
+def _joined(levels: pandas.DataFrame, found: dict[str, Any]) -> pandas.Index[Any]:
+    """Labels out of a column for each of their levels."""
+    import pandas
+
+    columns = [levels.iloc[:, place] for place in range(levels.shape[1])]
+    parts = [pandas.Index(column, dtype=column.dtype) for column in columns]
+    names = [_name(name) for name in found["names"]]
+    index: pandas.Index[Any] = pandas.MultiIndex.from_arrays(parts) if found["multi"] else parts[0]
+    index.names = names
+    _set_freq(index, found)
+    return index
+
+
+def _name(name: Any) -> Any:
+    return tuple(map(_name, name)) if isinstance(name, list) else name
+
+
+def _set_freq(index: Any, found: dict[str, Any]) -> None:
+    import pandas
+
+    if "freq" in found and isinstance(index, pandas.DatetimeIndex | pandas.TimedeltaIndex):
+        index.freq = found["freq"]
 
 
 def _is_disjoint(table: Any) -> bool:

@@ -284,6 +284,9 @@ async def test_interrupt_at_the_end(session: kernelbroker.Session) -> None:
         ("raise asyncio.CancelledError", "CancelledError"),
         ("def f(): f()\nf()", "RecursionError"),
         ("raise BaseException('odd')", "BaseException"),
+        ("exit()", "SystemExit"),
+        ("quit('no data')", "SystemExit"),
+        ("import sys; sys.exit(1)", "SystemExit"),
         ("raise ExceptionGroup('several', [ValueError('a'), KeyError('b')])", "ExceptionGroup"),
     ],
 )
@@ -301,7 +304,6 @@ async def test_exceptions(session: kernelbroker.Session, code: str, name: str) -
     [
         "os.closerange(0, 51)",
         "await get_ipython().kernel.do_shutdown(False)",
-        "exit()",
         "get_ipython().kernel.iopub_socket.close()",
         "sys.stdout = sys.stderr = None",
         "os.killpg(0, signal.SIGINT); time.sleep(1)",

@@ -57,6 +57,11 @@ def broker() -> Iterator[BrokerProcess]:
         make_wheel(wheels, "claims", "1.0", record=claimed)
         make_wheel(wheels, "claims", "2.0")
         make_wheel(wheels, "claims", "3.0", files={"../../../../outside.py": ""})
+        needs = ("claims==3.0", "second>=2")
+        make_wheel(wheels, "above", "1.0")
+        make_wheel(wheels, "above", "2.0", requires=needs)
+        make_wheel(wheels, "second", "1.0")
+        make_wheel(wheels, "second", "2.0")
         make_wheel(wheels, "large", "1.0", files={"large.bin": bytes(60 * MIB)})
         settings = {"settings-1.0.data/data/pip.conf": "[install]\ndry-run = true\n"}
         make_wheel(wheels, "settings", "1.0", files=settings)
@@ -140,6 +145,22 @@ async def test_a_record_that_claims(session: kernelbroker.Session) -> None:
     assert result.success, result.error
     assert "Successfully uninstalled claims-1.0" in result.stdout
     assert await written(session) == ["kept.txt"]
+
+
+async def test_several_of_which_one_fails(session: kernelbroker.Session) -> None:
+    """Where one of several cannot be installed, those before it are there as before, too."""
+    assert (await session.install("above==1.0", "second==1.0", "claims==2.0")).success
+    before = (await session.run(PACKAGES)).stdout
+    failed = await session.install("above==2.0")
+    assert not failed.success
+    assert "Successfully uninstalled second-1.0" in failed.stdout, failed.stdout
+    assert (await session.run(PACKAGES)).stdout == before
+    versions = "import above, claims, second; print(above.VERSION, claims.VERSION, second.VERSION)"
+    assert (await session.run(versions)).stdout == "1.0 2.0 1.0\n"
+    again = await session.install("above==1.0", "second==1.0", "claims==2.0")
+    assert again.success
+    assert "already satisfied: above==1.0 in ./.packages/lib/" in again.stdout
+    assert "/copy" not in again.stdout + failed.stdout + failed.stderr
 
 
 async def test_a_replacement_that_fails(session: kernelbroker.Session) -> None:

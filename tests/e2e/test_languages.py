@@ -1,4 +1,4 @@
-"""Cells in shell and JavaScript: the same events, the same workspace, and a state where there is one."""
+"""Cells in other languages: the same events, the same workspace; here those in shell."""
 
 from __future__ import annotations
 
@@ -13,12 +13,6 @@ async def shell(
     session: kernelbroker.Session, code: str, **options: object
 ) -> kernelbroker.ExecutionResult:
     return await session.run(code, language="shell", **options)  # type: ignore[arg-type]
-
-
-async def javascript(
-    session: kernelbroker.Session, code: str, **options: object
-) -> kernelbroker.ExecutionResult:
-    return await session.run(code, language="javascript", **options)  # type: ignore[arg-type]
 
 
 async def test_shell(session: kernelbroker.Session) -> None:
@@ -48,6 +42,7 @@ async def test_shell_is_streamed(session: kernelbroker.Session) -> None:
     [
         ("exit 3", 3, "ExitStatus: the shell exited with status 3"),
         ("kill -9 $$", 137, "ExitStatus: the shell was killed by SIGKILL"),
+        ("kill -40 $$", 168, "ExitStatus: the shell was killed by signal 40"),
         ("if x", 2, "ExitStatus: the shell exited with status 2"),
         ("nosuchprogram", 127, "ExitStatus: the shell exited with status 127"),
     ],
@@ -81,6 +76,17 @@ async def test_shell_takes_any_code(session: kernelbroker.Session) -> None:
     assert result.stdout == "a b c '$x' nested\né\n"
 
 
+async def test_other_shells(session: kernelbroker.Session) -> None:
+    """Where there is no bash, sh runs the code; its programs see nothing of how it came there."""
+    await session.run("import shutil; which = shutil.which")
+    try:
+        await session.run("shutil.which = lambda name: None")
+        result = await shell(session, "echo $0; echo 'a  b'; cat; ls /proc/self/fd | wc -l")
+    finally:
+        await session.run("shutil.which = which")
+    assert result.stdout == "/bin/sh\na  b\n4\n", result.stderr  # the fourth is the listing's own
+
+
 async def test_shell_has_no_variables(session: kernelbroker.Session) -> None:
     """Asked for one, the result says that there is none."""
     await session.run("y = 1")
@@ -107,83 +113,3 @@ async def test_no_colours(session: kernelbroker.Session, language: str, code: st
     assert result.stdout == "1\n"
     result = await session.run("console.log(1)", language="javascript", env={"FORCE_COLOR": "1"})
     assert result.stdout == "\x1b[33m1\x1b[39m\n"
-
-
-async def test_javascript(session: kernelbroker.Session) -> None:
-    """Variables last from cell to cell, `await` stands at the top, the last value is shown."""
-    await javascript(session, "const a = 20; let b; function twice(x) { return 2 * x }")
-    result = await javascript(session, "b = await Promise.resolve(2); twice(a) + b")
-    assert result.success, result.stderr
-    assert [each.data for each in result.displays] == [{"text/plain": "42"}]
-    result = await javascript(
-        session,
-        "console.log('out'); console.error('err');"
-        "require('fs').writeFileSync('from-js.txt', process.cwd() + process.env.GIVEN); undefined",
-        env={"GIVEN": "!"},
-    )
-    assert (result.stdout, result.stderr, result.displays) == ("out\n", "err\n", [])
-    assert (await session.run("print(open('from-js.txt').read())")).stdout == "/data!\n"
-
-
-async def test_javascript_value(session: kernelbroker.Session) -> None:
-    """`result_var` reports what JSON can say of a variable."""
-    code = "const report = {rows: [1, {x: null}], name: 'é'}; 0"
-    result = await javascript(session, code, result_var="report")
-    assert result.return_value == {"rows": [1, {"x": None}], "name": "é"}
-    result = await javascript(session, "0", result_var="nosuch")
-    assert result.truncated is not None
-    assert "nosuch" in str(result.truncated.report)
-
-
-@pytest.mark.parametrize(
-    ("code", "error"),
-    [
-        ("throw new TypeError('bad')", "TypeError: bad"),
-        ("await Promise.reject(new RangeError('late'))", "RangeError: late"),
-        ("if (", "SyntaxError: Unexpected end of input"),
-        ("nosuch", "ReferenceError: nosuch is not defined"),
-        ("await Promise.reject('text')", "Error: 'text'"),
-    ],
-)
-async def test_javascript_failures(session: kernelbroker.Session, code: str, error: str) -> None:
-    """An error has its own name and message, and the cell's own frames alone."""
-    result = await javascript(session, code)
-    assert (result.success, result.error) == (False, error)
-    assert "node:" not in result.stderr
-    assert "kernelbroker" not in result.stderr
-
-
-async def test_javascript_interrupted(session: kernelbroker.Session) -> None:
-    """Code that awaits and code that computes are interrupted, and the variables are kept."""
-    await javascript(session, "const kept = 'kept'")
-    for code in ("await new Promise(() => {})", "while (true) {}"):
-        result = await javascript(session, code, timeout=1)
-        assert cause_of(result) == "timeout"
-        result = await javascript(session, "kept")
-        assert [each.data for each in result.displays] == [{"text/plain": "'kept'"}], result
-
-
-async def test_node_that_ends(session: kernelbroker.Session) -> None:
-    """It is told with its status, and started anew; Python's variables are not concerned."""
-    await session.run("z = 1")
-    result = await javascript(session, "process.exit(4)")
-    assert (result.success, result.exit_code) == (False, 4)
-    assert (result.error or "").startswith("NodeExited: Node.js ended with status 4")
-    assert (await javascript(session, "1 + 1")).success
-    assert (await session.run("print(z)")).stdout == "1\n"
-
-
-async def test_errors_beside_a_cell(session: kernelbroker.Session) -> None:
-    """What fails in a callback, which no cell awaits, is shown, and ends nothing."""
-    code = "setTimeout(() => { throw new Error('on its own') }, 1)"
-    result = await javascript(session, f"{code}; await new Promise((go) => setTimeout(go, 300)); 1")
-    assert result.success
-    assert "on its own" in result.stderr
-    assert (await javascript(session, "1 + 1")).success
-
-
-async def test_without_node(client: kernelbroker.Broker) -> None:
-    """Where there is no Node.js, the error says so and names what there is."""
-    async with client.session(env={"PATH": "/nowhere"}) as other:
-        result = await javascript(other, "1")
-    assert (result.error or "").startswith("LanguageUnavailable: this template has no Node.js")

@@ -35,6 +35,9 @@ EXACT = {
     "categories": """pandas.DataFrame({
         'c': pandas.Categorical(['b', None], categories=['b', 'a'], ordered=True),
         'n': pandas.Categorical([3, 1])})""",
+    "bins": "pandas.DataFrame({'x': pandas.cut([1, 5, 9], 3), 'y': pandas.qcut([1, 5, 9], 2)})",
+    "nullable": """pandas.DataFrame({'a': [1, 2]},
+        index=pandas.Index([2**60 + 1, None], dtype='Int64', name=0))""",
     "objects": """pandas.DataFrame({
         'i': pandas.Series([1, 2], dtype=object), 'n': pandas.Series([1, None], dtype=object),
         's': pandas.Series(['a', None], dtype=object), 'f': pandas.Series(['a', numpy.nan], dtype=object),

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from kernelbroker_kernel import installs
@@ -27,36 +29,37 @@ def contents(directory: Path) -> dict[str, str]:
 
 
 def test_put_in_place(tmp_path: Path) -> None:
-    """New files stand beside the old ones, and in the place of those of their name."""
-    there = fill(tmp_path / "there", lib_in_a="old", lib_in_b="old", c="old")
-    made = fill(tmp_path / "made", lib_in_b="new", lib_in_deep_in_d="new", bin_in_e="new")
-    installs._put_in_place(made, there)
+    """All that there is becomes what the copy has; what is under way beside it stays."""
+    there = fill(tmp_path / "there", lib_in_a="old", lib_in_b="old", share_in_c="old")
+    fill(there / "tmp-1", d="its own")
+    copy = fill(tmp_path / "copy", lib_in_b="new", lib_in_deep_in_d="new", bin_in_e="new")
+    installs._put_in_place(copy, there, tmp_path / "replaced")
     assert contents(there) == {
-        "lib/a": "old",
         "lib/b": "new",
-        "c": "old",
         "lib/deep/d": "new",
         "bin/e": "new",
+        "tmp-1/d": "its own",
     }
 
 
 def test_an_interrupt_meanwhile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An interrupt waits until all is in its place."""
-    there = fill(tmp_path / "there", lib_in_a="old")
-    made = fill(tmp_path / "made", lib_in_a="new", lib_in_b="new", lib_in_c="new")
-    replace, interrupts = Path.replace, [1, 2]
+    """An interrupt waits until all is in its place, whenever it comes."""
+    rename = Path.rename
+    for moment in range(7):
+        there = fill(tmp_path / f"there{moment}", lib_in_a="old", share_in_b="old", gone_in_c="old")
+        copy = fill(tmp_path / f"copy{moment}", lib_in_a="new", share_in_b="new", bin_in_d="new")
+        calls = iter(range(100))
 
-    def interrupted(self: Path, target: Path) -> Path:
-        done = replace(self, target)
-        if interrupts:
-            interrupts.pop()
-            raise KeyboardInterrupt
-        return done
+        def interrupted(self: Path, target: Path, calls: Any = calls, moment: int = moment) -> Path:
+            done = rename(self, target)
+            if next(calls) == moment:
+                raise KeyboardInterrupt
+            return done
 
-    monkeypatch.setattr(Path, "replace", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        installs._put_in_place(made, there)
-    assert contents(there) == {"lib/a": "new", "lib/b": "new", "lib/c": "new"}
+        monkeypatch.setattr(Path, "rename", interrupted)
+        with pytest.raises(KeyboardInterrupt) if moment < 6 else contextlib.nullcontext():
+            installs._put_in_place(copy, there, tmp_path / f"replaced{moment}")
+        assert contents(there) == {"lib/a": "new", "share/b": "new", "bin/d": "new"}
 
 
 PROXY = "kernelbroker: pypi.org is not in `allow` of the template web: ask your operator to add it"

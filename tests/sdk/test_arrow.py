@@ -88,8 +88,18 @@ def test_columns_in_one_place(kind: str) -> None:
         "no JSON",
         "[]",
         json.dumps({"objects": {"7": "None"}}),
-        json.dumps({"labels": {"values": ["a"], "name": None}}),
-        json.dumps({"columns": "AAAA"}),
+        json.dumps({"columns": {"values": ["a"], "names": [None]}}),
+        json.dumps({"columns": {"values": ["a", "b"], "names": []}}),
+        json.dumps({"columns": {"values": ["a", "b"]}}),
+        json.dumps({"columns": {"table": "AAAA", "names": [None], "multi": False}}),
+        json.dumps({"columns": {"range": [0, 2, 0], "names": [None]}}),
+        json.dumps({"levels": {"names": [None] * 3, "multi": True}}),
+        json.dumps({"levels": {"names": [], "multi": False}}),
+        json.dumps({"levels": {"names": [{}], "multi": False}}),
+        json.dumps({"categories": {"0": {"values": ["a"], "names": [None]}}}),
+        json.dumps({"arrow": [7]}),
+        json.dumps({"arrow": {"a": 1}}),
+        json.dumps({"rows": {"range": [0, "x", 1], "names": [None]}}),
         "[" * 100_000,
     ],
 )
@@ -102,7 +112,7 @@ def test_metadata_that_lies(beside: str) -> None:
 
 def test_labels() -> None:
     """Labels that Arrow has no type for come as JSON."""
-    beside = json.dumps({"labels": {"values": [1, "a"], "name": "mixed"}})
+    beside = json.dumps({"columns": {"values": [1, "a"], "names": ["mixed"]}})
     table = pyarrow.table({"1": [1], "a": ["a"]}).replace_schema_metadata({"kernelbroker": beside})
     frame = arrow._made(pyarrow.py_buffer(stream(table)), "pandas")
     assert frame.columns.equals(pandas.Index([1, "a"], dtype=object, name="mixed"))

@@ -258,7 +258,10 @@ class Execution:
         too_long = f"the cell ran longer than {self.timeout:g} s"
         ends = (finished, warm.client.closed, self._abort)
         if not await first_of(*ends, timeout=self.timeout):
-            self.interrupt("timeout", f"{too_long} and was interrupted; the state is kept")
+            kept = "the state is kept"
+            if self.request.language != "python":
+                kept = "Python's state is kept"
+            self.interrupt("timeout", f"{too_long} and was interrupted; {kept}")
             await first_of(*ends, timeout=grace)
         if finished.done():
             return True
