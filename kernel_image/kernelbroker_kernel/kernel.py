@@ -66,9 +66,8 @@ class Shell(ZMQInteractiveShell):
 
     def ask_exit(self) -> None:
         """What `exit` and `quit` do: they end the cell. The stock way ends the kernel a moment later."""
-        raise SystemExit(
-            *filter(None, [self.keepkernel_on_exit])
-        )  # there IPython puts their argument
+        argument = self.keepkernel_on_exit  # there ipykernel puts it
+        raise SystemExit(*filter(None, [argument]))
 
     async def run_ast_nodes(self, *args: Any, **kwargs: Any) -> bool:
         """Where the user's own code begins, after all preparations."""

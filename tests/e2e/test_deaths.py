@@ -314,9 +314,12 @@ async def test_sabotage(session: kernelbroker.Session, code: str) -> None:
     await prepare(session)
     seen = [event async for event in session.stream(ANNOUNCE + code, timeout=1)]
     assert sum(isinstance(event, events.Result) for event in seen) == 1
-    # What it broke may show in the next cell only; the one after that has a kernel that works.
+    # What it broke may show in a later cell only; the one after that has a kernel that works.
     await session.run("1", timeout=0.5)
-    result = await session.run("print(open('/data/kept.txt').read())", timeout=10)
+    for _ in range(3):
+        result = await session.run("print(open('/data/kept.txt').read())", timeout=10)
+        if result.success:
+            break
     assert (result.success, result.stdout) == (True, "kept\n"), result.error
     await session.restart()
 
