@@ -199,7 +199,7 @@ class Execution:
                     self._pending = event
                 else:
                     self._append(event)
-            if self._cell.taken or self._pending is not None:
+            if not self._taken.is_set() and (self._cell.taken or self._pending is not None):
                 self._taken.set()
             if self._cell.phase is Phase.ENDED and not finished.done():
                 finished.set_result(None)
