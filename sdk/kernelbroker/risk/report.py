@@ -15,8 +15,6 @@ _BUDGET = 400_000
 _CPU_S = 0.8
 """Of this thread; looked at every `_LOOK` steps."""
 _LOOK = 16
-
-
 _MADE = 250
 """Characters, or items of lists, that count as a step more."""
 
