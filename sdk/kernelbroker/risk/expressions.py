@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from typing import Any, TypeAlias
 
 from . import folding
+from .knowledge import Knowledge
 from .lists import as_list, as_value, list_of, listed, summed, unboxed
 from .python_rules import KNOWN_BUILTINS, TEXTS, USUAL
 from .report import Report
@@ -19,7 +20,6 @@ from .values import (
     DOWNLOAD,
     GLOBALS,
     MAX_VALUES,
-    NOTHING,
     UNKNOWN,
     Box,
     Const,
@@ -28,56 +28,29 @@ from .values import (
     Partial,
     Ref,
     Value,
-    Values,
     as_slice,
     canonical,
     member,
-    size,
 )
-
-_MAX_DEPTH = 80
 
 OwnFunction: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 
 
-class Expressions:
+class Expressions(Knowledge[Value]):
     """Evaluates expressions. What calls give is for `results`, what names are bound to for `names`."""
 
+    _MOST = MAX_VALUES
+    _DEEPEST = 80
+
     def __init__(self, scopes: Scopes, report: Report) -> None:
-        self._report = report
+        super().__init__(report)
         self._scopes = scopes
         self._bound: dict[Key, dict[Value, None]] = {}
         self._attributes: dict[str, dict[Value, None]] = {}
         self._own: set[str] = set()
-        self._memo: dict[int, Values] = {}
-        self._depth = 0
-        self._settled = False
-        """All that can be known of the names is; what is not known now is known at run time only."""
 
-    def values(self, node: ast.AST | None) -> Values:
-        """Everything that an expression may stand for; never nothing, but for no node."""
-        if node is None:
-            return NOTHING
-        known = self._memo.get(id(node))
-        if known is not None:
-            return known
-        if self._depth > _MAX_DEPTH:
-            self._report.add("depth", "medium", "could not be judged: it is nested too deep")
-            return (UNKNOWN,)
-        self._memo[id(node)] = NOTHING  # for what stands for itself
-        self._depth += 1
-        found: dict[Value, None] = {}
-        try:
-            for value in self._evaluate(node):
-                if len(found) >= MAX_VALUES and value not in found:
-                    found[UNKNOWN] = None
-                    break
-                found[value] = None
-        finally:
-            self._depth -= 1
-        self._report.spend(size(found))
-        self._memo[id(node)] = tuple(found) or (UNKNOWN,)
-        return self._memo[id(node)]
+    def _key(self, node: ast.AST) -> int:
+        return id(node)
 
     def is_unsure(self, *nodes: ast.AST | None) -> bool:
         """Whether one of these may be something that is no constant, or is missing."""

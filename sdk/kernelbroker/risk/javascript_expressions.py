@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, TypeAlias
 from . import javascript_folding as folding
 from . import trees
 from .javascript_rules import GLOBALS, MODULES, SAME_AS, TEXTS
+from .knowledge import Knowledge
 from .report import Report
-from .values import UNKNOWN, Const, Ref, Unknown, size
+from .values import UNKNOWN, Const, Ref, Unknown
 
 if TYPE_CHECKING:
     from tree_sitter import Node
@@ -22,8 +23,6 @@ if TYPE_CHECKING:
 Value: TypeAlias = Ref | Const | Unknown
 Values: TypeAlias = tuple[Value, ...]
 MAX_VALUES = 8
-_NOTHING: Values = ()
-_MAX_DEPTH = 60
 LOADERS = {
     "require",
     "module.require",
@@ -33,40 +32,19 @@ LOADERS = {
 }
 
 
-class Expressions:
+class Expressions(Knowledge[Value]):
     """Evaluates expressions. What names are bound to is for `javascript_names.Names` to fill in."""
 
+    _MOST = MAX_VALUES
+    _DEEPEST = 60
+
     def __init__(self, report: Report) -> None:
-        self._report = report
+        super().__init__(report)
         self._bound: dict[str, dict[Value, None]] = {}
         self._own: set[str] = set()
-        self._memo: dict[int, Values] = {}
-        self._depth = 0
 
-    def values(self, node: Node | None) -> Values:
-        """Everything that an expression may stand for; never nothing, but for no node."""
-        if node is None:
-            return _NOTHING
-        known = self._memo.get(node.id)
-        if known is not None:
-            return known
-        if self._depth > _MAX_DEPTH:
-            self._report.add("depth", "medium", "could not be judged: it is nested too deep")
-            return (UNKNOWN,)
-        self._memo[node.id] = _NOTHING  # for what stands for itself
-        self._depth += 1
-        found: dict[Value, None] = {}
-        try:
-            for value in self._evaluate(node):
-                if len(found) >= MAX_VALUES and value not in found:
-                    found[UNKNOWN] = None
-                    break
-                found[value] = None
-        finally:
-            self._depth -= 1
-        self._report.spend(size(found))
-        self._memo[node.id] = tuple(found) or (UNKNOWN,)
-        return self._memo[node.id]
+    def _key(self, node: Node) -> int:
+        return node.id
 
     def refs(self, node: Node | None) -> list[str]:
         return [value.name for value in self.values(node) if isinstance(value, Ref)]

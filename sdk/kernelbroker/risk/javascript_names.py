@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from . import trees
-from .javascript_expressions import MAX_VALUES, Expressions, Value, member, module_of
+from .javascript_expressions import Expressions, Value, member, module_of
 from .report import Report
 from .values import UNKNOWN, Ref
 
@@ -30,7 +30,6 @@ class Names(Expressions):
 
     def __init__(self, nodes: list[Node], report: Report) -> None:
         super().__init__(report)
-        self._changed = self._settled = False
         self._summed: set[int] = set()
         binding = [node for node in nodes if node.type in _BINDING]
         self._gather(binding)
@@ -121,15 +120,7 @@ class Names(Expressions):
                     self._bind(name, [member(ref, name) for ref in refs] or (UNKNOWN,))
 
     def _bind(self, name: str, values: Iterable[Value]) -> None:
-        known = self._bound.setdefault(name, {})
-        for value in values:
-            if value is UNKNOWN and not self._settled:
-                continue  # it may be known yet
-            if value not in known and len(known) >= MAX_VALUES:
-                value = UNKNOWN
-            if value not in known:
-                known[value] = None
-                self._changed = True
+        self._note(self._bound, name, values)
 
 
 _REPEATING = {

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import ast
 from functools import partial
-from typing import Any
 
 from .lists import added, as_list, item_of, list_of
 from .python_rules import EXPORTS
@@ -18,7 +17,6 @@ from .results import Results
 from .scopes import FUNCTIONS, Key, Scopes, parameters
 from .values import (
     GLOBALS,
-    MAX_VALUES,
     UNKNOWN,
     Box,
     Function,
@@ -40,7 +38,6 @@ class Names(Results):
 
     def __init__(self, places: list[Place], report: Report) -> None:
         super().__init__(Scopes(places), report)
-        self._changed = False
         self._recursive: set[int] = set()
         self._methods: dict[str, list[int]] = {}
         """By their names, and those that make an object by the name of its class."""
@@ -257,17 +254,6 @@ class Names(Results):
 
     def _bind(self, key: Key, values: Values) -> None:
         self._note(self._bound, key, values)
-
-    def _note(self, table: dict[Any, dict[Value, None]], key: Key | str, values: Values) -> None:
-        known = table.setdefault(key, {})
-        for value in values:
-            if value is UNKNOWN and not self._settled:
-                continue  # it may be known yet
-            if value not in known and len(known) >= MAX_VALUES:
-                value = UNKNOWN
-            if value not in known:
-                known[value] = None
-                self._changed = True
 
 
 def _is_of_itself(node: ast.Assign) -> bool:
