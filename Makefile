@@ -1,5 +1,5 @@
-# `make` lists the targets. Two environments: .venv for the broker, .venv-kernel for what user code
-# finds in a sandbox. Both are made once, and again when the files they depend on change.
+# `make` lists the targets. There are two environments: .venv for the broker, and .venv-kernel for
+# user code in sandboxes. Both are made once, and again when the files that they depend on change.
 
 PYTHON ?= python3
 BROKER := .venv
@@ -8,14 +8,19 @@ IMAGE ?= kernelbroker-kernel
 BROKER_IMAGE ?= kernelbroker-broker
 DIND_IMAGE ?= kernelbroker-dind
 BASE_IMAGE ?= python:3.12-slim-bookworm
+JOBS ?= 3
+TESTS ?= tests
+PYTEST = $(BROKER)/bin/python -m pytest -n $(JOBS) --no-loadscope-reorder --timeout 300
+DISTRIBUTIONS := setup.cfg broker/pyproject.toml kernel_image/pyproject.toml
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run demo image broker-image dind-image bundle test check docs bench lock clean
+.PHONY: help setup environments run demo image kernel-image broker-image dind-image bundle \
+  test test-fast check docs bench lock clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 20
 
-setup: $(BROKER)/.server $(KERNEL)/.made ## Make both environments
+setup: $(BROKER)/.server $(KERNEL)/.made ## Make both environments, with what a user needs
 
 run demo: export KERNELBROKER_LOCAL__KERNEL_PYTHON ?= $(CURDIR)/$(KERNEL)/bin/python
 
@@ -25,10 +30,12 @@ run: setup ## Serve on 127.0.0.1 and print how to try it
 demo: setup ## Analyse a real data file in one session (starts a broker if none runs)
 	@$(BROKER)/bin/python docs/demo.py
 
-image: $(BROKER)/bin/python ## Build the sandboxes' image for docker, and their package as a wheel in dist/
-	docker build --build-arg BASE_IMAGE=$(BASE_IMAGE) -t $(IMAGE) kernel_image
+image: kernel-image $(BROKER)/bin/python ## Build the sandboxes' image for docker, and their package as a wheel in dist/
 	$(BROKER)/bin/python -m pip wheel --quiet --no-deps --wheel-dir dist ./kernel_image
 	@rm -rf kernel_image/build kernel_image/*.egg-info
+
+kernel-image:
+	docker build --build-arg BASE_IMAGE=$(BASE_IMAGE) -t $(IMAGE) kernel_image
 	@.ci/image_size $(IMAGE)
 
 broker-image: ## Build the broker's own image, for compose/
@@ -40,44 +47,51 @@ dind-image: ## Build an image of the broker with an engine of its own, upon brok
 bundle: ## Pack both images and an installer for machines without a registry, into dist/
 	compose/offline/bundle $(IMAGE) $(BROKER_IMAGE)
 
-test: $(BROKER)/.dev $(KERNEL)/.made ## All tests, with real kernels in real jails and, where an engine answers, containers
-	@$(BROKER)/bin/python -m pytest
+environments: $(BROKER)/.dev $(KERNEL)/.made
 
-check: $(BROKER)/.dev $(KERNEL)/.made ## Style, types, layers, packaging
+test: environments ## All tests, with real kernels in real jails and, where an engine answers, containers
+	@$(PYTEST) -p no:randomly --durations 20 $(TESTS) # in order: fixtures such as brokers are made once
+
+test-fast: environments ## The tests that start no sandbox, in a minute or two
+	@$(PYTEST) -m "not sandbox" $(TESTS)
+
+check: environments ## Style, types, layers, packaging
 	$(BROKER)/bin/ruff check .
 	$(BROKER)/bin/ruff format --check .
 	$(BROKER)/bin/mypy sdk/kernelbroker broker/kernelbroker_server compose/engine_filter
 	$(BROKER)/bin/mypy --python-executable $(KERNEL)/bin/python kernel_image/kernelbroker_kernel
 	$(BROKER)/bin/lint-imports
-	$(BROKER)/bin/python .ci/check_wheel.py
+	$(BROKER)/bin/python .ci/check_wheels.py
 
-docs: $(BROKER)/.dev ## Write docs/configuration.md anew from the settings
+docs: $(BROKER)/.dev ## Write docs/configuration.md from the settings and docs/sdk.md from the SDK
 	@$(BROKER)/bin/python docs/make_configuration.py
+	@$(BROKER)/bin/python docs/make_sdk.py
 
-bench: $(BROKER)/.dev $(KERNEL)/.made ## The figures that the README quotes
+bench: environments ## The figures that the README quotes
 	@for file in roundtrip lease stream files tables pool; do $(BROKER)/bin/python benchmarks/$$file.py || exit 1; done
 
-lock: $(BROKER)/.dev ## Pin what both images are made of anew, each in its requirements.txt
+lock: $(BROKER)/.dev ## Update the pinned requirements of both images
 	$(BROKER)/bin/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
 	  kernel_image/requirements.in -o kernel_image/requirements.txt
 	$(BROKER)/bin/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-annotate \
-	  --extra server --extra docker setup.cfg compose/build.in -o compose/requirements.txt
+	  --no-emit-package kernelbroker --no-emit-package kernelbroker-kernel \
+	  --extra docker broker/pyproject.toml compose/build.in -o compose/requirements.txt
 
-clean: ## Remove both environments and what tools left behind
-	rm -rf $(BROKER) $(KERNEL) build dist .*_cache .hypothesis *.egg-info
+clean: ## Remove both environments and all generated files
+	rm -rf $(BROKER) $(KERNEL) dist build */build .*_cache .hypothesis sdk/*.egg-info broker/*.egg-info kernel_image/*.egg-info
 
 $(BROKER)/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 	  || { echo "Python 3.11 or later is needed; name one with: make PYTHON=python3.12"; exit 1; }
 	@echo "Making the broker's environment in $(BROKER)"
-	@$(PYTHON) -m venv $(BROKER) || { rm -rf $(BROKER); exit 1; } # half of one would pass for it
+	@$(PYTHON) -m venv $(BROKER) || { rm -rf $(BROKER); exit 1; } # an incomplete one would look complete
 
-$(BROKER)/.server: setup.cfg pyproject.toml | $(BROKER)/bin/python
-	$(BROKER)/bin/python -m pip install --disable-pip-version-check -e '.[server]'
+$(BROKER)/.server: $(DISTRIBUTIONS) | $(BROKER)/bin/python
+	$(BROKER)/bin/python -m pip install --disable-pip-version-check -e . -e ./broker -e ./kernel_image
 	@touch $@
 
-$(BROKER)/.dev: setup.cfg pyproject.toml | $(BROKER)/bin/python
-	$(BROKER)/bin/python -m pip install --disable-pip-version-check -e '.[dev]'
+$(BROKER)/.dev: $(DISTRIBUTIONS) | $(BROKER)/bin/python
+	$(BROKER)/bin/python -m pip install --disable-pip-version-check -e '.[dev]' -e ./broker -e ./kernel_image
 	@touch $@ $(BROKER)/.server
 
 $(KERNEL)/.made: kernel_image/requirements.txt

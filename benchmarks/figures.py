@@ -1,4 +1,4 @@
-"""Times to figures: medians and percentiles, a table, and whether each target was met."""
+"""Statistics of measured times: percentiles, a table, and a comparison with the targets."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from pathlib import Path
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What a figure must not exceed, or, if `at_least`, not fall below."""
+    """The upper bound of a figure, or the lower bound if `at_least`."""
 
     name: str
     figure: float
@@ -30,7 +31,7 @@ class Target:
 
 
 def percentile(values: Sequence[float], percent: float) -> float:
-    """The smallest value that so many percent of the values do not exceed."""
+    """Return the smallest value that this percentage of the values does not exceed."""
     ranked = sorted(values)
     return ranked[min(len(ranked) - 1, int(len(ranked) * percent / 100))]
 
@@ -39,15 +40,20 @@ def median_ms(times_s: Sequence[float]) -> float:
     return statistics.median(times_s) * 1000
 
 
-def arguments(description: str, default_rounds: int) -> argparse.Namespace:
+def arguments(
+    description: str, default_rounds: int, *, against: bool = False
+) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--rounds", type=int, default=default_rounds)
     parser.add_argument("--no-check", action="store_true", help="only report; exit with 0")
+    if against:
+        help_ = "a checkout whose broker is measured as well"
+        parser.add_argument("--against", type=Path, metavar="DIR", help=help_)
     return parser.parse_args()
 
 
 def report(times_s: dict[str, list[float]], targets: list[Target], *, check: bool) -> int:
-    """Print what was measured and how it compares; 1 where a target is missed and is to be met."""
+    """Print the figures and the targets. Return 1 if a target is missed and the check is on."""
     load = os.getloadavg()[0]
     print(f"{datetime.now(UTC):%Y-%m-%d}, {os.cpu_count()} cores, load {load:.1f}\n")
     print(f"{'':<36}{'count':>6}{'p50 ms':>10}{'p90 ms':>10}{'p99 ms':>10}")

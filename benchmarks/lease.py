@@ -1,4 +1,4 @@
-"""The time to lease a warm sandbox through the SDK, and of the first cell that runs in it.
+"""Measures the time to lease a warm sandbox through the SDK, and the time of the first cell in it.
 
 A lease here is the whole `async with broker.session()`: connect, WebSocket handshake, lease, the
 broker's answer. Before each one the pool is full again, so that no launch takes its processor.
@@ -11,7 +11,7 @@ import sys
 from time import perf_counter
 
 from figures import Target, arguments, median_ms, report
-from ours import our_broker, until_warm
+from kernelbroker_side import running_broker, until_warm
 
 WARM = 2
 LEASE, FIRST_CELL, SECOND_CELL = "lease", "first cell after it", "second cell"
@@ -19,7 +19,7 @@ LEASE, FIRST_CELL, SECOND_CELL = "lease", "first cell after it", "second cell"
 
 async def measure(rounds: int) -> dict[str, list[float]]:
     times: dict[str, list[float]] = {LEASE: [], FIRST_CELL: [], SECOND_CELL: []}
-    async with our_broker(warm=WARM) as broker:
+    async with running_broker(warm=WARM) as broker:
         for round_number in range(rounds + 1):
             await until_warm(broker, WARM)
             marks = [perf_counter()]
@@ -28,7 +28,9 @@ async def measure(rounds: int) -> dict[str, list[float]]:
                 for _ in (FIRST_CELL, SECOND_CELL):
                     (await session.run("1")).raise_for_error()
                     marks.append(perf_counter())
-            if round_number:  # the first one also imports and compiles what all of them need
+            if (
+                round_number
+            ):  # the first one also imports and compiles the modules that all of them need
                 for name, begin, end in zip(times, marks, marks[1:], strict=False):
                     times[name].append(end - begin)
     return times

@@ -1,9 +1,9 @@
-"""The pool of either backend: a warm lease, how fast leased sandboxes are made up for, their memory.
+"""Measures the pool of both backends: a warm lease, the rate of new sandboxes, and their memory.
 
-A lease is the whole `async with broker.session()`, as in lease.py. The refill is timed from the moment
-all warm sandboxes are leased until as many are warm again: what a pool makes in a minute that launches
-two at a time. Memory is the PSS of a warm sandbox's processes, in which a page that several of them
-share counts in parts; to read it the benchmark has to be root, or the owner of the sandboxes.
+A lease is the whole `async with broker.session()`, as in lease.py. The refill is the time from the
+moment all warm sandboxes are leased until the same number is warm again, with two launches at a
+time. Memory is the PSS of the processes of a warm sandbox; PSS divides a shared page among its
+processes. To read it the benchmark must be root or the owner of the sandboxes.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pathlib import Path
 from time import perf_counter
 
 from figures import Target, arguments, median_ms, report
-from ours import our_broker, scratch_directory, until_warm
+from kernelbroker_side import running_broker, scratch_directory, until_warm
 
 WARM = 3
 REFILLS = 3
@@ -45,13 +45,13 @@ async def measure(backend: str, rounds: int) -> Figures:
             for kind in ("LOCAL", "DOCKER")
             for key in ("DATA_DIR", "RUN_DIR")
         }
-        async with our_broker(
+        async with running_broker(
             warm=WARM,
             **places,
             KERNELBROKER_BACKEND=backend,
             KERNELBROKER_DOCKER__IMAGE=IMAGE,
-            KERNELBROKER_POOL__MAX_SIZE=str(3 * WARM),  # those being removed take room as well
-            KERNELBROKER_POOL__SCALE_UP_THRESHOLD="1000",  # its size is to stay as it is
+            KERNELBROKER_POOL__MAX_SIZE=str(3 * WARM),  # includes sandboxes that are being removed
+            KERNELBROKER_POOL__SCALE_UP_THRESHOLD="1000",  # keeps the size of the pool constant
         ) as broker:
             figures.sandbox_mib = memory_mib(directory) / WARM
             for round_number in range(rounds + 1):
@@ -59,7 +59,7 @@ async def measure(backend: str, rounds: int) -> Figures:
                 begin = perf_counter()
                 async with broker.session():
                     end = perf_counter()
-                if round_number:  # the first one also imports and compiles what all of them need
+                if round_number:  # the first one also imports and compiles common modules
                     figures.leases_s.append(end - begin)
             for _ in range(REFILLS):
                 await until_warm(broker, WARM)
@@ -73,7 +73,7 @@ async def measure(backend: str, rounds: int) -> Figures:
 
 
 def memory_mib(data_dir: Path) -> float:
-    """PSS of all processes in sandboxes that have their workspaces below a directory."""
+    """Return the PSS of all processes of sandboxes whose workspaces are below a directory."""
     workspaces = f"{data_dir.name}/".encode()
     kib = 0
     for process in Path("/proc").glob("[0-9]*"):
@@ -81,7 +81,7 @@ def memory_mib(data_dir: Path) -> float:
             if workspaces in (process / "mountinfo").read_bytes():
                 rollup = (process / "smaps_rollup").read_text().splitlines()
                 kib += next(int(line.split()[1]) for line in rollup if line.startswith("Pss:"))
-        except OSError:  # it has ended, or is a thread of the system's
+        except OSError:  # the process has ended, or is a kernel thread
             continue
     if not kib:
         raise RuntimeError("no process of a sandbox can be read; run the benchmark as root")

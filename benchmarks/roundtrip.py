@@ -1,7 +1,7 @@
-"""The time of `run("1")` on a warm kernel: ours, raw jupyter_client, and a stock Kernel Gateway.
+"""Measures `run("1")` on a warm kernel: kernelbroker, raw jupyter_client, and a stock Kernel Gateway.
 
-All sides take turns in blocks, so that whatever else the machine does hits all of them. A raw round
-trip ends, as ours does, with the reply *and* the idle status.
+All sides take turns in blocks, so that other load on the machine affects all of them. A raw round
+trip ends with the reply *and* the idle status, like that of kernelbroker.
 """
 
 from __future__ import annotations
@@ -11,32 +11,37 @@ import sys
 from collections.abc import Awaitable, Callable
 from time import perf_counter
 
+from baselines import raw_kernel, run_on_gateway, run_raw, run_raw_blocking, stock_gateway
 from figures import Target, arguments, median_ms, report
-from ours import our_broker
-from rivals import raw_kernel, run_on_gateway, run_raw, run_raw_blocking, stock_gateway
+from kernelbroker_side import running_broker
 
 BLOCK = 10
 WARM_UP = 20
 
-OURS, ASYNC, BLOCKING, GATEWAY = "kernelbroker", "raw, async", "raw, blocking", "stock gateway"
+KERNELBROKER, ASYNC, BLOCKING, GATEWAY = (
+    "kernelbroker",
+    "raw, async",
+    "raw, blocking",
+    "stock gateway",
+)
 
 
 async def measure(rounds: int) -> dict[str, list[float]]:
     async with (
-        our_broker() as broker,
+        running_broker() as broker,
         broker.session() as session,
         raw_kernel() as (raw, raw_blocking),
         stock_gateway() as websocket,
     ):
 
-        async def ours() -> None:
+        async def run_on_kernelbroker() -> None:
             (await session.run("1")).raise_for_error()
 
         async def blocking() -> None:
             run_raw_blocking(raw_blocking, "1")
 
         sides: dict[str, Callable[[], Awaitable[None]]] = {
-            OURS: ours,
+            KERNELBROKER: run_on_kernelbroker,
             ASYNC: lambda: run_raw(raw, "1"),
             BLOCKING: blocking,
             GATEWAY: lambda: run_on_gateway(websocket, "1"),
@@ -63,9 +68,13 @@ def main() -> int:
     times = asyncio.run(measure(options.rounds))
     medians = {name: median_ms(values) for name, values in times.items()}
     targets = [
-        Target("ours / raw async, medians", medians[OURS] / medians[ASYNC], 2.0),
-        Target("ours / raw blocking, medians", medians[OURS] / medians[BLOCKING], 2.0),
-        Target("ours / stock gateway, medians", medians[OURS] / medians[GATEWAY], 1.0),
+        Target("kernelbroker / raw async, medians", medians[KERNELBROKER] / medians[ASYNC], 2.0),
+        Target(
+            "kernelbroker / raw blocking, medians", medians[KERNELBROKER] / medians[BLOCKING], 2.0
+        ),
+        Target(
+            "kernelbroker / stock gateway, medians", medians[KERNELBROKER] / medians[GATEWAY], 1.0
+        ),
     ]
     return report(times, targets, check=not options.no_check)
 

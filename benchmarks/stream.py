@@ -1,8 +1,8 @@
-"""What streaming costs: the rate of 100,000 printed lines, and the delay of the first one.
+"""Measures streaming: the rate of 100,000 printed lines, and the delay of the first one.
 
-The same cell runs by turns on ours and on a stock kernel through jupyter_client, and each byte of it
-is counted. The second measure is the time until the first `print` without flush is seen of a cell
-that goes on; the stock kernel holds it back for 200 ms.
+The same cell runs alternately on kernelbroker and on a stock kernel with jupyter_client, and every
+byte is counted. The second figure is the time until the client sees the first `print` without flush
+of a running cell; the stock kernel delays it by 200 ms.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from contextlib import aclosing
 from time import perf_counter
 
 import kernelbroker
+from baselines import raw_kernel, run_raw
 from figures import Target, arguments, median_ms, report
 from jupyter_client.asynchronous.client import AsyncKernelClient
 from kernelbroker.protocol import events
-from ours import our_broker
-from rivals import raw_kernel, run_raw
+from kernelbroker_side import running_broker
 
 LINES, WIDTH = 100_000, 100
 FLOOD = f"for _ in range({LINES}): print('x' * {WIDTH - 1})"
@@ -26,19 +26,19 @@ SLOW = "import time; print('now'); time.sleep(0.2)"
 FIRST_PRINTS = 3
 """Of each round."""
 
-OURS, RAW = "100,000 lines, kernelbroker", "100,000 lines, raw"
+KERNELBROKER, RAW = "100,000 lines, kernelbroker", "100,000 lines, raw"
 FIRST, FIRST_RAW = "first print, kernelbroker", "first print, raw"
 
 
 async def measure(rounds: int) -> dict[str, list[float]]:
-    times: dict[str, list[float]] = {name: [] for name in (OURS, RAW, FIRST, FIRST_RAW)}
+    times: dict[str, list[float]] = {name: [] for name in (KERNELBROKER, RAW, FIRST, FIRST_RAW)}
     async with (
-        our_broker(KERNELBROKER_LIMITS__OUTPUT="64MiB") as broker,
+        running_broker(KERNELBROKER_LIMITS__OUTPUT="64MiB") as broker,
         broker.session() as session,
         raw_kernel() as (raw, _),
     ):
         for round_number in range(rounds + 1):
-            results = {OURS: [await _flood(session)], RAW: [await _flood_raw(raw)]}
+            results = {KERNELBROKER: [await _flood(session)], RAW: [await _flood_raw(raw)]}
             results[FIRST] = [await _first_print(session) for _ in range(FIRST_PRINTS)]
             results[FIRST_RAW] = [await _first_print_raw(raw) for _ in range(FIRST_PRINTS)]
             if round_number:
@@ -100,13 +100,13 @@ async def _first_print_raw(client: AsyncKernelClient) -> float:
 def main() -> int:
     options = arguments(__doc__ or "", default_rounds=10)
     times = asyncio.run(measure(options.rounds))
-    ratio = statistics.median(times[RAW]) / statistics.median(times[OURS])
+    ratio = statistics.median(times[RAW]) / statistics.median(times[KERNELBROKER])
     targets = [
-        Target("rate of 100,000 lines, ours / raw", ratio, 0.8, at_least=True),
+        Target("rate of 100,000 lines, kernelbroker / raw", ratio, 0.8, at_least=True),
         Target("first print, p50 in ms", median_ms(times[FIRST]), 30),
     ]
     status = report(times, targets, check=not options.no_check)
-    for name in (OURS, RAW):
+    for name in (KERNELBROKER, RAW):
         print(f"{name}: {LINES * WIDTH / 1e6 / statistics.median(times[name]):.1f} MB/s")
     return status
 

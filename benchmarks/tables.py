@@ -1,9 +1,12 @@
-"""What fetching a table costs: a million rows by ten columns, against a file that pyarrow writes and reads.
+"""Measures `session.table` with tables of several shapes against a file that pyarrow writes and reads,
+and the first table of a session.
 
 The sides take turns. pyarrow makes an Arrow table of the DataFrame, writes it to a new file as an Arrow
-stream, through the page cache, reads that and makes a DataFrame again, all in one process; ours is
-`session.table("df")`, which takes the same DataFrame out of a sandbox. Both are compared with the
-original in the first round. Memory is what broker and gateway hold at most after all rounds.
+stream, through the page cache, reads it and makes a DataFrame again, all in one process.
+kernelbroker fetches the same DataFrame from a sandbox with `session.table("df")`. The first round
+compares both with the original, and is not counted. Memory is the peak of broker and gateway after all
+rounds. The first table of a session is one of three rows, in a session of its own that has just imported
+pandas.
 """
 
 from __future__ import annotations
@@ -12,25 +15,56 @@ import asyncio
 import inspect
 import statistics
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-from figures import Target, arguments, report
+import kernelbroker
+from figures import Target, arguments, median_ms, report
 from files import largest, peak_rss
-from ours import our_broker, scratch_directory
+from kernelbroker_side import running_broker, scratch_directory, until_warm
 
-FILE, OURS = "written and read by pyarrow", "session.table"
-BOUND = 1.5
+FILE, SESSION = "pyarrow", "session.table"
+FIRST = "first table of a session"
+FIRST_MS = 30
+SMALL = (
+    "import pandas; df = pandas.DataFrame({'a': [1, 2, 3], 'b': ['x', None, 'y'], 'c': [0.5] * 3})"
+)
 
 
-def make() -> Any:
-    """Floats, whole numbers, moments, categories and texts."""
+@dataclass(frozen=True)
+class Shape:
+    """A shape of tables, the bound of the ratio to pyarrow's time, and the share of the rounds."""
+
+    rows: int
+    columns: int
+    bound: float
+    share: float = 1.0
+
+    @property
+    def name(self) -> str:
+        return f"{self.rows:,} x {self.columns:,}"
+
+
+SHAPES = [
+    Shape(1_000_000, 10, 1.5),
+    Shape(5_000_000, 10, 1.5, 0.25),
+    Shape(1_000, 1_000, 2),
+    Shape(100, 10_000, 2, 0.25),
+    Shape(100, 20_000, 2, 0.25),
+]
+
+
+def make(rows: int, columns: int) -> Any:
+    """Make a DataFrame: of ten columns of five types, or of many columns of floats."""
     import numpy
     import pandas
 
-    rows = 1_000_000
     random = numpy.random.default_rng(1)
+    if columns != 10:
+        labels = [f"float{number}" for number in range(columns)]
+        return pandas.DataFrame(random.normal(size=(rows, columns)), columns=labels)
     names = numpy.array([f"customer {number:05d}" for number in range(5000)], dtype=object)
     return pandas.DataFrame(
         {
@@ -46,6 +80,7 @@ def make() -> Any:
 def through_a_file(frame: Any, path: Path) -> Any:
     import pyarrow
 
+    path.unlink(missing_ok=True)
     table = pyarrow.Table.from_pandas(frame)
     with (
         pyarrow.OSFile(str(path), "wb") as file,
@@ -56,51 +91,79 @@ def through_a_file(frame: Any, path: Path) -> Any:
         return reader.read_all().to_pandas()
 
 
-async def measure(rounds: int) -> tuple[dict[str, list[float]], dict[str, tuple[int, int]]]:
-    times: dict[str, list[float]] = {FILE: [], OURS: []}
-    original = make()
-    with scratch_directory() as directory:
-        path = directory / "table"
-        async with our_broker() as broker, broker.session() as session:
-            made = await session.run(
-                f"from typing import Any\n{inspect.getsource(make)}\ndf = make()"
-            )
+async def measure_shape(
+    session: kernelbroker.Session, shape: Shape, path: Path, rounds: int
+) -> dict[str, list[float]]:
+    original = make(shape.rows, shape.columns)
+    source = f"from typing import Any\n{inspect.getsource(make)}"
+    made = await session.run(f"{source}\ndf = make({shape.rows}, {shape.columns})")
+    assert made.success, made.error
+    times: dict[str, list[float]] = {FILE: [], SESSION: []}
+    for round_number in range(max(2, round(rounds * shape.share)) + 1):
+        begin = perf_counter()
+        frame = await asyncio.to_thread(through_a_file, original, path)
+        from_file = perf_counter() - begin
+        exact = frame.equals(original)
+        del frame
+        begin = perf_counter()
+        frame = await session.table("df")
+        from_session = perf_counter() - begin
+        if not (exact and frame.equals(original)):
+            raise AssertionError("another table came back")
+        del frame
+        if round_number:
+            times[FILE].append(from_file)
+            times[SESSION].append(from_session)
+    return times
+
+
+async def measure_first(broker: kernelbroker.Broker, rounds: int) -> list[float]:
+    """The time of the first table in each of so many sessions."""
+    times: list[float] = []
+    for _ in range(rounds):
+        await until_warm(broker, 1)
+        async with broker.session() as session:
+            made = await session.run(SMALL)
             assert made.success, made.error
-            processes = {
-                "broker": largest("kernelbroker_server"),
-                "gateway": largest("kernelbroker_kernel"),
+            begin = perf_counter()
+            await session.table("df")
+            times.append(perf_counter() - begin)
+    return times
+
+
+async def measure(rounds: int) -> tuple[dict[str, dict[str, list[float]]], list[float], float]:
+    with scratch_directory() as directory:
+        async with running_broker() as broker, broker.session() as session:
+            await session.run("pass")
+            processes = [largest("kernelbroker_server"), largest("kernelbroker_kernel")]
+            before = [peak_rss(pid) for pid in processes]
+            times = {
+                shape.name: await measure_shape(session, shape, directory / "table", rounds)
+                for shape in SHAPES
             }
-            before = {name: peak_rss(pid) for name, pid in processes.items()}
-            for round_number in range(rounds + 1):
-                begin = perf_counter()
-                frame = await asyncio.to_thread(through_a_file, original, path)
-                from_file = perf_counter() - begin
-                path.unlink()
-                exact = frame.equals(original)
-                del frame
-                begin = perf_counter()
-                frame = await session.table("df")
-                from_session = perf_counter() - begin
-                if not (exact and frame.equals(original)):
-                    raise AssertionError("another table came back")
-                del frame
-                if round_number:
-                    times[FILE].append(from_file)
-                    times[OURS].append(from_session)
-            memory = {name: (before[name], peak_rss(pid)) for name, pid in processes.items()}
-    return times, memory
+            after = [peak_rss(pid) for pid in processes]
+            grown = max(late - early for early, late in zip(before, after, strict=True)) / 2**20
+            return times, await measure_first(broker, rounds), grown
 
 
 def main() -> int:
     options = arguments(__doc__ or "", default_rounds=20)
-    times, memory = asyncio.run(measure(options.rounds))
-    median = {name: statistics.median(values) for name, values in times.items()}
-    grown = max(after - before for before, after in memory.values()) / 2**20
+    times, first, grown = asyncio.run(measure(options.rounds))
+    rows = {f"{shape}, {side}": taken for shape in times for side, taken in times[shape].items()}
     targets = [
-        Target("a table, ours / through a file", median[OURS] / median[FILE], BOUND),
+        Target(
+            f"{shape.name}, kernelbroker / pyarrow",
+            statistics.median(times[shape.name][SESSION])
+            / statistics.median(times[shape.name][FILE]),
+            shape.bound,
+        )
+        for shape in SHAPES
+    ]
+    targets += [
+        Target(f"{FIRST} in ms", median_ms(first), FIRST_MS),
         Target("growth of broker or gateway in MiB", grown, 16),
     ]
-    return report(times, targets, check=not options.no_check)
+    return report({**rows, FIRST: first}, targets, check=not options.no_check)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
 """The demo: a data file analysed in one session, cell by cell, as `make demo` shows it.
 
-Each cell stands before what it prints, and what it prints is seen while it runs. One cell fails, by a
-spelling that could happen to anybody, and the next goes on with the state that is still there. The
-picture is saved as `demo-output/wine.png`. Where no broker runs, one is started for the demo.
+Each cell is shown before its output, and the output appears while the cell runs. One cell fails
+because of a spelling mistake, and the next one continues with the state of the session. The picture
+is saved as `demo-output/wine.png`. If no broker runs, the demo starts one.
 
 The data are 178 Italian wines of three cultivars (UCI, 1991), in the file that scikit-learn ships.
 """
@@ -110,7 +110,7 @@ async def main() -> None:
 
 @asynccontextmanager
 async def found_or_started() -> AsyncIterator[kernelbroker.Broker]:
-    """The broker that runs, else one for this demo, on a free port and with a runtime file apart."""
+    """Yield the running broker, or start one for this demo with its own port and runtime file."""
     async with kernelbroker.connect() as broker:
         try:
             await broker.health()

@@ -1,8 +1,8 @@
-"""Writes docs/configuration.md from the settings themselves: every key, its default, what it means.
+"""Writes docs/configuration.md from the settings: each key with its default and its meaning.
 
     make docs
 
-A test fails where the page is not what this makes.
+A test fails if the page is not up to date.
 """
 
 from __future__ import annotations
@@ -23,10 +23,11 @@ _INTRODUCTION = f"""# Configuration
 *Made from the settings by `make docs`; do not edit.*
 
 Settings come from the defaults, a TOML file (`kernelbroker-server --config FILE`, or `KERNELBROKER_CONFIG`)
-and the environment; the later of these wins. In the environment a key is upper case with a
-prefix, sections joined by two underscores: `port` is `{PREFIX}PORT`, `pool.min_size` is
-`{PREFIX}POOL__MIN_SIZE`; names of templates and tenants are lower case there. A key that is
-not known is an error that names it. Durations are in seconds; sizes are bytes, or text such as `"2GiB"`.
+and the environment. The environment overrides the file. The variable of a key is its name in upper case
+with the prefix `{PREFIX}`; two underscores separate section and key: `port` is
+`{PREFIX}PORT`, `pool.min_size` is `{PREFIX}POOL__MIN_SIZE`. Names of templates and tenants stay
+in lower case. An unknown key is an error. Durations are in seconds; sizes are bytes, or text such as
+`"2GiB"`.
 
 ```toml
 port = 8720
@@ -38,7 +39,7 @@ min_size = 5
 [sandbox]
 memory = "1GiB"
 
-[templates.big]            # what it does not say is as [sandbox] and [pool] have it
+[templates.big]            # other keys are taken from [sandbox] and [pool]
 memory = "8GiB"
 pool = {{ min_size = 1, max_size = 2 }}
 
@@ -60,16 +61,16 @@ def _section(name: str, model: type[BaseModel]) -> list[str]:
         inner = _model_in(field.annotation)
         if inner is None:
             own[key] = field
-        elif key != "pool" or not name:  # a template's pool is as [pool]
+        elif key != "pool" or not name:  # a template's pool has the keys of [pool]
             named = get_origin(field.annotation) is dict
             below.append((f"{key}.NAME" if named else key, inner))
-    lines = [f"## [{name}]" if name else "## At the top", ""]
+    lines = [f"## [{name}]" if name else "## Top level", ""]
     if name == "templates.NAME":
         lines += ["All keys of `[sandbox]`, `pool` with keys of `[pool]`, and:", ""]
         inherited = _model_in(Settings.model_fields["sandbox"].annotation)
         assert inherited is not None
         own = {key: field for key, field in own.items() if key not in inherited.model_fields}
-    lines += ["| key | default | |", "|---|---|---|"]
+    lines += ["| key | default | meaning |", "|---|---|---|"]
     lines += [f"| `{key}` | {_default(field)} | {_meaning(field)} |" for key, field in own.items()]
     lines.append("")
     for inner_name, inner in below:
@@ -103,7 +104,7 @@ def _default(field: FieldInfo) -> str:
 
 
 def _meaning(field: FieldInfo) -> str:
-    assert field.description, "every key is documented where it is defined"
+    assert field.description, "each key needs a docstring"
     text = " ".join(field.description.split()).replace("|", "\\|")
     choices = _choices(field.annotation)
     return f"{text} One of {', '.join(f'`{each}`' for each in choices)}." if choices else text

@@ -4,24 +4,75 @@ from __future__ import annotations
 
 import gc
 import os
+import re
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
+from xdist.scheduler import LoadScopeScheduling
+
+_DIRECTORY = Path.cwd()
+_TESTS = Path(__file__).parent
+_SLOWEST_FIRST = ("compose", "backends", "security", "e2e")
+"""So that no worker begins a long file when the others are about to end."""
+_USES_BUNDLE = re.compile("test_dind|test_offline")
+"""The tests of the offline archive, which is made once."""
+_USES_ENGINE = re.compile("compose|docker|gvisor|podman|engine")
+"""The ids of tests that share a container engine, its networks, and its rules for the host."""
 
 
 @pytest.fixture(scope="module")
 def engines_that_are_away() -> Iterator[None]:
-    """Collects what docker-py leaves behind where no engine listens, before other tests are blamed."""
+    """Collects sockets that docker-py leaves open if no engine listens, so that no later test fails."""
     yield
     gc.collect()
 
 
 @pytest.fixture(autouse=True)
 def _no_settings_of_the_caller(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What somebody set for a broker of their own is not for those of the tests."""
+    """Remove the developer's settings of a broker from the environment."""
     for name in list(os.environ):
         if name.startswith("KERNELBROKER_") and not name.startswith("KERNELBROKER_TEST_"):
             monkeypatch.delenv(name)
+
+
+@pytest.hookimpl(trylast=True)  # pytest orders by its own rules first
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The slowest directories come first, in each of them one kind of sandbox after the other.
+
+    A kind has a broker of its own, which would otherwise be started for each test.
+    """
+
+    def rank(item: pytest.Item) -> tuple[int, str]:
+        directory = item.path.relative_to(_TESTS).parts[0]
+        slowest = [name == directory for name in _SLOWEST_FIRST]
+        kind = item.callspec.params.get("kind", "") if hasattr(item, "callspec") else ""
+        return [*slowest, True].index(True), str(kind)
+
+    items.sort(key=rank)
+
+
+class ByEngine(LoadScopeScheduling):
+    """Gives one worker all tests that share an engine, and the other workers one file after the other."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        if _USES_BUNDLE.search(nodeid):
+            return "bundle"
+        return "engines" if _USES_ENGINE.search(nodeid) else nodeid.partition("::")[0]
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling:
+    return ByEngine(config, log)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown() -> Iterator[None]:
+    """No test leaves the process in another directory, which the next one would run in."""
+    yield
+    directory = Path.cwd()
+    os.chdir(_DIRECTORY)
+    assert directory == _DIRECTORY
 
 
 @pytest.hookimpl(wrapper=True)

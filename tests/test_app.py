@@ -1,4 +1,4 @@
-"""The broker as a whole, without kernels: how it starts, where it may listen, what it leaves."""
+"""The broker without kernels: its start, the addresses where it listens, and its stop."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import gc
 import json
 import os
 import shutil
+import signal
 import ssl
 import stat
 import subprocess
@@ -20,20 +21,22 @@ from typing import Any
 import pytest
 from kernelbroker.protocol.events import Result, Stdout
 from kernelbroker.protocol.messages import Closed
-from kernelbroker.protocol.runtime import runtime_file
-from kernelbroker_server import parts
+from kernelbroker.protocol.runtime_file import runtime_file
+from kernelbroker_server import app, factories
+from kernelbroker_server.__main__ import _serve
 from kernelbroker_server.app import Broker
 from kernelbroker_server.audit import Audit
-from kernelbroker_server.backends.base import BackendUnavailable, Isolation
+from kernelbroker_server.backends.base import BackendUnavailable, Isolation, LaunchError
 from kernelbroker_server.config import ConfigError, Settings
+from kernelbroker_server.supervisor import Supervisor
 from kernelbroker_server.tenants.tokens import TokenFile
 from pydantic import ValidationError
 from tornado.httpclient import AsyncHTTPClient, HTTPClientError
 from websockets.asyncio.client import connect
 
-from tests.support.backend import fake_backend
+from tests.support.backend import FakeSandbox, fake_backend
 from tests.support.http import Socket
-from tests.support.waiting import until
+from tests.support.waiting import DEADLINE_S, until
 from tests.support.world import Breakpoint, deaf
 
 
@@ -92,8 +95,100 @@ async def test_start_and_stop(directory: Path) -> None:
     assert not the_file().exists()
 
 
+STEPS = [
+    "_forget_runtime_file",
+    "_stop_listening",
+    "tenants.stop",
+    "_workspaces.stop",
+    "_close_websockets",
+    "pools.default.stop",
+    "backend.stop",
+    "supervisor.stop",
+    "_close_traces",
+    "_close_connections",
+    "_close_audit",
+]
+
+
+@pytest.mark.parametrize("hangs", [False, True], ids=["raises", "hangs"])
+@pytest.mark.parametrize("step", STEPS)
+async def test_a_step_of_the_shutdown_that_fails(
+    directory: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    step: str,
+    hangs: bool,
+) -> None:
+    """If a step fails, all other steps run: the backend is stopped, the port is closed."""
+    monkeypatch.setattr(app, "_STEP_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(app, "_REMOVAL_S", 0.2)
+    monkeypatch.setattr(app, "_LAST_WORDS_S", 0.1)
+    ran: list[str] = []
+
+    async with fake_backend() as backend, contextlib.AsyncExitStack() as stack:
+        monkeypatch.setattr(factories, "backend", lambda *_: backend)
+        broker = Broker(settings(directory, shutdown_timeout=0.2))
+        await broker.start()
+        patches = stack.enter_context(pytest.MonkeyPatch.context())
+        for name in STEPS:
+            *path, attribute = name.split(".")
+            owner: Any = broker
+            for part in path:
+                owner = owner[part] if isinstance(owner, dict) else getattr(owner, part)
+            original = getattr(owner, attribute)
+
+            async def run(*args: Any, name: str = name, original: Any = original) -> None:
+                ran.append(name)
+                await original(*args)
+                if name == step:
+                    if hangs:
+                        await asyncio.Event().wait()
+                    raise RuntimeError("unexpected")
+
+            patches.setattr(owner, attribute, run)
+        port = int(broker.url.rpartition(":")[2])
+        async with asyncio.timeout(20):
+            await broker.stop()
+        assert ran == STEPS
+        with pytest.raises(ConnectionRefusedError):
+            await asyncio.open_connection("127.0.0.1", port)
+        assert [record.levelname for record in caplog.records] == (
+            ["WARNING"] if hangs else ["ERROR"]
+        )
+
+
+@pytest.mark.parametrize("works", [False, True])
+async def test_first_launches_that_fail(
+    directory: Path, monkeypatch: pytest.MonkeyPatch, works: bool
+) -> None:
+    """If the first launches of every template fail, the process ends with the reason."""
+
+    async def fail(sandbox: FakeSandbox) -> None:
+        if not (works and sandbox.spec.template == "other"):
+            raise LaunchError(f"the image of {sandbox.spec.template} is missing")
+
+    templates = {"default": {}, "other": {}, "idle": {"pool": {"min_size": 0}}}
+    async with fake_backend() as backend:
+        backend.on_launch = fail
+        monkeypatch.setattr(factories, "backend", lambda *_: backend)
+        serving = asyncio.create_task(
+            _serve(settings(directory, templates=templates, pool={"min_size": 1}))
+        )
+        async with asyncio.timeout(DEADLINE_S):
+            if works:
+                await until(lambda: len(backend.live) == 1)
+                os.kill(os.getpid(), signal.SIGTERM)
+                assert await serving == 0
+            else:
+                with pytest.raises(BackendUnavailable) as caught:
+                    await serving
+                for name in ("default", "other"):
+                    assert f"template {name}: the image of {name} is missing" in str(caught.value)
+        assert backend.live == {}
+
+
 async def test_runtime_file(directory: Path) -> None:
-    """Clients of this user, and nobody else, can read where the broker is, while it is there."""
+    """Only clients of this user can read the runtime file, while the broker runs."""
     broker = Broker(settings(directory))
     await broker.start()
     try:
@@ -109,7 +204,7 @@ async def test_runtime_file(directory: Path) -> None:
 
 
 async def test_runtime_file_of_another_broker(directory: Path) -> None:
-    """A broker that ends leaves the file alone that a newer one has written."""
+    """A broker that stops does not remove the file of a newer one."""
     broker = Broker(settings(directory))
     await broker.start()
     newer = json.dumps({"url": "http://127.0.0.1:1", "token": "t", "pid": 1})
@@ -119,8 +214,8 @@ async def test_runtime_file_of_another_broker(directory: Path) -> None:
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", "3", '"x"', "{}"])
-async def test_runtime_file_that_is_none(directory: Path, content: str) -> None:
-    """Whatever became of the file meanwhile, the broker stops in order."""
+async def test_invalid_runtime_file_at_the_end(directory: Path, content: str) -> None:
+    """The broker stops in order even if the file was changed or removed."""
     broker = Broker(settings(directory))
     await broker.start()
     the_file().write_text(content)
@@ -131,18 +226,18 @@ async def test_runtime_file_that_is_none(directory: Path, content: str) -> None:
 async def test_runtime_file_that_cannot_be_written(
     directory: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Where the file cannot be written the broker serves all the same, and says so."""
+    """If the file cannot be written, the broker runs, and the log says what clients need."""
     (directory / "run time").write_text("in the way")
     broker = Broker(settings(directory))
     await broker.start()
     await broker.stop()
-    assert "clients must be told" in caplog.text
+    assert "give clients the URL and the token" in caplog.text
     assert broker.token not in caplog.text
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::"])
 async def test_no_isolation_means_loopback(directory: Path, host: str) -> None:
-    """Where code would run as a plain process no other address is listened on."""
+    """If code would run as a plain process, the broker listens on loopback only."""
     broker = Broker(settings(directory, host=host))
     with pytest.raises(ConfigError, match=r"without isolation.*host"):
         await broker.start()
@@ -152,7 +247,7 @@ async def test_no_isolation_means_loopback(directory: Path, host: str) -> None:
 
 
 async def test_exposed_on_purpose(directory: Path) -> None:
-    """Who accepts the danger in so many words may listen elsewhere."""
+    """With `unsafe_expose_without_isolation` the broker listens on other addresses as well."""
     broker = Broker(settings(directory, host="0.0.0.0", unsafe_expose_without_isolation=True))
     await broker.start()
     try:
@@ -163,8 +258,8 @@ async def test_exposed_on_purpose(directory: Path) -> None:
         await broker.stop()
 
 
-async def test_isolation_that_is_required(directory: Path) -> None:
-    """Who requires isolation gets no broker without it."""
+async def test_required_isolation(directory: Path) -> None:
+    """With `require_isolation` the broker does not start without a jail."""
     broker = Broker(settings(directory, local={"require_isolation": True}))
     with pytest.raises(BackendUnavailable, match="bubblewrap"):
         await broker.start()
@@ -172,7 +267,7 @@ async def test_isolation_that_is_required(directory: Path) -> None:
 
 
 async def test_address_of_another_machine(directory: Path) -> None:
-    """A host that cannot be listened on is told, with what to change."""
+    """An address of another machine is refused, with advice."""
     broker = Broker(
         settings(directory, host="localhost.invalid", unsafe_expose_without_isolation=True)
     )
@@ -184,8 +279,8 @@ async def test_address_of_another_machine(directory: Path) -> None:
 @pytest.mark.filterwarnings(  # Tornado's bind_sockets leaves the socket that it could not bind
     "ignore:Exception ignored in. <socket:pytest.PytestUnraisableExceptionWarning"
 )
-async def test_port_that_is_taken(directory: Path) -> None:
-    """A port that is taken is told, and nothing is left."""
+async def test_port_in_use(directory: Path) -> None:
+    """A port in use is refused, and nothing is left."""
     first = Broker(settings(directory))
     await first.start()
     port = int(first.url.rpartition(":")[2])
@@ -203,7 +298,7 @@ async def test_clients_at_the_end(directory: Path, monkeypatch: pytest.MonkeyPat
     """When the broker stops, each client has its result and the reason before the connection ends."""
     async with fake_backend() as backend, contextlib.AsyncExitStack() as stack:
         backend.scripts["deaf"] = deaf
-        monkeypatch.setattr(parts, "backend", lambda *_: backend)
+        monkeypatch.setattr(factories, "backend", lambda *_: backend)
         broker = Broker(settings(directory, token="the-token"))
         await broker.start()
         url = broker.url.replace("http", "ws") + "/api/v1/ws"
@@ -228,11 +323,11 @@ async def test_clients_at_the_end(directory: Path, monkeypatch: pytest.MonkeyPat
 
 
 async def test_clients_while_it_drains(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who has an idle session hears at once that the broker goes; a cell ends, then its client hears."""
+    """Clients of idle sessions are notified at once, other clients when their cell has ended."""
     async with fake_backend() as backend, contextlib.AsyncExitStack() as stack:
         hold = Breakpoint()
         backend.scripts["hold"] = hold
-        monkeypatch.setattr(parts, "backend", lambda *_: backend)
+        monkeypatch.setattr(factories, "backend", lambda *_: backend)
         pool = {"min_size": 2, "max_size": 4}
         broker = Broker(settings(directory, token="the-token", pool=pool))
         await broker.start()
@@ -264,28 +359,29 @@ async def test_clients_while_it_drains(directory: Path, monkeypatch: pytest.Monk
         assert (await busy.get()) == Closed(reason="the broker is shutting down")
         async with asyncio.timeout(5):
             await draining
-            assert backend.launched == 4  # none in the place of those that were in use
+            assert backend.launched == 4  # none replaces those that were in use
             await broker.stop()
         assert backend.live == {}
 
 
-def test_settings_that_cannot_be_used(directory: Path) -> None:
-    """An empty token, or no Python for the kernels, is told with what to do."""
+def test_unusable_settings(directory: Path) -> None:
+    """The error for an empty token, or a missing Python of the kernels, gives advice."""
     with pytest.raises(ConfigError, match="token is empty"):
         Broker(settings(directory, token=""))
     with pytest.raises(ConfigError, match="kernel_python"):
         Broker(settings(directory, local={"kernel_python": None}))
 
 
-def test_the_way_out_is_shared_out(directory: Path) -> None:
-    """Among as many sandboxes as there may be with an allow list, and no others."""
+def test_proxy_connections_are_shared(directory: Path) -> None:
+    """Connections are shared by the sandboxes of all templates with an allow list."""
     pools = {"web": {"network": "allowlist", "pool": {"max_size": 16}}, "closed": {}}
-    proxy = parts.proxy(settings(directory, templates=pools), Audit(None), None)
+    its_settings = settings(directory, templates=pools)
+    proxy = factories.proxy(its_settings, Audit(None), None, Supervisor())
     assert proxy._limits.connections == 256 // 16
 
 
 def test_a_token_in_a_file(directory: Path) -> None:
-    """A secret's file is read without its line end; one of no use is an error that says so."""
+    """The token is read without its line end; an unusable file gives an error with the reason."""
     file = directory / "token"
     with pytest.raises(ConfigError, match=r"token_file cannot be read.*token"):
         Broker(settings(directory, token_file=file))
@@ -299,7 +395,7 @@ def test_a_token_in_a_file(directory: Path) -> None:
 
 
 def test_tokens(directory: Path) -> None:
-    """A token is made anew for each broker, unless one is set."""
+    """Each broker generates a new token, unless one is set."""
     assert Broker(settings(directory, token="mine")).token == "mine"
     one, other = Broker(settings(directory)).token, Broker(settings(directory)).token
     assert one != other
@@ -317,7 +413,7 @@ def make_certificate(directory: Path) -> tuple[Path, Path]:
 
 
 async def test_tls(directory: Path) -> None:
-    """With a certificate and its key the broker speaks https, and nothing else."""
+    """With a certificate and its key the broker serves only https."""
     certificate, key = make_certificate(directory)
     tls = {"certificate": certificate, "key": key}
     broker = Broker(settings(directory, tls=tls))
@@ -336,19 +432,19 @@ async def test_tls(directory: Path) -> None:
         await broker.stop()
 
 
-async def test_tls_that_cannot_be(directory: Path) -> None:
-    """A file that is no certificate ends the start, by its name in the settings."""
+async def test_invalid_tls_files(directory: Path) -> None:
+    """A file without a certificate ends the start; the error names the setting."""
     (directory / "none.pem").write_text("none")
     tls = {"certificate": directory / "none.pem", "key": directory / "none.pem"}
     with pytest.raises(ConfigError, match=r"tls\.certificate"):
         await Broker(settings(directory, tls=tls)).start()
-    with pytest.raises(ValidationError, match="belong together"):
+    with pytest.raises(ValidationError, match="must both be set"):
         settings(directory, tls={"key": directory / "none.pem"})
 
 
 @pytest.mark.parametrize("how", ["plain", "tls", "tokens_file"])
 async def test_health_check(directory: Path, how: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The images' health check finds the broker, whatever it speaks and whoever may use it."""
+    """The images' health check finds the broker with any protocol and any tokens."""
 
     async def check() -> int:
         command = [sys.executable, "-I", "-m", "kernelbroker_server.health"]
@@ -374,7 +470,7 @@ async def test_health_check(directory: Path, how: str, monkeypatch: pytest.Monke
 
 
 async def test_tokens_of_a_file(directory: Path) -> None:
-    """With a token file there is no token but those that are in it at the moment; none is told."""
+    """With a token file only its current tokens are valid, and none is printed."""
     path = directory / "tokens.json"
     broker = Broker(settings(directory, tokens_file=path))
     assert broker.token is None
@@ -395,6 +491,8 @@ async def test_tokens_of_a_file(directory: Path) -> None:
 
 
 def test_a_tenants_unknown_template(directory: Path) -> None:
-    """It is named before the broker starts."""
-    with pytest.raises(ValidationError, match=r"tenants\.acme\.templates: no template 'gpu'"):
+    """An unknown template is named before the broker starts."""
+    with pytest.raises(
+        ValidationError, match=r"tenants\.acme\.templates: there is no template 'gpu'"
+    ):
         settings(directory, tenants={"acme": {"templates": ["gpu"]}})

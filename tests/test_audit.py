@@ -1,4 +1,4 @@
-"""The audit log: one line a record, whatever happens to the file."""
+"""The file of the audit log."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ def lines(path: Path) -> list[dict[str, object]]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-def test_a_record(tmp_path: Path) -> None:
-    """A record has its time, its event and its facts, on one line, for the owner's eyes only."""
+def test_a_record_is_one_line(tmp_path: Path) -> None:
+    """A record has its time, its event and its fields on one line; only the owner may read the file."""
     audit = Audit(tmp_path / "log")
     audit.record("one", host="a\nb\u2028ü\ud800", number=1, none=None, path=Path("/x"))
     (record,) = lines(tmp_path / "log")
@@ -31,8 +31,8 @@ def test_a_record(tmp_path: Path) -> None:
     audit.close()
 
 
-def test_it_is_appended_to(tmp_path: Path) -> None:
-    """What is there stays, and two brokers share a file."""
+def test_records_are_appended(tmp_path: Path) -> None:
+    """Earlier records stay, and two brokers can share a file."""
     first, second = Audit(tmp_path / "log"), Audit(tmp_path / "log")
     for number in range(3):
         first.record("first", number=number)
@@ -43,8 +43,8 @@ def test_it_is_appended_to(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("after", ["rename", "unlink"])
-def test_rotation(tmp_path: Path, after: str) -> None:
-    """After the file was moved or removed, records go to a new one of its name."""
+def test_a_rotated_file_is_created_again(tmp_path: Path, after: str) -> None:
+    """After the file was moved or removed, records go to a new file of that name."""
     audit = Audit(tmp_path / "log")
     audit.record("before")
     if after == "rename":
@@ -56,8 +56,8 @@ def test_rotation(tmp_path: Path, after: str) -> None:
     audit.close()
 
 
-def test_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without a file nothing is written."""
+def test_without_a_file_nothing_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a path nothing is written."""
     monkeypatch.chdir(tmp_path)
     audit = Audit(None)
     audit.open()
@@ -66,8 +66,10 @@ def test_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_file_that_cannot_be_written(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Who records never sees a failure; it is told once, and again after it had gone."""
+def test_an_error_of_writing_is_logged_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """An error is not raised; it is logged once, and again after writing had succeeded."""
     audit = Audit(tmp_path / "none" / "log")
     with pytest.raises(OSError, match="No such file"):
         audit.open()
@@ -84,10 +86,10 @@ def test_a_file_that_cannot_be_written(tmp_path: Path, caplog: pytest.LogCapture
     audit.close()
 
 
-def test_a_full_disk(tmp_path: Path) -> None:
-    """A line that was cut spoils no other: the next record begins a new one."""
+def test_a_partial_record_is_ended(tmp_path: Path) -> None:
+    """After a partial record, the next record starts on a new line."""
     pid = os.fork()
-    if pid == 0:  # in a process of its own, under a limit of its own
+    if pid == 0:  # in a separate process with its own limit
         import signal
 
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)

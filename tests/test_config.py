@@ -1,4 +1,4 @@
-"""The settings: where they come from, and how mistakes in them are told."""
+"""The settings: their sources, and error messages."""
 
 from __future__ import annotations
 
@@ -9,15 +9,14 @@ from pathlib import Path
 import pytest
 from kernelbroker.protocol.messages import ExecutionRequest
 from kernelbroker_server.api.base import MAX_BODY_BYTES
-from kernelbroker_server.config import (
+from kernelbroker_server.config import ConfigError, Settings
+from kernelbroker_server.config_file import load
+from kernelbroker_server.config_sections import (
     MAX_CODE_CHARS,
-    ConfigError,
     LimitSettings,
     PoolSettings,
     SandboxSettings,
-    Settings,
 )
-from kernelbroker_server.config_file import load
 from pydantic import ValidationError
 
 SECRET = "a-token-that-no-message-may-show"
@@ -39,7 +38,7 @@ def write(path: Path, text: str) -> Path:
 
 
 def test_defaults() -> None:
-    """Without anything said the documented limits hold."""
+    """Without any setting the documented limits apply."""
     settings = load(None)
     assert (settings.host, settings.port, settings.token) == ("127.0.0.1", 8720, None)
     assert (settings.pool.min_size, settings.pool.max_size) == (3, 10)
@@ -50,8 +49,10 @@ def test_defaults() -> None:
     assert (settings.limits.concurrent, settings.limits.queued) == (50, 100)
 
 
-def test_file_and_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A file goes before the defaults, the environment before the file, key by key."""
+def test_the_environment_overrides_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The file overrides the defaults, and the environment the file, key by key."""
     file = write(
         tmp_path,
         'port = 1\nhost = "::1"\n[pool]\nmin_size = 5\nmax_size = 6\n[sandbox]\nmemory = "1GiB"\n'
@@ -66,8 +67,8 @@ def test_file_and_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert settings.sandbox.imports == ("numpy",)
 
 
-def test_file_named_by_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """KERNELBROKER_CONFIG names a file; one that is given goes before it."""
+def test_the_environment_names_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """KERNELBROKER_CONFIG names a file; an argument overrides it."""
     monkeypatch.setenv("KERNELBROKER_CONFIG", str(write(tmp_path, "port = 1")))
     assert load(None).port == 1
     other = tmp_path / "other.toml"
@@ -101,8 +102,8 @@ def test_file_named_by_the_environment(tmp_path: Path, monkeypatch: pytest.Monke
         ('[packages]\nwheels = ""', "packages.wheels: Value error, it must be an absolute path"),
     ],
 )
-def test_mistakes_in_a_file(tmp_path: Path, text: str, named: str) -> None:
-    """A key that is not known, or does not fit, is named with its file."""
+def test_errors_of_a_file_name_the_key(tmp_path: Path, text: str, named: str) -> None:
+    """An unknown key or invalid value is named with its file."""
     file = write(tmp_path, text)
     with pytest.raises(ConfigError) as refused:
         load(file)
@@ -110,8 +111,8 @@ def test_mistakes_in_a_file(tmp_path: Path, text: str, named: str) -> None:
     assert str(file) in str(refused.value)
 
 
-def test_a_mistake_is_told_once(tmp_path: Path) -> None:
-    """What all templates have from [sandbox] and [pool] is told there, and what one has for itself."""
+def test_an_inherited_error_is_reported_once(tmp_path: Path) -> None:
+    """An error in [sandbox] or [pool] is reported there only, and an own error of a template there."""
     text = '[pool]\nmin_sise = 1\n[sandbox]\nmemory = "lots"\n[templates.big]\nmemry = 1\n'
     with pytest.raises(ConfigError) as refused:
         load(write(tmp_path, text))
@@ -120,8 +121,8 @@ def test_a_mistake_is_told_once(tmp_path: Path) -> None:
     assert keys == ["pool.min_sise", "sandbox.memory", "templates.big.memry"]
 
 
-def test_allow_lists(tmp_path: Path) -> None:
-    """Names are kept as they are compared; what is none is told by its key, and networks are parsed."""
+def test_allow_lists_are_normalized(tmp_path: Path) -> None:
+    """Invalid entries are named by their key, and networks are parsed."""
     text = '[sandbox]\nallow = ["PyPI.org."]\n[egress]\nprivate_networks = ["10.1.2.0/24"]\n'
     settings = load(write(tmp_path, text + '[templates.web]\nallow = ["*.bücher.example"]\n'))
     assert settings.templates["default"].allow == ("pypi.org",)
@@ -133,31 +134,31 @@ def test_allow_lists(tmp_path: Path) -> None:
             load(file)
 
 
-def test_what_a_client_may_send_by_default() -> None:
-    """The longest code fits into a request however it is written, and a request's own defaults pass."""
+def test_default_requests_fit_the_limits() -> None:
+    """The longest code fits into a request however it is escaped; default requests are accepted."""
     code = "\N{GRINNING FACE}" * MAX_CODE_CHARS
     assert len(json.dumps({"code": code})) + 1024 < MAX_BODY_BYTES
     assert LimitSettings(code_chars=MAX_CODE_CHARS, preview_rows=10).preview_rows == 10
     assert ExecutionRequest(code="").preview_rows == 10
 
 
-def test_origins() -> None:
-    """They are kept as browsers write them."""
+def test_origins_are_normalized() -> None:
+    """Origins are kept as browsers send them."""
     assert Settings(allowed_origins=("https://App.Example.org/",)).allowed_origins == (
         "https://app.example.org",
     )
 
 
 @pytest.mark.parametrize("content", [b"port = ", b"\xff\xfe", b"= 3"])
-def test_file_that_is_not_toml(tmp_path: Path, content: bytes) -> None:
-    """A file that cannot be read as TOML is named."""
+def test_a_file_that_is_not_toml_is_named(tmp_path: Path, content: bytes) -> None:
+    """A file that cannot be parsed is named."""
     file = tmp_path / "broker.toml"
     file.write_bytes(content)
     with pytest.raises(ConfigError, match=r"broker\.toml"):
         load(file)
 
 
-def test_file_that_is_not_there(tmp_path: Path) -> None:
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
     """A file that cannot be read is named, with the reason."""
     with pytest.raises(ConfigError, match=r"none\.toml.*No such file"):
         load(tmp_path / "none.toml")
@@ -175,8 +176,8 @@ def test_file_that_is_not_there(tmp_path: Path) -> None:
         "KERNELBROKER_",
     ],
 )
-def test_unknown_variable(monkeypatch: pytest.MonkeyPatch, variable: str) -> None:
-    """A variable of our prefix that is no setting is named."""
+def test_an_unknown_variable_is_named(monkeypatch: pytest.MonkeyPatch, variable: str) -> None:
+    """A variable with the prefix that is not a setting is named."""
     monkeypatch.setenv(variable, SECRET)
     with pytest.raises(ConfigError) as refused:
         load(None)
@@ -184,8 +185,8 @@ def test_unknown_variable(monkeypatch: pytest.MonkeyPatch, variable: str) -> Non
     assert SECRET not in str(refused.value)
 
 
-def test_variables_of_clients(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is meant for clients on the same machine is no mistake."""
+def test_variables_of_clients_are_accepted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Variables for clients on the same machine are not errors."""
     monkeypatch.setenv("KERNELBROKER_URL", "http://127.0.0.1:1")
     monkeypatch.setenv("KERNELBROKER_RUNTIME_FILE", "/run/broker.json")
     assert load(None) == Settings()
@@ -203,8 +204,10 @@ def test_variables_of_clients(monkeypatch: pytest.MonkeyPatch) -> None:
         ("KERNELBROKER_UNSAFE_EXPOSE_WITHOUT_ISOLATION", SECRET),
     ],
 )
-def test_values_are_never_shown(monkeypatch: pytest.MonkeyPatch, variable: str, value: str) -> None:
-    """A value that does not fit is told by its key alone: it may be a secret in the wrong place."""
+def test_errors_do_not_show_values(
+    monkeypatch: pytest.MonkeyPatch, variable: str, value: str
+) -> None:
+    """An invalid value is named by its key only: it may be a secret."""
     monkeypatch.setenv(variable, value)
     with pytest.raises(ConfigError) as refused:
         load(None)
@@ -213,7 +216,7 @@ def test_values_are_never_shown(monkeypatch: pytest.MonkeyPatch, variable: str, 
     assert key in str(refused.value)
 
 
-def test_token_is_never_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_token_is_never_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     """The token is in the settings, and in no text made of them."""
     monkeypatch.setenv("KERNELBROKER_TOKEN", SECRET)
     settings = load(None)
@@ -225,8 +228,8 @@ def test_token_is_never_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     )
 
 
-def test_frozen() -> None:
-    """Settings do not change once they are made."""
+def test_settings_are_frozen() -> None:
+    """Settings cannot be changed."""
     settings = load(None)
     with pytest.raises(ValidationError):
         settings.port = 1
@@ -249,13 +252,13 @@ def test_frozen() -> None:
         ("127.0.0.1.nip.io", False),
     ],
 )
-def test_loopback(host: str, loopback: bool) -> None:
-    """Only what surely is loopback counts as such."""
+def test_loopback_addresses(host: str, loopback: bool) -> None:
+    """Only certain loopback addresses count as loopback."""
     assert Settings(host=host).on_loopback == loopback
 
 
-def test_policy_of_templates(tmp_path: Path) -> None:
-    """There is no policy but where one is set; a template's own goes before that of all."""
+def test_policies_of_templates(tmp_path: Path) -> None:
+    """There is no policy by default; a template's own policy overrides the common one."""
     assert load(None).templates["default"].policy == "off"
     path = tmp_path / "broker.toml"
     path.write_text(
@@ -266,8 +269,8 @@ def test_policy_of_templates(tmp_path: Path) -> None:
     assert (templates["prod"].policy, templates["prod"].policy_threshold) == ("block", "low")
 
 
-def test_templates_begin_as_sandbox_and_pool_are(tmp_path: Path) -> None:
-    """A template says what differs; there is always a default one."""
+def test_templates_inherit_from_sandbox_and_pool(tmp_path: Path) -> None:
+    """A template sets only what differs; there is always one named `default`."""
     path = tmp_path / "config.toml"
     path.write_text(
         """
@@ -292,8 +295,8 @@ def test_templates_begin_as_sandbox_and_pool_are(tmp_path: Path) -> None:
     assert (big.pool.min_size, big.pool.max_size) == (1, 2)
 
 
-def test_a_tenant_can_be_made_by_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its bounds are set key by key; a key that is not one is named."""
+def test_the_environment_can_add_a_tenant(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its limits are set key by key; an unknown key is named."""
     monkeypatch.setenv("KERNELBROKER_TENANTS__ACME__RATE", "3")
     monkeypatch.setenv("KERNELBROKER_TENANTS__ACME__TEMPLATES", '["default"]')
     tenant = load(None).tenants["acme"]
@@ -303,8 +306,8 @@ def test_a_tenant_can_be_made_by_the_environment(monkeypatch: pytest.MonkeyPatch
         load(None)
 
 
-def test_a_template_can_be_changed_by_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As every other key."""
+def test_the_environment_can_change_a_template(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keys of a template can be set like all others."""
     monkeypatch.setenv("KERNELBROKER_TEMPLATES__BIG__POOL__MAX_SIZE", "7")
     assert load(None).templates["big"].pool.max_size == 7
 
@@ -322,22 +325,22 @@ def test_a_template_can_be_changed_by_the_environment(monkeypatch: pytest.Monkey
         ("sandbox = 3", "sandbox"),
     ],
 )
-def test_a_template_that_does_not_fit_is_named(tmp_path: Path, text: str, named: str) -> None:
-    """By its key, whatever stands in its place."""
+def test_an_invalid_template_is_named(tmp_path: Path, text: str, named: str) -> None:
+    """An invalid template is named by its key."""
     path = tmp_path / "config.toml"
     path.write_text(text)
     with pytest.raises(ConfigError, match=re.escape(named)):
         load(path)
 
 
-def test_a_tenant_can_be_set_by_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As every other key."""
+def test_the_environment_can_change_a_tenant(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keys of a tenant can be set like all others."""
     monkeypatch.setenv("KERNELBROKER_TENANTS__ACME__MAX_SESSIONS", "7")
     assert load(None).tenants["acme"].max_sessions == 7
 
 
-def test_templates_of_sections_that_are_objects() -> None:
-    """Sections that a program gives as objects count as those of a file do."""
+def test_sections_may_be_objects() -> None:
+    """Sections that a program passes as objects work like those of a file."""
     settings = Settings(
         sandbox=SandboxSettings(processes=50),
         pool=PoolSettings(min_size=1),

@@ -1,4 +1,4 @@
-"""The documentation says what is so."""
+"""The documentation matches the code."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 import pytest
-from kernelbroker_server.api.contract import methods_of
+from kernelbroker_server.api.openapi import methods_of
 from kernelbroker_server.api.routes import ROUTES
 from kernelbroker_server.config_file import load
 from kernelbroker_server.telemetry import metrics
@@ -20,8 +20,8 @@ OPERATIONS = (DOCS / "operations.md").read_text()
 AUDIT_LOG = OPERATIONS.partition("## The audit log")[2].partition("\n## ")[0]
 
 
-def test_configuration() -> None:
-    """The page of the settings is what they make it: every key, with its default and its meaning."""
+def test_configuration_page_is_up_to_date() -> None:
+    """The page has every key of the settings, with its default and its description."""
     spec = importlib.util.spec_from_file_location("made", ROOT / "docs" / "make_configuration.py")
     assert spec is not None
     assert spec.loader is not None
@@ -30,8 +30,8 @@ def test_configuration() -> None:
     assert made.page() == made.PAGE.read_text(), "run: make docs"
 
 
-def test_settings_that_are_shown(tmp_path: Path) -> None:
-    """Every configuration file that a page shows is one that the broker takes."""
+def test_shown_settings_are_valid(tmp_path: Path) -> None:
+    """The broker accepts every configuration file that a page shows."""
     files = [
         (page.name, text)
         for page in PAGES
@@ -45,16 +45,16 @@ def test_settings_that_are_shown(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_links(page: Path) -> None:
-    """What a page links to in this repository is there."""
+def test_links_have_targets(page: Path) -> None:
+    """Every file that a page links to exists."""
     links = re.findall(r"\]\(([^)#\s]+)[^)]*\)", page.read_text())
     missing = [link for link in links if "://" not in link and not (page.parent / link).exists()]
     assert not missing
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_links_into_pages(page: Path) -> None:
-    """A link to a part of a page names a heading of it, as GitHub makes anchors of them."""
+def test_anchors_exist(page: Path) -> None:
+    """A link to a part of a page names one of its headings, in GitHub's form."""
     for target, anchor in re.findall(r"\]\(([^)#\s:]*)#([^)\s]+)\)", page.read_text()):
         text = (page.parent / target if target else page).read_text()
         headings = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
@@ -62,8 +62,8 @@ def test_links_into_pages(page: Path) -> None:
         assert anchor in anchors, f"{target}#{anchor}"
 
 
-def test_pages_are_found() -> None:
-    """Each page is linked to by another one."""
+def test_every_page_is_linked() -> None:
+    """Every page is linked by another page."""
     linked = {
         (page.parent / link).resolve()
         for page in PAGES
@@ -73,7 +73,7 @@ def test_pages_are_found() -> None:
     assert [page for page in DOCS.glob("*.md") if page not in linked] == []
 
 
-def test_calls() -> None:
+def test_table_of_calls_is_complete() -> None:
     """The table of calls has every method of every route, and no other."""
     calls = {
         f"{method} {path.removeprefix('/api/v1')}"
@@ -84,7 +84,7 @@ def test_calls() -> None:
     assert set(re.findall(r"^\| `([A-Z]+ [^`]+)` \|", table, re.MULTILINE)) == calls
 
 
-def test_metrics() -> None:
+def test_table_of_metrics_is_complete() -> None:
     """The table of metrics has every metric with its labels, and no other."""
     gauges = {name: labels for name, (_, labels) in metrics._GAUGES.items()}
     collectors = metrics.Metrics(dict)._registry._collector_to_names
@@ -97,8 +97,8 @@ def test_metrics() -> None:
     assert {name: tuple(re.findall(r"`(\w+)`", labels)) for name, labels in rows} == named
 
 
-def test_audit_events() -> None:
-    """The table of the audit log has every event that is written anywhere."""
+def test_table_of_audit_events_is_complete() -> None:
+    """The table of the audit log has every event, and no other."""
     server = ROOT / "broker" / "kernelbroker_server"
     sources = "".join(path.read_text() for path in server.rglob("*.py"))
     events = set(re.findall(r'\.record\(\s*"([a-z.]+)"', sources))

@@ -1,4 +1,4 @@
-"""`kernelbroker-server`: read the settings, serve until told to stop, say what a person must know."""
+"""`kernelbroker-server`: reads the settings, runs the broker until a signal, and prints how to reach it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,11 @@ _WARNING = """
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run the broker, or see to tokens; 0 after an orderly end, 2 where it could not be done."""
+    """Run the broker, or a `token` command.
+
+    Returns:
+        the exit status: 0 after an orderly end, 2 after an error.
+    """
     options = _parser().parse_args(argv)
     try:
         settings = load(options.config)
@@ -43,53 +47,58 @@ def _parser() -> argparse.ArgumentParser:
         prog="kernelbroker-server",
         description="Lease warm, isolated kernels and stream their output.",
     )
-    parser.add_argument("--config", type=Path, help="a TOML file of settings")
+    parser.add_argument("--config", type=Path, help="the configuration file (TOML)")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
-    commands.add_parser("serve", help="run the broker; what is done without a command")
+    commands.add_parser("serve", help="run the broker (the default)")
     add_token_command(commands)
     return parser
 
 
 async def _serve(settings: Settings) -> int:
-    stopping, hurrying = asyncio.Event(), asyncio.Event()
+    draining, stopping = asyncio.Event(), asyncio.Event()
     loop = asyncio.get_running_loop()
-    loop.add_signal_handler(signal.SIGTERM, stopping.set)
-    # Who presses Ctrl-C wants an end, not one when all cells have ended.
-    loop.add_signal_handler(signal.SIGINT, hurrying.set)
+    loop.add_signal_handler(signal.SIGTERM, draining.set)
+    # Ctrl-C stops at once, without waiting for running cells.
+    loop.add_signal_handler(signal.SIGINT, stopping.set)
     broker = Broker(settings)
     await broker.start()
     try:
         print(_banner(broker), flush=True)
-        await _first_of(stopping.wait(), hurrying.wait())
+        check = broker.startup_check
+        await _first_of(draining.wait(), stopping.wait(), check.failed.wait())
+        if check.failed.is_set():
+            raise BackendUnavailable(check.message())
         print("kernelbroker: stopping", flush=True)
-        if not hurrying.is_set():
-            await _first_of(broker.drain(), hurrying.wait())
+        if not stopping.is_set():
+            await _first_of(broker.drain(), stopping.wait())
     finally:
         await broker.stop()
     return 0
 
 
 async def _first_of(*awaited: Coroutine[Any, Any, Any]) -> None:
-    """Wait for one of them; the rest is cancelled."""
+    """Wait until one of them has ended, and cancel the others. Raises the error of the one that failed."""
     tasks = [asyncio.create_task(each) for each in awaited]
-    await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-    for task in tasks:
+    done, pending = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    for task in pending:
         task.cancel()
-    await asyncio.wait(tasks)
+    await asyncio.gather(*pending, return_exceptions=True)
+    for task in done:
+        task.result()
 
 
 def _banner(broker: Broker) -> str:
     warning = _WARNING if broker.backend.isolation is Isolation.PROCESS else ""
     settings = broker.settings
-    # One that was made here must be told; one that was given is kept out of terminals and logs.
-    made_here = settings.token is None and settings.token_file is None and broker.token is not None
-    token = broker.token if made_here else "$TOKEN"
+    # A generated token must be shown; a configured one must not appear in terminals and logs.
+    generated = settings.token is None and settings.token_file is None and broker.token is not None
+    token = broker.token if generated else "$TOKEN"
     return f"""{warning}
   kernelbroker is at   {broker.url}
-  token                {token if made_here else "as it was set"}
+  token                {token if generated else "as configured"}
   isolation            {broker.backend.isolation}
 
-  Try, in another terminal:
+  Try in another terminal:
 
     .venv/bin/kernelbroker exec 'print("hello")'
     make demo

@@ -1,6 +1,7 @@
-"""The broker as a whole: put together from its parts, started, and stopped in order.
+"""The broker: creates its parts, starts them, and stops them in order.
 
-Stopping: no new connections, no new leases, sessions closed and told so, then pool and backend.
+A stop first refuses connections and leases, then closes the sessions and notifies their clients, and then
+stops the pools and the backend.
 """
 
 from __future__ import annotations
@@ -13,95 +14,122 @@ import logging
 import os
 import socket
 import tempfile
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 
-from kernelbroker.protocol.runtime import runtime_file
-from tornado.httpserver import HTTPServer
+from kernelbroker.protocol.runtime_file import runtime_file
 from tornado.netutil import bind_sockets
 
-from . import parts
+from . import factories
 from .api.base import Service
 from .api.routes import make_application
+from .api.server import BrokerServer
 from .audit import Audit
 from .backends.base import Isolation, LaunchError, Network
 from .config import ConfigError, Settings
-from .egress.dial import Resolve
-from .sessions.gate import Gate
-from .sessions.policy import Policies, Policy
-from .sessions.registries import Registries
-from .sessions.workspace import Workspaces
-from .telemetry.audited import Audited
-from .telemetry.facts import all_of
+from .egress.upstream import Resolve
+from .service.policy import Policies, Policy
+from .service.tenant_service import TenantServices
+from .sessions.admission import Admission
+from .sessions.store import MemoryStore
+from .shutdown import Step, run_all
+from .startup_check import StartupCheck
+from .supervisor import Supervisor
+from .telemetry.audit_observer import AuditObserver
+from .telemetry.events import combine_observers
 from .telemetry.metrics import Metrics
 from .telemetry.traces import tracing
+from .workspaces.directory_store import DirectoryStore
 
 logger = logging.getLogger(__name__)
 
-_MAX_CHUNKED_BODY = 64 * 1024**2
-"""Where Tornado itself hangs up; handlers refuse far smaller bodies with an answer."""
-_READ_BYTES = 256 * 1024
-"""Read from a connection at once, so that uploads are fast; Tornado's own 64 KiB are not."""
 _LAST_WORDS_S = 1.0
-"""How long clients may take to read why their sessions ended."""
+"""How long clients may take to receive the reason why their sessions ended."""
+_STEP_TIMEOUT_S = 5.0
+"""For each small step of the shutdown."""
+_REMOVAL_S = 30.0
+"""How long the backend may take to remove what it has made, on top of the shutdown timeout."""
 _STOPPING = "the broker is shutting down"
 
 
 class Broker:
-    """A running service. `start` and `stop` frame its life.
+    """A broker, from `start` to `stop`.
 
     Args:
-        resolve: how the proxy finds the addresses of names, if not as the system does.
+        resolve: resolves host names for the egress proxy; the system's resolver if None.
 
     Attributes, after `start`:
-        url: where clients reach it.
-        token: what they must show; None where only tokens of the file count.
+        url: the URL for clients.
+        token: the token of the tenant `default`; None if only tokens of the token file are valid.
     """
 
     def __init__(self, settings: Settings, *, resolve: Resolve | None = None) -> None:
         self.settings = settings
-        self.token = parts.token(settings)
+        self.token = factories.token(settings)
         self.url = ""
         self._audit = Audit(settings.audit_log)
-        self.backend = parts.backend(settings, parts.proxy(settings, self._audit, resolve))
+        self.supervisor = Supervisor()
+        proxy = factories.proxy(settings, self._audit, resolve, self.supervisor)
+        self.backend = factories.backend(settings, proxy, self.supervisor)
         self._specs = [
-            parts.spec(name, template, settings.packages)
+            factories.spec(name, template, settings.packages)
             for name, template in settings.templates.items()
         ]
         self._metrics = Metrics(self._gauges)
         self._traces = tracing(os.environ, version("kernelbroker"))
-        listening = (self._metrics, self._traces, Audited(self._audit))
-        observer = all_of([each.notice for each in listening if each is not None])
+        self.startup_check = StartupCheck(
+            name for name, template in settings.templates.items() if template.pool.min_size
+        )
+        listening = (
+            self._metrics,
+            self._traces,
+            AuditObserver(self._audit),
+            self.startup_check,
+        )
+        observer = combine_observers([each.on_event for each in listening if each is not None])
         self.pools = {
-            spec.template: parts.pool(
-                spec, settings.templates[spec.template], self.backend, observer
+            spec.template: factories.pool(
+                spec,
+                settings.templates[spec.template],
+                self.backend,
+                observer,
+                self.supervisor,
             )
             for spec in self._specs
         }
-        gate = Gate(settings.limits.concurrent, settings.limits.queued)
-        self._workspaces = Workspaces(
-            self.backend.kept,
+        admission = Admission(settings.limits.concurrent, settings.limits.queued)
+        self._workspaces = DirectoryStore(
+            self.backend.data_dir,
             retention=settings.sessions.workspace_retention,
             max_size=settings.sessions.workspaces_size,
         )
         policies = Policies(
             {name: Policy(t.policy, t.policy_threshold) for name, t in settings.templates.items()}
         )
-        self.registries = Registries(
-            self.pools, parts.session_limits(settings), gate, self._workspaces, observer, policies
+        self.tenants = TenantServices(
+            self.pools,
+            factories.session_limits(settings),
+            admission,
+            self._workspaces,
+            MemoryStore(),
+            observer,
+            policies,
+            self.supervisor,
         )
         self._service = Service(
-            registries=self.registries,
+            tenants=self.tenants,
             pools=self.pools,
             backend=self.backend,
-            keyring=parts.keyring(settings, self.token),
+            keyring=factories.keyring(settings, self.token),
             version=version("kernelbroker"),
+            supervisor=self.supervisor,
             observer=observer,
             metrics=self._metrics,
-            operator_tokens=parts.operator_tokens(settings, self.token),
+            operator_tokens=factories.operator_tokens(settings, self.token),
             allowed_origins=frozenset(settings.allowed_origins),
         )
-        self._server: HTTPServer | None = None
+        self._server: BrokerServer | None = None
         self._runtime_file: Path | None = None
 
     async def start(self) -> None:
@@ -111,12 +139,12 @@ class Broker:
             ConfigError, BackendUnavailable: with what to change.
         """
         settings = self.settings
-        tls = parts.tls(settings.tls)
+        tls = factories.tls(settings.tls)
         try:
             self._audit.open()
         except OSError as exc:
             raise ConfigError(f"audit_log: {settings.audit_log}: {exc.strerror}") from exc
-        await self.backend.start()
+        await self.backend.start(self._workspaces.rescue)
         try:
             self._check_networks()
             if self.backend.isolation is Isolation.PROCESS and not (
@@ -125,7 +153,7 @@ class Broker:
                 raise ConfigError(
                     f"user code would run without isolation, so host must not be {settings.host}. "
                     "Install bubblewrap (apt-get install bubblewrap), listen on 127.0.0.1, or accept "
-                    "the danger by unsafe_expose_without_isolation = true"
+                    "the risk with unsafe_expose_without_isolation = true"
                 )
             sockets = _listen(settings)
         except BaseException:
@@ -135,57 +163,90 @@ class Broker:
         port = sockets[0].getsockname()[1]
         host = f"[{settings.host}]" if ":" in settings.host else settings.host
         self.url = f"{'http' if tls is None else 'https'}://{host}:{port}"
-        self._server = HTTPServer(
-            make_application(self._service),
-            max_body_size=_MAX_CHUNKED_BODY,
-            chunk_size=_READ_BYTES,
-            ssl_options=tls,
+        self._server = BrokerServer(
+            make_application(self._service), self._service.unauthenticated, tls
         )
         self._server.add_sockets(sockets)
-        self._workspaces.start()
+        self._workspaces.start(self.supervisor)
+        self.supervisor.start("session expiry", self.tenants.close_expired)
         for pool in self.pools.values():
             pool.start()
         self._runtime_file = _write_runtime_file(self.url, self.token)
 
     async def drain(self) -> None:
-        """Refuse what is new, with 503, and close sessions, within the drain timeout.
+        """Refuse new requests with 503, and close the sessions, within the drain timeout.
 
-        Idle ones are closed at once, others when what runs in them has ended.
+        Idle sessions are closed at once, others when their executions have ended.
         """
         for pool in self.pools.values():
             pool.drain()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self.settings.drain_timeout):
-                await self.registries.drain(_STOPPING)
+                await self.tenants.drain(_STOPPING)
 
     async def stop(self) -> None:
-        """End everything, within the shutdown timeout; calling it twice does no harm."""
+        """Stop everything, within the shutdown timeout. Calling it twice does no harm.
+
+        Each step runs even if one before it fails; see `shutdown`.
+        """
         timeout = self.settings.shutdown_timeout
+        await run_all(
+            [
+                Step("the runtime file", self._forget_runtime_file, _STEP_TIMEOUT_S),
+                Step("the listener", self._stop_listening, _STEP_TIMEOUT_S),
+                Step("the sessions", lambda: self.tenants.stop(_STOPPING), timeout),
+                Step("the workspaces", self._workspaces.stop, timeout),
+                Step("the WebSockets", self._close_websockets, 2 * _LAST_WORDS_S),
+                Step("the pools", self._stop_pools, 2 * timeout + 2.0),
+                Step("the backend", self.backend.stop, timeout + _REMOVAL_S),
+                Step("the background tasks", self.supervisor.stop, _STEP_TIMEOUT_S),
+                Step("the traces", self._close_traces, _STEP_TIMEOUT_S),
+                Step("the connections", self._close_connections, _STEP_TIMEOUT_S),
+                Step("the audit log", self._close_audit, _STEP_TIMEOUT_S),
+            ]
+        )
+
+    async def _forget_runtime_file(self) -> None:
         if self._runtime_file is not None:
             _remove_runtime_file(self._runtime_file)
             self._runtime_file = None
+
+    async def _stop_listening(self) -> None:
         if self._server is not None:
             self._server.stop()
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(timeout):
-                await self.registries.stop(_STOPPING)
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_LAST_WORDS_S):
-                await asyncio.gather(*(ws.last_words() for ws in self._service.websockets))
-        for websocket in list(self._service.websockets):  # HTTPServer does not close them
-            websocket.close(1001, _STOPPING)
-        await asyncio.gather(*(pool.stop(timeout) for pool in self.pools.values()))
-        await self.backend.stop()
+
+    async def _close_websockets(self) -> None:
+        """Let clients read why their sessions ended, then send a close frame."""
+        websockets = list(self._service.websockets)
+        try:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_LAST_WORDS_S):
+                    await asyncio.gather(*(websocket.last_words() for websocket in websockets))
+        finally:
+            for websocket in websockets:  # Tornado's server does not close them
+                websocket.close(1001, _STOPPING)
+
+    async def _stop_pools(self) -> None:
+        timeout = self.settings.shutdown_timeout
+        steps = [
+            Step(f"the pool {name}", partial(pool.stop, timeout), 2 * timeout + 1.0)
+            for name, pool in self.pools.items()
+        ]
+        await asyncio.gather(*(run_all([step]) for step in steps))
+
+    async def _close_traces(self) -> None:
         if self._traces is not None:
             await asyncio.to_thread(self._traces.close)
+
+    async def _close_connections(self) -> None:
         if self._server is not None:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(1):
-                    await self._server.close_all_connections()
+            await self._server.close_all_connections()
+
+    async def _close_audit(self) -> None:
         self._audit.close()
 
     def _check_networks(self) -> None:
-        """Raises ConfigError where the backend cannot give a template its network."""
+        """Check that the backend supports the network of each template. Raises ConfigError."""
         for spec in self._specs:
             try:
                 self.backend.require_network(spec)
@@ -193,14 +254,13 @@ class Broker:
                 raise ConfigError(str(exc)) from exc
             if spec.network is Network.OPEN:
                 logger.warning(
-                    "OPEN NETWORK: sandboxes of the template %s reach whatever this host reaches",
+                    "OPEN NETWORK: sandboxes of the template %s can reach all that this host can reach",
                     spec.template,
                 )
 
     def _gauges(self) -> dict[str, dict[tuple[str, ...], float]]:
-        """What the metrics look at; see `telemetry.metrics`."""
+        """Return the current values of the gauges; see `telemetry.metrics`."""
         status = {name: pool.status() for name, pool in self.pools.items()}
-        doors = [(registry.tenant.name, registry.door) for registry in self.registries]
         return {
             "sandboxes": {
                 (name, state): getattr(each, f"{state}_containers")
@@ -208,19 +268,17 @@ class Broker:
                 for state in ("idle", "busy", "starting")
             },
             "pool_waiters": {(name,): each.pending_requests for name, each in status.items()},
-            "sessions": {
-                (registry.tenant.name,): len(registry.list()) for registry in self.registries
-            },
+            "sessions": {(each.name,): len(each.sessions.list()) for each in self.tenants},
             "executions": {
-                (name, state): getattr(door, state)
-                for name, door in doors
+                (each.name, state): getattr(each.queue, state)
+                for each in self.tenants
                 for state in ("waiting", "running")
             },
         }
 
 
 def _listen(settings: Settings) -> list[socket.socket]:
-    """Raises ConfigError where the address is taken, or none of this machine's."""
+    """Open the listening sockets. Raises ConfigError if the address is in use or invalid."""
     try:
         return bind_sockets(settings.port, settings.host)
     except OSError as exc:
@@ -235,7 +293,7 @@ def _listen(settings: Settings) -> list[socket.socket]:
 
 
 def _write_runtime_file(url: str, token: str | None) -> Path | None:
-    """Let this user's clients, and the health check, find the broker; the newest one wins."""
+    """Write the file by which clients of this user find the broker; the newest broker replaces it."""
     path = runtime_file(os.environ, os.getuid())
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -244,7 +302,12 @@ def _write_runtime_file(url: str, token: str | None) -> Path | None:
             json.dump({"url": url, "token": token, "pid": os.getpid()}, file)
         Path(name).replace(path)
     except OSError as exc:
-        logger.warning("clients must be told the URL and the token: %s: %s", path, exc.strerror)
+        logger.warning(
+            "%s cannot be written (%s): give clients the URL and the token, as KERNELBROKER_URL and "
+            "KERNELBROKER_TOKEN",
+            path,
+            exc.strerror,
+        )
         return None
     return path
 

@@ -1,8 +1,8 @@
-"""Where the settings come from: the defaults, a TOML file and the environment, in this order.
+"""Loads the settings from the defaults, a TOML file and the environment; later ones override earlier ones.
 
-In the file a key stands as it is named in `config.py` (`port = 8720`, `[pool] min_size = 5`); in the
-environment it is upper case with a prefix (`KERNELBROKER_PORT`, `KERNELBROKER_POOL__MIN_SIZE`). A key
-that is not known is an error that names it and where it stands.
+A key of the file is named as in `config.py` (`port = 8720`, `[pool] min_size = 5`). A variable of the
+environment is the key in upper case with a prefix (`KERNELBROKER_PORT`, `KERNELBROKER_POOL__MIN_SIZE`). An
+unknown key is an error that names the key and its source.
 """
 
 from __future__ import annotations
@@ -18,17 +18,20 @@ from pydantic_settings import SettingsError
 from .config import PREFIX, ConfigError, Settings
 
 _FOR_CLIENTS = {"KERNELBROKER_URL", "KERNELBROKER_RUNTIME_FILE", "KERNELBROKER_CONFIG"}
-"""Variables of this prefix that are not settings."""
+"""Variables with this prefix that are not settings of the broker."""
 _UNKNOWN = "no such setting (see docs/configuration.md)"
 _NAMED = (f"{PREFIX}TEMPLATES__", f"{PREFIX}TENANTS__")
-"""Sections whose keys are names of the operator's own."""
+"""Sections whose keys are chosen by the operator."""
 
 
 def load(path: Path | None) -> Settings:
-    """The settings from a file, if one is given or named by KERNELBROKER_CONFIG, and the environment.
+    """Load the settings.
+
+    Args:
+        path: the file; the one that KERNELBROKER_CONFIG names, if any, if left out.
 
     Raises:
-        ConfigError: a key is not known, a value does not fit, or the file cannot be read.
+        ConfigError: a key is unknown, a value is invalid, or the file cannot be read.
     """
     if path is None and (named := os.environ.get("KERNELBROKER_CONFIG")):
         path = Path(named)
@@ -43,7 +46,9 @@ def load(path: Path | None) -> Settings:
             raise ConfigError(f"{path}: {exc}") from exc
     try:
         return Settings(**content)
-    except SettingsError as exc:  # a section in one variable, and not JSON; tells no value
+    except (
+        SettingsError
+    ) as exc:  # a section in one variable that is not JSON; the message has no value
         raise ConfigError(f"in the environment: {exc}") from exc
     except ValidationError as exc:
         where = f"{path} or the environment" if path else "the environment"
@@ -51,19 +56,19 @@ def load(path: Path | None) -> Settings:
 
 
 def _problems(exc: ValidationError) -> list[str]:
-    """Each mistake by its key, once."""
-    told = {}
-    for error in exc.errors(include_input=False):  # never echo a value: it may be a secret
+    """The message of each error, once for each key."""
+    messages = {}
+    for error in exc.errors(include_input=False):  # a value may be a secret
         key = ".".join(str(part) for part in error["loc"])
         unknown = error["type"] == "extra_forbidden"
-        told[key] = _UNKNOWN if unknown else error["msg"]
+        messages[key] = _UNKNOWN if unknown else error["msg"]
 
-    def is_inherited(key: str) -> bool:  # every template has wrong what [sandbox] and [pool] have
+    def is_inherited(key: str) -> bool:  # each template repeats the errors of [sandbox] and [pool]
         own = key.split(".", 2)[-1]
         source = own if own.startswith("pool.") else f"sandbox.{own}"
-        return key.startswith("templates.") and source in told
+        return key.startswith("templates.") and source in messages
 
-    return [f"{key}: {message}" for key, message in told.items() if not is_inherited(key)]
+    return [f"{key}: {message}" for key, message in messages.items() if not is_inherited(key)]
 
 
 def _refuse_unknown_variables() -> None:
@@ -75,7 +80,7 @@ def _refuse_unknown_variables() -> None:
             known.update(f"{PREFIX}{name}__{key}".upper() for key in section.model_fields)
     for variable in os.environ:
         name = variable.upper()
-        if name.startswith(_NAMED):  # pydantic looks at what stands below the names
+        if name.startswith(_NAMED):  # pydantic checks the keys below the names
             continue
         if name.startswith(PREFIX) and name not in known | _FOR_CLIENTS:
             raise ConfigError(f"{variable}: {_UNKNOWN}")

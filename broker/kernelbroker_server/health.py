@@ -1,7 +1,7 @@
-"""Whether the broker answers, for the health checks of our images: python -m kernelbroker_server.health
+"""The health check of the broker's images: python -m kernelbroker_server.health
 
-It runs every few seconds, so it imports nothing but the standard library, and reads where the broker is,
-and whether that speaks TLS, from the file that the broker writes at its start.
+It runs every few seconds, so it imports only the standard library. It reads the broker's URL from the file
+that the broker writes at its start.
 """
 
 from __future__ import annotations
@@ -17,11 +17,15 @@ _TIMEOUT_S = 4
 
 
 def main() -> str | None:
-    """None if it does, else what is wrong."""
+    """Ask the broker whether it is alive.
+
+    Returns:
+        None if it is, else what is wrong.
+    """
     try:
         path = Path(os.environ["KERNELBROKER_RUNTIME_FILE"])
         url = json.loads(path.read_text())["url"]
-        # Whose certificate it is does not matter: it is asked on its own machine, and told no secret.
+        # The certificate is not verified: the request stays on this machine and carries no secret.
         context = ssl._create_unverified_context()
         opener = build_opener(ProxyHandler({}), HTTPSHandler(context=context))
         with opener.open(f"{url}/health/live", timeout=_TIMEOUT_S):

@@ -1,4 +1,4 @@
-"""`kernelbroker-server token create|list|revoke`: see to the token file, while a broker runs or not."""
+"""`kernelbroker-server token create|list|revoke` changes the token file, whether or not a broker runs."""
 
 from __future__ import annotations
 
@@ -12,28 +12,38 @@ _DAY_S = 86_400
 
 
 def add_token_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Let the parser know `token` and what it takes."""
-    token = commands.add_parser("token", help="make, list and revoke tokens")
+    """Add the command `token` to the parser."""
+    token = commands.add_parser("token", help="create, list and revoke tokens")
     actions = token.add_subparsers(dest="action", metavar="ACTION", required=True)
-    create = actions.add_parser("create", help="make a token; it is shown this once")
-    create.add_argument("tenant", help="whose it is")
-    create.add_argument("--days", type=float, help="how long it is good for; for ever if not said")
-    actions.add_parser("list", help="show whose tokens there are, but for the secrets")
-    revoke = actions.add_parser("revoke", help="make a token worthless, at once")
-    revoke.add_argument("id", help="as `token list` shows it: what stands between the two _")
+    create = actions.add_parser(
+        "create", help="create a token and print it; it cannot be shown again"
+    )
+    create.add_argument("tenant", help="the tenant that the token belongs to")
+    create.add_argument(
+        "--days", type=float, help="days until it expires; it never expires if left out"
+    )
+    actions.add_parser("list", help="list all tokens, without their secrets")
+    revoke = actions.add_parser("revoke", help="revoke a token; takes effect at once")
+    revoke.add_argument(
+        "id", help="its id in `token list`, which is the part between the two underscores"
+    )
 
 
 def token_command(options: argparse.Namespace, settings: Settings) -> int:
-    """Carry out what was parsed. Raises ConfigError, TokenError."""
+    """Run the command.
+
+    Raises:
+        ConfigError, TokenError
+    """
     if settings.tokens_file is None:
         raise ConfigError(
-            "tokens_file is not set: name a file in the configuration, or by KERNELBROKER_TOKENS_FILE"
+            "tokens_file is not set: set it in the configuration file, or set KERNELBROKER_TOKENS_FILE"
         )
     file = TokenFile(settings.tokens_file)
     match options.action:
         case "create":
             if options.days is not None and not 0 < options.days < 36_500:
-                raise ConfigError("--days is more than 0, and less than a hundred years")
+                raise ConfigError("--days must be more than 0 and less than 36500")
             print(file.create(options.tenant, options.days and options.days * _DAY_S))
         case "revoke":
             file.revoke(options.id)
@@ -45,4 +55,4 @@ def token_command(options: argparse.Namespace, settings: Settings) -> int:
 
 
 def _date(timestamp: float | None) -> str:
-    return "for ever" if timestamp is None else f"{datetime.fromtimestamp(timestamp, UTC):%Y-%m-%d}"
+    return "never" if timestamp is None else f"{datetime.fromtimestamp(timestamp, UTC):%Y-%m-%d}"

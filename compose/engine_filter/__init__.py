@@ -1,6 +1,6 @@
-"""What lets the broker use a container engine, and no more of it than it needs.
+"""A filter between the broker and a container engine, which passes only the calls that the broker needs.
 
-Whoever may speak to an engine's socket is root on its machine. So the broker's container gets this
-filter's socket instead: the calls that a broker makes pass, for containers like its sandboxes; all
-else is refused. What is defended against is a broker that somebody else has taken over.
+A process that can use the engine's socket is root on the machine. The broker's container therefore
+gets the socket of this filter. The filter passes the broker's calls for containers like its
+sandboxes and refuses all others. It protects the host from an attacker who controls the broker.
 """

@@ -1,9 +1,10 @@
-"""The filter as a process: an HTTP server on a unix socket, which asks the engine on another.
+"""The filter as a process: an HTTP server on a unix socket that passes calls to the engine's socket.
 
     python -m engine_filter --image kernelbroker-kernel --data-dir DIR --run-dir DIR
 
-A request is read whole, checked by `rules`, and written anew; no byte of the broker's reaches the
-engine otherwise. The engine's answer is passed back as it comes, which may be without end (events).
+The filter reads a complete request, checks it with `rules`, and writes a new one. No other byte
+from the broker reaches the engine. The filter passes the engine's answer back unchanged; an answer
+may be endless (events).
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ _CONNECT_TIMEOUT_S = 10
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Serve until told to stop."""
+    """Parse the arguments and serve until a signal stops the process."""
     parser = argparse.ArgumentParser(prog="engine_filter", description=__doc__)
     parser.add_argument("--engine", type=Path, default=Path("/var/run/docker.sock"))
     parser.add_argument("--listen", type=Path, default=Path(LISTEN))
@@ -67,16 +68,16 @@ async def serve(policy: Policy, engine: Path, listen: Path) -> None:
     }
     application = Application([(".*", Call, settings)], log_function=lambda _handler: None)
     server = HTTPServer(application, max_body_size=_MAX_BODY_BYTES)
-    # For whoever sees the directory, which is the broker; it may be another user than this one.
+    # The broker may run as another user. Only the broker sees the directory.
     server.add_socket(bind_unix_socket(str(listen), mode=0o666))
-    log.info("%s passes on to %s what a broker may ask for", listen, engine)
+    log.info("listening on %s; the broker's calls are passed to %s", listen, engine)
     await stopping.wait()
     server.stop()
-    listen.unlink(missing_ok=True)  # noqa: ASYNC240 - nothing else goes on any more
+    listen.unlink(missing_ok=True)  # noqa: ASYNC240 - nothing else runs at this point
 
 
 class Call(RequestHandler):
-    """One request of the broker's."""
+    """One request of the broker."""
 
     def initialize(self, policy: Policy, engine: Path, connections: asyncio.Semaphore) -> None:
         self._policy = policy
@@ -89,16 +90,19 @@ class Call(RequestHandler):
         try:
             target, body = self._policy.check(method, target, request.body)
         except Refused as error:
-            # No more of it than this: what else it says is the broker's, or hostile.
-            log.warning("Refused: %s %.200r: %s", method, target.partition("?")[0], error)
-            self._answer(403, f"Refused by kernelbroker's engine filter: {error}")
+            # Only this header is copied: the others may be hostile.
+            log.warning("refused: %s %.200r: %s", method, target.partition("?")[0], error)
+            self._answer(403, f"refused by kernelbroker's engine filter: {error}")
             return
         async with self._connections:
             try:
                 async with asyncio.timeout(_CONNECT_TIMEOUT_S):
                     reader, writer = await asyncio.open_unix_connection(str(self._engine))
             except (OSError, TimeoutError) as error:
-                self._answer(502, f"The container engine cannot be reached: {error}")
+                self._answer(
+                    502,
+                    f"the container engine cannot be reached: {error}. Start it, or check --engine",
+                )
                 return
             try:
                 writer.write(_head(method, target, body) + body)
@@ -107,11 +111,11 @@ class Call(RequestHandler):
                 writer.close()
 
     async def _pass_back(self, reader: asyncio.StreamReader) -> None:
-        """The answer, until its end or until nobody wants it any more."""
+        """Pass the engine's answer back until it ends or the client disconnects."""
         stream = self.detach()
 
         async def copy() -> None:
-            with contextlib.suppress(StreamClosedError, OSError):  # one of them has gone
+            with contextlib.suppress(StreamClosedError, OSError):  # a side has disconnected
                 while piece := await reader.read(_PIECE_BYTES):
                     await stream.write(piece)
 
@@ -129,7 +133,7 @@ class Call(RequestHandler):
 
     def _answer(self, status: int, message: str) -> None:
         self.set_status(status)
-        self.finish({"message": message})  # as the engine's own errors look
+        self.finish({"message": message})  # the format of the engine's own errors
 
     get = post = put = delete = head = options = patch = _pass
 

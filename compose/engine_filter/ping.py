@@ -1,4 +1,4 @@
-"""Whether the engine answers through the filter, for a health check: python -m engine_filter.ping"""
+"""Check that the engine answers through the filter, for a health check: python -m engine_filter.ping"""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _TIMEOUT_S = 4
 
 
 def main() -> int:
-    """0 if it does."""
+    """Return 0 if the engine answers."""
     with socket.socket(socket.AF_UNIX) as client:
         client.settimeout(_TIMEOUT_S)
         client.connect(LISTEN)

@@ -1,9 +1,9 @@
-"""What may pass to the engine. Pure: a request in, the reason why it is refused out.
+"""The rules of the filter, as pure functions: which requests may pass to the engine.
 
-The calls are those of `kernelbroker_server.backends.engine`; a container may be made only as
-`container_options` there makes them. Nothing passes because it is harmless: what is not listed here
-is refused, down to each key of a new container. JSON is passed on as it was understood here, so that
-nothing written twice, or in another case, means something else to the engine.
+The calls are those of `kernelbroker_server.backends.engine`; a new container must have the options
+of `container_options`. The rules refuse everything that is not listed here, including single keys
+of a new container. The filter encodes JSON again after parsing it, so that repeated keys and keys
+in another case cannot mean something else to the engine.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from kernelbroker_server.backends.container_options import (
     LABEL_TEMPLATE,
     SEALED,
 )
-from kernelbroker_server.backends.inside import HOME, TMP, UID, WAY_OUT, WHEELS
+from kernelbroker_server.backends.sandbox_layout import EGRESS_SOCKET, HOME, TMP, UID, WHEELS
 
 Check: TypeAlias = Callable[[Any], bool]
 
@@ -35,17 +35,18 @@ NAME = f"kernelbroker-{BROKER_ID}-{SANDBOX_ID}"
 
 
 class Refused(Exception):
-    """This may not pass; the message says what is wrong with it, and repeats no more than a key."""
+    """The request may not pass. The message gives the reason and quotes at most a key of the request."""
 
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """
+    """The settings of the filter.
+
     Attributes:
-        images: what sandboxes may be made of, as the broker's settings name them.
-        data_dir, run_dir: the broker's, as the engine sees them.
-        shared: directories that sandboxes may see, read-only: data, and wheels.
-        runtimes: under which they may run.
+        images: the allowed images of sandboxes, with the names of the broker's settings.
+        data_dir, run_dir: the broker's directories, with their paths on the host.
+        shared: directories that sandboxes may mount read-only: shared data and wheels.
+        runtimes: the allowed runtimes of the engine.
     """
 
     images: frozenset[str]
@@ -55,7 +56,7 @@ class Policy:
     runtimes: frozenset[str] = frozenset({"runc", "runsc"})
 
     def check(self, method: str, target: str, body: bytes) -> tuple[str, bytes]:
-        """The target and the body to pass on in place of these. Raises Refused."""
+        """Return the target and the body to pass to the engine. Raises Refused."""
         path, _, query = target.partition("?")
         options = _options(query, self._allowed_options(method, path))
         if path.endswith(("/events", "/containers/json", "/networks")):
@@ -64,7 +65,7 @@ class Policy:
         if not path.endswith("/containers/create"):
             return target, b""
         if not re.fullmatch(NAME, options.get("name", ""), re.ASCII):
-            raise Refused("this is no name of a sandbox")
+            raise Refused("the name is not that of a sandbox")
         wanted = _json(body)
         _check_object("the container", wanted, self._container())
         _check_object("HostConfig", wanted["HostConfig"], self._host_config())
@@ -77,16 +78,16 @@ class Policy:
         for verb, pattern, options in _calls(image):
             if verb == method and re.fullmatch(rf"(/v1\.\d\d)?{pattern}", path, re.ASCII):
                 return options
-        raise Refused("no broker makes this call")
+        raise Refused("the broker does not make this call")
 
     def _check_filters(self, options: Mapping[str, str]) -> None:
-        """Only what brokers with this data_dir have made may be listed, or heard of."""
+        """Allow lists and events only of containers that brokers with this data_dir have made."""
         match _json(options.get("filters", "").encode()):
             case {"label": [str(label)], **rest} if rest in ({}, {"type": ["container"]}):
                 of_a_broker = re.fullmatch(f"{LABEL_BROKER}={BROKER_ID}", label, re.ASCII)
                 if of_a_broker or label == f"{LABEL_DATA}={self.data_dir}":
                     return
-        raise Refused("it must be for sandboxes' labels alone")
+        raise Refused("the filters must have the label of a broker")
 
     def _container(self) -> dict[str, Check]:
         return {
@@ -148,18 +149,18 @@ class Policy:
         source, target, read_only = mount["Source"], mount["Target"], mount["ReadOnly"]
         workspace = f"{re.escape(str(self.data_dir))}/{BROKER_ID}/sandboxes/{SANDBOX_ID}/workspace"
         sockets = f"{re.escape(str(self.run_dir))}/{BROKER_ID}/{SANDBOX_ID}"
-        handover, way_out = f"{sockets}\\.give", f"{sockets}\\.out"
+        handover, egress_socket = f"{sockets}\\.give", f"{sockets}\\.out"
         if target == WORKSPACE and not read_only:
             allowed = bool(re.fullmatch(workspace, source, re.ASCII))
         elif target == str(HANDOVER) and read_only:
             allowed = bool(re.fullmatch(handover, source, re.ASCII))
-        elif target == str(WAY_OUT) and read_only:
-            allowed = bool(re.fullmatch(way_out, source, re.ASCII))
+        elif target == str(EGRESS_SOCKET) and read_only:
+            allowed = bool(re.fullmatch(egress_socket, source, re.ASCII))
         else:
-            seen_by_all = target in (f"{WORKSPACE}/shared", str(WHEELS))
-            allowed = seen_by_all and read_only and source in self.shared
+            shared = target in (f"{WORKSPACE}/shared", str(WHEELS))
+            allowed = shared and read_only and source in self.shared
         if not allowed:
-            raise Refused("a mount is none that a sandbox has")
+            raise Refused("a mount is not one of a sandbox")
 
 
 def _calls(image: str) -> list[tuple[str, str, set[str]]]:
@@ -189,28 +190,28 @@ def _json(body: bytes) -> Any:
     try:
         return json.loads(body)
     except (ValueError, RecursionError) as error:
-        raise Refused("this is not JSON") from error
+        raise Refused("the body or a filter is not JSON") from error
 
 
 def _options(query: str, allowed: set[str]) -> dict[str, str]:
     pairs = parse_qsl(query, keep_blank_values=True, max_num_fields=20)
     options = dict(pairs)
     if len(options) != len(pairs) or not options.keys() <= allowed:
-        raise Refused("no broker gives this call such options")
+        raise Refused("the broker does not use these query parameters")
     return options
 
 
 def _check_object(what: str, value: Any, checks: Mapping[str, Check]) -> None:
-    """Each key must be there, each must fit, and there may be no other."""
+    """Check that every expected key is present and valid, and that there is no other key."""
     if not isinstance(value, dict) or value.keys() != checks.keys():
-        raise Refused(f"{what} has other keys than a sandbox's")
+        raise Refused(f"the keys of {what} are not those of a sandbox")
     for key, check in checks.items():
         if not check(value[key]):
-            raise Refused(f"{what} has another {key} than a sandbox's")
+            raise Refused(f"{key} of {what} is not that of a sandbox")
 
 
 def _is(expected: Any) -> Check:
-    # Of the same type as well: to Python true is 1.
+    # Compare the type as well: in Python True equals 1.
     return lambda value: type(value) is type(expected) and value == expected
 
 

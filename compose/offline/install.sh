@@ -1,16 +1,15 @@
 #!/bin/sh
-# Installs kernelbroker from the archive that this script came with. No registry is asked for anything.
+# Installs kernelbroker from the archive that this script came with. It uses no registry.
 #
 #   sh install.sh [--prefix DIR] [--publish ADDRESS:PORT] [--plain]
-#   sh install.sh --check                  only see whether all is well; changes nothing
+#   sh install.sh --check only check the archive and the engine; changes nothing
 #   sh install.sh --uninstall [--prefix DIR]
 #
-#   --prefix   where settings, token, workspaces and sockets lie (/var/lib/kernelbroker). Keep it short:
-#              a socket's path has at most 107 bytes.
-#   --publish  where clients reach the broker (127.0.0.1:8720)
-#   --plain    by `docker run`, even if there is a docker compose
-#
-# Done twice it changes nothing; with another archive it replaces the containers and keeps the settings.
+#   --prefix   the directory of settings, token, workspaces and sockets (/var/lib/kernelbroker). Keep it
+#              short: a socket's path has at most 107 bytes.
+#   --publish  the address of the broker for clients (127.0.0.1:8720)
+#   --plain    use `docker run`, even if docker compose is installed
+# A second run changes nothing. A run from another archive replaces the containers and keeps the settings.
 set -eu
 
 prefix=/var/lib/kernelbroker
@@ -36,14 +35,14 @@ main() {
       --check) task=check ;;
       --uninstall) task=uninstall ;;
       -h | --help) usage; exit 0 ;;
-      *) usage >&2; fail "there is no option $1" ;;
+      *) usage >&2; fail "unknown option $1; the options are above" ;;
     esac
     shift
   done
   case $prefix in
-    / | *[!A-Za-z0-9/._-]* | */../* | */..) fail "--prefix $prefix will not do: letters, digits and ._- only" ;;
+    / | *[!A-Za-z0-9/._-]* | */../* | */..) fail "--prefix $prefix is invalid: use letters, digits and ._- only, and no .." ;;
     /*) prefix=${prefix%/} ;;
-    *) fail "--prefix must begin with /" ;;
+    *) fail "--prefix $prefix must be an absolute path" ;;
   esac
   [ ${#prefix} -le 50 ] || fail "--prefix $prefix is too long for the sockets below it: at most 50 characters"
   if [ $task = uninstall ]; then
@@ -53,19 +52,19 @@ main() {
     check_archive
     check_engine
     if [ $task = check ]; then
-      say "the archive is whole, and the engine answers"
+      say "the archive is complete, and the engine answers"
     else
       install
     fi
   fi
 }
 
-# What must be so beforehand
+# Checks
 
 check_archive() {
-  command -v sha256sum >/dev/null || fail "sha256sum is missing (coreutils)"
+  command -v sha256sum >/dev/null || fail "sha256sum is missing: install coreutils"
   [ -f "$here/SHA256SUMS" ] || fail "SHA256SUMS is missing beside this script: unpack the archive again"
-  # Each file must be there, be what it was, and be listed: nothing else is used.
+  # Each file must exist, be listed, and have the listed checksum. No other file is used.
   for file in images.tar.gz images.env compose.yaml settings.env install.sh; do
     grep -q "^[0-9a-f]\{64\}  $file\$" "$here/SHA256SUMS" || fail "$file is not in SHA256SUMS: do not use this archive"
   done
@@ -75,10 +74,10 @@ check_archive() {
 
 check_engine() {
   command -v docker >/dev/null || fail "docker is missing: install it from your distribution's media"
-  docker version >/dev/null 2>&1 || fail "the container engine does not answer: start it, or use an account that may"
+  docker version >/dev/null 2>&1 || fail "the container engine does not answer: start it, or use an account with access to it"
 }
 
-# The image names, which the archive knows and .env then keeps
+# The value of a variable in images.env or .env
 value_of() { sed -n "s/^$1=//p" "$2" | tail -n 1; }
 
 ours() { docker ps --all --quiet --filter "label=kernelbroker.deployment=$prefix" --filter "label=kernelbroker.service=$1"; }
@@ -86,13 +85,13 @@ ours() { docker ps --all --quiet --filter "label=kernelbroker.deployment=$prefix
 # Installing
 
 install() {
-  [ "$(id -u)" = 0 ] || fail "root is needed: the workspaces are given to another user"
+  [ "$(id -u)" = 0 ] || fail "run this script as root: it gives the workspaces to another user"
   kernel=$(value_of KERNELBROKER_IMAGE "$here/images.env")
   broker=$(value_of KERNELBROKER_BROKER_IMAGE "$here/images.env")
   if has KERNELBROKER_IMAGE && has KERNELBROKER_BROKER_IMAGE; then
-    say "the engine has the images"
+    say "the engine already has the images"
   else
-    say "loading the images; a minute or so"
+    say "loading the images; this takes about a minute"
     docker load --quiet --input "$here/images.tar.gz"
   fi
   make_files
@@ -104,7 +103,7 @@ install() {
   verify
 }
 
-# Whether the engine has the very image of the archive, under its name
+# True if the engine has exactly the image of the archive under its name
 has() {
   [ "$(docker image inspect --format '{{.Id}}' "$(value_of "$1" "$here/images.env")" 2>/dev/null)" \
     = "$(value_of "${1}_ID" "$here/images.env")" ]
@@ -126,7 +125,7 @@ make_files() {
   socket=${DOCKER_HOST:-unix:///var/run/docker.sock}
   case $socket in
     unix://*) socket=${socket#unix://} ;;
-    *) fail "DOCKER_HOST is $socket, but the engine must be on this machine" ;;
+    *) fail "DOCKER_HOST is $socket, but the engine must be on this machine: set it to unix://PATH" ;;
   esac
   if [ -z "$publish" ] && [ -e "$prefix/.env" ]; then
     publish=$(value_of KERNELBROKER_PUBLISH "$prefix/.env")
@@ -153,19 +152,19 @@ choose() {
   else
     with=plain
   fi
-  say "starting by ${with}"
+  say "starting with ${with}"
 }
 
 start_compose() {
   if [ -n "$(docker ps --all --quiet --filter "label=kernelbroker.deployment=$prefix" --filter label=kernelbroker.plain)" ]; then
-    stop_ours # to compose they and their network would be somebody else's
+    stop_ours # compose does not use containers and networks that it has not created
     docker network rm $network >/dev/null
     docker volume rm $volume >/dev/null
   fi
   (cd "$prefix" && $with --project-name kernelbroker --file compose.yaml up --detach)
 }
 
-# As compose.yaml has it, key by key; tests/compose/test_offline.py compares the two.
+# The same options as in compose.yaml; tests/compose/test_offline.py compares the two.
 start_plain() {
   stop_ours
   docker network inspect $network >/dev/null 2>&1 || docker network create $network >/dev/null
@@ -207,7 +206,7 @@ wait_for() {
   while [ "$(docker inspect --format '{{.State.Health.Status}}' "$(ours "$1")")" != healthy ]; do
     if [ $waited -ge $healthy_s ]; then
       docker logs --tail 20 "$(ours "$1")" >&2
-      fail "the $1 is not well after $healthy_s s; what it wrote stands above"
+      fail "the $1 is not healthy after $healthy_s s; its last log lines are above"
     fi
     sleep 1
     waited=$((waited + 1))
@@ -215,11 +214,11 @@ wait_for() {
 }
 
 verify() {
-  say "waiting for the broker"
+  say "waiting until the broker is healthy"
   wait_for broker
-  said=$(docker exec "$(ours broker)" kernelbroker exec 'print(6 * 7)') || fail "a cell failed: $said"
-  [ "$said" = 42 ] || fail "a cell that prints 42 gave: $said"
-  say "a cell ran. The broker is at http://$publish, its token in $prefix/token"
+  said=$(docker exec "$(ours broker)" kernelbroker exec 'print(6 * 7)') || fail "the broker runs, but a test cell failed: $said"
+  [ "$said" = 42 ] || fail "the broker runs, but a test cell printed '$said' instead of 42"
+  say "a test cell ran. The broker is at http://$publish, and its token is in $prefix/token"
 }
 
 # Uninstalling
@@ -235,7 +234,7 @@ stop_ours() {
 
 uninstall() {
   stop_ours
-  # What a broker that was killed left behind
+  # Remove the containers of a broker that was killed
   for container in $(docker ps --all --quiet --filter "label=kernelbroker.data=$prefix/data"); do
     docker rm --force "$container" >/dev/null
   done
@@ -243,14 +242,14 @@ uninstall() {
   docker volume rm $volume >/dev/null 2>&1 || true
   if [ -e "$prefix/.env" ]; then
     for key in KERNELBROKER_IMAGE KERNELBROKER_BROKER_IMAGE; do
-      docker image rm "$(value_of $key "$prefix/.env")" >/dev/null 2>&1 || say "an image is used elsewhere, and stays"
+      docker image rm "$(value_of $key "$prefix/.env")" >/dev/null 2>&1 || say "an image is in use, and is not removed"
     done
     rm -rf "$prefix/data" "$prefix/run"
     for file in .env compose.yaml settings.env token install.sh; do rm -f "$prefix/$file"; done
   fi
   rmdir "$prefix/shared" "$prefix/wheels" "$prefix" 2>/dev/null || true
-  [ ! -e "$prefix" ] || say "what you put into $prefix stays"
-  say "is gone"
+  [ ! -e "$prefix" ] || say "files that you added to $prefix are not removed"
+  say "uninstalled"
 }
 
 main "$@"

@@ -1,4 +1,4 @@
-"""What lives inside a sandbox: the gateway, the kernel, and the helper loaded into it.
+"""The programs inside a sandbox: the gateway, the kernel, and the hooks around each cell.
 
-Nothing here imports anything of the broker's. Of this package the broker imports `contract` alone.
+Nothing here imports from the broker. The broker imports only `contract` from this package.
 """

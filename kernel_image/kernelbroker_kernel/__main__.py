@@ -1,12 +1,12 @@
-"""`python -m kernelbroker_kernel`: start the gateway. The options stand in `contract.py`."""
+"""`python -m kernelbroker_kernel`: start the gateway. `contract.GATEWAY_MODULE` has the options."""
 
 from __future__ import annotations
 
 import sys
 from typing import Any
 
-# The gateway would load it for jsonschema, to check IRIs, which no schema of the gateway's asks for;
-# it compiles a grammar at import, for two thirds of the time that a gateway takes to start.
+# jsonschema would import it to check IRIs, which no schema of the gateway has. It compiles a grammar
+# at import, which takes two thirds of the gateway's start.
 modules: dict[str, Any] = sys.modules
 modules["rfc3987_syntax"] = None
 

@@ -1,33 +1,34 @@
 """The names on which broker and sandbox agree. Standard library only; no behaviour.
 
-What an execution asks for rides in its `execute_request`, under `metadata["kernelbroker"]`; what the
-helper answers comes back as display data of a MIME type of its own, which the broker takes out of
-the stream.
+The options of a cell are in the metadata of its `execute_request`, under `"kernelbroker"`. The kernel's
+hooks answer with display data of MIME types of their own, which the broker removes from the stream.
 
-The user's cell carries (all optional)::
+A user's cell has these options (all optional)::
 
-    {"on_error": "rollback" | "keep", "max_variables": int, "cwd": str, "env": {name: value}}
+    {"on_error": "rollback" | "rollback_all" | "keep", "max_variables": int, "cwd": str,
+     "env": {name: value}}
 
-A cell in another language is `LANGUAGE_CODE`, and carries besides::
+A cell in another language runs `LANGUAGE_CODE`, and has this option as well::
 
-    {"foreign": {"language": "shell" | "javascript", "code": str, "result_var": str | null}}
+    {"language": {"name": "shell" | "javascript", "code": str, "result_var": str | null}}
 
-A cell that installs packages is `INSTALL_CODE`, and carries besides (`index` says whether one can be
-reached, `index_url` which one, if not pip's own)::
+A cell that installs packages runs `INSTALL_CODE`, and has this option as well. `index` is true if a
+package index can be reached; `index_url` is its address, if not pip's default::
 
     {"install": {"requirements": [str], "index": bool, "index_url": str | null}}
 
-The report cell carries (`silent`, so that it leaves no trace in the history)::
+The report cell (`silent`, so that it leaves no trace in the history) has::
 
     {"report": {"result_var": str, "preview_rows": int, "max_bytes": int}}
 
-An errand is a cell of the broker's own (`silent`), between the user's. It carries one of these, and is
-answered by one message of ERRAND_MIME::
+The broker runs an internal cell (`silent`) between the user's cells. It has one of these options, and is
+answered by one message of `INTERNAL_CELL_MIME`::
 
     {"list": {"max_variables": int}}
-    {"export": {"name": str, "format": "arrow" | "parquet" | "csv" | "json", "ticket": str}}
+    {"export": {"name": str, "format": "arrow" | "parquet" | "csv" | "json", "ticket": str,
+     "lossy": bool}}
 
-The cell that delivers what belongs to the session alone, right after the lease, carries::
+The cell that applies the session's settings, right after the lease, has::
 
     {"configure": {"env": {name: value}, "cwd": str | null}}
 """
@@ -42,59 +43,63 @@ SUMMARY_MIME = "application/vnd.kernelbroker.summary+json"
 
 REPORT_MIME = "application/vnd.kernelbroker.report+json"
 """Sent by the report cell: ``{"dataframe": {...}}`` or ``{"return_value": ...}``, and
-``"truncated": str`` where something was cut."""
+``"truncated": str`` if something was cut."""
 
-ERRAND_MIME = "application/vnd.kernelbroker.errand+json"
-"""The answer to an errand: ``{"refused": {"code", "message"}}``; for a list ``{"variables": [Variable],
-"dropped": int}``; for an export ``{"ready": true}``: its data can be fetched now, at EXPORTS_PATH."""
+INTERNAL_CELL_MIME = "application/vnd.kernelbroker.internal+json"
+"""The answer to an internal cell: ``{"refused": {"code", "message"}}``; for a list ``{"variables":
+[Variable], "dropped": int}``; for an export ``{"ready": true}``, when its data can be fetched at
+EXPORTS_PATH."""
 
 DROPPED_MIME = "application/vnd.kernelbroker.dropped+json"
-"""Sent by the gateway in the place of a message too large to pass on: ``{"bytes": int}``."""
+"""Sent by the gateway with an output that is too large to pass on, of which only the plain text is left:
+``{"bytes": int, "text_bytes": int, "rich": bool}``: the size of all, the bytes that the text lost, and
+whether there were other forms than text."""
 
 REPORT_CODE = "__import__('kernelbroker_kernel.report', fromlist=['run']).run()"
 LANGUAGE_CODE = "__import__('kernelbroker_kernel.languages', fromlist=['run']).run()"
 INSTALL_CODE = "__import__('kernelbroker_kernel.installs', fromlist=['run']).run()"
-ERRAND_CODE = "__import__('kernelbroker_kernel.errands', fromlist=['run']).run()"
-CONFIGURE_CODE = "__import__('kernelbroker_kernel.helper', fromlist=['configure']).configure()"
-"""Constant code; the values ride in the metadata, so that none is ever part of a source text."""
+INTERNAL_CELL_CODE = "__import__('kernelbroker_kernel.internal_cells', fromlist=['run']).run()"
+CONFIGURE_CODE = "__import__('kernelbroker_kernel.hooks', fromlist=['configure']).configure()"
+"""Constant code. The options are in the metadata, so that no value is ever part of a source text."""
 
 MAX_MESSAGE_BYTES = 16 * 1024**2
-"""The gateway passes on no larger message; the broker ends the connection if one comes."""
+"""The largest message that the gateway passes on. A larger one ends the broker's connection."""
 
 STREAM_CHUNK_CHARS = 256 * 1024
 """The kernel splits longer text, so that no single message holds all of a large output."""
 
 WORKSPACE = "/data"
 PACKAGES = ".packages"
-"""Directory of the workspace that holds what a session has installed."""
+"""Directory of the workspace for the packages that a session installs."""
 FILES_PATH = "/kernelbroker/files"
-"""Under it the gateway serves the workspace's files, by percent-encoded path: GET (with Range), PUT,
-DELETE (``?recursive=true``), POST ``?op=mkdir`` or ``?op=move&to=PATH``. An error is
+"""The gateway serves the workspace's files below this path, by percent-encoded path: GET (with Range),
+PUT, DELETE (``?recursive=true``), POST ``?op=mkdir`` or ``?op=move&to=PATH``. An error is
 ``{"code", "message"}``."""
 ENTRIES_PATH = "/kernelbroker/entries"
-"""Under it GET (``?recursive=true``) lists: ``{"entries": [{"path", "kind", "size", "modified_at"}],
+"""GET below this path (``?recursive=true``) lists: ``{"entries": [{"path", "kind", "size", "modified_at"}],
 "truncated": bool}``, at most MAX_LIST_BYTES."""
 MAX_LIST_BYTES = 16 * 1024**2
 EXPORTS_PATH = "/kernelbroker/exports"
-"""Under it GET of an export's ticket, 32 hex digits, brings its data, once. The kernel itself answers."""
+"""GET of a ticket (32 hex digits) below this path returns the export's data, once, from the kernel."""
 GATEWAY_MODULE = "kernelbroker_kernel"
 """``python -P -m kernelbroker_kernel (--fd N | --handover PATH | --socket PATH | --tcp HOST:PORT)
 [--alone SECONDS] [--import MODULE]... [--egress PATH]``
 
-The gateway listens there, starts its one kernel, and exits when that kernel ends, with the kernel's
-exit status as a shell would give it: the code itself, or 128 + the signal's number. It also exits when
+The gateway listens there (with `--handover` it connects there, and receives each of its connections
+as a descriptor), starts its one kernel, and exits when that kernel ends, with the kernel's
+exit status as a shell gives it: the code itself, or 128 + the signal's number. It also exits when
 the broker dies: with `--fd` its output is a pipe that the broker reads, with `--handover` the socket
 stays open, with `--tcp` there is `--alone`.
 
-With `--egress` it also passes on what programs send to the proxy at 127.0.0.1:`PROXY_PORT` to the unix
-socket of that path, where the broker's proxy listens."""
+With `--egress` it also forwards connections to the proxy at 127.0.0.1:`PROXY_PORT` to the unix socket
+at that path, where the broker's proxy listens."""
 PROXY_PORT = 3128
 EXIT_GATEWAY_FAILED = 125
-"""The gateway's own failure, as opposed to its kernel's end."""
+"""The exit status of a gateway that fails itself, as opposed to its kernel."""
 KERNEL_SOCKET_BYTES = len("/kernel-12345678/ipc-1")
-"""What the paths of the kernel's own sockets add to that of TMPDIR."""
+"""The length that the kernel's own sockets add to TMPDIR."""
 TOKEN_VARIABLE = "KG_AUTH_TOKEN"
-"""The environment variable with the token that a gateway with ``--tcp`` asks for. The kernel does not
-get it. Such a gateway ends by itself when no channel to it has been open for `ALONE_S` seconds, since
-it cannot tell otherwise that the broker has died."""
+"""The environment variable with the token that a gateway with ``--tcp`` expects. The kernel does not
+get it. Such a gateway exits when no channel to it has been open for `ALONE_S` seconds, since it cannot
+notice the broker's death otherwise."""
 ALONE_S = 60.0

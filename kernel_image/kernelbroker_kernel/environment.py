@@ -1,6 +1,6 @@
-"""The working directory and the environment variables: of a session, and of one execution.
+"""The working directory and the environment variables of a session, and of one execution.
 
-Values come from the request and may be anything that JSON can say. Nothing here knows of IPython.
+Values come from the request and may be any JSON. Nothing here depends on IPython.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from typing import Any
 from . import contract
 
 WORKSPACE = environ.get("KERNELBROKER_WORKSPACE", contract.WORKSPACE)
-"""Where no jail can be had, it has another path than elsewhere."""
+"""Sandboxes without a jail have the workspace at another path."""
 
 
 def configure(settings: Any) -> None:
     """Set what belongs to the session: ``{"env": {name: text}, "cwd": path | null}``.
 
-    A directory of the workspace is made if it is absent.
+    A directory of the workspace is created if it does not exist.
 
     Raises:
-        ValueError: the settings or an environment variable are not what they must be.
-        OSError: the working directory cannot be made or entered.
+        ValueError: the settings or an environment variable are invalid.
+        OSError: the working directory cannot be created or entered.
     """
     if not isinstance(settings, dict):
         raise ValueError("'configure' must be an object")
@@ -42,21 +42,21 @@ def configure(settings: Any) -> None:
 
 
 class Override:
-    """The working directory and variables of one execution, and those to come back to.
+    """The working directory and variables of one execution.
 
-    `undo` puts back what `apply` replaced, and nothing else: what the cell itself changed stays, as
-    it does in a notebook.
+    `undo` restores what `apply` replaced, and nothing else: changes that the cell itself makes stay, as in
+    a notebook.
     """
 
     def __init__(self, cwd: Any, env: Any) -> None:
-        """Of `cwd` and `env` takes what fits, and ignores the rest."""
+        """Values of `cwd` and `env` that have the wrong type are ignored."""
         self._cwd = cwd if isinstance(cwd, str) else None
         self._env = env if isinstance(env, dict) else {}
         self._former_cwd: str | None = None
         self._former_env: dict[str, str | None] = {}
 
     def apply(self) -> None:
-        """Raises ValueError or OSError with what is wrong; `undo` is due then, too."""
+        """Raises ValueError or OSError; call `undo` then as well."""
         for name, value in self._env.items():
             if isinstance(name, str) and isinstance(value, str):
                 former = environ.get(name)

@@ -1,27 +1,22 @@
-"""Fetching a table: the gateway hands the broker's connection to the kernel, which answers itself.
+"""Fetching a table: the gateway hands the broker's connection to the kernel, which answers on it.
 
-So a table crosses no process but its own and the broker's. The kernel listens under the ticket's name
-from the moment on at which it says that the table is ready.
+The data crosses no other process than the kernel's and the broker's. The kernel listens under the
+ticket's name before it announces that the table is ready.
 """
 
 from __future__ import annotations
 
 import asyncio
-import os
 import socket
 from typing import Any
 
 from .contract import EXPORTS_PATH
+from .errors import Refused
+from .export_socket import socket_path
 from .file_server import Handler
-from .refusals import Refused
 
 _ACCEPT_S = 10.0
-"""How long the kernel may take to accept; it waits for nothing else."""
-
-
-def socket_path(ticket: str) -> str:
-    """Where the kernel listens, in the directory that it shares with the gateway."""
-    return os.path.join(os.environ["JUPYTER_RUNTIME_DIR"], f"export-{ticket}")  # noqa: PTH118
+"""The time that the kernel has to accept. It waits for nothing else then."""
 
 
 class Export(Handler):

@@ -1,8 +1,8 @@
-"""A table in the form of one of the formats, written to whoever fetches it.
+"""A table in one of the formats, written to the connection that fetches it.
 
-`Export` prepares as much as it takes to know that it will work, listens, and delivers to the one
-connection that it is handed (see `export_server`). Arrow data goes from where it lies to the socket;
-nothing is copied, and its size is known beforehand. CSV and JSON are made piece by piece.
+`Export` prepares the data until it is clear that the export will work, listens, and writes to the one
+connection that it receives (see `export_server`). Arrow data is written from where it is in memory,
+without a copy, and its size is known beforehand. CSV and JSON are made in pieces.
 """
 
 from __future__ import annotations
@@ -14,16 +14,20 @@ import socket
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Self
 
-from . import frames, spelling
-from .export_server import socket_path
-from .objects import type_name
-from .refusals import Refused
-from .texts import safe_text
+from . import text_export, to_arrow
+from .changes import Changes
+from .errors import Refused
+from .export_socket import socket_path
+from .introspection import type_name
+from .safe_repr import safe_text
+from .time_limit import TimeIsUp, time_limit
 
+PREPARE_S = 300.0
+"""The time for preparing an export, which may run code of the user's classes."""
 FETCH_S = 30.0
-"""How long the broker may take to fetch what it was told is ready."""
+"""The time that the broker has to fetch an export that is ready."""
 SILENCE_S = 90.0
-"""How long it may then take nothing; it gives up on its own client earlier."""
+"""The time for which the broker may read nothing. It gives up on its own client earlier."""
 SEND_BUFFER_BYTES = 512 * 1024
 _TICKET = re.compile(r"[0-9a-f]{32}")
 _ERROR_CHARS = 500
@@ -32,19 +36,25 @@ _ERROR_CHARS = 500
 class Export:
     """One variable, ready to be delivered once. Leaving the `with` block ends it, delivered or not.
 
-    Raises Refused, at its making, with words for who asked.
+    The constructor raises Refused.
     """
 
-    def __init__(self, names: Mapping[str, Any], name: str, format: str, ticket: str) -> None:
+    def __init__(
+        self, names: Mapping[str, Any], name: str, format: str, ticket: str, *, lossy: bool = False
+    ) -> None:
         if not _TICKET.fullmatch(ticket) or format not in _BODIES:
-            raise Refused("bad_request", "this is no export that the kernel knows")
+            raise Refused("bad_request", "the options of the export are invalid")
         if name not in names:
             raise Refused("not_found", f"there is no variable {name}")
         try:
-            self._body = _BODIES[format](names[name])
+            with time_limit(PREPARE_S):
+                self._body = _BODIES[format](names[name], Changes(are_allowed=lossy))
+        except TimeIsUp:
+            reason = f"it was not ready after {PREPARE_S:g} s"
+            raise Refused("conflict", f"{name} cannot be sent as {format}: {reason}") from None
         except (Refused, KeyboardInterrupt):
             raise
-        except BaseException as error:  # of a library or a user's class
+        except BaseException as error:  # raised by a library or a user's class
             reason = safe_text(error, _ERROR_CHARS) or type_name(error)
             raise Refused("conflict", f"{name} cannot be sent as {format}: {reason}") from None
         self._path = socket_path(ticket)
@@ -61,7 +71,7 @@ class Export:
         self._body.close()
 
     def deliver(self) -> None:
-        """Wait for the connection, and answer on it as HTTP. Raises OSError where it breaks off."""
+        """Wait for the connection, and send the HTTP response. Raises OSError if the connection breaks."""
         self._listener.settimeout(FETCH_S)
         giver, _ = self._listener.accept()
         with giver:
@@ -80,7 +90,7 @@ class Export:
 
 
 class _Plain:
-    """A file for what is written, as far as pyarrow asks for one."""
+    """A writable file, as far as pyarrow needs one."""
 
     closed = False
 
@@ -110,7 +120,7 @@ class _Chunked(_Plain):
 
 
 class _Body:
-    """What is sent. `size` in bytes, None where it is not known."""
+    """The data to send. `size` is in bytes, or None if it is not known beforehand."""
 
     size: int | None = None
 
@@ -124,9 +134,9 @@ class _Body:
 class _Arrow(_Body):
     """An Arrow IPC stream."""
 
-    def __init__(self, value: object) -> None:
-        self._source = frames.arrow(value)
-        if not frames.is_stream(self._source):
+    def __init__(self, value: object, changes: Changes) -> None:
+        self._source = to_arrow.arrow_table(value, changes)
+        if not to_arrow.is_stream(self._source):
             import pyarrow
 
             counter = pyarrow.MockOutputStream()
@@ -142,7 +152,7 @@ class _Arrow(_Body):
         import pyarrow
 
         with pyarrow.ipc.new_stream(sink, self._source.schema) as writer:
-            if frames.is_stream(self._source):
+            if to_arrow.is_stream(self._source):
                 for batch in self._source:
                     writer.write_batch(batch)
             else:
@@ -150,13 +160,13 @@ class _Arrow(_Body):
 
 
 class _Parquet(_Body):
-    """It is not written from front to back, so it is made first, in memory, and compressed."""
+    """Parquet is not written sequentially, so the file is made first, in memory."""
 
-    def __init__(self, value: object) -> None:
+    def __init__(self, value: object, changes: Changes) -> None:
         from pyarrow import parquet
 
-        table = frames.arrow(value)
-        if frames.is_stream(table):
+        table = to_arrow.arrow_table(value, changes)
+        if to_arrow.is_stream(table):
             table = table.read_all()
         self._file = os.fdopen(os.memfd_create("table"), "w+b")
         try:
@@ -176,7 +186,7 @@ class _Parquet(_Body):
 
 
 class _Pieces(_Body):
-    """Text, made as it is sent. The first piece is made at once, for what is wrong to be told."""
+    """Text, made while it is sent. The first piece is made at once, so that errors are raised early."""
 
     def __init__(self, pieces: Iterator[str]) -> None:
         self._pieces = itertools.chain([next(pieces)], pieces)
@@ -186,9 +196,9 @@ class _Pieces(_Body):
             sink.write(piece.encode("utf-8", "backslashreplace"))
 
 
-_BODIES: dict[str, Callable[[object], _Body]] = {
+_BODIES: dict[str, Callable[[object, Changes], _Body]] = {
     "arrow": _Arrow,
     "parquet": _Parquet,
-    "csv": lambda value: _Pieces(spelling.csv(value)),
-    "json": lambda value: _Pieces(spelling.json(value)),
+    "csv": lambda value, _: _Pieces(text_export.csv_pieces(value)),
+    "json": lambda value, _: _Pieces(text_export.json_pieces(value)),
 }

@@ -1,7 +1,7 @@
-"""The workspace's files over HTTP, beside the gateway's own handlers; for the broker alone.
+"""The workspace's files over HTTP, beside the gateway's own handlers; for the broker only.
 
-`contract` has the paths. Errors are JSON, ``{"code", "message"}``, with a code of the broker's. File
-I/O happens in the gateway's event loop, at most a chunk at a time, so that output keeps flowing.
+`contract` has the paths. An error is JSON, ``{"code", "message"}``, with one of the broker's codes. File
+I/O happens in the gateway's event loop, one chunk at a time, so that output keeps flowing.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from tornado.web import RequestHandler, stream_request_body
 
 from . import workspace
 from .contract import ENTRIES_PATH, FILES_PATH
-from .refusals import Refused, refusing
+from .errors import Refused, refusing
 
 CHUNK_BYTES = 1024**2
 LARGE_BYTES = 1024**2
-"""Of an upload, from which on it is read past Tornado, which would copy each byte three times."""
+"""Uploads from this size on bypass Tornado, which would copy each byte three times."""
 _STEPS = 200
-"""Files that are looked at, or removed, before others have their turn."""
+"""The number of files that are listed or removed before other tasks have a turn."""
 _STATUS = {"bad_request": 400, "not_found": 404, "conflict": 409, "too_large": 413}
 _RANGE = re.compile(r"bytes=(\d{0,18})-(\d{0,18})")
 _NO_LIMIT = 2**62
-"""The broker limits what is uploaded; the sandbox's own limits hold in any case."""
+"""No limit here: the broker limits uploads, and the sandbox's own limits hold in any case."""
 
 
 class Handler(TokenAuthorizationMixin, RequestHandler):
@@ -40,10 +40,10 @@ class Handler(TokenAuthorizationMixin, RequestHandler):
         return os.fsdecode(value)
 
     def check_xsrf_cookie(self) -> None:
-        """There are no cookies here."""
+        """No XSRF check: there are no cookies."""
 
     def argument(self, name: str) -> str:
-        """One of the query, to the byte; empty if it is not there."""
+        """A query argument, with its exact bytes; empty if it is absent."""
         values = self.request.query_arguments.get(name)
         return os.fsdecode(values[-1]) if values else ""
 
@@ -65,7 +65,7 @@ class Handler(TokenAuthorizationMixin, RequestHandler):
 
 
 def answer_to(refused: Refused) -> tuple[int, str]:
-    """Status and body, in ASCII: a name may be no Unicode."""
+    """Status and body, in ASCII: a name may be invalid Unicode."""
     return _STATUS[refused.code], json.dumps({"code": refused.code, "message": refused.message})
 
 
@@ -78,7 +78,8 @@ class File(Handler):
 
     def prepare(self) -> Awaitable[None] | None:
         super().prepare()
-        if self._finished or self.request.method != "PUT":
+        was_refused = self.get_status() == 401
+        if was_refused or self.request.method != "PUT":
             return None
         connection: Any = self.request.connection
         connection.set_max_body_size(_NO_LIMIT)
@@ -89,7 +90,7 @@ class File(Handler):
         return self.receive(size) if size >= LARGE_BYTES else None
 
     async def receive(self, left: int) -> None:
-        """Read the body, and answer, without Tornado."""
+        """Read the body and respond, without Tornado."""
         stream = self.detach()
         buffer = memoryview(bytearray(CHUNK_BYTES))
         try:
@@ -106,14 +107,14 @@ class File(Handler):
                 head = f"HTTP/1.1 {status} Refused\r\nContent-Length: {len(body)}\r\n\r\n"
             await stream.write((head + body).encode())
         except StreamClosedError:
-            pass  # what was not committed is gone
+            pass  # an upload that was not committed is dropped
         finally:
             stream.close()
             self.drop_upload()
 
     def data_received(self, chunk: bytes | memoryview) -> None:
         if self.upload is None or self.failure is not None:
-            return  # the rest of what cannot be kept
+            return  # ignore the rest of a body that is refused
         try:
             with refusing(self.path_args[0]):
                 self.upload.write(chunk)
@@ -168,10 +169,10 @@ class File(Handler):
         self.set_status(204)
 
     def head_of(self, size: int) -> tuple[int, int]:
-        """Write the answer's head; returns what part of the file is to follow: its start and length."""
+        """Write the response's head. Returns the start and the length of the part that follows."""
         first, last = 0, size - 1
         part = _RANGE.fullmatch(self.request.headers.get("Range", ""))
-        if part and any(part.groups()):  # RFC 9110, section 14: what is not understood is ignored
+        if part and any(part.groups()):  # RFC 9110, section 14: an invalid Range is ignored
             if part[1]:
                 first = int(part[1])
                 last = min(last, int(part[2])) if part[2] else last
@@ -192,19 +193,19 @@ class File(Handler):
         return first, last - first + 1
 
     async def send(self, descriptor: int, offset: int, left: int) -> None:
-        """Send what the head has announced, without reading it; the connection ends with it."""
+        """Send the announced part with sendfile. The connection ends with it."""
         await self.flush()
         if not left:
             return
         stream = self.detach()
         with stream.socket.dup() as connection, os.fdopen(descriptor, "rb", closefd=False) as file:
             stream.close()
-            # Less, if it became shorter: that the connection ends too early is the only way to say so.
+            # If the file became shorter, ending the connection early is the only way to signal it.
             await asyncio.get_running_loop().sock_sendfile(connection, file, offset, left)
 
 
 class Entries(Handler):
-    """GET ?recursive=true: what is in a directory, or the entry of something else."""
+    """GET ?recursive=true: the entries of a directory, or the entry of a file."""
 
     async def get(self, path: str) -> None:
         recursive = self.argument("recursive") == "true"
@@ -218,7 +219,7 @@ ROUTES = [(f"{FILES_PATH}/(.*)", File), (f"{ENTRIES_PATH}/(.*)", Entries)]
 
 
 async def in_turns(work: Iterator[None]) -> None:
-    """Carry it out, with others in between."""
+    """Run a generator, with other tasks in between."""
     for number, _ in enumerate(work, 1):
         if number % _STEPS == 0:
             await asyncio.sleep(0)

@@ -1,9 +1,8 @@
 """Packages that a session installs, in a directory of its workspace, which outlives its kernel.
 
-The directory stands last on the kernel's path, so that nothing in it takes the place of what the image
-has. pip knows what the image has, and is held to those versions. It works on a copy of the directory, of
-hard links, which takes the place of the directory when all is done: an installation that ends early, in
-whatever way, leaves everything as it was.
+The directory is last on the kernel's path, so that nothing in it replaces a package of the image. pip
+sees the image's packages and is constrained to their versions. It works on a copy of the directory
+(hard links), which replaces the directory at the end, so an incomplete installation changes nothing.
 """
 
 from __future__ import annotations
@@ -23,41 +22,41 @@ from typing import Any
 from IPython.core.getipython import get_ipython
 
 from .environment import WORKSPACE
-from .foreign import ForeignError, Interrupted
-from .helper import asked_for
+from .errors import CellError, Interrupted
+from .hooks import request_options
 from .package_path import PREFIX, SITE
 from .shell import end
 
 _RUNNER = Path(__file__).with_name("pip_runner.py")
 _LINE_CHARS = 1000
 _RETRIES = "2"
-"""What a proxy refuses stays refused: pip's own five would take ten seconds to say so."""
+"""A proxy's refusal is final. pip's default of five retries would take ten seconds."""
 _ERROR = re.compile("(?:ERROR: |error: |× )(.+)")
-"""How pip begins what is wrong. Later versions give some errors a name first, then words."""
+"""The beginning of pip's error lines. Later versions print some errors as a name, then the words."""
 _BROKEN = re.compile(r"after connection broken by '(.*)': /")
 _REFUSED = re.compile(r"kernelbroker: [^'\"]+")
-"""The broker's proxy, within what pip says of it."""
+"""The message of the broker's proxy within pip's own."""
 
 
 def run() -> None:
-    """Entry point of the cell. Raises ForeignError where pip failed, Interrupted where it was."""
-    asked = asked_for(get_ipython()).get("install")
-    if not isinstance(asked, dict):
-        raise ForeignError("Error", "the kernel was not told what to install")
+    """Entry point of the cell. Raises CellError if pip fails, Interrupted if it is interrupted."""
+    options = request_options(get_ipython()).get("install")
+    if not isinstance(options, dict):
+        raise CellError("Error", "the request has no packages to install")
     try:
-        _install(asked)
+        _install(options)
     except KeyboardInterrupt:
         raise Interrupted from None
     finally:
         importlib.invalidate_caches()
 
 
-def _install(asked: dict[str, Any]) -> None:
+def _install(options: dict[str, Any]) -> None:
     prefix = Path(PREFIX)
     prefix.mkdir(exist_ok=True)
-    for left in prefix.glob("tmp-*"):  # by a kernel that died meanwhile
+    for left in prefix.glob("tmp-*"):  # of a kernel that died during an installation
         shutil.rmtree(left, ignore_errors=True)
-    # A wheel can bring it, and pip would take it for its own settings.
+    # A wheel can contain this file, and pip would read it as its configuration.
     (prefix / "pip.conf").unlink(missing_ok=True)
     # Not /tmp, which is memory, and small.
     scratch = tempfile.mkdtemp(prefix="tmp-", dir=PREFIX)
@@ -66,18 +65,18 @@ def _install(asked: dict[str, Any]) -> None:
         try:
             shutil.copytree(prefix, copy, symlinks=True, ignore=_scratch_of, copy_function=_link)
         except OSError as failed:
-            raise ForeignError("InstallFailed", str(failed)[:_LINE_CHARS]) from None
+            raise CellError("InstallFailed", str(failed)[:_LINE_CHARS]) from None
         made.mkdir()
         constraints = Path(scratch, "constraints.txt")
         constraints.write_text("".join(f"{pin}\n" for pin in _pins()))
-        argv = [sys.executable, "-I", str(_RUNNER), *_arguments(asked, copy, made, constraints)]
+        argv = [sys.executable, "-I", str(_RUNNER), *_arguments(options, copy, made, constraints)]
         process = subprocess.Popen(
             argv,
             stdin=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
             text=True,
             errors="replace",
-            # --no-color would leave what is bold.
+            # --no-color would keep bold text.
             env={**os.environ, "TMPDIR": scratch, "TERM": "dumb"},
             process_group=0,
         )
@@ -88,12 +87,12 @@ def _install(asked: dict[str, Any]) -> None:
             end(process)
             raise
         if status:
-            raise ForeignError("InstallFailed", error or f"pip exited with status {status}")
+            raise CellError("InstallFailed", error or f"pip exited with status {status}")
         try:
             _merge(made, copy)
             _put_in_place(copy, prefix, Path(scratch, "replaced"))
         except OSError as failed:
-            raise ForeignError("InstallFailed", str(failed)) from None
+            raise CellError("InstallFailed", str(failed)) from None
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
 
@@ -110,9 +109,9 @@ def _link(source: str, target: str) -> None:
 
 
 def _put_in_place(copy: Path, prefix: Path, replaced: Path) -> None:
-    """Exchange all that there is, also where an interrupt comes meanwhile, which is then raised.
+    """Move all entries of `copy` to `prefix`, and those that they replace to `replaced`.
 
-    Raises OSError.
+    An interrupt meanwhile is raised at the end. Raises OSError.
     """
     replaced.mkdir()
     kept = [name for name in os.listdir(prefix) if not name.startswith("tmp-")]  # noqa: PTH208
@@ -143,7 +142,7 @@ def _merge(source: Path, target: Path) -> None:
             entry.replace(there)
 
 
-def _arguments(asked: dict[str, Any], copy: Path, made: Path, constraints: Path) -> list[str]:
+def _arguments(options: dict[str, Any], copy: Path, made: Path, constraints: Path) -> list[str]:
     argv = [
         PREFIX,
         str(copy),
@@ -157,19 +156,19 @@ def _arguments(asked: dict[str, Any], copy: Path, made: Path, constraints: Path)
     argv += ["install", "--prefix", str(made), "--constraint", str(constraints)]
     argv += ["--only-binary", ":all:", "--progress-bar", "off", "--no-warn-script-location"]
     argv += ["--retries", _RETRIES]
-    if certificates := os.environ.get("PIP_CERT"):  # which --isolated would ignore
+    if certificates := os.environ.get("PIP_CERT"):  # --isolated ignores it
         argv += ["--cert", certificates]
-    if not asked.get("index"):
+    if not options.get("index"):
         argv.append("--no-index")
-    elif asked.get("index_url"):
-        argv += ["--index-url", str(asked["index_url"])]
+    elif options.get("index_url"):
+        argv += ["--index-url", str(options["index_url"])]
     if wheels := os.environ.get("KERNELBROKER_WHEELS"):
         argv += ["--find-links", wheels]
-    return [*argv, "--", *map(str, asked.get("requirements") or ())]
+    return [*argv, "--", *map(str, options.get("requirements") or ())]
 
 
 def _pins() -> list[str]:
-    """What the image has, as constraints: of another version the kernel would never see anything."""
+    """The image's packages as constraints: the kernel would never import another version."""
     path = [entry for entry in sys.path if entry and not entry.startswith(WORKSPACE)]
     found: dict[str, str] = {}
     for distribution in distributions(path=path):
@@ -180,7 +179,7 @@ def _pins() -> list[str]:
 
 
 def _error(process: subprocess.Popen[str]) -> str:
-    """Pass on what pip says is wrong; returns its last error, and what the network had to do with it."""
+    """Forward pip's errors to standard error. Returns the last one, with the network's part in it."""
     assert process.stderr is not None
     last = broken = ""
     with process.stderr:

@@ -1,6 +1,6 @@
-// Runs the JavaScript cells of a session: each line of JSON that comes is a cell, each that goes its
-// outcome. The REPL's own evaluator is used, so that `await` stands at the top level, and variables
-// last from cell to cell; see `prepared` for what it is given.
+// Runs the JavaScript cells of a session. Requests and responses are lines of JSON on two pipes. The
+// evaluator of Node's REPL runs the code, so that `await` works at the top level and variables last from
+// cell to cell. `prepareCell` describes how the code is changed before.
 "use strict";
 
 const fs = require("fs");
@@ -11,9 +11,9 @@ const { PassThrough } = require("stream");
 
 const { process, JSON, Object, Promise, String } = globalThis; // cells may replace them
 const MAX_SHOWN = 100_000;
-const MAX_NAMED = 4_000_000;
-const [asksFd, answersFd] = process.argv.slice(2).map(Number);
-const asks = new net.Socket({ fd: asksFd, readable: true, writable: false });
+const MAX_VALUE_CHARS = 4_000_000;
+const [requestsFd, responsesFd] = process.argv.slice(2).map(Number);
+const requests = new net.Socket({ fd: requestsFd, readable: true, writable: false });
 const server = repl.start({
   prompt: "",
   input: new PassThrough(),
@@ -21,49 +21,48 @@ const server = repl.start({
   terminal: false,
   useGlobal: true,
   breakEvalOnSigint: true,
-  // None of its own: it would take errors away from the cells that they belong to.
+  // Without a domain of its own, which would take errors away from their cells.
   domain: { bind: (evaluate) => evaluate, on() {} },
 });
 const evaluate = server.eval;
 const parse = parser();
-process.execArgv.length = 0; // what follows is not for processes that cells start
 
 for (const event of ["uncaughtException", "unhandledRejection"]) {
-  process.on(event, (error) => console.error(error)); // of what a cell has left behind
+  process.on(event, (error) => console.error(error)); // of code that a cell has left running
 }
 
-// Node.js's own parser, the one that its REPL has for `await`.
+// acorn 8.19.0, unchanged (MIT licence). Node.js has one of its own, which programs cannot rely on.
 function parser() {
   try {
-    const { parse } = require("internal/deps/acorn/acorn/dist/acorn");
+    const { parse } = require("./vendor/acorn.js");
     return (code) => parse(code, { ecmaVersion: "latest", allowAwaitOutsideFunction: true });
   } catch {
     return null;
   }
 }
 
-// What a cell evaluates to, in `value`, once it has come to its end.
+// The value of a cell's last expression, in `value`, once the cell has reached its end.
 let ended = null;
 Object.defineProperty(globalThis, "__ended", {
   value: (value) => (ended = { value }).value,
 });
 for (const [name, property] of Object.entries(Object.getOwnPropertyDescriptors(globalThis))) {
   if (property.get && !property.set && property.configurable) {
-    // Such as `crypto`, which else could not be declared.
+    // Otherwise a cell could not declare a variable of this name, such as `crypto`.
     const set = (value) =>
       Object.defineProperty(globalThis, name, { value, writable: true, configurable: true });
     Object.defineProperty(globalThis, name, { ...property, set });
   }
 }
 
-// The code such that what it declares can be declared again by another cell, also where it fails
-// before it has a value: `let`, `const` and `class` become `var`. And such that it tells its end, for
-// the REPL passes on what was thrown without telling that it was, which nobody can see of a null.
-function prepared(code) {
+// Change the code in two ways. `let`, `const` and `class` become `var`, so that another cell can declare
+// the same names again, also if this one fails before it assigns a value. And the code calls `__ended`
+// at its end, since the REPL does not tell a thrown null from success.
+function prepareCell(code) {
   if (/^\s*\{/.test(code)) {
     try {
       parse(`(${code}\n)`);
-      code = `(${code}\n)`; // an object, as in the REPL
+      code = `(${code}\n)`; // an object literal, as in the REPL
     } catch {} // a block
   }
   const edits = [];
@@ -85,7 +84,7 @@ function prepared(code) {
   } else {
     edits.push([code.length, code.length, "\n;var __end = __ended();"]);
   }
-  edits.reverse(); // so that those before stay where they are
+  edits.reverse(); // from the end, so that earlier positions stay valid
   for (const [start, end, text] of edits) code = code.slice(0, start) + text + code.slice(end);
   return code;
 }
@@ -93,8 +92,8 @@ function prepared(code) {
 function run(code) {
   let text = code;
   try {
-    text = prepared(code);
-  } catch {} // no parser, or no JavaScript: the evaluator will tell
+    text = prepareCell(code);
+  } catch {} // no parser, or a syntax error, which the evaluator reports
   const isPrepared = text !== code;
   ended = null;
   return new Promise((resolve, reject) =>
@@ -105,18 +104,18 @@ function run(code) {
   );
 }
 
-function told(error) {
+function describeError(error) {
   try {
     const isError = util.types.isNativeError(error);
     const trace = isError ? String(error.stack) : `Uncaught ${util.inspect(error)}`;
-    // What stands below the cell's own frames are those of Node.js and of this file.
+    // Below the cell's own frames are those of Node.js and of this file.
     const own = trace.split(/\n\s+at .*(?:node:|javascript\.js)/)[0];
     const [name, message] = isError ? [error.name, error.message] : ["Error", util.inspect(error)];
     return Object.fromEntries(
       Object.entries({ name, message, trace: own }).map(([key, text]) => [key, cut(text)]),
     );
   } catch {
-    const message = "what was thrown cannot be shown";
+    const message = "the thrown value cannot be shown";
     return { name: "Error", message, trace: `Uncaught, and ${message}` };
   }
 }
@@ -125,13 +124,13 @@ function cut(text) {
   return String(text).slice(0, MAX_SHOWN);
 }
 
-async function named(name) {
-  // An identifier, and nothing that could be run.
+async function readVariable(name) {
+  // Only an identifier, so that nothing else is evaluated.
   if (!/^[\p{ID_Start}$_][\p{ID_Continue}$]*$/u.test(name)) return {};
   try {
     const value = await run(`(${name})`);
     const json = JSON.stringify(value) ?? "null";
-    if (json.length <= MAX_NAMED) return { named: JSON.parse(json) };
+    if (json.length <= MAX_VALUE_CHARS) return { value: JSON.parse(json) };
     const type = Object.prototype.toString.call(value).slice("[object ".length, -1);
     const length = Number.isInteger(value.length) ? value.length : Object.keys(value).length;
     return { summary: { type, length, preview: null, repr: util.inspect(value).slice(0, 1000) } };
@@ -140,48 +139,48 @@ async function named(name) {
   }
 }
 
-async function answer({ code, name, cwd, env }) {
+async function runCell({ code, name, cwd, env }) {
   for (const key of Object.keys(process.env)) if (!(key in env)) delete process.env[key];
   Object.assign(process.env, env);
   try {
     if (cwd !== null) process.chdir(cwd);
     const value = await run(code);
     const shown = value === undefined ? null : cut(util.inspect(value));
-    return { shown, ...(name === null ? {} : await named(name)) };
+    return { shown, ...(name === null ? {} : await readVariable(name)) };
   } catch (error) {
-    return { error: told(error) };
+    return { error: describeError(error) };
   }
 }
 
 let running = false;
-async function take(asked) {
-  if (asked.interrupt) {
-    // Read between what the code does, so it has ended, or it awaits. That cannot be stopped.
-    tell({ stopped: !running });
+async function handle(request) {
+  if (request.interrupt) {
+    // This is read only if no code is computing: the cell has ended, or it awaits and cannot be stopped.
+    respond({ stopped: !running });
     return;
   }
   running = true;
-  const answered = await answer(asked);
+  const response = await runCell(request);
   running = false;
-  tell(answered);
+  respond(response);
 }
 
-function tell(answered) {
-  fs.writeFileSync(answersFd, JSON.stringify(answered) + "\n");
+function respond(response) {
+  fs.writeFileSync(responsesFd, JSON.stringify(response) + "\n");
 }
 
 let text = "";
-asks.setEncoding("utf8");
-asks.on("data", (data) => {
+requests.setEncoding("utf8");
+requests.on("data", (data) => {
   text += data;
   for (let end; (end = text.indexOf("\n")) >= 0; text = text.slice(end + 1)) {
-    let asked;
+    let request;
     try {
-      asked = JSON.parse(text.slice(0, end));
+      request = JSON.parse(text.slice(0, end));
     } catch {
-      continue; // torn by an interrupt
+      continue; // cut off by an interrupt
     }
-    take(asked);
+    handle(request);
   }
 });
-asks.on("end", () => process.exit());
+requests.on("end", () => process.exit());

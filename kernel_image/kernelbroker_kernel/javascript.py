@@ -1,7 +1,7 @@
-"""JavaScript cells: one Node.js process for the session, with its variables, started by the first.
+"""JavaScript cells: one Node.js process for each session, started by the first such cell.
 
-`javascript.js` runs the cells. It is asked by a line of JSON on one pipe, and answers on another;
-what the code prints goes where the kernel's own output goes.
+`javascript.js` runs the cells in that process, which keeps their variables. Requests and responses are
+lines of JSON on two pipes. What the code prints goes to the kernel's own output.
 """
 
 from __future__ import annotations
@@ -19,61 +19,63 @@ from typing import Any
 
 from IPython.core.getipython import get_ipython
 
-from .foreign import ForeignError
-from .helper import Helper
-from .returns import Summary
+from .errors import CellError
+from .hooks import CellHooks
+from .return_value import Summary
 from .streams import outputs
 
 _DRIVER = Path(__file__).with_suffix(".js")
 _GRACE_S = 0.5
-"""How long interrupted code that computes may take to react before Node.js is ended."""
-_TELL_S = 0.1
-"""How long Node.js may take to tell that nothing computes."""
+"""The time that interrupted code has to stop before Node.js is killed."""
+_RESPONSE_S = 0.1
+"""The time that Node.js has to respond if no code is computing."""
 _MAX_LINE = 16 * 1024**2
 _READ_BYTES = 64 * 1024
 _LOST = "its variables are lost"
 
 
-def run(helper: Helper, code: str, name: str | None) -> None:
-    """Run the code, and show the value of its last expression. Raises ForeignError for a failure."""
-    if helper.node is not None and not helper.node.alive:
-        sys.stderr.write(f"Node.js had ended with status {_end(helper)}; {_LOST}\n")
-    if helper.node is None:
-        helper.node = Node.start()
-    node: Node = helper.node
+def run(hooks: CellHooks, code: str, name: str | None) -> None:
+    """Run the code, and show the value of its last expression. Raises CellError if it fails."""
+    if hooks.node is not None and not hooks.node.alive:
+        sys.stderr.write(f"Node.js had ended with status {_end(hooks)}; {_LOST}\n")
+    if hooks.node is None:
+        hooks.node = Node.start()
+    node: Node = hooks.node
     try:
-        answer = node.ask({"code": code, "name": name, "cwd": _cwd(), "env": dict(os.environ)})
+        response = node.request(
+            {"code": code, "name": name, "cwd": _cwd(), "env": dict(os.environ)}
+        )
     except KeyboardInterrupt:
         stopped = False
         try:
             stopped = node.interrupt()
         finally:
             if not stopped:
-                helper.exit_code = _end(helper)
+                hooks.exit_code = _end(hooks)
                 sys.stderr.write(f"JavaScript did not stop: Node.js was ended, and {_LOST}\n")
         raise
-    if answer is None:
-        helper.exit_code = _end(helper)
-        raise ForeignError(
+    if response is None:
+        hooks.exit_code = _end(hooks)
+        raise CellError(
             "NodeExited",
-            f"Node.js ended with status {helper.exit_code}; {_LOST}, and the next "
+            f"Node.js ended with status {hooks.exit_code}; {_LOST}, and the next "
             "cell starts it anew",
         )
-    if error := answer.get("error"):
-        raise ForeignError(str(error["name"]), str(error["message"]), str(error["trace"]))
+    if error := response.get("error"):
+        raise CellError(str(error["name"]), str(error["message"]), str(error["trace"]))
     if name is not None:
-        if "named" in answer:
-            helper.foreign_names = {name: answer["named"]}
-        elif "summary" in answer:
-            helper.foreign_names = {name: Summary(answer["summary"])}
-    if (shown := answer.get("shown")) is not None:
+        if "value" in response:
+            hooks.reported_names = {name: response["value"]}
+        elif "summary" in response:
+            hooks.reported_names = {name: Summary(response["summary"])}
+    if (shown := response.get("shown")) is not None:
         shell: Any = get_ipython()
         shell.display_pub.publish({"text/plain": str(shown)})
 
 
-def _end(helper: Helper) -> int:
-    """End what the session has of Node.js; returns the status."""
-    node, helper.node = helper.node, None
+def _end(hooks: CellHooks) -> int:
+    """End the session's Node.js process; returns its status."""
+    node, hooks.node = hooks.node, None
     status: int = node.end()
     return status
 
@@ -81,65 +83,66 @@ def _end(helper: Helper) -> int:
 class Node:
     """A Node.js process that runs cells."""
 
-    def __init__(self, process: subprocess.Popen[bytes], asks: int, answers: int) -> None:
+    def __init__(self, process: subprocess.Popen[bytes], requests: int, responses: int) -> None:
         self._process = process
-        self._asks = asks
-        self._answers = answers
+        self._requests = requests
+        self._responses = responses
         self._read = b""
 
     @classmethod
     def start(cls) -> Node:
-        """Raises ForeignError where there is no Node.js."""
+        """Raises CellError if there is no Node.js."""
         program = shutil.which("node")
         if program is None:
-            raise ForeignError(
+            raise CellError(
                 "LanguageUnavailable",
                 "this template has no Node.js; use another one, or Python or shell",
             )
-        theirs_in, asks = os.pipe()
-        answers, theirs_out = os.pipe()
+        child_in, requests = os.pipe()
+        responses, child_out = os.pipe()
         try:
             with outputs() as (stdout, stderr):
                 process = subprocess.Popen(
-                    # For the parser in it; see the driver.
-                    [program, "--expose-internals", str(_DRIVER), str(theirs_in), str(theirs_out)],
+                    [program, str(_DRIVER), str(child_in), str(child_out)],
                     stdin=subprocess.DEVNULL,
-                    pass_fds=(theirs_in, theirs_out),
+                    pass_fds=(child_in, child_out),
                     process_group=0,
                     stdout=stdout,
                     stderr=stderr,
                 )
         finally:
-            os.close(theirs_in)
-            os.close(theirs_out)
-        return cls(process, asks, answers)
+            os.close(child_in)
+            os.close(child_out)
+        return cls(process, requests, responses)
 
     @property
     def alive(self) -> bool:
         return self._process.poll() is None
 
-    def ask(self, asked: dict[str, Any]) -> dict[str, Any] | None:
-        """Its answer; None where it ended instead. After an interrupt, `interrupt` it or `end` it."""
-        line = json.dumps(asked).encode() + b"\n"
+    def request(self, request: dict[str, Any]) -> dict[str, Any] | None:
+        """The response; None if the process ended. After an interrupt, call `interrupt` or `end`."""
+        line = json.dumps(request).encode() + b"\n"
         try:
             while line:
-                line = line[os.write(self._asks, line) :]
-            answer = self._line()
+                line = line[os.write(self._requests, line) :]
+            response = self._line()
         except BrokenPipeError:
             return None
-        return None if answer is None else json.loads(answer)
+        return None if response is None else json.loads(response)
 
     def interrupt(self) -> bool:
-        """Stop the code that runs. False where it does not stop, and what runs has to be ended.
+        """Stop the running code. Returns False if it does not stop; call `end` then.
 
-        Code that computes is reached by the signal, which Node.js turns into an exception there. Code
-        that awaits is not: whatever it waits for, it would go on some day.
+        The signal becomes an exception in code that computes. Code that awaits does not get it, and would
+        continue whenever its promise is settled.
         """
         try:
-            os.write(self._asks, b'\n{"interrupt": true}\n')  # what it was to be asked may be torn
-            for patience in (_TELL_S, _GRACE_S):
+            os.write(
+                self._requests, b'\n{"interrupt": true}\n'
+            )  # the request before may have been cut off
+            for patience in (_RESPONSE_S, _GRACE_S):
                 try:
-                    # Until then come whole or torn answers that nobody waits for any more.
+                    # Skip responses to earlier requests, complete or cut off.
                     while (line := self._line(patience)) is not None:
                         if line.endswith(b'{"stopped":true}'):
                             return True
@@ -152,20 +155,20 @@ class Node:
         return False
 
     def end(self) -> int:
-        """End it and all that it runs; returns its exit status, as a shell gives it."""
+        """Kill the process and its children. Returns its exit status, as a shell gives it."""
         with suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
-        os.close(self._asks)
-        os.close(self._answers)
+        os.close(self._requests)
+        os.close(self._responses)
         status = self._process.wait()
         return status if status >= 0 else 128 - status
 
     def _line(self, patience: float | None = None) -> bytes | None:
-        """The next line; None where it ended. Raises TimeoutError after `patience` seconds."""
+        """The next line; None if the process ended. Raises TimeoutError after `patience` seconds."""
         while b"\n" not in self._read:
-            if not select.select([self._answers], [], [], patience)[0]:
+            if not select.select([self._responses], [], [], patience)[0]:
                 raise TimeoutError
-            data = os.read(self._answers, _READ_BYTES)
+            data = os.read(self._responses, _READ_BYTES)
             if not data or len(self._read) > _MAX_LINE:
                 return None
             self._read += data

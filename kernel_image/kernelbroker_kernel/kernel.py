@@ -1,16 +1,18 @@
-"""The kernel of a sandbox: ipykernel, set up for streaming, with the helper loaded.
+"""The kernel of a sandbox: ipykernel, set up for streaming, with the hooks loaded.
 
-What differs from the stock kernel: text is shown after 5 ms instead of 200, long text is split, what
-programs write arrives within their cell (see `streams.py`), any text that Python can hold arrives (lone
-surrogates too), a figure that a cell leaves as its last expression is shown once, and Chinese and
-Japanese labels have a font.
+It differs from the stock kernel: text is sent after 5 ms instead of 200, and in pieces; the output of
+programs arrives within their cell (see `compat.streams`); text with lone surrogates arrives; a figure
+that is a cell's last expression is shown once; Chinese and Japanese labels have a font; errors are
+bounded (see `compat.kernel`); and an interrupt reaches only the user's code.
 """
 
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import json
 import os
+import re
 import signal
 import sys
 import traceback
@@ -26,31 +28,41 @@ from jupyter_client.jsonutil import json_clean, json_default
 from traitlets import List, Type, Unicode
 
 from . import fonts, package_path
-from .streams import Stream
+from .compat import named_like, streams
+from .compat.kernel import BoundedErrorKernel, BoundedErrorShell, PromptKernelApp
 
-_encoder = json.JSONEncoder(default=json_default, allow_nan=False)
+_ascii = json.JSONEncoder(default=json_default, allow_nan=False)
+_unicode = json.JSONEncoder(default=json_default, allow_nan=False, ensure_ascii=False)
+_SURROGATE = re.compile("[\ud800-\udfff]")
+_LARGE_CHARS = 1024**2
+"""An escape takes up to three times the bytes of its character: too much for large messages."""
 
 
 def pack_json(value: Any) -> bytes:
-    """A message as JSON in ASCII.
+    """A message as JSON: in ASCII, which is faster, or a large one in UTF-8, which is shorter.
 
-    The stock packer writes UTF-8 and fails on lone surrogates, and with it the whole print is lost.
+    The stock packer writes UTF-8. It fails on lone surrogates, and loses the whole message.
     """
     try:
-        text = _encoder.encode(value)
+        text = _ascii.encode(value)
     except (
         TypeError,
         ValueError,
-    ):  # values of libraries, NaN: the stock packer cleans them as well
-        text = _encoder.encode(json_clean(value))
-    return text.encode("ascii")
+    ):  # values of libraries, NaN: cleaned as the stock packer does
+        value = json_clean(value)
+        text = _ascii.encode(value)
+    if len(text) > _LARGE_CHARS and "\\u" in text:
+        # A surrogate can stand only within a string.
+        text = _SURROGATE.sub(lambda match: f"\\u{ord(match[0]):04x}", _unicode.encode(value))
+    return text.encode()
 
 
+@named_like(ZMQShellDisplayHook)
 class DisplayHook(ZMQShellDisplayHook):
     """Shows the value of a cell's last expression."""
 
     def compute_format_data(self, result: Any) -> Any:
-        """The value in its formats; a figure counts as shown then.
+        """The value in its formats. A figure is closed, since it has been shown.
 
         The inline backend shows all open figures after the cell, so this one would come twice.
         """
@@ -61,27 +73,29 @@ class DisplayHook(ZMQShellDisplayHook):
         return data, metadata
 
 
-class Shell(ZMQInteractiveShell):
+@named_like(ZMQInteractiveShell)
+class Shell(BoundedErrorShell):
     displayhook_class = Type(DisplayHook)
 
     def ask_exit(self) -> None:
-        """What `exit` and `quit` do: they end the cell. The stock way ends the kernel a moment later."""
-        argument = self.keepkernel_on_exit  # there ipykernel puts it
+        """End the cell; `exit` and `quit` call this. The stock method ends the kernel a moment later."""
+        argument = self.keepkernel_on_exit  # ipykernel stores the argument there
         raise SystemExit(*filter(None, [argument]))
 
     async def run_ast_nodes(self, *args: Any, **kwargs: Any) -> bool:
-        """Where the user's own code begins, after all preparations."""
+        """Run the user's code: all preparations are done."""
         self.kernel.code_begins()
         failed: bool = await super().run_ast_nodes(*args, **kwargs)
         return failed
 
 
-class Kernel(IPythonKernel):
-    """Runs the cells, and lets an interrupt reach nothing but the user's code.
+@named_like(IPythonKernel)
+class Kernel(BoundedErrorKernel):
+    """Runs the cells. An interrupt reaches only the user's code.
 
-    The stock kernel raises KeyboardInterrupt wherever it stands. One that comes as a cell begins is
-    printed and forgotten, where IPython calls what is to be called before; one that comes as it ends
-    can tear the kernel's own work, and the cell never gets its reply.
+    The stock kernel raises KeyboardInterrupt wherever it happens to be. At the beginning of a cell, in
+    an event's callback, IPython prints and forgets it. At the end it can break the kernel's own work, and
+    the cell never gets its reply.
     """
 
     shell_class = Type(Shell)
@@ -95,10 +109,12 @@ class Kernel(IPythonKernel):
     def _on_sigint(self, _number: int, _frame: object) -> None:
         if self._interruptible:
             raise KeyboardInterrupt
-        self._interrupt_is_due = True  # for a cell that is about to begin; else it is forgotten
+        self._interrupt_is_due = (
+            True  # for the cell that is about to begin; forgotten if there is none
+        )
 
     def code_begins(self) -> None:
-        """Raises KeyboardInterrupt if one came while the cell was prepared."""
+        """Raises KeyboardInterrupt if an interrupt came while the cell was prepared."""
         self._interruptible = True
         if self._interrupt_is_due:
             self._interrupt_is_due = False
@@ -128,20 +144,25 @@ class Kernel(IPythonKernel):
 
 
 _COLOURS = ("FORCE_COLOR", "CLICOLOR", "CLICOLOR_FORCE")
-"""By which ipykernel has programs colour what they print, for a terminal; there is none here."""
+"""ipykernel sets these so that programs print colours for a terminal. There is no terminal here."""
 
 
-class KernelApp(IPKernelApp):
-    """Starts the kernel, and has the modules of the template loaded before it takes a cell."""
+_INTERNAL = ("kernelbroker_kernel.internal_cells", "kernelbroker_kernel.report")
+"""Modules of the broker's own cells, loaded so that a session's first report or table is not slower."""
+
+
+@named_like(IPKernelApp)
+class KernelApp(PromptKernelApp):
+    """Starts the kernel, and imports the template's modules before it accepts a cell."""
 
     kernel_class = Type(Kernel, klass=IPythonKernel)
-    outstream_class = Unicode(f"{Stream.__module__}.{Stream.__name__}")
-    extensions = List(Unicode(), ["kernelbroker_kernel.helper"])
+    outstream_class = Unicode(f"{streams.__name__}.Stream")
+    extensions = List(Unicode(), ["kernelbroker_kernel.hooks"])
     imports: tuple[str, ...] = ()
 
     def init_iopub(self, context: Any) -> None:
-        # Beyond 1,000 messages that wait for the gateway the socket would drop what comes, and with a
-        # cell's last message its end. Now they are as many as the sandbox's memory holds.
+        # By default the socket drops messages when 1,000 of them wait for the gateway, also the one that
+        # ends a cell. Without this limit, as many wait as the sandbox's memory holds.
         context.setsockopt(zmq.SNDHWM, 0)
         super().init_iopub(context)
 
@@ -155,32 +176,38 @@ class KernelApp(IPKernelApp):
                 os.environ[name] = value
 
     def init_code(self) -> None:
-        for name in self.imports:
-            importlib.import_module(name)
-        fonts.install()
-        # Said of SystemExit, with advice for a terminal.
+        shell: Any = self.shell
+        with shell.builtin_trap:  # as in a cell: pandas asks `get_ipython` for its options
+            for name in (*self.imports, *_INTERNAL):
+                importlib.import_module(name)
+            fonts.install()
+        # IPython's advice on SystemExit, for a terminal.
         warnings.filterwarnings("ignore", "To exit: use")
         package_path.add_to_path()
         super().init_code()
         try:
             raise LookupError
-        except LookupError:  # a first traceback loads much; it shall not be the user's
-            shell: Any = self.shell
+        except LookupError:  # the first traceback loads many modules; do that now
             shell.InteractiveTB.structured_traceback(*sys.exc_info())
 
 
 def main(argv: list[str]) -> None:
-    """Run until the kernel is told to end. `--import=MODULE` may be repeated; the rest is ipykernel's."""
+    """Run until the kernel is asked to end. `--import=MODULE` may be repeated; ipykernel gets the rest."""
     imports = [arg.removeprefix("--import=") for arg in argv if arg.startswith("--import=")]
+    argv = [arg for arg in argv if not arg.startswith("--import=")]
+    launcher = importlib.util.find_spec("ipykernel_launcher")
+    sys.argv = [launcher.origin if launcher and launcher.origin else sys.argv[0], *argv]  # as stock
     app = KernelApp.instance()
     app.imports = tuple(imports)
     app.config.Session.packer = f"{__name__}.pack_json"
-    app.config.HistoryManager.enabled = False  # no SQLite file; In and Out stay
-    app.log.setLevel("WARNING")  # left as it is, each message would become a record, to be dropped
+    app.config.HistoryManager.enabled = False  # no SQLite file; In and Out still work
+    app.log.setLevel(
+        "WARNING"
+    )  # at its default level, each message becomes a log record that is then dropped
     try:
-        app.initialize([arg for arg in argv if not arg.startswith("--import=")])
+        app.initialize(argv)
     except Exception:
-        # Descriptor 2 leads to the session by now, and there is none yet; this one to the broker.
+        # Descriptor 2 leads to the session by now, which does not exist yet; this one leads to the broker.
         os.write(sys.stderr.fileno(), traceback.format_exc().encode(errors="replace"))
         raise
     app.start()
@@ -188,8 +215,8 @@ def main(argv: list[str]) -> None:
 
 if __name__ == "__main__":
     if not sys.flags.safe_path:
-        # -m puts the workspace first, where a user's json.py would be taken for the standard library's.
-        # IPython puts it behind that. Not -P: IPython would leave it out, and children inherit it.
+        # -m puts the workspace first, where a user's json.py would replace the standard library's. IPython
+        # adds it at a later place. -P would make IPython leave it out, and child processes inherit -P.
         del sys.path[0]
-    # Under its real name, so that the classes named above are these, not a second copy of them.
+    # Imported under its real name, so that the classes named above are these, and not a second copy.
     importlib.import_module("kernelbroker_kernel.kernel").main(sys.argv[1:])

@@ -1,7 +1,7 @@
 """Cells in other languages than Python: the kernel runs `contract.LANGUAGE_CODE` in their place.
 
-The code rides in the request's metadata. What such a cell prints, how it is interrupted and what it
-does to the workspace is as with a Python cell; it sees the same directory and environment variables.
+The code is in the request's metadata. Output, interrupts, the workspace, the directory and the
+environment variables work as in a Python cell.
 """
 
 from __future__ import annotations
@@ -12,25 +12,27 @@ from typing import Any
 from IPython.core.getipython import get_ipython
 
 from . import javascript, shell
-from .foreign import ForeignError, Interrupted
-from .helper import Helper, asked_for, installed
+from .errors import CellError, Interrupted
+from .hooks import CellHooks, installed, request_options
 
-_RUN: dict[str, Callable[[Helper, str, str | None], None]] = {
+_RUN: dict[str, Callable[[CellHooks, str, str | None], None]] = {
     "shell": shell.run,
     "javascript": javascript.run,
 }
 
 
 def run() -> None:
-    """Entry point of the cell. Raises ForeignError where the code failed, Interrupted where it was."""
+    """Entry point of the cell. Raises CellError if the code fails, Interrupted if it is interrupted."""
     ipython: Any = get_ipython()
-    asked = asked_for(ipython).get("foreign")
-    helper = installed(ipython)
-    if not isinstance(asked, dict) or helper is None:
-        raise ForeignError("Error", "the kernel lacks what it takes to run another language")
-    code, name = asked.get("code"), asked.get("result_var")
-    helper.foreign_names = {}
+    options = request_options(ipython).get("language")
+    hooks = installed(ipython)
+    if not isinstance(options, dict) or hooks is None:
+        raise CellError(
+            "Error", "the request has no code to run, or the kernel's hooks are not loaded"
+        )
+    code, name = options.get("code"), options.get("result_var")
+    hooks.reported_names = {}
     try:
-        _RUN[asked["language"]](helper, str(code), name if isinstance(name, str) else None)
+        _RUN[options["name"]](hooks, str(code), name if isinstance(name, str) else None)
     except KeyboardInterrupt:
         raise Interrupted from None

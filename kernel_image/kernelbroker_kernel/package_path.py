@@ -1,4 +1,4 @@
-"""Where a session's own packages lie, and that the kernel finds them: last on its path."""
+"""The directory of a session's own packages, which is last on the kernel's path."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ SITE = sysconfig.get_path("purelib", vars={"base": PREFIX})
 
 
 def add_to_path() -> None:
-    """Let the kernel find what is installed, now or later."""
+    """Add the directory to the path, also if it does not exist yet."""
     if SITE not in sys.path:
         sys.path.append(SITE)
 
 
 def refresh() -> None:
-    """Look again where there was nothing: the files of a session come after its kernel has started."""
+    """Look again for a directory that did not exist: a session's files come after its kernel's start."""
     if sys.path_importer_cache.get(SITE, SITE) is None and os.path.isdir(SITE):  # noqa: PTH112
         importlib.invalidate_caches()

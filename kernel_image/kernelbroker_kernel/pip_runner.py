@@ -1,10 +1,10 @@
-"""pip, in a process of its own, that sees what the session has installed, beside what the image has.
+"""Runs pip in a separate process, which sees the session's packages beside those of the image.
 
     python -I pip_runner.py SHOWN PREFIX SITE PIP'S ARGUMENTS...
 
-pip removes the old version of what it upgrades only below `sys.prefix`; here that is a copy of the
-session's own directory, so that it never tries to touch the image. What it says of the copy, it says of
-SHOWN. Standard library and pip alone.
+pip removes the old version of an upgraded package only below `sys.prefix`. Here that is a copy of the
+session's directory, so that pip never touches the image. Its output names SHOWN in place of the copy.
+Only the standard library and pip are used.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The facts and first rows of the tables of pandas, polars and pyarrow.
 
-The cost does not grow with the rows: the head is taken first, and all else is done with it. A polars
-LazyFrame is no table here: it has no rows before it is run, and that is for the user to decide.
+The cost does not grow with the number of rows: the head is taken first, and all else is done with it. A
+polars LazyFrame is not read, since it has no rows before the user runs it.
 """
 
 from __future__ import annotations
@@ -10,21 +10,21 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from .objects import is_a
-from .tables import Index, Table
-from .texts import safe_text
+from .introspection import is_a, labels_of, levels_of
+from .preview import Index, Table
+from .safe_repr import safe_text
 
 LISTED_COLUMNS = 1_000
 PREVIEWED_COLUMNS = 200
 DTYPE_CHARS = 200
 SAMPLE = 1_000
-"""Values of a column of Python objects that are sized."""
+"""The values of one column of Python objects whose size is measured."""
 MAX_SIZED = 100_000
-"""Such values in all; with more than 100 such columns the samples get smaller."""
+"""The measured values of all columns. With more than 100 such columns the samples are smaller."""
 
 
 def read(value: Any, rows: int) -> Table | None:
-    """The table with at most `rows` rows for the preview; null for what is none."""
+    """The table with at most `rows` rows for the preview; None for other objects."""
     if is_a(value, "pandas", "DataFrame"):
         return _pandas(value, rows)
     if is_a(value, "polars", "DataFrame"):
@@ -35,13 +35,29 @@ def read(value: Any, rows: int) -> Table | None:
 
 
 def series_items(series: Any) -> list[Any]:
-    """The values of a pandas or polars Series (or a pandas Index)."""
-    as_type = series.cast if is_a(series, "polars", "Series") else series.astype
-    return _first_that_works(
-        series.to_list,
-        lambda: as_type(str).to_list(),  # moments beyond Python's calendar, say
-        lambda: ["<unreadable>"] * len(series),
-    )
+    """The values of a pandas or polars Series (or a pandas Index).
+
+    Those of Arrow's types are Arrow's scalars, since Python's times have no nanoseconds. Scalars are also
+    converted one by one: a timestamp beyond Python's calendar affects no other.
+    """
+    ways: list[Callable[[], list[Any]]] = [series.to_list]
+    if is_a(series, "polars", "Series"):
+        ways.append(lambda: series.cast(str).to_list())
+        if _has_nanoseconds(series.dtype):
+            ways.insert(0, lambda: list(series.to_arrow()))
+    else:
+        ways.append(lambda: series.astype(str).to_list())  # beyond Python's calendar, for example
+        if is_a(series.dtype, "pandas", "ArrowDtype"):
+            ways.insert(0, lambda: _arrow_scalars(series.array))
+    return _first_that_works(*ways, lambda: ["<unreadable>"] * len(series))
+
+
+def _arrow_scalars(array: Any) -> list[Any]:
+    return list(sys.modules["pyarrow"].chunked_array(array.__arrow_array__()))
+
+
+def _has_nanoseconds(dtype: Any) -> bool:
+    return "Time" in str(dtype) or "'ns'" in str(dtype)
 
 
 def _first_that_works(*ways: Callable[[], list[Any]]) -> list[Any]:
@@ -60,15 +76,14 @@ def _dtypes(dtypes: Any) -> list[str]:
 
 
 def _pandas(frame: Any, rows: int) -> Table:
-    pandas = sys.modules["pandas"]
     head = frame.iloc[:rows, :PREVIEWED_COLUMNS]
     columns = frame.columns[:LISTED_COLUMNS]
     index = head.index
-    levels = [index.get_level_values(level) for level in range(index.nlevels)]
+    levels = levels_of(index)
     return Table(
         kind="pandas",
         shape=(len(frame.index), len(frame.columns)),
-        labels=list(columns),
+        labels=labels_of(columns),
         levels_joined=columns.nlevels > 1,
         dtypes=_dtypes(frame.iloc[:0, :LISTED_COLUMNS].dtypes),
         columns=[series_items(head.iloc[:, place]) for place in range(head.shape[1])],
@@ -78,13 +93,19 @@ def _pandas(frame: Any, rows: int) -> Table:
             names=list(index.names),
             dtypes=_dtypes(level.dtype for level in levels),
             levels=[series_items(level) for level in levels],
-            is_default=index.equals(pandas.RangeIndex(len(index))) and index.names == [None],
+            is_default=_is_default(index),
         ),
     )
 
 
+def _is_default(index: Any) -> bool:
+    """Whether the labels only number the rows. Asks the dtype first: not all of Arrow's can be compared."""
+    numbers = sys.modules["pandas"].RangeIndex(len(index))
+    return bool(index.dtype == numbers.dtype and index.equals(numbers) and index.names == [None])
+
+
 def _pandas_memory(frame: Any) -> int:
-    """What the columns and the index hold; columns beyond those listed count as the listed do."""
+    """Bytes of the columns and the index. Those of unlisted columns are estimated."""
     index = frame.index
     if index.nlevels > 1:  # its own `nbytes` may build a lookup table of all rows
         index_bytes = sum(part.nbytes for part in (*index.codes, *index.levels))
@@ -97,7 +118,7 @@ def _pandas_memory(frame: Any) -> int:
 
 
 def _objects_memory(columns: list[Any]) -> int:
-    """What the texts and bytes in columns of Python objects take, estimated from a sample."""
+    """Bytes of the texts in columns of Python objects, estimated from a sample."""
     columns = [
         column
         for column in columns
@@ -133,7 +154,7 @@ def _pyarrow(table: Any, rows: int) -> Table:
         shape=(table.num_rows, table.num_columns),
         labels=table.schema.names[:LISTED_COLUMNS],
         dtypes=_dtypes(table.schema.types[:LISTED_COLUMNS]),
-        # As scalars, which convert one by one: a moment that Python has not, harms no other.
+        # As scalars, which convert one by one: a timestamp beyond Python's calendar affects no other.
         columns=[list(column) for column in head.columns[:PREVIEWED_COLUMNS]],
         head=min(rows, table.num_rows),  # the head of a table without columns has any number
         memory_usage=table.nbytes,

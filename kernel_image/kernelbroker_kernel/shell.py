@@ -1,4 +1,4 @@
-"""Shell cells: each is a shell of its own, in the session's workspace."""
+"""Shell cells. Each runs in a new shell, in the session's workspace."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ import subprocess
 from contextlib import suppress
 from typing import Any
 
-from .foreign import ForeignError
-from .helper import Helper
+from .errors import CellError
+from .hooks import CellHooks
 from .streams import outputs
 
 _GRACE_S = 0.5
-"""How long an interrupted shell and its programs may take to end."""
+"""The time that an interrupted shell and its programs have to end."""
 
 
-def run(helper: Helper, code: str, _name: str | None) -> None:
-    """Run the code; its output goes where the kernel's own goes. Raises ForeignError for a failure."""
+def run(hooks: CellHooks, code: str, _name: str | None) -> None:
+    """Run the code. Its output goes to the kernel's own. Raises CellError if it fails."""
     program = shutil.which("bash") or "/bin/sh"
-    # Not as an argument, which has at most 128 KiB; and by no descriptor that its programs would see.
+    # An argument has at most 128 KiB, and programs would inherit a descriptor other than 0.
     script = os.memfd_create("cell")
     try:
         os.write(script, code.encode(errors="surrogateescape"))
@@ -40,11 +40,11 @@ def run(helper: Helper, code: str, _name: str | None) -> None:
     except BaseException:
         end(process)
         raise
-    helper.exit_code = status if status >= 0 else 128 - status
+    hooks.exit_code = status if status >= 0 else 128 - status
     if status < 0:
-        raise ForeignError("ExitStatus", f"the shell was killed by {_signal_name(-status)}")
+        raise CellError("ExitStatus", f"the shell was killed by {_signal_name(-status)}")
     if status:
-        raise ForeignError("ExitStatus", f"the shell exited with status {status}")
+        raise CellError("ExitStatus", f"the shell exited with status {status}")
 
 
 def _signal_name(number: int) -> str:
@@ -55,7 +55,7 @@ def _signal_name(number: int) -> str:
 
 
 def end(process: subprocess.Popen[Any]) -> None:
-    """Interrupt a process, the first of its group, and all that it runs; then kill what is left."""
+    """Interrupt a process group, by its first process, and kill what is left."""
     for number, patience in ((signal.SIGINT, _GRACE_S), (signal.SIGKILL, None)):
         with suppress(ProcessLookupError):
             os.killpg(process.pid, number)

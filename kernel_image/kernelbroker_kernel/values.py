@@ -1,10 +1,10 @@
-"""Any single Python value as JSON: the cells of tables, and what a variable holds.
+"""Any single Python value as JSON: the cells of tables, and the values of variables.
 
-The values of Python and its libraries become what a reader of JSON expects: missing ones (NaN, NaT,
-NA) null, infinities and complex numbers text, moments ISO 8601 with their zone, durations ISO 8601
-(`P1DT2H3M4.5S`, with a leading minus where negative), bytes base64, sets and arrays lists, keys text,
-and an object that nothing is known of a cut `repr`. User code may run in that `repr` alone; whatever
-it raises is caught. Nothing here knows of tables; see `tables` and `returns`.
+Values of Python and its libraries have the forms that readers of JSON expect. Missing ones (NaN, NaT, NA)
+are null; infinities and complex numbers text; timestamps ISO 8601 with their zone; durations ISO 8601
+(`P1DT2H3M4.5S`, with a leading minus if negative); bytes base64; sets and arrays lists; keys text. Any
+other object is its `repr`, cut, which is the only user code that runs here; its errors are caught. Tables
+are in `preview`, summaries in `return_value`.
 """
 
 from __future__ import annotations
@@ -19,13 +19,14 @@ from dataclasses import dataclass
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from enum import Enum
+from fractions import Fraction
 from itertools import islice
 from pathlib import PurePath
 from typing import Any, TypeAlias
 from uuid import UUID
 
-from .objects import Shapes, library_class, type_name
-from .texts import ELLIPSIS, cut, safe_repr
+from .introspection import Shapes, is_a, library_class, type_name
+from .safe_repr import ELLIPSIS, cut, safe_repr
 
 Json: TypeAlias = Any
 """None, bool, int, finite float, str, and lists and dicts (with text keys) of these."""
@@ -34,18 +35,20 @@ Rule: TypeAlias = Callable[[Any], Any]
 
 CELL_REPR_CHARS = 200
 _ITEM_CHARS = 8
-"""What an item counts besides its text."""
+"""The cost of an item, in addition to its text."""
+_PAIR_CHARS = 20
+"""The least cost of an item of a dict: its JSON has at least five bytes, that of another item two."""
 _MAX_INT_BITS = 14_000
-"""Python neither writes nor reads integers of more than 4,300 digits."""
+"""Python neither writes nor reads integers of more than 4,300 digits; they are hexadecimal text."""
 
 
 class TooLarge(Exception):
-    """The value is beyond the limits, and was not to be cut."""
+    """The value exceeds the limits, and must not be cut."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Bounds of one value: nesting, items a container, characters a text, characters in all."""
+    """Bounds of one value: depth, items of a container, characters of a text, characters in all."""
 
     depth: int
     items: int
@@ -63,7 +66,7 @@ def json_size(value: Json) -> int:
 
 
 def unique(texts: Iterable[str]) -> list[str]:
-    """The texts as keys: a repeated one gets ".1", ".2" and so on, as pandas does with CSV headers."""
+    """The texts as unique keys: a repeated one gets ".1", ".2" and so on, as in pandas' CSV headers."""
     texts = list(texts)
     taken = set(texts)
     used: set[str] = set()
@@ -80,15 +83,20 @@ def unique(texts: Iterable[str]) -> list[str]:
 
 
 class Converter:
-    """Turns values into JSON, each within the same limits.
+    """Converts values to JSON, each within the same limits.
 
-    What is beyond them is cut and marked with an ellipsis; with `exact` it raises `TooLarge`.
+    What exceeds them is cut and marked with an ellipsis; with `exact`, `TooLarge` is raised.
+
+    Attributes:
+        cut_values: the number of converted values of which something was cut.
     """
 
     def __init__(self, limits: Limits, *, exact: bool = False) -> None:
         self._limits = limits
         self._exact = exact
         self._left = 0
+        self._is_cut = False
+        self.cut_values = 0
         array = library_class("numpy", "ndarray")
         self._containers = (dict, *_SEQUENCES, *([array] if array else []))
         self._rules = [*_library_rules(), *self._builtin_rules()]
@@ -96,10 +104,13 @@ class Converter:
 
     def convert(self, value: object) -> Json:
         self._left = self._limits.total
-        return self._convert(value, 0)
+        self._is_cut = False
+        converted = self._convert(value, 0)
+        self.cut_values += self._is_cut
+        return converted
 
     def knows(self, value: object) -> bool:
-        """Whether the value has a JSON form of its own, better than its `repr`."""
+        """Whether the value has a JSON form other than its `repr`."""
         return issubclass(type(value), self._containers) or self._rule(type(value)) is not None
 
     def _convert(self, value: object, depth: int) -> Json:
@@ -132,8 +143,10 @@ class Converter:
             return self._over()
         limit = self._limits.items
         kind = type(value)
-        # The builtin class's own methods: a derived class may have put anything in their place.
+        # The builtin class's own methods: a derived class may override them.
         if issubclass(kind, dict):
+            if self._exact and _PAIR_CHARS * dict.__len__(value) > self._left:
+                raise TooLarge  # seen at once, not after the conversion of most items
             pairs = list(islice(dict.items(value), limit))
             if more := dict.__len__(value) - len(pairs):
                 pairs.append((self._over(), f"{more} more"))
@@ -146,15 +159,18 @@ class Converter:
         elif value.ndim == 0:  # a numpy array
             return self._convert(value[()], depth + 1)
         else:
+            if is_a(value, "numpy", "matrix"):  # whose rows are matrices again
+                value = value.view(base)
             head = list(value[:limit])
         if more := base.__len__(value) - len(head):
             head.append(f"{self._over()} {more} more")
         return [self._convert(item, depth + 1) for item in head]
 
     def _over(self) -> str:
-        """A limit was reached: the mark of the cut, unless nothing may be cut."""
+        """The mark of a cut, at a limit. Raises TooLarge if nothing may be cut."""
         if self._exact:
             raise TooLarge
+        self._is_cut = True
         return ELLIPSIS
 
     def _key(self, key: object, depth: int) -> str:
@@ -170,7 +186,7 @@ class Converter:
         return self._rule_of[kind]
 
     def _builtin_rules(self) -> list[tuple[type, Rule]]:
-        """The rules of builtin classes. The first that fits holds: a datetime is also a date."""
+        """The rules of builtin classes. The first match is used: a datetime is also a date."""
         return [
             (type(None), lambda _: None),
             (bool, bool),
@@ -179,6 +195,7 @@ class Converter:
             (int, _integer),
             (float, _number),
             (complex, str),
+            (Fraction, Fraction.__str__),
             (Decimal, lambda value: None if Decimal.is_nan(value) else Decimal.__str__(value)),
             (bytes, self._base64),
             (bytearray, self._base64),
@@ -199,7 +216,7 @@ class Converter:
 
 
 _PLAIN = frozenset({bool, int, float})
-_UNIT_NS = {
+UNIT_NS = {
     "W": 604_800 * 10**9,
     "D": 86_400 * 10**9,
     "h": 3_600 * 10**9,
@@ -209,16 +226,16 @@ _UNIT_NS = {
     "us": 10**3,
     "ns": 1,
 }
-"""Years and months have no fixed length; a duration in them is shown as it is."""
+"""Years and months have no fixed length; a duration in them keeps its own form."""
 _SEQUENCES: tuple[Any, ...] = (list, tuple, set, frozenset, deque)
 
 
 def _library_rules() -> list[tuple[type, Rule]]:
-    """The rules of the classes of libraries that are loaded."""
+    """The rules for the classes of libraries that are loaded."""
     shapes = Shapes()
 
     def named(value: Any) -> str:
-        """A table within a value is told by its size: showing it may take long."""
+        """A table within a value is reported by its shape, since its repr may take long."""
         return f"<{type_name(value)} {tuple(shapes.shape(value) or ())}>"
 
     rules: list[tuple[str, str, Rule]] = [
@@ -234,7 +251,8 @@ def _library_rules() -> list[tuple[type, Rule]]:
         ("polars", "Series", named),
         ("pyarrow", "Table", named),
         ("pyarrow", "RecordBatch", named),
-        ("pyarrow", "Scalar", lambda value: value.as_py()),
+        ("pyarrow", "Time64Scalar", _arrow_time),
+        ("pyarrow", "Scalar", _arrow_scalar),
         ("numpy.ma.core", "MaskedConstant", lambda _: None),
         ("numpy", "bool_", bool),
         ("numpy", "datetime64", lambda value: None if value != value else str(value)),
@@ -248,6 +266,17 @@ def _library_rules() -> list[tuple[type, Rule]]:
     return [(known, rule) for known, rule in found if known is not None]
 
 
+def _arrow_time(value: Any) -> Any:
+    """Python's times have no nanoseconds, and Arrow's scalars drop them."""
+    has_nanoseconds = value.is_valid and value.type.unit == "ns" and value.value % 1_000
+    return value.cast("string").as_py() if has_nanoseconds else value.as_py()
+
+
+def _arrow_scalar(value: Any) -> Any:
+    found = value.as_py()
+    return _number(found) if type(found) is float else found
+
+
 def _record(value: Any) -> Any:
     names = value.dtype.names
     return {name: value[name] for name in names} if names else value.tobytes()
@@ -255,7 +284,7 @@ def _record(value: Any) -> Any:
 
 def _integer(value: int) -> Json:
     exact = int.__int__(value)
-    return exact if exact.bit_length() <= _MAX_INT_BITS else cut(hex(exact), 1_000)
+    return exact if exact.bit_length() <= _MAX_INT_BITS else hex(exact)
 
 
 def _number(value: float) -> Json:
@@ -267,17 +296,17 @@ def _number(value: float) -> Json:
 
 def _duration(value: timedelta) -> str:
     microseconds = (value.days * 86_400 + value.seconds) * 1_000_000 + value.microseconds
-    return _iso_duration(microseconds * 1_000 + int(getattr(value, "nanoseconds", 0)))
+    return iso_duration(microseconds * 1_000 + int(getattr(value, "nanoseconds", 0)))
 
 
 def _numpy_duration(value: Any) -> str | None:
     if value != value:  # NaT
         return None
     unit, count = sys.modules["numpy"].datetime_data(value.dtype)
-    return _iso_duration(int(value.astype("int64")) * count * _UNIT_NS[unit])
+    return iso_duration(int(value.astype("int64")) * count * UNIT_NS[unit])
 
 
-def _iso_duration(nanoseconds: int) -> str:
+def iso_duration(nanoseconds: int) -> str:
     seconds, nanoseconds_left = divmod(abs(nanoseconds), 1_000_000_000)
     minutes, seconds = divmod(seconds, 60)
     hours, minutes = divmod(minutes, 60)

@@ -1,23 +1,31 @@
-"""The summary of what a session holds: names, types, sizes. Never values, never a user's code."""
+"""The names, types and sizes of a session's variables. No values.
+
+Names, types and lengths are read without running user code. The shape of a table may run code of a derived
+class, so it is read last, within a time limit, and its errors are ignored.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from types import ModuleType
 from typing import Any
 
-from .objects import Shapes, length, type_name
+from .introspection import Shapes, length, type_name
+from .time_limit import time_limit
 
 NAME_CHARS = 200
+SHAPES_S = 1.0
+"""The time for the shapes of all variables."""
 
 
 def summarize(
     user_ns: Mapping[str, Any], hidden: Mapping[str, Any], limit: int
 ) -> tuple[list[dict[str, Any]], int]:
-    """The `limit` latest variables in the order of their making, and how many more there are.
+    """The `limit` newest variables, oldest first, and the number of older ones.
 
-    Left out are modules, names that start with an underscore, and what stood in the namespace before
-    any user code ran (`hidden`, IPython's own record of it), unless the name is now something else.
+    Modules, names that start with an underscore, and names that IPython defined before any user code ran
+    (`hidden`) are left out; of the latter, those that have been rebound are listed.
     """
     held = dict(user_ns)  # a copy: a user's thread may add names meanwhile
     known = {name for name, value in hidden.items() if held.get(name) is value}
@@ -30,14 +38,17 @@ def summarize(
         and name not in known
     ]
     dropped = max(0, len(names) - limit)
+    variables = {name: _variable(name, held[name]) for name in names[dropped:]}
     shapes = Shapes()
-    return [_variable(name, held[name], shapes) for name in names[dropped:]], dropped
+    with suppress(BaseException), time_limit(SHAPES_S):
+        for name, variable in variables.items():
+            if (shape := shapes.shape(held[name])) is not None:
+                variable["shape"] = shape
+    return list(variables.values()), dropped
 
 
-def _variable(name: str, value: object, shapes: Shapes) -> dict[str, Any]:
+def _variable(name: str, value: object) -> dict[str, Any]:
     variable: dict[str, Any] = {"name": name[:NAME_CHARS], "type": type_name(value)}
     if (size := length(value)) is not None:
         variable["length"] = size
-    elif (shape := shapes.shape(value)) is not None:
-        variable["shape"] = shape
     return variable

@@ -1,11 +1,11 @@
-"""The workspace's files, reached so that nothing which user code planted there is followed or waited for.
+"""The workspace's files. No link or pipe that user code has planted is followed or waited for.
 
-A path is walked from the workspace's root, one component at a time, each opened relative to the last
-and none through a symbolic link; what is opened at its end is a regular file, or it is refused. User
-code may move things about at any moment. That harms its own sandbox only, for this runs in it, as the
-same user: nothing can be reached from here that user code could not open itself.
+A path is walked from the workspace's root. Each component is opened relative to the one before, never
+through a symbolic link, and only a regular file is opened at the end. User code may move files at any
+moment, which harms only its own sandbox: this code runs inside, as the same user, and reaches nothing
+that user code could not open itself.
 
-What may take long is a generator, so that its caller can let others run in between.
+Work that may take long is a generator, so that its caller can run other tasks in between.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from secrets import token_hex
 from typing import TypedDict
 
 from . import environment
-from .refusals import Refused
+from .errors import Refused
 
 MAX_PATH_BYTES = 4096
 MAX_ENTRIES = 10_000
 MAX_LISTED_CHARS = 1024**2
-"""Of all paths of a list together."""
+"""The bound of all paths of a list together."""
 MAX_DEPTH = 64
-"""How deep a list goes."""
+"""The greatest depth of a list."""
 
 _STEP = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _LOOK = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -45,7 +45,7 @@ class Entry(TypedDict):
 
 
 def components(path: str) -> list[str]:
-    """The names that a path is made of; none for the workspace itself. Raises Refused."""
+    """The components of a path; none for the workspace itself. Raises Refused."""
     if "\0" in path:
         raise Refused("bad_request", "a path has no NUL in it")
     if len(os.fsencode(path)) > MAX_PATH_BYTES:
@@ -59,7 +59,7 @@ def components(path: str) -> list[str]:
 
 
 def open_file(names: list[str]) -> int:
-    """A descriptor to read a regular file by. Raises Refused, OSError."""
+    """A descriptor for reading a regular file. Raises Refused, OSError."""
     with _parent(names) as (parent, name):
         descriptor = os.open(name, _READ, dir_fd=parent)
     kind = stat.S_IFMT(os.fstat(descriptor).st_mode)
@@ -70,13 +70,13 @@ def open_file(names: list[str]) -> int:
 
 
 def make_directory(names: list[str]) -> None:
-    """Make a directory and those above it; one that is there already will do."""
+    """Make a directory and its parents; an existing one is no error."""
     with _directory(names, make=True):
         pass
 
 
 def move(names: list[str], target: list[str]) -> None:
-    """Rename, with the directories above `target` made; a file that is there is replaced."""
+    """Rename, after making the parents of `target`. An existing file is replaced."""
     with _parent(names) as (parent, name):
         os.lstat(name, dir_fd=parent)  # before anything is made
         with _parent(target, make=True) as (target_parent, target_name):
@@ -84,10 +84,10 @@ def move(names: list[str], target: list[str]) -> None:
 
 
 class Upload:
-    """A file that appears at its path, whole, when it is committed; before that it has no name.
+    """A file that appears at its path, complete, when it is committed. Before that it has no name.
 
-    Where the file system has no nameless files it has a name of its own beside its target, until
-    then. Whatever stood at the path is replaced, unless it is a directory; a link is not followed.
+    If the file system has no nameless files, it has a temporary name beside its target. Anything at the
+    path is replaced, unless it is a directory; a link is not followed.
     """
 
     def __init__(self, names: list[str]) -> None:
@@ -110,7 +110,7 @@ class Upload:
             view = view[os.write(self._descriptor, view) :]
 
     def commit(self) -> None:
-        """Give it its name."""
+        """Give the file its name."""
         if self._temporary is None:
             self._temporary = self._new_name()
             source = f"/proc/self/fd/{self._descriptor}"
@@ -119,7 +119,7 @@ class Upload:
         self._temporary = None
 
     def close(self) -> None:
-        """Let go of it; what was not committed is gone."""
+        """Close the file. If it was not committed, it is gone."""
         if self._temporary is not None:
             with suppress(OSError):
                 os.unlink(self._temporary, dir_fd=self._parent)
@@ -127,7 +127,7 @@ class Upload:
         os.close(self._parent)
 
     def _check_target(self) -> None:
-        """What cannot become a file is told before anything is sent."""
+        """Refuse a path that cannot become a file before anything is sent."""
         if len(os.fsencode(self._name)) > os.fpathconf(self._parent, "PC_NAME_MAX"):
             raise OSError(errno.ENAMETOOLONG, "the name is too long")
         with suppress(FileNotFoundError):
@@ -150,10 +150,9 @@ class Upload:
 
 
 class List:
-    """The entries at a path, by path, with what lies below directories if `recursive`.
+    """The entries of a directory, by path; with `recursive` also those below it.
 
-    `read` it to the end; then `entries` has them in order, and `truncated` says whether there are
-    more than fit.
+    Run `read` to its end. Then `entries` has them in order, and `truncated` says whether there are more.
     """
 
     def __init__(self, names: list[str], *, recursive: bool) -> None:
@@ -164,7 +163,7 @@ class List:
         self._chars = 0
 
     def read(self) -> Iterator[None]:
-        """Does it piece by piece. Raises OSError where the path itself cannot be listed."""
+        """Read in steps. Raises OSError if the path itself cannot be listed."""
         if self._names:
             with _parent(self._names) as (parent, name):
                 status = os.lstat(name, dir_fd=parent)
@@ -172,7 +171,7 @@ class List:
                 self._add("/".join(self._names), status)
                 return
         folders = [self._names]
-        for number, folder in enumerate(folders):  # grows on the way: breadth first
+        for number, folder in enumerate(folders):  # grows while it is read: breadth first
             try:
                 for name, status in _scan(folder):
                     path = [*folder, name]
@@ -184,7 +183,7 @@ class List:
                         else:
                             self.truncated = True
                     yield
-            except OSError:  # removed meanwhile, or not ours to read
+            except OSError:  # removed meanwhile, or not readable
                 if number == 0:
                     raise
         return self._sort()
@@ -209,9 +208,9 @@ class List:
 
 
 def delete(names: list[str], *, recursive: bool) -> Iterator[None]:
-    """Remove a file, a link, an empty directory, or, if `recursive`, all below one; piece by piece.
+    """Remove a file, a link, an empty directory, or with `recursive` any directory, in steps.
 
-    Raises OSError. What was removed until then is gone.
+    Raises OSError; files that were removed before stay removed.
     """
     with _parent(names) as (parent, name):
         if not stat.S_ISDIR(os.lstat(name, dir_fd=parent).st_mode):
@@ -223,7 +222,7 @@ def delete(names: list[str], *, recursive: bool) -> Iterator[None]:
 
 
 def _empty(parent: int, name: str) -> Iterator[None]:
-    """Remove all that is in a directory, at any depth, with two descriptors at a time."""
+    """Remove the content of a directory, at any depth, with two open descriptors at a time."""
     current = os.open(name, _LOOK, dir_fd=parent)
     above: list[tuple[str, os.stat_result]] = []
     try:
@@ -257,7 +256,7 @@ def _empty(parent: int, name: str) -> Iterator[None]:
 
 @contextmanager
 def _directory(names: list[str], *, make: bool = False) -> Iterator[int]:
-    """A descriptor of a directory, good to open other things relative to it."""
+    """A descriptor of a directory, for opening entries relative to it."""
     descriptor = os.open(environment.WORKSPACE, _STEP)
     try:
         for name in names:
@@ -278,7 +277,7 @@ def _directory(names: list[str], *, make: bool = False) -> Iterator[int]:
 
 @contextmanager
 def _parent(names: list[str], *, make: bool = False) -> Iterator[tuple[int, str]]:
-    """The directory that a path's last name is in, and that name."""
+    """The directory of a path's last component, and that component."""
     if not names:
         raise Refused("bad_request", "this is the workspace itself; name something in it")
     with _directory(names[:-1], make=make) as descriptor:
@@ -300,6 +299,6 @@ def _scan(names: list[str]) -> Iterator[tuple[str, os.stat_result]]:
 def _iso_time(timestamp: float) -> str:
     try:
         moment = datetime.fromtimestamp(timestamp, UTC)
-    except (OverflowError, ValueError, OSError):  # user code can set any
+    except (OverflowError, ValueError, OSError):  # user code can set any time
         moment = datetime.fromtimestamp(0, UTC)
     return moment.isoformat(timespec="milliseconds")

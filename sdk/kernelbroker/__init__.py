@@ -1,47 +1,88 @@
-"""The kernelbroker SDK: run code in warm, isolated Jupyter kernels, and stream what it produces.
+"""The kernelbroker SDK: run code in warm, isolated Jupyter kernels, and stream its output.
 
     async with kernelbroker.connect() as broker:
         result = await broker.run("print(1 + 1)")
 
-`kernelbroker.sync` has the same without `await`, `SandboxClient` the least of it, and
-`kernelbroker.events` the types that streams yield.
+`kernelbroker.sync` has the same names without `await`, `SandboxClient` is the smallest client, and
+`kernelbroker.events` has the types that streams yield. Names are imported when they are first used, so
+that `import kernelbroker` is fast.
 """
 
-from importlib.metadata import version
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
-from . import risk, sync
-from .aio import Broker, connect
-from .files import Files, Listing
-from .protocol import events
-from .protocol.errors import (
-    BadRequest,
-    ConfirmationRequired,
-    Conflict,
-    ConnectionFailed,
-    ConnectionLost,
-    ExecutionFailed,
-    InternalError,
-    KernelBrokerError,
-    MethodNotAllowed,
-    NotFound,
-    PolicyRefused,
-    ProtocolError,
-    RequestError,
-    SessionGone,
-    TooLarge,
-    TooManyRequests,
-    Unauthorized,
-    Unavailable,
-)
-from .protocol.findings import Assessment, Finding
-from .protocol.messages import FileInfo
-from .results import Display, ExecutionResult, Image
-from .risk import assess
-from .session import Session
-from .simple import SandboxClient, StreamChunk
-from .tables import DataFrameInfo
+if TYPE_CHECKING:
+    from . import risk, sync
+    from .client import Broker, connect
+    from .dataframe_info import DataFrameInfo
+    from .files import Files, Listing
+    from .from_arrow import LossyTableWarning
+    from .protocol import events
+    from .protocol.errors import (
+        BadRequest,
+        ConfirmationRequired,
+        Conflict,
+        ConnectionFailed,
+        ConnectionLost,
+        ExecutionFailed,
+        InternalError,
+        KernelBrokerError,
+        MethodNotAllowed,
+        NotFound,
+        PolicyRefused,
+        ProtocolError,
+        RequestError,
+        SessionGone,
+        TooLarge,
+        TooManyRequests,
+        Unauthorized,
+        Unavailable,
+    )
+    from .protocol.findings import Assessment, Finding
+    from .protocol.messages import ExecutionInfo, FileInfo, SessionInfo, WorkspaceInfo
+    from .results import ExecutionResult
+    from .rich_outputs import Display, Image
+    from .risk import assess
+    from .sandbox_client import SandboxClient, StreamChunk
+    from .session import Session
 
-__version__ = version("kernelbroker")
+    __version__: str
+
+_MODULES = {
+    ".client": ("Broker", "connect"),
+    ".dataframe_info": ("DataFrameInfo",),
+    ".files": ("Files", "Listing"),
+    ".from_arrow": ("LossyTableWarning",),
+    ".protocol.errors": (
+        "BadRequest",
+        "ConfirmationRequired",
+        "Conflict",
+        "ConnectionFailed",
+        "ConnectionLost",
+        "ExecutionFailed",
+        "InternalError",
+        "KernelBrokerError",
+        "MethodNotAllowed",
+        "NotFound",
+        "PolicyRefused",
+        "ProtocolError",
+        "RequestError",
+        "SessionGone",
+        "TooLarge",
+        "TooManyRequests",
+        "Unauthorized",
+        "Unavailable",
+    ),
+    ".protocol.findings": ("Assessment", "Finding"),
+    ".protocol.messages": ("ExecutionInfo", "FileInfo", "SessionInfo", "WorkspaceInfo"),
+    ".results": ("ExecutionResult",),
+    ".rich_outputs": ("Display", "Image"),
+    ".risk": ("assess",),
+    ".sandbox_client": ("SandboxClient", "StreamChunk"),
+    ".session": ("Session",),
+}
+_MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
+_SUBMODULES = {"events": ".protocol.events", "risk": ".risk", "sync": ".sync"}
 
 __all__ = [
     "Assessment",
@@ -54,6 +95,7 @@ __all__ = [
     "DataFrameInfo",
     "Display",
     "ExecutionFailed",
+    "ExecutionInfo",
     "ExecutionResult",
     "FileInfo",
     "Files",
@@ -62,6 +104,7 @@ __all__ = [
     "InternalError",
     "KernelBrokerError",
     "Listing",
+    "LossyTableWarning",
     "MethodNotAllowed",
     "NotFound",
     "PolicyRefused",
@@ -70,14 +113,35 @@ __all__ = [
     "SandboxClient",
     "Session",
     "SessionGone",
+    "SessionInfo",
     "StreamChunk",
     "TooLarge",
     "TooManyRequests",
     "Unauthorized",
     "Unavailable",
+    "WorkspaceInfo",
     "assess",
     "connect",
     "events",
     "risk",
     "sync",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if module := _MODULE_OF.get(name):
+        value = getattr(import_module(module, __name__), name)
+    elif module := _SUBMODULES.get(name):
+        value = import_module(module, __name__)
+    elif name == "__version__":
+        from importlib.metadata import version
+
+        value = version(__name__)
+    else:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__, "__version__"})

@@ -1,48 +1,34 @@
-"""Callbacks for output as it comes, and the result of it all when it has come."""
+"""Callbacks for output as it comes, and the result when all of it has come."""
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import aclosing
-from typing import TypeAlias, cast
+from typing import Any, TypeAlias
 
-from .options import Callback, RunOptions
+from .collector import Collector
 from .protocol import events
-from .results import Collector, ExecutionResult
+from .results import ExecutionResult
+from .rich_outputs import Display, Image
 
-Callbacks: TypeAlias = Mapping[type[events.Event], Callback | None]
-"""Who gets what kind of event; of other kinds nobody does."""
-
-_NAMES: dict[str, type[events.Event]] = {
-    "on_stdout": events.Stdout,
-    "on_stderr": events.Stderr,
-    "on_image": events.Image,
-    "on_display": events.Display,
-    "on_input": events.Input,
-}
+TextCallback: TypeAlias = Callable[[str], Any]
+ImageCallback: TypeAlias = Callable[[Image], Any]
+DisplayCallback: TypeAlias = Callable[[Display], Any]
+Callbacks: TypeAlias = Mapping[type[events.Event], Callable[[Any], Any] | None]
+"""The callback for each type of event, if there is one. It may be a coroutine function."""
 
 
-def taken_from(options: RunOptions) -> Callbacks:
-    """The callbacks among the options, which are options of the execution alone afterwards."""
-    given = cast(dict[str, Callback | None], options)
-    return {
-        event: callback
-        for name, event in _NAMES.items()
-        if (callback := given.pop(name, None)) is not None
-    }
-
-
-async def gathered(
+async def collect(
     stream: AsyncGenerator[events.Event, None],
     callbacks: Callbacks,
     reply: Callable[[str, str], Awaitable[None]] | None = None,
 ) -> ExecutionResult:
-    """The result of the events of an execution, each told to its callback first, if it has one.
+    """Call the callback of each event, and return the result of the execution.
 
     Args:
-        stream: ends with a `Result`, and is closed here in any case.
-        reply: gets the id of an execution that asked for input, and what the callback answered.
+        stream: ends with a `Result`; it is closed here in any case.
+        reply: sends the answer of the `Input` callback, given the execution's id and the answer.
 
     Raises: what `stream` and the callbacks raise.
     """

@@ -1,4 +1,4 @@
-"""The command line: run a cell from the shell, move files, and see whether a broker is there.
+"""The command line: run a cell from the shell, transfer files, and check the broker.
 
     kernelbroker exec 'print(1 + 1)'
     kernelbroker exec -f script.py --session work
@@ -8,8 +8,8 @@
     kernelbroker assess script.py
     kernelbroker health
 
-Exit status: 0 done, 1 the cell failed or the code assessed is high or critical, 2 the broker could not be
-used, 130 interrupted.
+Exit status: 0 success, 1 the cell failed or the assessed code is high or critical, 2 the broker could not
+be used, 130 interrupted.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import get_args
 
 from . import __version__
-from .aio import connect
+from .client import connect
 from .files import Files
 from .protocol import events
 from .protocol.codec import encode
@@ -62,7 +62,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return asyncio.run(run(args))
     except (KernelBrokerError, OSError, UnicodeError) as exc:
         if isinstance(exc, BrokenPipeError):
-            # Whoever read has left, with `head` say; nobody is to be told at exit either.
+            # The reader has closed the pipe, for example `head`. Avoid another error at exit.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return FAILED
         print(f"kernelbroker: {exc}", file=sys.stderr)
@@ -74,34 +74,41 @@ def main(argv: Sequence[str] | None = None) -> int:
 def parser() -> argparse.ArgumentParser:
     top = argparse.ArgumentParser(prog="kernelbroker", description="Run code in a sandbox.")
     top.add_argument("--version", action="version", version=f"kernelbroker {__version__}")
-    top.add_argument("--url", help="the broker's address; default: KERNELBROKER_URL, or as found")
+    top.add_argument(
+        "--url",
+        help="the broker's URL; default: KERNELBROKER_URL, or a running broker of this user",
+    )
     commands = top.add_subparsers(dest="command", required=True)
 
-    execute = commands.add_parser("exec", help="run a cell and show what it produces")
+    execute = commands.add_parser("exec", help="run a cell and print its output")
     source = execute.add_mutually_exclusive_group()
-    source.add_argument("code", nargs="?", help="the code; '-', or nothing, reads it from stdin")
+    source.add_argument("code", nargs="?", help="the code; '-' or no argument reads it from stdin")
     source.add_argument("-f", "--file", type=Path, help="read the code from a file")
     execute.add_argument("--session", metavar="ID", help="run in this session, and keep it")
     execute.add_argument(
-        "--workspace", metavar="NAME", help="with the files of this workspace, kept afterwards"
+        "--workspace", metavar="NAME", help="use the files of this workspace, and keep them"
     )
     execute.add_argument("--language", choices=("python", "shell", "javascript"), default="python")
-    execute.add_argument("--timeout", type=float, metavar="SECONDS", help="interrupt it after")
+    execute.add_argument(
+        "--timeout", type=float, metavar="SECONDS", help="interrupt the cell after this time"
+    )
     execute.add_argument("--result-var", metavar="NAME", help="show this variable at the end")
-    execute.add_argument("--preview-rows", type=int, default=10, metavar="N", help="of a table")
+    execute.add_argument(
+        "--preview-rows", type=int, default=10, metavar="N", help="rows of a table to show"
+    )
     execute.add_argument(
         "--images",
         type=Path,
         metavar="DIR",
         help="save pictures here; default: inline in iTerm2 and kitty, else the current directory",
     )
-    execute.add_argument("--json", action="store_true", help="print the events, one JSON a line")
+    execute.add_argument("--json", action="store_true", help="print each event as a line of JSON")
 
-    workspaces = commands.add_parser("workspaces", help="list the workspaces, one JSON a line")
-    workspaces.add_argument("--delete", metavar="NAME", help="remove this one instead")
-    files = commands.add_parser("files", help="list and move the files of a session")
+    workspaces = commands.add_parser("workspaces", help="list the workspaces as lines of JSON")
+    workspaces.add_argument("--delete", metavar="NAME", help="delete this workspace instead")
+    files = commands.add_parser("files", help="list and transfer the files of a session")
     files.add_argument(
-        "--session", metavar="ID", required=True, help="it is opened if need be, and kept"
+        "--session", metavar="ID", required=True, help="the session; opened if necessary, and kept"
     )
     actions = files.add_subparsers(dest="action", required=True)
     ls = actions.add_parser("ls", help="list a directory")
@@ -115,15 +122,19 @@ def parser() -> argparse.ArgumentParser:
     put.add_argument("path", nargs="?", help="default: its own name")
     rm = actions.add_parser("rm", help="delete a file or a directory")
     rm.add_argument("path")
-    rm.add_argument("-r", "--recursive", action="store_true", help="with all that is in it")
-    assessing = commands.add_parser("assess", help="judge code without running it; asks no broker")
-    assessing.add_argument("file", help="the code's file; '-' reads it from stdin")
+    rm.add_argument(
+        "-r", "--recursive", action="store_true", help="delete a directory with its content"
+    )
+    assessing = commands.add_parser(
+        "assess", help="assess code without running it; needs no broker"
+    )
+    assessing.add_argument("file", help="a file with the code; '-' reads it from stdin")
     assessing.add_argument(
         "--language", choices=get_args(Language), help="default: by the file's name, else python"
     )
     assessing.add_argument("--json", action="store_true", help="print the assessment as JSON")
 
-    commands.add_parser("health", help="print what the broker says of itself")
+    commands.add_parser("health", help="print the health of the broker as JSON")
     return top
 
 
@@ -196,7 +207,7 @@ async def _files(files: Files, args: argparse.Namespace) -> None:
             listing = await files.list(args.path, recursive=args.recursive)
             for file in listing:
                 mark = {"directory": "/", "symlink": "@"}.get(file.kind, "")
-                line = f"{file.size:>12}  {file.modified_at[:19]}  {file.path}{mark}"
+                line = f"{file.size:>12}  {file.modified_at:%Y-%m-%dT%H:%M:%S}  {file.path}{mark}"
                 print(harmless(line) if sys.stdout.isatty() else line)
             if listing.truncated:
                 print("kernelbroker: there are more; list a directory below", file=sys.stderr)
@@ -209,7 +220,12 @@ async def _files(files: Files, args: argparse.Namespace) -> None:
 
 
 def _assess(args: argparse.Namespace) -> int:
-    """Raises KernelBrokerError where the language's parser is missing, OSError, UnicodeError."""
+    """Print the assessment of a file; returns the exit status.
+
+    Raises:
+        KernelBrokerError: the parser of the language is not installed.
+        OSError, UnicodeError: the file cannot be read.
+    """
     code = sys.stdin.read() if args.file == "-" else Path(args.file).read_text("utf-8")
     language = args.language or _LANGUAGES.get(Path(args.file).suffix, "python")
     assessment = assess(code, language)
@@ -234,7 +250,7 @@ def _code(args: argparse.Namespace) -> str:
 def _outputs(
     args: argparse.Namespace,
 ) -> tuple[Callable[[events.Event], None], Callable[[str], None]]:
-    """How events are shown, and how remarks are made."""
+    """The functions that show an event and that write a note."""
     renderer = Renderer(sys.stdout, sys.stderr, images=args.images, environ=os.environ)
     if not args.json:
         return renderer.show, renderer.remark
@@ -294,7 +310,7 @@ async def _answer(event: events.Input) -> str:
 
 @contextmanager
 def _hidden() -> Iterator[None]:
-    """What is typed is not shown."""
+    """Switch off the echo of the terminal."""
     before = termios.tcgetattr(sys.stdin)
     silent = [*before]
     silent[3] &= ~termios.ECHO

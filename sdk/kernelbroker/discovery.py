@@ -1,11 +1,11 @@
-"""How a client finds its broker, and how it says that it did not.
+"""Finds the broker.
 
-The address: what was given, else `KERNELBROKER_URL`, else the runtime file that a broker of the same
-user left, else `http://127.0.0.1:8720`. The token: what was given, else `KERNELBROKER_TOKEN`, else
-the runtime file's, which is sent to the address in that very file and to no other.
+The address is the argument, else `KERNELBROKER_URL`, else that in the runtime file of a broker of the
+same user, else `http://127.0.0.1:8720`. The token is the argument, else `KERNELBROKER_TOKEN`,
+else that in the runtime file, which is sent only to the address in that file.
 
-The runtime file holds a secret and names the address that code is sent to, so a file which somebody
-else could have written or read is refused, not passed over.
+The runtime file has a secret and the address that code is sent to. If another user could have written
+or read the file, it is refused with an error, and not ignored.
 """
 
 from __future__ import annotations
@@ -14,12 +14,14 @@ import os
 import stat
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
+from ssl import SSLContext, create_default_context
 from urllib.parse import urlsplit
 
 import msgspec
 
-from .protocol import runtime
+from .protocol import runtime_file as runtime
 from .protocol.errors import ConnectionFailed, Unauthorized
 
 _MAX_FILE_SIZE = 65_536
@@ -33,12 +35,21 @@ class _RuntimeFile(msgspec.Struct):
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """A broker's address, and for error messages where it and the token were found."""
+    """A broker's address, the token and the TLS settings; for error messages, where they were found."""
 
     url: str
     token: str | None = field(repr=False)
     source: str
     token_source: str = "nowhere"
+    ssl: SSLContext | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def is_tls(self) -> bool:
+        return self.url.startswith("https:")
+
+    def ssl_context(self) -> SSLContext:
+        """The TLS settings: those given, else Python's defaults."""
+        return self.ssl or _default_ssl_context()
 
     @property
     def websocket_url(self) -> str:
@@ -49,14 +60,14 @@ class Address:
         return {"Authorization": f"Bearer {self.token}"} if self.token else {}
 
     def unreachable(self, reason: object) -> ConnectionFailed:
-        """The error for a broker that does not answer, or not as one."""
+        """The error for an address where no broker answers."""
         return ConnectionFailed(
             f"no broker at {self.url} (from {self.source}): {reason}. Is the broker running? "
             "Start one with `make run`, or set KERNELBROKER_URL."
         )
 
     def unauthorized(self, message: str, request_id: str | None = None) -> Unauthorized:
-        """The error for a token that was not accepted; it says whose it was, never what it was."""
+        """The error for a refused token; it names the source of the token, never the token."""
         hint = (
             f"The token came from {self.token_source}."
             if self.token
@@ -66,17 +77,24 @@ class Address:
 
 
 def runtime_file() -> Path:
-    """The path of this user's runtime file, whether it is there or not."""
+    """Return the path of this user's runtime file, which may not exist."""
     return runtime.runtime_file(os.environ, os.getuid())
 
 
 def find(
-    url: str | None = None, token: str | None = None, environ: Mapping[str, str] = os.environ
+    url: str | None = None,
+    token: str | None = None,
+    environ: Mapping[str, str] = os.environ,
+    ssl: SSLContext | None = None,
 ) -> Address:
-    """The broker's address, by the order that stands above.
+    """Return the broker's address, in the order that the module describes.
+
+    Args:
+        ssl: TLS settings for an `https` address; Python's defaults if not given.
 
     Raises:
-        ConnectionFailed: the URL is not one of http or https, or the runtime file is not to be trusted.
+        ConnectionFailed: the URL is not one of http or https, `ssl` was given for http, or another user
+            could have written or read the runtime file.
     """
     source = "the argument"
     if url is None and (url := environ.get("KERNELBROKER_URL") or None):
@@ -95,7 +113,14 @@ def find(
     url = _normal(url)
     if urlsplit(url).scheme not in ("http", "https") or not urlsplit(url).hostname:
         raise ConnectionFailed(f"{url!r} (from {source}) is not a URL like {runtime.DEFAULT_URL}")
-    return Address(url, token, source, token_source)
+    if ssl is not None and not url.startswith("https:"):
+        raise ConnectionFailed(f"{url!r} (from {source}) is not https, so `ssl` has no effect")
+    return Address(url, token, source, token_source, ssl)
+
+
+@cache
+def _default_ssl_context() -> SSLContext:
+    return create_default_context()
 
 
 def _normal(url: str) -> str:
@@ -103,7 +128,7 @@ def _normal(url: str) -> str:
 
 
 def _read(path: Path) -> _RuntimeFile | None:
-    """The runtime file, or None where there is none."""
+    """The runtime file, or None if it does not exist."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except (FileNotFoundError, NotADirectoryError):
@@ -120,7 +145,7 @@ def _read(path: Path) -> _RuntimeFile | None:
 
 
 def _check(path: Path, file: os.stat_result, directory: os.stat_result) -> None:
-    """Nobody but this user may have written the file or read it."""
+    """Check that only this user could have written or read the file."""
     if not stat.S_ISREG(file.st_mode):
         problem = "it is not a regular file"
     elif file.st_uid != os.getuid():
@@ -132,6 +157,6 @@ def _check(path: Path, file: os.stat_result, directory: os.stat_result) -> None:
     else:
         return
     raise ConnectionFailed(
-        f"the runtime file {path} is not to be trusted: {problem}. "
+        f"the runtime file {path} cannot be trusted: {problem}. "
         "Remove it or correct it, or set KERNELBROKER_URL and KERNELBROKER_TOKEN."
     )

@@ -1,23 +1,21 @@
-"""How results look in a notebook.
+"""HTML for notebooks, made from untrusted output of a sandbox.
 
-What a sandbox sends is untrusted, and a notebook trusts the output of its own cells: HTML, SVG,
-markdown and scripts put there would act as the user. So all text is escaped; HTML goes into a frame
-with an empty `sandbox` attribute, where no script runs and nothing of the page can be reached, under a
-policy that loads nothing from anywhere; SVG goes into `<img>`, where it is a mere picture. Types that
-front ends run or interpret (JavaScript, markdown, LaTeX, Vega, Plotly) are not handed on: they stay in
-`Display.data` for callers who trust their cells.
+A notebook trusts the output of its own cells: HTML, SVG, markdown and scripts put there would act as
+the user. So all text is escaped. HTML goes into a frame with an empty `sandbox` attribute, where no
+script runs and nothing of the page can be reached, under a policy that loads nothing from anywhere. SVG
+goes into `<img>`, where it is only a picture. Types that front ends run or interpret (JavaScript,
+markdown, LaTeX, Vega, Plotly) are left out; callers who trust their cells find them in `Display.data`.
 """
 
 from __future__ import annotations
 
 import base64
 import json
+from collections.abc import Mapping
 from html import escape
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from .results import Display, ExecutionResult, Image
-    from .tables import DataFrameInfo
+from .protocol import events
 
 _SAFE_MIMES = ("text/plain", "image/png", "image/jpeg")
 _POLICY = (
@@ -28,39 +26,42 @@ _FRAME_STYLE = "width:100%;height:20em;border:0;resize:vertical;overflow:auto"
 _ERROR_STYLE = "color:#b00020"
 
 
-def safe_bundle(display: Display) -> dict[str, str]:
-    """The display's MIME bundle as far as a notebook may have it."""
-    bundle = {m: _encodable(t) for m in _SAFE_MIMES if isinstance(t := display.data.get(m), str)}
-    html = display.data.get("text/html")
+def safe_bundle(data: Mapping[str, Any]) -> dict[str, str]:
+    """The parts of a MIME bundle that a notebook may show."""
+    bundle = {mime: _encodable(t) for mime in _SAFE_MIMES if isinstance(t := data.get(mime), str)}
+    html = data.get("text/html")
     if isinstance(html, str):
         bundle["text/html"] = _frame(html)
     return bundle
 
 
-def result_html(result: ExecutionResult) -> str:
-    """Output, pictures, displays, the table or value, and the error."""
-    parts = [
-        _pre(result.stdout),
-        _pre(result.stderr, _ERROR_STYLE),
-        *map(image_html, result.images),
-        *map(_display_html, result.displays),
-    ]
-    if result.dataframe is not None:
-        parts.append(table_html(result.dataframe))
-    if result.return_value is not None:
-        parts.append(_pre(json.dumps(result.return_value, indent=2, ensure_ascii=False)))
-    if result.error and result.error not in result.stderr:
-        parts.append(_pre(result.error, _ERROR_STYLE))
-    return f"<div>{''.join(parts)}</div>"
+def image_html(mime: str, content: bytes) -> str:
+    """A picture; `content` is the bytes of its file."""
+    data = base64.b64encode(content).decode("ascii")
+    return f'<img src="data:{escape(mime)};base64,{data}" style="max-width:100%">'
 
 
-def image_html(image: Image) -> str:
-    data = base64.b64encode(image.content).decode("ascii")
-    return f'<img src="data:{escape(image.mime)};base64,{data}" style="max-width:100%">'
+def display_html(data: Mapping[str, Any]) -> str:
+    """A MIME bundle: its HTML in a frame, or its plain text."""
+    html, text = data.get("text/html"), data.get("text/plain")
+    if isinstance(html, str):
+        return _frame(html)
+    return text_html(text) if isinstance(text, str) else ""
 
 
-def table_html(table: DataFrameInfo) -> str:
-    """The preview with its row labels, under the table's facts."""
+def text_html(text: str, *, is_error: bool = False) -> str:
+    """Plain text; empty text gives nothing."""
+    style = _ERROR_STYLE if is_error else ""
+    return f'<pre style="{style}">{escape(_encodable(text))}</pre>' if text else ""
+
+
+def json_html(value: Any) -> str:
+    """A value as indented JSON."""
+    return text_html(json.dumps(value, indent=2, ensure_ascii=False))
+
+
+def table_html(table: events.DataFrame, title: str) -> str:
+    """The preview with its row labels, below the title."""
     keys = [key for key in table.columns if not table.preview or key in table.preview[0]]
     labels = dict(zip(table.columns, table.labels or table.columns, strict=False))
     index = table.index
@@ -75,25 +76,16 @@ def table_html(table: DataFrameInfo) -> str:
         + "</tr>"
         for label, row in zip(row_labels, table.preview, strict=False)
     )
-    caption = f"{table.title}; the first {len(table.preview):,} rows"
+    caption = f"{title}; the first {len(table.preview):,} rows"
     return (
         f"<table><caption>{escape(caption)}</caption>"
         f"<thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>"
     )
 
 
-def _display_html(display: Display) -> str:
-    html = display.data.get("text/html")
-    return _frame(html) if isinstance(html, str) else _pre(display.text)
-
-
 def _frame(html: str) -> str:
     html = _encodable(html)
     return f'<iframe sandbox="" srcdoc="{escape(_POLICY + html)}" style="{_FRAME_STYLE}"></iframe>'
-
-
-def _pre(text: str, style: str = "") -> str:
-    return f'<pre style="{style}">{escape(_encodable(text))}</pre>' if text else ""
 
 
 def _levels(label: Any) -> list[Any]:

@@ -1,59 +1,54 @@
-"""One session: its cells, and what else is asked of it.
+"""One session: its cells, files and variables.
 
-It is one WebSocket (see `channel.py` for lost connections, order and back-pressure), but for what is
-large or slow and has a request of its own. Any await here may be cancelled; nothing stays behind.
+Cells and their events go over one WebSocket (see `connection.py`). Requests that are large or slow go
+over HTTP (see `session_requests.py`). Any await here may be cancelled; no task or connection is left.
 """
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager, suppress
+import os
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import suppress
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, Unpack, cast, overload
-from urllib.parse import quote
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast, overload
 from uuid import uuid4
 
-from . import arrow, rest
-from .callbacks import Callbacks, gathered, taken_from
-from .channel import Channel
-from .dial import CLOSE_TIMEOUT
+from .callbacks import Callbacks, DisplayCallback, ImageCallback, TextCallback, collect
+from .connection import SessionConnection
 from .discovery import Address
+from .file_transfer import Progress
 from .files import Files
-from .options import Callback, ExecutionOptions, RunOptions
+from .http_request import call
+from .loop_lock import LoopLock
 from .protocol import events
-from .protocol.codec import decode_as, decode_incoming, encode
-from .protocol.errors import ConnectionLost, KernelBrokerError, ProtocolError, SessionGone
+from .protocol.errors import KernelBrokerError, SessionGone
+from .protocol.findings import Language
 from .protocol.messages import (
     Execute,
+    ExecutionInfo,
     InstallRequest,
     Interrupt,
     Open,
     Restart,
     SessionInfo,
     Stdin,
-    VariableList,
 )
 from .results import ExecutionResult
-from .transfer import Transfer
+from .session_requests import ExportFormat, SessionRequests
+from .websocket import CLOSE_TIMEOUT, Timeouts
 
 if TYPE_CHECKING:
     import pandas
 
-_INSTALL_S = 900.0
-"""How long an installation may wait for its turn, or be silent."""
-_TURN_S = 30.0
-"""How long the broker lets a call wait for the session's cells."""
+OnError: TypeAlias = Literal["rollback", "rollback_all", "keep"]
+OnDisconnect: TypeAlias = Literal["continue", "interrupt"]
+
+MAX_TABLE_BYTES = 4 * 2**30
+"""Memory that a table may take by default."""
 
 
 class Session:
-    """A leased kernel with its state and files, as `Broker.session` gives it.
-
-    Args:
-        request: without an id it gets one here, so that a session can be closed even when opening it
-            was cancelled half-way.
-        open_sessions: of its broker; this one is among them while it is open.
-    """
+    """A leased kernel with its variables and files, made by `Broker.session`."""
 
     def __init__(
         self,
@@ -61,173 +56,354 @@ class Session:
         request: Open,
         *,
         keep: bool,
-        timeout: float,
+        timeouts: Timeouts,
         open_sessions: set[Session],
+        known: SessionInfo | None = None,
     ) -> None:
+        """
+        Args:
+            request: gets an id here if it has none, so that a session can be closed even if its opening
+                was cancelled.
+            open_sessions: the sessions of the broker's client that are open.
+            known: attach to this session only.
+        """
         self._address = address
         self._request = request
+        self._known = known
         self._is_named = request.session_id is not None
         if not self._is_named:
             request.session_id = uuid4().hex
         self._keep = keep
-        self._timeout = timeout
+        self._timeouts = timeouts
         self._open_sessions = open_sessions
-        self._channel: Channel | None = None
-        self._opening = asyncio.Lock()
+        self._requests = SessionRequests(address, timeouts.answer, self._path)
+        self._connection: SessionConnection | None = None
+        self._opening = LoopLock()
         self._is_closed = False
 
     @property
     def session_id(self) -> str:
-        """As it was given; else one of its own, which is another one after an opening that failed."""
+        """The given id, else a generated one. After an opening that failed it is a new one."""
         return cast(str, self._request.session_id)
 
     @property
     def files(self) -> Files:
-        """The session's workspace."""
-        return Files(self._address, self._timeout, self._path)
+        """The files of the session's workspace."""
+        return Files(self._address, self._timeouts.answer, self._path)
 
     @property
     def info(self) -> SessionInfo | None:
-        """The session as the broker described it; None while it is not open."""
-        return None if self._channel is None else self._channel.info
+        """The description of the session at its opening; None while it is not open."""
+        return None if self._connection is None else self._connection.info
 
     async def open(self) -> Session:
-        """Open the session, or make sure that it is open and connected.
+        """Open the session if it is not open, and connect to it.
 
         Raises:
-            ConnectionFailed, ConnectionLost: no broker answers (any more).
+            Unavailable: the broker has no free sandbox; see `retry_after`.
+            ConnectionFailed, ConnectionLost: the broker cannot be reached.
             SessionGone: the session has ended.
-            RequestError: the broker refused, for want of capacity say.
+            RequestError: the broker refused for another reason.
         """
         await (await self._opened()).ready()
         return self
 
-    async def run(self, code: str, **options: Unpack[RunOptions]) -> ExecutionResult:
-        """Run a cell and wait for its result. A cell that fails is a result too, not an exception.
+    async def run(
+        self,
+        code: str,
+        *,
+        language: Language = "python",
+        timeout: float | None = None,
+        cwd: str | None = None,
+        env: Mapping[str, str] | None = None,
+        secrets: Mapping[str, str] | None = None,
+        result_var: str | None = None,
+        preview_rows: int = 10,
+        on_error: OnError = "rollback",
+        on_disconnect: OnDisconnect = "continue",
+        confirm: str | None = None,
+        allow_stdin: bool = False,
+        on_stdout: TextCallback | None = None,
+        on_stderr: TextCallback | None = None,
+        on_image: ImageCallback | None = None,
+        on_display: DisplayCallback | None = None,
+        on_input: TextCallback | None = None,
+    ) -> ExecutionResult:
+        """Run a cell and wait for its result. A failed cell has a result, and raises no exception.
+
+        Callbacks get output as it comes. They may be coroutine functions; an exception in one ends `run`.
+
+        Args:
+            code: the cell.
+            language: `python`, `javascript` or `shell`.
+            timeout: seconds until the cell is interrupted. The broker has a default and a maximum.
+            cwd: working directory of this execution.
+            env: environment variables of this execution.
+            secrets: environment variables whose values the broker masks in all output.
+            result_var: a variable to report: a table as `dataframe`, anything else as `return_value`.
+            preview_rows: rows of the table to report.
+            on_error: `rollback` removes the data that a failed cell bound to new names, and keeps what
+                `import`, `def` and `class` statements bound; `rollback_all` removes every new name;
+                `keep` removes none.
+            on_disconnect: `continue` lets the cell run on, `interrupt` interrupts it, when the caller
+                is cancelled or the connection is lost.
+            confirm: the `confirmation` of the `ConfirmationRequired` that this cell got before.
+            allow_stdin: `input()` in the cell is answered by `on_input`, which implies it. Without it,
+                `input()` is an error in the cell.
+            on_stdout, on_stderr: get text.
+            on_image: gets an `Image`.
+            on_display: gets a `Display`.
+            on_input: gets the prompt of an `input()` in the cell, and returns the answer.
 
         Raises:
-            PolicyRefused, ConfirmationRequired: the code is too risky to run, or to run unasked; see
-                `findings`. After the second, `run(code, confirm=exc.confirmation)` runs it, in the
-                same session, once.
+            ValueError: `allow_stdin` without `on_input`.
+            PolicyRefused, ConfirmationRequired: the code is too risky to run, or needs a confirmation;
+                see `findings`. After ConfirmationRequired, `run(code, confirm=exc.confirmation)` runs
+                it once.
             RequestError: the broker refused the execution; it did not run.
             SessionGone: the session ended before the result.
-            ConnectionLost: the connection did, and resuming it did not work.
+            ConnectionLost: the connection was lost and could not be resumed.
         """
-        callbacks = taken_from(options)
-        if events.Input in callbacks:
-            options["allow_stdin"] = True
-        stream = self.stream(code, **cast(ExecutionOptions, options))
-        return await gathered(stream, callbacks, self.stdin)
+        if allow_stdin and on_input is None:
+            raise ValueError(
+                "allow_stdin needs on_input, which answers input(); "
+                "with `stream` answer the input events by `stdin`"
+            )
+        stream = self.stream(
+            code,
+            language=language,
+            timeout=timeout,
+            cwd=cwd,
+            env=env,
+            secrets=secrets,
+            result_var=result_var,
+            preview_rows=preview_rows,
+            on_error=on_error,
+            on_disconnect=on_disconnect,
+            confirm=confirm,
+            allow_stdin=on_input is not None,
+        )
+        callbacks: Callbacks = {
+            events.Stdout: on_stdout,
+            events.Stderr: on_stderr,
+            events.Image: on_image,
+            events.Display: on_display,
+            events.Input: on_input,
+        }
+        return await collect(stream, callbacks, self.stdin)
 
     async def stream(
-        self, code: str, **options: Unpack[ExecutionOptions]
+        self,
+        code: str,
+        *,
+        language: Language = "python",
+        timeout: float | None = None,
+        cwd: str | None = None,
+        env: Mapping[str, str] | None = None,
+        secrets: Mapping[str, str] | None = None,
+        result_var: str | None = None,
+        preview_rows: int = 10,
+        on_error: OnError = "rollback",
+        on_disconnect: OnDisconnect = "continue",
+        confirm: str | None = None,
+        allow_stdin: bool = False,
     ) -> AsyncGenerator[events.Event, None]:
         """Run a cell and yield its events as they come; the last one is a `Result`.
 
-        The cell is sent when the first event is asked for. Several streams may be open at once; the
-        broker runs their cells one after the other. Leaving early, or being cancelled, leaves the cell
-        running unless `on_disconnect="interrupt"`; `contextlib.aclosing` makes it leave at once.
+        The cell is sent when the first event is requested. Several streams may be open at once; the
+        broker runs their cells one after the other. If the caller stops early or is cancelled, the cell
+        runs on unless `on_disconnect="interrupt"`; use `contextlib.aclosing` to stop at once.
 
-        Raises: as `run`.
+        Args:
+            allow_stdin: the caller answers `Input` events by `stdin`.
+
+        The other arguments and the exceptions are those of `run`.
         """
         execution_id = uuid4().hex
-        channel = await self._opened()
-        request = Execute(code=code, execution_id=execution_id, **options)
-        inbox = await channel.execute(request, execution_id)
+        connection = await self._opened()
+        request = Execute(
+            code=code,
+            execution_id=execution_id,
+            language=language,
+            timeout=timeout,
+            cwd=cwd,
+            env=dict(env or {}),
+            secrets=dict(secrets or {}),
+            result_var=result_var,
+            preview_rows=preview_rows,
+            on_error=on_error,
+            on_disconnect=on_disconnect,
+            confirm=confirm,
+            allow_stdin=allow_stdin,
+        )
+        queue = await connection.execute(request, execution_id)
         try:
             while True:
-                event = await channel.receive(inbox)
+                event = await connection.receive(queue)
                 yield event
                 if isinstance(event, events.Result):
                     return
         finally:
-            await channel.leave(inbox)
+            await connection.leave(queue)
 
     async def stdin(self, execution_id: str, value: str) -> None:
-        """Answer an `input` event."""
+        """Answer an `Input` event of `stream`."""
         await (await self._opened()).operate(Stdin(execution_id=execution_id, value=value))
 
     async def variables(self) -> list[events.Variable]:
-        """What the session holds, when the cells before have ended; the newest 100, oldest first."""
-        async with self._transfer("GET", "variables", self._timeout + _TURN_S) as transfer:
-            await transfer.begin()
-            await transfer.answer()
-            body = await transfer.read_all()
-        try:
-            return decode_as(body, VariableList).variables
-        except ProtocolError as exc:
-            raise self._address.unreachable(exc) from exc
+        """Return the newest 100 variables, oldest first, when earlier cells have ended."""
+        return await self._requests.variables()
 
     @overload
-    async def table(self, name: str, as_: Literal["pandas"] = "pandas") -> pandas.DataFrame: ...
+    async def table(
+        self,
+        name: str,
+        format: Literal["pandas"] = "pandas",
+        *,
+        lossy: bool = False,
+        max_bytes: int = MAX_TABLE_BYTES,
+    ) -> pandas.DataFrame: ...
     @overload
-    async def table(self, name: str, as_: Literal["arrow", "polars"]) -> Any: ...
-    async def table(self, name: str, as_: Literal["pandas", "arrow", "polars"] = "pandas") -> Any:
-        """A table of the session's, whole and exact, when the cells before have ended.
+    async def table(
+        self,
+        name: str,
+        format: Literal["arrow", "polars"],
+        *,
+        lossy: bool = False,
+        max_bytes: int = MAX_TABLE_BYTES,
+    ) -> Any: ...
+    async def table(
+        self,
+        name: str,
+        format: Literal["pandas", "arrow", "polars"] = "pandas",
+        *,
+        lossy: bool = False,
+        max_bytes: int = MAX_TABLE_BYTES,
+    ) -> Any:
+        """Fetch a whole table, when earlier cells have ended.
 
-        A pandas DataFrame comes as it is, with its index, dtypes and labels; what cannot is refused. A
-        table of polars, pyarrow or another library with Arrow's interface comes as pandas has it, or
-        with `as_` as a pyarrow Table or a polars DataFrame.
+            frame = await session.table("df")
+
+        A pandas DataFrame keeps its index, dtypes and labels, or is refused. A table of polars, pyarrow
+        or another library with Arrow's interface becomes a pandas DataFrame, or with `format` a pyarrow
+        Table or a polars DataFrame. `export` writes a table to a file instead.
+
+        With `lossy`, no DataFrame is refused: what cannot be sent comes as text. If anything was
+        changed, `frame.attrs["kernelbroker_changes"]` is a list of the changes (dicts with `part`,
+        `column` and `change`), and a `LossyTableWarning` tells them as well. A pyarrow Table has the list
+        in its schema's metadata, as JSON under `kernelbroker`, key `changes`.
+
+        Args:
+            name: of the variable.
+            lossy: whether to send a table that cannot be sent unchanged.
+            max_bytes: memory that the table may take here. The table comes from a sandbox, which is
+                not trusted.
 
         Raises:
-            NotFound, Conflict: there is no such variable; it is no table; Arrow has no type for it.
+            NotFound, Conflict: there is no such variable, it is no table, or it cannot be sent unchanged.
+            TooLarge: the table takes more than `max_bytes`.
             RequestError, ConnectionLost, SessionGone: as the other calls.
             ImportError: pyarrow (or pandas, polars) is not installed here.
         """
-        await asyncio.to_thread(arrow.expect, as_)
-        path = f"variables/{quote(name, safe='')}"
-        async with self._transfer("GET", path, self._timeout + _TURN_S) as transfer:
-            return await arrow.receive(transfer, as_)
+        return await self._requests.table(name, format, lossy, max_bytes)
+
+    async def export(
+        self,
+        name: str,
+        local: str | os.PathLike[str],
+        format: ExportFormat | None = None,
+        progress: Progress | None = None,
+    ) -> None:
+        """Write a whole table to a local file, when earlier cells have ended.
+
+            await session.export("df", "table.parquet")
+
+        The file appears, or is replaced, when it is complete.
+
+        Args:
+            name: of the variable.
+            format: `csv`, `parquet`, `arrow` (an IPC stream) or `json`; by default from the suffix.
+            progress: called with the bytes received and the bytes in all (None if not known).
+
+        Raises:
+            ValueError: the format is not given, and the suffix is unknown.
+            OSError: the local file cannot be written.
+            NotFound, Conflict, RequestError, ConnectionLost, SessionGone: as `table`.
+        """
+        await self._requests.export(name, local, format, progress)
 
     async def install(
         self,
         *packages: str,
         timeout: float | None = None,
         confirm: str | None = None,
-        on_stdout: Callback | None = None,
-        on_stderr: Callback | None = None,
+        on_stdout: TextCallback | None = None,
+        on_stderr: TextCallback | None = None,
     ) -> ExecutionResult:
-        """Install packages, such as `"name"` or `"name>=1.2"`, for this session alone.
+        """Install packages, such as `"name"` or `"name>=1.2"`, for this session only.
 
-        They can be imported at once, and stay, with the session's files, when its kernel is replaced.
-        The callbacks get the installer's output as it comes. An installation that fails is a result, as
-        with `run`.
+        They can be imported at once, and stay when the kernel is replaced. The callbacks get the
+        installer's output as it comes. An installation that fails is a result, as with `run`.
 
         Args:
             timeout: seconds until it is interrupted; by default the longest that the broker allows.
-            confirm: the `confirmation` of a ConfirmationRequired that this installation was refused with.
+            confirm: the `confirmation` of the ConfirmationRequired that this installation got before.
 
         Raises:
-            BadRequest: something is not a name with versions.
+            BadRequest: a package is not a name with versions.
             Conflict: the broker has nothing to install from.
             PolicyRefused, ConfirmationRequired: as `run`.
             RequestError, ConnectionLost, SessionGone: as the other calls.
         """
         request = InstallRequest(packages=list(packages), timeout=timeout, confirm=confirm)
         callbacks: Callbacks = {events.Stdout: on_stdout, events.Stderr: on_stderr}
-        return await gathered(self._installing(request), callbacks)
+        return await collect(self._requests.install(request), callbacks)
+
+    async def executions(self) -> list[ExecutionInfo]:
+        """Return the session's executions, oldest first: unfinished ones and the newest ended ones."""
+        return await self._requests.executions()
+
+    async def update(
+        self,
+        *,
+        idle_timeout: float | None = None,
+        max_lifetime: float | None = None,
+        metadata: Mapping[str, Any] | None = None,
+    ) -> SessionInfo:
+        """Change the session's timeouts (seconds) or metadata; None leaves a value as it is.
+
+        Raises:
+            BadRequest: more than the broker allows.
+        """
+        changes = {
+            "idle_timeout": idle_timeout,
+            "max_lifetime": max_lifetime,
+            "metadata": None if metadata is None else dict(metadata),
+        }
+        given = {name: value for name, value in changes.items() if value is not None}
+        return await self._requests.update(given)
 
     async def interrupt(self) -> None:
-        """Raise KeyboardInterrupt in the running cell; the state stays."""
+        """Raise KeyboardInterrupt in the running cell. The variables are kept."""
         await (await self._opened()).operate(Interrupt())
 
     async def restart(self) -> None:
-        """Replace the kernel by a fresh one; the files stay."""
+        """Replace the kernel. Variables are lost; files are kept."""
         await (await self._opened()).operate(Restart())
 
     async def close(self) -> None:
-        """Close the session (with `keep`, the connection only). Closing twice is once."""
+        """Close the session (with `keep`, the connection only). Closing again has no effect."""
         self._is_closed = True
         self._open_sessions.discard(self)
-        channel, self._channel = self._channel, None
-        if channel is None:
+        connection, self._connection = self._connection, None
+        if connection is None:
             return
-        is_lost = channel.has_lost_session
-        await channel.close()
+        is_lost = connection.has_lost_session
+        await connection.close()
         if is_lost and not self._keep:
             path = f"/api/v1/sessions/{self.session_id}"
-            with suppress(KernelBrokerError):  # It closes after `idle_timeout` in any case.
-                await rest.call(self._address, "DELETE", path, CLOSE_TIMEOUT)
+            with suppress(KernelBrokerError):  # The broker closes it after `idle_timeout` anyway.
+                await call(self._address, "DELETE", path, CLOSE_TIMEOUT)
 
     async def __aenter__(self) -> Session:
         return await self.open()
@@ -240,66 +416,31 @@ class Session:
     ) -> None:
         await self.close()
 
-    async def _opened(self) -> Channel:
-        if self._channel is not None:
-            return self._channel
-        async with self._opening:
+    async def _opened(self) -> SessionConnection:
+        if self._connection is not None:
+            return self._connection
+        async with self._opening.current:
             if self._is_closed:
-                raise SessionGone("this client closed the session")
-            if self._channel is None:
-                channel = Channel(
-                    self._address,
-                    self._request,
-                    keep=self._keep,
-                    timeout=self._timeout,
+                raise SessionGone("this client closed the session: open a new one")
+            if self._connection is None:
+                connection = SessionConnection(
+                    self._address, self._request, keep=self._keep, timeouts=self._timeouts
                 )
                 try:
-                    await channel.open()
+                    await connection.open(self._known)
                 except BaseException:
-                    # Under this id the broker may have closed again what it opened too late.
+                    # The broker may have opened and closed a session under this id: take another one.
                     if not self._is_named:
                         self._request.session_id = uuid4().hex
                     raise
-                self._channel = channel
+                self._connection = connection
                 self._open_sessions.add(self)
                 if self._is_closed:
                     await self.close()
-                    raise SessionGone("this client closed the session")
-        return self._channel
+                    raise SessionGone("this client closed the session: open a new one")
+        return self._connection
 
     async def _path(self) -> str:
-        """Where the session is found over HTTP; it is open then."""
+        """The session's path at the broker; the session is open then."""
         await self._opened()
         return f"/api/v1/sessions/{self.session_id}"
-
-    @asynccontextmanager
-    async def _transfer(
-        self, method: str, path: str, timeout: float
-    ) -> AsyncGenerator[Transfer, None]:
-        """A request about this session, which is open then."""
-        where = f"{await self._path()}/{path}"
-        async with Transfer(self._address, method, where, timeout) as transfer:
-            yield transfer
-
-    async def _installing(self, request: InstallRequest) -> AsyncGenerator[events.Event, None]:
-        """The events of an installation, to its result."""
-        body, line = encode(request), b""
-        async with self._transfer("POST", "packages", _INSTALL_S) as transfer:
-            await transfer.begin(
-                {
-                    "Content-Length": str(len(body)),
-                    "Content-Type": "application/json",
-                    "Accept": "application/x-ndjson",
-                }
-            )
-            await transfer.send(body)
-            await transfer.answer()
-            while piece := await transfer.read_available():
-                *lines, line = (line + piece).split(b"\n")
-                for text in lines:
-                    event = decode_incoming(text)
-                    if isinstance(event, events.Event):
-                        yield event
-                    if isinstance(event, events.Result):
-                        return
-        raise ConnectionLost("the connection broke off before the installation had ended")

@@ -17,16 +17,16 @@ from typing import TextIO
 
 import msgspec
 
+from .dataframe_info import DataFrameInfo
 from .protocol import events
-from .results import Display, Image
-from .tables import DataFrameInfo
+from .rich_outputs import Display, Image
 
 _CONTROLS = re.compile(
     r"(\x1b\[[0-9;:]*m)"  # colours: kept
     r"|\x1b\[[0-?]*[ -/]*[@-~]"  # other control sequences
     r"|\x1b[\]PX^_][^\x07\x1b]*(?:\x07|\x1b\\)"  # strings: titles, clipboard, graphics
     r"|\x1b(?:[ -/]+[0-~]|[0-OQ-WYZ\\`-~])"  # short ones: character sets, reset
-    r"|[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]"  # whatever else is not text
+    r"|[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]"  # other control characters
 )
 _CELL = re.compile(r"(?<!\\)(?:\\\\)*\|")
 _KITTY_CHUNK = 4096
@@ -66,18 +66,18 @@ class Renderer:
                 pass
 
     def remark(self, text: str) -> None:
-        """Say something that the cell did not."""
+        """Write a note of this program, not of the cell."""
         self._print(self._err, f"kernelbroker: {text}\n")
 
     def _result(self, result: events.Result) -> None:
         if result.dataframe is not None:
-            table = DataFrameInfo(**msgspec.structs.asdict(result.dataframe))
+            table = DataFrameInfo.of(result.dataframe)
             self._line(f"{table.title}\n{aligned(table.markdown)}")
         elif result.return_value is not None:
             self._line(json.dumps(result.return_value, indent=2, ensure_ascii=False))
         detail = result.error_detail
         if result.error and not (detail and detail.cause == "exception" and detail.traceback):
-            # An exception's traceback has come as stderr before; a timeout's tells nothing of it.
+            # The traceback of an exception was already printed as stderr; a timeout has none.
             self.remark(result.error)
         if result.kernel_restarted:
             self.remark("the kernel was restarted, and the session's state is lost")
@@ -108,18 +108,18 @@ class Renderer:
         if stream.isatty():
             text = harmless(text)
             if "\x1b" in text:
-                text += "\x1b[0m"  # What comes next is not this cell's to colour.
+                text += "\x1b[0m"  # The cell's colours must not continue in later output.
         stream.write(text)
         stream.flush()
 
 
 def harmless(text: str) -> str:
-    """The text without what a terminal would obey, colours excepted."""
+    """The text without control characters and escape sequences, except colours."""
     return _CONTROLS.sub(lambda match: match[1] or "", text)
 
 
 def aligned(markdown: str) -> str:
-    """A markdown table with its columns padded, as one reads it."""
+    """A markdown table with padded columns."""
     rows = [_split(line) for line in markdown.splitlines()]
     if len(rows) < 2 or any(len(row) != len(rows[0]) for row in rows):
         return markdown
@@ -153,7 +153,7 @@ def _width(text: str) -> int:
 
 
 def _save(image: Image, directory: Path) -> Path:
-    """Save under the first free name: no file of the user's is overwritten."""
+    """Save under the first free name, so that no file is overwritten."""
     directory.mkdir(parents=True, exist_ok=True)
     number = 1
     while True:

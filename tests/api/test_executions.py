@@ -1,4 +1,4 @@
-"""Cells over HTTP: the four forms, their arrival, clients that go away, history."""
+"""Cells over HTTP: the four forms of the answer, streaming, disconnects, history."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 from kernelbroker.protocol.codec import decode_incoming
 from kernelbroker.protocol.events import Result
-from kernelbroker_kernel.contract import ERRAND_CODE, ERRAND_MIME
-from kernelbroker_server.sessions.execution import ExecutionState
+from kernelbroker_kernel.contract import INTERNAL_CELL_CODE, INTERNAL_CELL_MIME
 
 from tests.support.gateway import Cell, CellFailed
 from tests.support.http import Api
@@ -43,7 +42,7 @@ async def session_of(api: Api, **options: Any) -> str:
 
 @pytest.mark.parametrize("accept", FORMS)
 async def test_headers_of_the_forms(api: Api, accept: str) -> None:
-    """Each form is what its header says, is kept by no cache, and names the execution."""
+    """Each form has its content type, is not cached, and names the execution."""
     answer = await api.ask(
         "POST", EXEC, {"code": "1", "execution_id": "mine"}, headers={"Accept": accept}
     )
@@ -64,14 +63,14 @@ async def test_headers_of_the_forms(api: Api, accept: str) -> None:
         ("text/html, application/json;q=0.9", "application/json"),
     ],
 )
-async def test_choice_of_form(api: Api, accept: str, form: str) -> None:
-    """The first form that a client names is taken, and tags where it names none."""
+async def test_accept_header_selects_the_form(api: Api, accept: str, form: str) -> None:
+    """The first known type of the Accept header is used; the default is tags."""
     answer = await api.ask("POST", EXEC, {"code": "1"}, headers={"Accept": accept})
     assert answer.headers["content-type"] == FORMS[form]
 
 
-async def test_tags(api: Api) -> None:
-    """The default form: tags, which no output can forge."""
+async def test_tags_cannot_be_forged(api: Api) -> None:
+    """Output cannot forge the tags of the default form."""
     api.world.backend.scripts["talk"] = talk
     body = (await api.ask("POST", EXEC, {"code": "talk"})).body.decode()
     assert body.startswith(
@@ -82,7 +81,7 @@ async def test_tags(api: Api) -> None:
     assert "ValueError: no" in body.splitlines()[-1]
 
 
-async def test_server_sent_events(api: Api) -> None:
+async def test_server_sent_events_cannot_be_forged(api: Api) -> None:
     """Server-sent events carry type, seq and JSON, one line each, and cannot be forged."""
     api.world.backend.scripts["talk"] = talk
     answer = await api.ask("POST", EXEC, {"code": "talk"}, headers={"Accept": "text/event-stream"})
@@ -97,8 +96,8 @@ async def test_server_sent_events(api: Api) -> None:
     assert kinds == ["started", "stdout", "stderr", "image", "display", "stderr", "result"]
 
 
-async def test_ndjson(api: Api) -> None:
-    """One JSON object a line, each an event of the protocol, surrogates and large numbers too."""
+async def test_ndjson_has_one_event_per_line(api: Api) -> None:
+    """NDJSON has one event of the protocol per line, with surrogates and large numbers."""
     api.world.backend.scripts["talk"] = talk
     answer = await api.ask(
         "POST", EXEC, {"code": "talk"}, headers={"Accept": "application/x-ndjson"}
@@ -110,8 +109,8 @@ async def test_ndjson(api: Api) -> None:
     assert isinstance(events[-1], Result)
 
 
-async def test_one_body(api: Api) -> None:
-    """As JSON there is one body at the end: the output gathered, and the result."""
+async def test_json_answer_has_the_collected_output(api: Api) -> None:
+    """The JSON form is one body at the end, with the collected output and the result."""
     api.world.backend.scripts["talk"] = talk
     answer = await api.ask("POST", EXEC, {"code": "talk"}, headers={"Accept": "application/json"})
     body = answer.json
@@ -125,8 +124,10 @@ async def test_one_body(api: Api) -> None:
 
 @pytest.mark.parametrize("accept", FORMS)
 @pytest.mark.parametrize("depth", [900, 960, 970, 975, 980, 985, 990, 995])
-async def test_deeply_nested_output(api: Api, accept: str, depth: int) -> None:
-    """However deep an output nests, its cell has a result in every form."""
+async def test_deeply_nested_output_has_a_result_in_every_form(
+    api: Api, accept: str, depth: int
+) -> None:
+    """A cell with deeply nested output has a result in every form."""
 
     async def nest(cell: Cell) -> None:
         nested = b"[" * depth + b"]" * depth
@@ -140,8 +141,8 @@ async def test_deeply_nested_output(api: Api, accept: str, depth: int) -> None:
 
 
 @pytest.mark.parametrize("accept", [form for form in FORMS if form != "application/json"])
-async def test_output_arrives_as_it_is_made(api: Api, accept: str) -> None:
-    """What a cell prints can be read while it runs."""
+async def test_output_is_streamed_while_the_cell_runs(api: Api, accept: str) -> None:
+    """A client reads the output of a cell while the cell runs."""
     hold = Breakpoint()
 
     async def print_and_wait(cell: Cell) -> None:
@@ -160,7 +161,7 @@ async def test_output_arrives_as_it_is_made(api: Api, accept: str) -> None:
             assert b"success" in await exchange.body()
 
 
-async def test_code_as_text(api: Api) -> None:
+async def test_a_text_body_is_the_code(api: Api) -> None:
     """A body of a text type is the code itself."""
     answer = await api.ask("POST", EXEC, b"1 + 1\n", headers={"Content-Type": "text/x-python"})
     assert b'"success":true' in answer.body
@@ -169,15 +170,15 @@ async def test_code_as_text(api: Api) -> None:
     assert "UTF-8" in refused.error["message"]
 
 
-async def test_without_a_session(api: Api) -> None:
-    """Without a session the sandbox is gone when the answer is there."""
+async def test_a_cell_without_a_session_removes_its_sandbox(api: Api) -> None:
+    """A sandbox of a single cell is gone when the answer is complete."""
     assert (await api.ask("POST", EXEC, {"code": "1"})).status == 200
     await until(lambda: not api.world.registry.list())
     await until(lambda: api.world.pool.status().busy_containers == 0)
 
 
-async def test_in_a_session(api: Api) -> None:
-    """With a session's id the cell runs there; the session is opened if there is none."""
+async def test_a_cell_with_a_session_id_runs_in_it(api: Api) -> None:
+    """A cell with a session id runs in that session, which is opened if necessary."""
     for body in ({"code": "a", "session_id": "mine"}, {"code": "b", "session_id": "mine"}):
         assert (await api.ask("POST", EXEC, body)).status == 200
     assert (await api.ask("POST", "/api/v1/sessions/mine/exec", {"code": "c"})).status == 200
@@ -186,16 +187,16 @@ async def test_in_a_session(api: Api) -> None:
     assert len({cell.kernel for cell in cells}) == 1
 
 
-async def test_ids_that_contradict(api: Api) -> None:
-    """A body that names another session than the path is refused; one that is unknown not found."""
+async def test_contradictory_session_ids_are_refused(api: Api) -> None:
+    """A body with another session id than the path is refused; an unknown id is not found."""
     await session_of(api, session_id="mine")
     body = {"code": "1", "session_id": "other"}
     assert (await api.ask("POST", "/api/v1/sessions/mine/exec", body)).status == 400
     assert (await api.ask("POST", "/api/v1/sessions/other/exec", {"code": "1"})).status == 404
 
 
-async def test_same_execution_id(api: Api) -> None:
-    """The same request again gives the same execution's events; another one is a conflict."""
+async def test_a_repeated_execution_id_is_the_same_execution(api: Api) -> None:
+    """An equal request with the same id gets the same events; a different one is a conflict."""
     await session_of(api, session_id="mine")
     path = "/api/v1/sessions/mine/exec"
     first = await api.ask("POST", path, {"code": "a", "execution_id": "e"})
@@ -206,9 +207,9 @@ async def test_same_execution_id(api: Api) -> None:
     assert len(api.world.backend.cells) == 1
 
 
-async def test_queue_is_full(api: Api) -> None:
-    """When too many wait there is a 429 that says when to come again."""
-    api.world.gate.max_queued = 0
+async def test_a_full_queue_gets_429(api: Api) -> None:
+    """A full queue is answered with 429 and Retry-After."""
+    api.world.admission.max_queued = 0
     answer = await api.ask("POST", EXEC, {"code": "1"})
     assert (answer.status, answer.error["code"]) == (429, "too_many_requests")
     assert int(answer.headers["retry-after"]) >= 1
@@ -216,13 +217,13 @@ async def test_queue_is_full(api: Api) -> None:
 
 
 @pytest.mark.parametrize("headers", [{}, {"Idempotency-Key": "k"}])
-async def test_what_is_refused_costs_no_sandbox(api: Api, headers: dict[str, str]) -> None:
-    """A cell without a session that may not run now, or never, has none made for it."""
+async def test_a_refused_cell_leases_no_sandbox(api: Api, headers: dict[str, str]) -> None:
+    """A refused cell without a session leases no sandbox."""
     await until(lambda: api.world.pool.status().idle_containers)
     launched = api.world.backend.launched
-    api.world.gate.max_queued = 0
+    api.world.admission.max_queued = 0
     assert (await api.ask("POST", EXEC, {"code": "1"}, headers=headers)).status == 429
-    api.world.gate.max_queued = 10
+    api.world.admission.max_queued = 10
     too_long = {"code": "1", "timeout": 1e9}
     assert (await api.ask("POST", EXEC, too_long, headers=headers)).status == 400
     assert api.world.backend.launched == launched
@@ -233,8 +234,8 @@ async def test_what_is_refused_costs_no_sandbox(api: Api, headers: dict[str, str
 
 
 @pytest.mark.parametrize("on_disconnect", ["continue", "interrupt"])
-async def test_client_goes_away(api: Api, on_disconnect: str) -> None:
-    """A cell runs on without its client, or is interrupted, as was asked."""
+async def test_on_disconnect_selects_continue_or_interrupt(api: Api, on_disconnect: str) -> None:
+    """After a disconnect the cell continues or is interrupted, as its request says."""
     hold = Breakpoint()
 
     async def work(cell: Cell) -> None:
@@ -257,15 +258,15 @@ async def test_client_goes_away(api: Api, on_disconnect: str) -> None:
     execution = api.world.registry.get("mine").execution("e")
     if on_disconnect == "continue":
         assert (await api.ask("GET", "/health")).status == 200  # what was sent before is seen
-        assert execution.state is ExecutionState.RUNNING
+        assert execution.state == "running"
         hold.go_on.set()
     result = await result_of(execution)
     assert result.success == (on_disconnect == "continue")
     assert (await api.ask("GET", "/api/v1/sessions/mine")).json["restarts"] == 0
 
 
-async def test_client_of_a_waiting_cell_goes_away(api: Api) -> None:
-    """A cell that still waits when its client goes away does not run, where that was asked."""
+async def test_a_waiting_cell_is_dropped_on_disconnect(api: Api) -> None:
+    """A waiting cell with `on_disconnect` interrupt does not run after a disconnect."""
     hold = Breakpoint()
     api.world.backend.scripts["hold"] = hold
     await session_of(api, session_id="mine")
@@ -276,14 +277,14 @@ async def test_client_of_a_waiting_cell_goes_away(api: Api) -> None:
         body = {"code": "never", "execution_id": "e", "on_disconnect": "interrupt"}
         async with api.exchange("POST", path, body) as exchange:
             exchange.hang_up()
-        await until(lambda: session.execution("e").state is ExecutionState.DONE)
+        await until(lambda: session.execution("e").state == "done")
         hold.go_on.set()
     assert "never" not in [cell.code for cell in api.world.backend.cells]
 
 
 @pytest.mark.parametrize("accept", FORMS)
-async def test_client_without_a_session_goes_away(api: Api, accept: str) -> None:
-    """A cell without a session ends, with its sandbox, when its client goes away."""
+async def test_a_single_cell_ends_on_disconnect(api: Api, accept: str) -> None:
+    """A cell without a session ends with its sandbox when its client disconnects."""
     running = asyncio.Event()
 
     async def work(cell: Cell) -> None:
@@ -306,8 +307,8 @@ async def test_client_without_a_session_goes_away(api: Api, accept: str) -> None
     writer.close()
 
 
-async def test_client_goes_away_while_it_waits_for_a_sandbox(api: Api) -> None:
-    """A client that goes away before there is a sandbox leaves nobody waiting for one."""
+async def test_a_disconnect_cancels_the_wait_for_a_sandbox(api: Api) -> None:
+    """A client that disconnects before it has a sandbox leaves no waiter."""
     hold = asyncio.Event()
 
     async def launch(_sandbox: object) -> None:
@@ -329,8 +330,8 @@ async def test_client_goes_away_while_it_waits_for_a_sandbox(api: Api) -> None:
     writer.close()
 
 
-async def test_client_that_does_not_read(api: Api) -> None:
-    """A cell without a session gives its sandbox back when it has ended, not when all of it is read."""
+async def test_a_slow_reader_does_not_hold_the_sandbox(api: Api) -> None:
+    """A single cell gives its sandbox back at its end, not when the client has read everything."""
 
     async def talk(cell: Cell) -> None:
         for _ in range(90):
@@ -345,8 +346,8 @@ async def test_client_that_does_not_read(api: Api) -> None:
         assert (await exchange.body()).count(b"x") > 9_000_000  # and nothing is lost by that
 
 
-async def test_client_goes_away_while_its_session_is_opened(api: Api) -> None:
-    """A session that nobody would know of is not opened."""
+async def test_a_disconnect_cancels_the_opening_of_a_session(api: Api) -> None:
+    """A session whose client has disconnected is not opened."""
     await until(lambda: api.world.pool.status().idle_containers == 1)
     hold = asyncio.Event()
 
@@ -371,8 +372,8 @@ async def test_client_goes_away_while_its_session_is_opened(api: Api) -> None:
 # What ran.
 
 
-async def test_history(api: Api) -> None:
-    """What ran and what waits can be listed, looked at, and replayed from any point."""
+async def test_executions_are_listed_and_replayed(api: Api) -> None:
+    """Executions can be listed, read, and replayed from any event."""
     hold = Breakpoint()
     api.world.backend.scripts |= {"talk": talk, "hold": hold}
     await session_of(api, session_id="mine")
@@ -402,7 +403,7 @@ async def test_history(api: Api) -> None:
 
 
 async def test_follow_a_running_cell(api: Api) -> None:
-    """Events of a cell that runs are replayed, then followed to the result."""
+    """The events of a running cell are replayed, then followed to the result."""
     hold = Breakpoint()
 
     async def talk_twice(cell: Cell) -> None:
@@ -427,8 +428,8 @@ async def test_follow_a_running_cell(api: Api) -> None:
 # Sessions.
 
 
-async def test_session_over_http(api: Api) -> None:
-    """A session is opened, looked at, changed, interrupted, restarted and closed."""
+async def test_session_life_cycle_over_http(api: Api) -> None:
+    """A session is opened, read, changed, interrupted, restarted and closed."""
     options = {"session_id": "mine", "metadata": {"a": 1}, "idle_timeout": 60}
     opened = await api.ask("POST", "/api/v1/sessions", options)
     assert opened.status == 201
@@ -454,7 +455,7 @@ async def test_session_over_http(api: Api) -> None:
     assert (await api.ask("GET", "/api/v1/sessions/other")).status == 404
 
 
-async def test_interrupt_over_http(api: Api) -> None:
+async def test_interrupt_over_http_reaches_the_running_cell(api: Api) -> None:
     """An interrupt reaches the running cell of the session."""
     api.world.backend.scripts["wait"] = interruptible
     await session_of(api, session_id="mine")
@@ -465,28 +466,30 @@ async def test_interrupt_over_http(api: Api) -> None:
             assert b'"cause":"interrupted"' in await exchange.body()
 
 
-async def test_shutting_down(api: Api) -> None:
-    """A broker that stops answers 503, with when to come again."""
+async def test_a_stopping_broker_gets_503(api: Api) -> None:
+    """A stopping broker answers 503 with Retry-After."""
     await api.world.registry.stop("closing time")
     answer = await api.ask("POST", EXEC, {"code": "1"})
     assert (answer.status, answer.error["code"]) == (503, "unavailable")
     assert int(answer.headers["retry-after"]) >= 1
 
 
-async def test_secrets_of_errands(api: Api) -> None:
-    """What a kernel says of a variable is without secrets, too."""
+async def test_secrets_are_masked_in_variables(api: Api) -> None:
+    """Secrets are masked in the answers of internal cells."""
 
     async def refuse(cell: Cell) -> None:
-        cell.display({ERRAND_MIME: {"refused": {"code": "conflict", "message": "no hunter2-s"}}})
+        cell.display(
+            {INTERNAL_CELL_MIME: {"refused": {"code": "conflict", "message": "no hunter2-s"}}}
+        )
 
-    api.world.backend.scripts[ERRAND_CODE] = refuse
+    api.world.backend.scripts[INTERNAL_CELL_CODE] = refuse
     await session_of(api, session_id="mine", secrets={"S": "hunter2-s"})
     answer = await api.ask("GET", "/api/v1/sessions/mine/variables/x?format=arrow")
     assert (answer.status, answer.error["message"]) == (409, "no ***")
 
 
-async def test_secrets(api: Api, caplog: pytest.LogCaptureFixture) -> None:
-    """Secrets reach the kernel as variables, and nobody else: no output, history or log has them."""
+async def test_secrets_reach_only_the_kernel(api: Api, caplog: pytest.LogCaptureFixture) -> None:
+    """Secrets reach the kernel as variables; no output, history or log contains them."""
     caplog.set_level("DEBUG")
     got: list[Any] = []
 

@@ -1,4 +1,4 @@
-"""A request under an Idempotency-Key is done once, however often it is sent."""
+"""A request with an Idempotency-Key is performed once, however often it is sent."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 from kernelbroker.protocol.errors import Conflict, Unavailable
-from kernelbroker_server.sessions import repeats
-from kernelbroker_server.sessions.repeats import Repeats
+from kernelbroker_server.service import idempotency
+from kernelbroker_server.service.idempotency import IdempotencyCache, IdempotencyKey
 
 from tests.support.gateway import Cell
 from tests.support.http import Answer, Api
@@ -24,8 +24,8 @@ async def ask(api: Api, path: str, body: Any, key: str = "k") -> Answer:
 
 
 @pytest.mark.parametrize("body", [{}, {"session_id": "mine"}])
-async def test_executions(api: Api, body: dict[str, str]) -> None:
-    """The second request gets the first one's events; the cell ran once."""
+async def test_a_repeated_execution_runs_once(api: Api, body: dict[str, str]) -> None:
+    """The second request gets the events of the first one; the cell runs once."""
     ran: list[Cell] = []
 
     async def count(cell: Cell) -> None:
@@ -46,8 +46,8 @@ async def test_executions(api: Api, body: dict[str, str]) -> None:
     await until(lambda: len(api.world.registry.list()) == len(body))
 
 
-async def test_a_client_that_lost_the_answer(api: Api) -> None:
-    """A cell whose client goes away runs on, and a repetition of its request gets all of it."""
+async def test_a_repetition_gets_the_whole_answer(api: Api) -> None:
+    """A cell continues after a disconnect, and a repeated request gets all its events."""
     point = Breakpoint()
     api.world.backend.scripts["wait"] = point
     headers = {"Idempotency-Key": "k", "Accept": "application/x-ndjson"}
@@ -63,76 +63,76 @@ async def test_a_client_that_lost_the_answer(api: Api) -> None:
     await until(lambda: not api.world.registry.list())
 
 
-async def test_at_the_same_time(api: Api) -> None:
-    """Requests that come together are one."""
+async def test_concurrent_requests_are_one(api: Api) -> None:
+    """Concurrent requests with one key are performed once."""
     answers = await asyncio.gather(*(ask(api, SESSIONS, {}) for _ in range(5)))
     assert sorted(answer.status for answer in answers) == [200, 200, 200, 200, 201]
     assert len({answer.json["session_id"] for answer in answers}) == 1
     assert len(api.world.registry.list()) == 1
 
 
-async def test_another_request(api: Api) -> None:
-    """A key belongs to one request: another one is a conflict, and is not done."""
+async def test_a_key_of_another_request_is_a_conflict(api: Api) -> None:
+    """A different request with the same key is a conflict, and is not performed."""
     await ask(api, SESSIONS, {"session_id": "a"})
     answer = await ask(api, SESSIONS, {"session_id": "b"})
     assert (answer.status, answer.error["code"]) == (409, "conflict")
     assert [session.id for session in api.world.registry.list()] == ["a"]
 
 
-async def test_what_failed_can_be_tried_again(api: Api) -> None:
-    """A request that was refused leaves its key free."""
-    api.world.gate.max_queued = 0
+async def test_a_failed_request_can_be_tried_again(api: Api) -> None:
+    """A refused request leaves its key free."""
+    api.world.admission.max_queued = 0
     assert (await ask(api, EXEC, {"code": "1", "session_id": "mine"})).status == 429
-    api.world.gate.max_queued = 10
+    api.world.admission.max_queued = 10
     assert (await ask(api, EXEC, {"code": "1", "session_id": "mine"})).status == 200
 
 
-async def test_a_session_that_is_closed(api: Api) -> None:
-    """Its request brings no new one."""
+async def test_a_key_of_a_closed_session_opens_no_new_one(api: Api) -> None:
+    """The key of a closed session opens no new session."""
     opened = await ask(api, SESSIONS, {})
     await api.ask("DELETE", f"{SESSIONS}/{opened.json['session_id']}")
     assert (await ask(api, SESSIONS, {})).status == 410
 
 
 @pytest.mark.parametrize("key", ["", "a b", "x" * 256, "é"])
-async def test_a_key_that_is_none(api: Api, key: str) -> None:
-    """It is refused, and says what a key is."""
+async def test_an_invalid_key_is_refused(api: Api, key: str) -> None:
+    """An invalid key is refused, and the message describes valid keys."""
     for path in (EXEC, SESSIONS):
         answer = await ask(api, path, {"code": "1"} if path == EXEC else {}, key=key)
         assert answer.status == 400
         assert "Idempotency-Key" in answer.error["message"]
 
 
-async def test_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Keys are remembered for their time, no more than so many, and no more than so many bytes."""
+async def test_keys_are_bounded_in_time_number_and_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keys are remembered for a limited time, in a limited number and size."""
     now = [0.0]
     done: list[str] = []
-    keys: Repeats[str] = Repeats(len, lambda: now[0])
+    keys: IdempotencyCache[str] = IdempotencyCache(len, lambda: now[0])
 
     async def once(key: str, outcome: str = "x") -> bool:
         async def work() -> str:
             done.append(key)
             return outcome
 
-        return (await keys.once(key, b"", work))[1]
+        return (await keys.once(IdempotencyKey(key, b""), work))[1]
 
     assert [await once("a"), await once("a")] == [False, True]
     now[0] = 601.0
     assert not await once("a")
-    monkeypatch.setattr(repeats, "_REMEMBERED_MAX", 2)
+    monkeypatch.setattr(idempotency, "_REMEMBERED_MAX", 2)
     for key in "bcde":
         assert not await once(key)
     assert [await once("e"), await once("a")] == [True, False]
-    monkeypatch.setattr(repeats, "_REMEMBERED_MAX", 100)
-    monkeypatch.setattr(repeats, "_REMEMBERED_BYTES", 10)
+    monkeypatch.setattr(idempotency, "_REMEMBERED_MAX", 100)
+    monkeypatch.setattr(idempotency, "_REMEMBERED_BYTES", 10)
     await once("large", "x" * 11)
     assert not await once("e")
 
 
-async def test_one_under_way_keeps_no_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What has not ended stays, and what came after it is forgotten in its time all the same."""
-    monkeypatch.setattr(repeats, "_REMEMBERED_MAX", 2)
-    keys: Repeats[str] = Repeats(len)
+async def test_a_running_request_does_not_keep_later_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A running request is kept, and later keys are forgotten in time."""
+    monkeypatch.setattr(idempotency, "_REMEMBERED_MAX", 2)
+    keys: IdempotencyCache[str] = IdempotencyCache(len)
     go_on = asyncio.Event()
 
     async def wait() -> str:
@@ -142,19 +142,19 @@ async def test_one_under_way_keeps_no_others(monkeypatch: pytest.MonkeyPatch) ->
     async def work() -> str:
         return "x"
 
-    waiting = asyncio.create_task(keys.once("first", b"", wait))
+    waiting = asyncio.create_task(keys.once(IdempotencyKey("first", b""), wait))
     await asyncio.sleep(0)
     for key in "abcd":
-        assert await keys.once(key, b"", work) == ("x", False)
-    assert await keys.once("a", b"", work) == ("x", False)  # it was forgotten
+        assert await keys.once(IdempotencyKey(key, b""), work) == ("x", False)
+    assert await keys.once(IdempotencyKey("a", b""), work) == ("x", False)  # it was forgotten
     go_on.set()
-    assert await keys.once("first", b"", work) == ("waited", True)
+    assert await keys.once(IdempotencyKey("first", b""), work) == ("waited", True)
     assert await waiting == ("waited", False)
 
 
-async def test_a_failure_is_told_to_nobody_else() -> None:
-    """A request that comes in the very moment at which another one fails is not refused with it."""
-    keys: Repeats[str] = Repeats(len)
+async def test_a_failure_reaches_only_its_own_callers() -> None:
+    """A request that arrives when another one fails is not refused with it."""
+    keys: IdempotencyCache[str] = IdempotencyCache(len)
 
     async def fail() -> str:
         raise Conflict("no")
@@ -162,31 +162,31 @@ async def test_a_failure_is_told_to_nobody_else() -> None:
     async def work() -> str:
         return "x"
 
-    failing = asyncio.create_task(keys.once("a", b"", fail))
+    failing = asyncio.create_task(keys.once(IdempotencyKey("a", b""), fail))
     await asyncio.sleep(0)  # it has begun, and its work is next
-    other = asyncio.create_task(keys.once("b", b"", work))
+    other = asyncio.create_task(keys.once(IdempotencyKey("b", b""), work))
     assert await other == ("x", False)
     with pytest.raises(Conflict):
         await failing
 
 
-async def test_given_up() -> None:
-    """What is under way when the broker stops is refused, as whatever comes later is."""
-    keys: Repeats[str] = Repeats(len)
+async def test_stop_refuses_running_and_later_requests() -> None:
+    """Running requests are refused when the broker stops, and so are later ones."""
+    keys: IdempotencyCache[str] = IdempotencyCache(len)
 
     async def wait() -> str:
         await asyncio.Event().wait()
         return "x"
 
-    waiting = asyncio.create_task(keys.once("a", b"", wait))
+    waiting = asyncio.create_task(keys.once(IdempotencyKey("a", b""), wait))
     await asyncio.sleep(0)
     keys.cancel()
     with pytest.raises(Unavailable, match="shutting down"):
         await waiting
 
 
-async def test_what_is_remembered_of_a_session(api: Api) -> None:
-    """A closed session keeps none of its executions; one under a key is remembered by itself."""
+async def test_a_closed_session_keeps_no_executions(api: Api) -> None:
+    """A closed session keeps no executions, except one with a key."""
     body = {"code": "1", "session_id": "mine"}
     first = await ask(api, EXEC, body)
     session = api.world.registry.get("mine")

@@ -1,4 +1,4 @@
-"""Policies and assessments as clients meet them: over HTTP, over the WebSocket, and through the SDK."""
+"""Policies and assessments over HTTP, over the WebSocket, and through the SDK."""
 
 from __future__ import annotations
 
@@ -13,12 +13,14 @@ from kernelbroker.protocol.events import Input, Result, Stdout
 from kernelbroker.protocol.findings import Assessment, Language, PolicyMode
 from kernelbroker.protocol.messages import Closed, Done, ErrorReply
 from kernelbroker_server.api import websocket
-from kernelbroker_server.sessions.policy import CONFIRMATION_S, Policies, Policy
+from kernelbroker_server.service.policy import CONFIRMATION_S, Policies, Policy
+from kernelbroker_server.sessions.admission import Admission
+from kernelbroker_server.tenants.tenant import DEFAULT, Tenant, TenantLimits
 
 from tests.support.backend import FakeBackend
 from tests.support.gateway import Cell
 from tests.support.http import TOKEN, Api, serving
-from tests.support.waiting import turns, until
+from tests.support.waiting import DEADLINE_S, turns, until
 from tests.support.world import Breakpoint, world
 
 RISKY = "import os\nos.system(command)"
@@ -46,7 +48,7 @@ def serve(backend: FakeBackend) -> Serve:
 
 @pytest.mark.parametrize("mode", ["block", "confirm"])
 async def test_refused_code_costs_no_sandbox(serve: Serve, mode: PolicyMode) -> None:
-    """A cell without a session is judged before it gets one."""
+    """A cell without a session is assessed before it gets one."""
     async with serve(mode) as api:
         await until(lambda: api.world.pool.status().idle_containers)
         launched = api.world.backend.launched
@@ -63,8 +65,10 @@ async def test_refused_code_costs_no_sandbox(serve: Serve, mode: PolicyMode) -> 
         ("javascript", "eval(x)", "high", "code"),
     ],
 )
-async def test_assess(api: Api, language: str, code: str, level: str, rule: str) -> None:
-    """Code of any language is judged without being run, whatever the policy."""
+async def test_assess_reports_findings_without_running_code(
+    api: Api, language: str, code: str, level: str, rule: str
+) -> None:
+    """Code of any language is assessed without being run, with any policy."""
     body = {"code": code, "language": language}
     answer = await api.ask("POST", "/api/v1/assess", body)
     assert (answer.status, answer.json["language"], answer.json["level"]) == (200, language, level)
@@ -74,21 +78,59 @@ async def test_assess(api: Api, language: str, code: str, level: str, rule: str)
 
 
 @pytest.mark.parametrize(
-    ("body", "told"),
+    ("body", "message"),
     [
         ({"code": "x" * 100_001}, "100,000 is the limit"),
         ({"code": "1", "language": "perl"}, "language"),
         ({"language": "python"}, "code"),
     ],
 )
-async def test_assess_refuses_what_exec_would(api: Api, body: dict[str, str], told: str) -> None:
-    """Its code is bounded as that of an execution is."""
+async def test_assess_bounds_the_code(api: Api, body: dict[str, str], message: str) -> None:
+    """The code has the same limits as that of an execution."""
     answer = await api.ask("POST", "/api/v1/assess", body)
     assert answer.status == 400
-    assert told in answer.error["message"]
+    assert message in answer.error["message"]
 
 
-async def test_warn_over_http(serve: Serve) -> None:
+async def test_assess_counts_against_the_rate_of_the_tenant(backend: FakeBackend) -> None:
+    """A tenant's rate counts assessments as well; beyond it the answer is 429 with `retry_after`."""
+    admission = Admission(50, 100)
+    admission.queue_of(Tenant(DEFAULT.name, TenantLimits(rate=2)))
+    async with world(backend, admission=admission) as w, serving(w) as api:
+        for _ in range(2):
+            assert (await api.ask("POST", "/api/v1/assess", {"code": "1"})).status == 200
+        refused = await api.ask("POST", "/api/v1/assess", {"code": "1"})
+        assert (refused.status, refused.error["code"]) == (429, "too_many_requests")
+        assert refused.error["retry_after"] > 0
+
+
+async def test_an_assessment_ends_when_its_client_disconnects(
+    api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A client that goes away cancels its assessment."""
+    started, cancelled = asyncio.Event(), asyncio.Event()
+
+    async def wait(*_: object) -> Assessment:
+        started.set()
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            cancelled.set()
+            raise
+        raise AssertionError
+
+    monkeypatch.setattr(Policies, "assess", wait)
+    asked = asyncio.create_task(api.ask("POST", "/api/v1/assess", {"code": "1"}))
+    await started.wait()
+    asked.cancel()
+    async with asyncio.timeout(DEADLINE_S):
+        await cancelled.wait()
+    assert isinstance(
+        (await asyncio.gather(asked, return_exceptions=True))[0], asyncio.CancelledError
+    )
+
+
+async def test_warn_adds_findings_to_the_result(serve: Serve) -> None:
     """The findings come with the result."""
     async with serve("warn") as api:
         answer = await api.ask("POST", "/api/v1/exec", {"code": RISKY}, headers=AS_JSON)
@@ -98,7 +140,7 @@ async def test_warn_over_http(serve: Serve) -> None:
         assert answer.json["result"]["findings"] == []
 
 
-async def test_block_over_http(serve: Serve) -> None:
+async def test_block_refuses_risky_code(serve: Serve) -> None:
     """Risky code is answered with 422 and its findings, and other code runs."""
     async with serve("block") as api:
         answer = await api.ask("POST", "/api/v1/exec", {"code": RISKY})
@@ -109,8 +151,8 @@ async def test_block_over_http(serve: Serve) -> None:
 
 
 @pytest.mark.parametrize("named", [{}, {"session_id": "mine"}])
-async def test_confirm_over_http(serve: Serve, named: dict[str, str]) -> None:
-    """A 409 brings a token with which the same code runs once, with a session or without."""
+async def test_confirm_needs_a_token(serve: Serve, named: dict[str, str]) -> None:
+    """A 409 has a token with which the same code runs once, with a session or without."""
     async with serve("confirm") as api:
         asked = {"code": RISKY, **named}
         refused = await api.ask("POST", "/api/v1/exec", asked)
@@ -141,8 +183,8 @@ async def test_confirm_over_the_websocket(serve: Serve) -> None:
         assert events[-1].success
 
 
-async def test_cells_stay_in_order_while_a_long_one_is_judged(serve: Serve) -> None:
-    """A cell that takes long to judge runs before the short one that was sent behind it."""
+async def test_cells_stay_in_order_while_a_long_one_is_assessed(serve: Serve) -> None:
+    """A cell that takes long to assess runs before the short one that was sent behind it."""
     async with serve("block") as api, api.socket() as socket:
         await socket.open()
         await socket.send("execute", code="x = 1\n" * 9_000, execution_id="long")
@@ -151,8 +193,8 @@ async def test_cells_stay_in_order_while_a_long_one_is_judged(serve: Serve) -> N
         assert ended == ["long", "short"]
 
 
-async def test_the_sdk_raises_what_it_was_refused_with(serve: Serve) -> None:
-    """The SDK's exceptions have the findings and the token, and `confirm` runs the cell."""
+async def test_the_sdk_raises_confirmation_required(serve: Serve) -> None:
+    """The SDK's exception has the findings and the token, and `confirm` runs the cell."""
     async with serve("confirm") as api:
         url = f"http://127.0.0.1:{api.port}"
         async with kernelbroker.connect(url, TOKEN) as broker, broker.session() as session:
@@ -166,8 +208,8 @@ async def test_the_sdk_raises_what_it_was_refused_with(serve: Serve) -> None:
             assert await broker.assess(RISKY) == kernelbroker.assess(RISKY)
 
 
-async def test_the_sdk_tells_a_refusal(serve: Serve) -> None:
-    """What a policy blocks is a `PolicyRefused`, without `await` as well."""
+async def test_the_sdk_raises_policy_refused(serve: Serve) -> None:
+    """The SDK raises `PolicyRefused` for blocked code, also the synchronous one."""
 
     def blocking(url: str) -> kernelbroker.PolicyRefused:
         with kernelbroker.sync.connect(url, TOKEN) as broker, broker.session() as session:
@@ -183,21 +225,21 @@ async def test_the_sdk_tells_a_refusal(serve: Serve) -> None:
 
 @pytest.fixture
 def slow(monkeypatch: pytest.MonkeyPatch) -> asyncio.Event:
-    """Code with "long" in it is judged only when this is set."""
-    judged = asyncio.Event()
+    """Code with "long" in it is assessed only when this is set."""
+    released = asyncio.Event()
     assess = Policies.assess
 
     async def wait(self: Policies, code: str, language: Language) -> Assessment:
         if "long" in code:
-            await judged.wait()
+            await released.wait()
         return await assess(self, code, language)
 
     monkeypatch.setattr(Policies, "assess", wait)
-    return judged
+    return released
 
 
-async def test_an_interrupt_behind_a_long_judgement(serve: Serve, slow: asyncio.Event) -> None:
-    """While code is judged, what was sent behind it is read: an interrupt, and the answer to a question."""
+async def test_an_interrupt_behind_a_long_assessment(serve: Serve, slow: asyncio.Event) -> None:
+    """While code is assessed, later messages are read: an interrupt, and the answer to a question."""
 
     async def ask(cell: Cell) -> None:
         cell.send("stdin", "input_request", {"prompt": "", "password": False})
@@ -220,7 +262,7 @@ async def test_an_interrupt_behind_a_long_judgement(serve: Serve, slow: asyncio.
 
 
 async def test_cells_are_accepted_in_order(serve: Serve, slow: asyncio.Event) -> None:
-    """Whatever the judging of each takes, also where one of them is refused."""
+    """Cells run in order, however long each assessment takes, and if one is refused."""
     codes = {"a": "'long a'", "b": RISKY, "c": "'c'", "d": "'long d'", "e": "'e'"}
     async with serve("block") as api, api.socket() as socket:
         await socket.open()
@@ -228,7 +270,7 @@ async def test_cells_are_accepted_in_order(serve: Serve, slow: asyncio.Event) ->
             await socket.send("execute", code=code, execution_id=name)
         await socket.send("interrupt", op_id="all were read")
         assert isinstance(await socket.get(), Done)
-        assert api.world.gate.waiting + api.world.gate.running == 0
+        assert api.world.admission.waiting + api.world.admission.running == 0
         slow.set()
         ended: dict[type, list[str | None]] = {Result: [], ErrorReply: []}
         while len(ended[Result]) < 4:
@@ -237,7 +279,9 @@ async def test_cells_are_accepted_in_order(serve: Serve, slow: asyncio.Event) ->
         assert ended == {Result: ["a", "c", "d", "e"], ErrorReply: ["b"]}
 
 
-async def test_an_execution_that_is_judged_can_be_named(serve: Serve, slow: asyncio.Event) -> None:
+async def test_an_execution_that_is_being_assessed_can_be_named(
+    serve: Serve, slow: asyncio.Event
+) -> None:
     """What is said of it counts once it is accepted: it is replayed, or taken out of the line."""
     hold = Breakpoint()
     async with serve("block") as api, api.socket() as socket:
@@ -256,7 +300,7 @@ async def test_an_execution_that_is_judged_can_be_named(serve: Serve, slow: asyn
         assert {r.error for r in results} == {None, "Interrupted: interrupted before it ran"}
 
 
-async def test_a_close_behind_a_long_judgement(serve: Serve, slow: asyncio.Event) -> None:
+async def test_a_close_behind_a_long_assessment(serve: Serve, slow: asyncio.Event) -> None:
     """The session closes at once; the cell is refused before the last word."""
     async with serve("block") as api, api.socket() as socket:
         await socket.open(session_id="mine")
@@ -270,10 +314,10 @@ async def test_a_close_behind_a_long_judgement(serve: Serve, slow: asyncio.Event
 
 
 @pytest.mark.parametrize("on_disconnect", ["continue", "interrupt"])
-async def test_a_client_that_leaves_while_its_cell_is_judged(
+async def test_a_client_that_leaves_while_its_cell_is_assessed(
     serve: Serve, slow: asyncio.Event, on_disconnect: str
 ) -> None:
-    """The cell runs when it has been judged, or never, as was asked."""
+    """The cell runs when it has been assessed, or never, as was asked."""
     async with serve("block") as api:
         async with api.socket() as socket:
             await socket.open(session_id="mine")
@@ -291,11 +335,11 @@ async def test_a_client_that_leaves_while_its_cell_is_judged(
         assert list(session.executions) == (["e"] if on_disconnect == "continue" else [])
 
 
-async def test_a_flood_of_cells_to_judge(
+async def test_a_flood_of_cells_to_assess(
     serve: Serve, slow: asyncio.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Only so many wait to be judged; the rest stays with the client, and is run in its turn."""
-    monkeypatch.setattr(websocket, "_MAX_JUDGED", 3)
+    """Only so many wait for their assessment; the rest stays with the client, and is run in its turn."""
+    monkeypatch.setattr(websocket, "_MAX_ASSESSED", 3)
     async with serve("block") as api, api.socket() as socket:
         await socket.open()
         (handler,) = api.service.websockets

@@ -1,4 +1,4 @@
-"""Tenants over HTTP and WebSocket: each sees its own, has its own limits, and starves nobody."""
+"""Tenants over HTTP and WebSocket: each has its own sessions and limits, and none starves another."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from kernelbroker_server.pool.state import PoolLimits
-from kernelbroker_server.sessions.gate import Gate
+from kernelbroker_server.sessions.admission import Admission
 from kernelbroker_server.tenants.keyring import Keyring
 from kernelbroker_server.tenants.tenant import Tenant, TenantLimits
 from websockets.asyncio.client import connect
@@ -34,17 +34,17 @@ class Names(Keyring):
 
 @asynccontextmanager
 async def tenants(
-    backend: FakeBackend, gate: Gate | None = None, **limits: TenantLimits
+    backend: FakeBackend, admission: Admission | None = None, **limits: TenantLimits
 ) -> AsyncIterator[Api]:
     async with (
-        world(backend, pool=PoolLimits(1, 20), gate=gate) as w,
+        world(backend, pool=PoolLimits(1, 20), admission=admission) as w,
         serving(w, keyring=Names(limits)) as api,
     ):
         yield api
 
 
-async def test_pools_that_one_may_use(backend: FakeBackend) -> None:
-    """A tenant sees the pools of its own templates, and the sums of those alone."""
+async def test_pool_status_has_only_the_tenants_templates(backend: FakeBackend) -> None:
+    """A tenant sees the pools of its own templates, and only their sums."""
     none = TenantLimits(templates=frozenset())
     async with tenants(backend, outsider=none) as api:
         await api.world.open()
@@ -73,10 +73,10 @@ CALLS: list[tuple[str, str, Any]] = [
 
 
 @pytest.mark.parametrize(("method", "path", "body"), CALLS)
-async def test_another_tenants_session(
+async def test_another_tenants_session_is_not_found(
     backend: FakeBackend, method: str, path: str, body: Any
 ) -> None:
-    """To another tenant it is as if it did not exist, open or closed."""
+    """The session of another tenant is not found, open or closed."""
     path = f"/api/v1/sessions/mine{path}"
     async with tenants(backend) as api:
 
@@ -96,8 +96,8 @@ async def test_another_tenants_session(
         assert (await ask("umbrella", method, path, body or b"")).status == 404
 
 
-async def test_the_same_id_twice(backend: FakeBackend) -> None:
-    """Two tenants may give their sessions the same id, and have each their own."""
+async def test_two_tenants_may_use_the_same_session_id(backend: FakeBackend) -> None:
+    """Two tenants can use the same session id for different sessions."""
     async with tenants(backend) as api:
         for token in ("acme", "umbrella"):
             body = {"session_id": "mine", "metadata": {"of": token}}
@@ -108,8 +108,8 @@ async def test_the_same_id_twice(backend: FakeBackend) -> None:
             assert answer.json["metadata"] == {"of": token}
 
 
-async def test_as_many_sessions_as_it_may(backend: FakeBackend) -> None:
-    """A tenant that has them all is told to close one; another is not concerned."""
+async def test_max_sessions_of_a_tenant(backend: FakeBackend) -> None:
+    """A tenant at its limit gets the advice to close a session; other tenants are not affected."""
     async with tenants(backend, acme=TenantLimits(sessions=2)) as api:
         opening = [api.ask("POST", "/api/v1/sessions", {}, token="acme") for _ in range(5)]
         answers = await asyncio.gather(*opening)
@@ -124,19 +124,19 @@ async def test_as_many_sessions_as_it_may(backend: FakeBackend) -> None:
         assert (await api.ask("POST", "/api/v1/sessions", {}, token="acme")).status == 201
 
 
-async def test_only_its_templates(backend: FakeBackend) -> None:
-    """A template that is not the tenant's is none to it."""
+async def test_a_template_of_others_is_unknown(backend: FakeBackend) -> None:
+    """A template that the tenant may not use is unknown to it."""
     async with tenants(backend, acme=TenantLimits(templates=frozenset({"small"}))) as api:
         answer = await api.ask("POST", "/api/v1/sessions", {}, token="acme")
         assert answer.status == 400
         assert "no template 'default'" in answer.error["message"]
 
 
-async def test_rate(backend: FakeBackend) -> None:
-    """Who submits more than its rate is told when to come again; time lets it in again."""
+async def test_rate_of_a_tenant(backend: FakeBackend) -> None:
+    """A tenant beyond its rate gets 429 with Retry-After, and is accepted again later."""
     now = [0.0]
-    gate = Gate(50, 100, clock=lambda: now[0])
-    async with tenants(backend, gate, acme=TenantLimits(rate=2)) as api:
+    admission = Admission(50, 100, clock=lambda: now[0])
+    async with tenants(backend, admission, acme=TenantLimits(rate=2)) as api:
         await api.ask("POST", "/api/v1/sessions", {"session_id": "mine"}, token="acme")
 
         async def run() -> Answer:
@@ -154,10 +154,10 @@ async def test_rate(backend: FakeBackend) -> None:
 
 
 async def test_one_tenant_does_not_starve_another(backend: FakeBackend) -> None:
-    """Tenants that wait take turns, however many one of them has in line."""
+    """Waiting tenants take turns, regardless of the length of their queues."""
     point = Breakpoint()
     backend.scripts["wait"] = point
-    async with tenants(backend, Gate(1, 100)) as api:
+    async with tenants(backend, Admission(1, 100)) as api:
         ran: list[str] = []
 
         async def run(token: str, session: str, code: str = "1") -> None:
@@ -170,11 +170,11 @@ async def test_one_tenant_does_not_starve_another(backend: FakeBackend) -> None:
             await point.reached()
             for number in range(8):
                 group.create_task(run("acme", f"s{number}"))
-            gate = api.world.gate
-            await until(lambda: gate.waiting == 8)
+            admission = api.world.admission
+            await until(lambda: admission.waiting == 8)
             await until(lambda: api.world.pool.status().busy_containers == 9)
             group.create_task(run("umbrella", "mine"))
-            await until(lambda: gate.waiting == 9)
+            await until(lambda: admission.waiting == 9)
             point.go_on.set()
         assert ran.index("umbrella") <= 2
         assert len(ran) == 10
@@ -193,8 +193,10 @@ async def test_one_tenant_does_not_starve_another(backend: FakeBackend) -> None:
         ("null", False),
     ],
 )
-async def test_origin(backend: FakeBackend, origin: str | None, allowed: bool) -> None:
-    """A page opens a WebSocket only from an origin that is allowed; a program has none and may."""
+async def test_websocket_origin_must_be_allowed(
+    backend: FakeBackend, origin: str | None, allowed: bool
+) -> None:
+    """A page opens a WebSocket only from an allowed origin; programs send no origin."""
     origins = frozenset({"https://app.example.org"})
     async with world(backend) as w, serving(w, allowed_origins=origins) as api:
         headers = {"Authorization": "Bearer the-token"}

@@ -10,8 +10,7 @@ import pytest
 from kernelbroker.protocol.events import Input, Result, Started, Stdout
 from kernelbroker.protocol.messages import Closed, Done, ErrorReply
 from kernelbroker_server.api import routes
-from kernelbroker_server.sessions import history
-from kernelbroker_server.sessions.execution import ExecutionState
+from kernelbroker_server.sessions import store
 from websockets.asyncio.client import connect
 from websockets.exceptions import InvalidStatus
 
@@ -20,11 +19,19 @@ from tests.support.gateway import Cell
 from tests.support.http import Api, serving
 from tests.support.results import cause_of
 from tests.support.waiting import DEADLINE_S, turns, until
-from tests.support.world import Breakpoint, deaf, interruptible, result_of, submit, world
+from tests.support.world import (
+    Breakpoint,
+    deaf,
+    interruptible,
+    result_of,
+    submit,
+    watchers_of,
+    world,
+)
 
 
-async def test_open_and_execute(api: Api) -> None:
-    """A session is opened, runs a cell, and its events come in order."""
+async def test_open_and_execute_sends_events_in_order(api: Api) -> None:
+    """A session is opened and runs a cell, and its events come in order."""
 
     async def hello(cell: Cell) -> None:
         cell.stdout("hello \ud800")
@@ -43,8 +50,8 @@ async def test_open_and_execute(api: Api) -> None:
 
 
 @pytest.mark.parametrize("token", [None, "wrong"])
-async def test_without_the_token(api: Api, token: str | None) -> None:
-    """Without the token there is no connection, but a 401 in JSON."""
+async def test_a_connection_without_a_token_gets_401(api: Api, token: str | None) -> None:
+    """A handshake without a token is answered with 401 as JSON."""
     headers = {"Authorization": f"Bearer {token}"} if token else {}
     url = f"ws://127.0.0.1:{api.port}/api/v1/ws"
     with pytest.raises(InvalidStatus) as refused:
@@ -55,20 +62,22 @@ async def test_without_the_token(api: Api, token: str | None) -> None:
 
 
 @pytest.mark.parametrize(
-    ("sent", "told"),
+    ("sent", "message"),
     [
         ({"op": "execute", "code": "1", "op_id": "7"}, "open"),
         ({"op": "open", "template": "gpu"}, "gpu"),
         ({"op": "open", "colour": "red"}, "colour"),
     ],
 )
-async def test_open_comes_first(api: Api, sent: dict[str, Any], told: str) -> None:
-    """What comes before a good 'open' is refused, with what to do, and can be tried again."""
+async def test_operations_before_open_are_refused(
+    api: Api, sent: dict[str, Any], message: str
+) -> None:
+    """Operations before a valid `open` are refused with advice, and can be tried again."""
     async with api.socket() as socket:
         await socket.send(**sent)
         reply = await socket.get()
         assert isinstance(reply, ErrorReply)
-        assert told in reply.error.message
+        assert message in reply.error.message
         assert reply.op == sent["op"]
         assert reply.op_id == sent.get("op_id")
         assert reply.error.request_id
@@ -78,8 +87,8 @@ async def test_open_comes_first(api: Api, sent: dict[str, Any], told: str) -> No
 @pytest.mark.parametrize(
     "message", ["", "{", "[]", "null", b"\xff\x00", "[" * 100_000, '{"op":"dance"}', '{"op":3}']
 )
-async def test_malformed_operations(api: Api, message: str | bytes) -> None:
-    """What is no operation is refused, and the connection lives on."""
+async def test_malformed_operations_keep_the_connection(api: Api, message: str | bytes) -> None:
+    """Malformed operations are refused, and the connection stays open."""
     async with api.socket() as socket:
         for _ in range(2):
             await socket.connection.send(message)
@@ -92,8 +101,8 @@ async def test_malformed_operations(api: Api, message: str | bytes) -> None:
         assert (await socket.events("e"))[-1]
 
 
-async def test_refused_execution(api: Api) -> None:
-    """An execution that is refused is named, so that nobody waits for its events."""
+async def test_a_refused_execution_is_named(api: Api) -> None:
+    """The error of a refused execution names it."""
     async with api.socket() as socket:
         await socket.open()
         await socket.send("execute", code="1", execution_id="e", timeout=1e9, op_id="o")
@@ -106,8 +115,8 @@ async def test_refused_execution(api: Api) -> None:
         assert (await socket.get()).error.code == "not_found"
 
 
-async def test_interrupt_while_running(api: Api) -> None:
-    """An interrupt is read and obeyed while a cell runs."""
+async def test_an_interrupt_is_read_while_a_cell_runs(api: Api) -> None:
+    """An interrupt is read and performed while a cell runs."""
     api.world.backend.scripts["wait"] = interruptible
     async with api.socket() as socket:
         await socket.open()
@@ -120,8 +129,8 @@ async def test_interrupt_while_running(api: Api) -> None:
         assert result.error_detail.cause == "interrupted"
 
 
-async def test_input(api: Api) -> None:
-    """A cell's question comes as an event, and its answer goes back."""
+async def test_input_is_asked_and_answered(api: Api) -> None:
+    """A cell's `input()` comes as an event, and the answer reaches the cell."""
 
     async def ask(cell: Cell) -> None:
         cell.send("stdin", "input_request", {"prompt": "name? ", "password": True})
@@ -138,7 +147,7 @@ async def test_input(api: Api) -> None:
         assert (await socket.until(Result)).success
 
 
-async def test_many_at_once(api: Api) -> None:
+async def test_many_cells_run_in_order(api: Api) -> None:
     """Cells that are sent without waiting run in order, and their events do not mix."""
     async with api.socket() as socket:
         await socket.open()
@@ -150,8 +159,8 @@ async def test_many_at_once(api: Api) -> None:
         assert [cell.code for cell in api.world.backend.cells] == names
 
 
-async def test_resume(api: Api) -> None:
-    """After a lost connection everything after the last seq that was seen can be had."""
+async def test_resume_sends_the_events_after_a_seq(api: Api) -> None:
+    """After a lost connection a client gets all events after the last seq that it saw."""
     hold = Breakpoint()
 
     async def talk(cell: Cell) -> None:
@@ -179,8 +188,8 @@ async def test_resume(api: Api) -> None:
         assert isinstance(await second.get(), Done)
 
 
-async def test_watch(api: Api) -> None:
-    """A second connection to the session sees what the first one runs."""
+async def test_a_second_connection_watches_the_session(api: Api) -> None:
+    """A second connection to the session gets the events of the first one's cells."""
     async with api.socket() as first, api.socket() as second:
         await first.open(session_id="mine")
         await second.open(session_id="mine")
@@ -190,7 +199,7 @@ async def test_watch(api: Api) -> None:
         assert await first.events("b") == await second.events("b")
 
 
-async def test_restart_and_close(api: Api) -> None:
+async def test_restart_and_close_are_answered(api: Api) -> None:
     """A restart and a close are answered; the close ends every connection with the reason."""
     api.world.backend.scripts["deaf"] = deaf
     async with api.socket() as first, api.socket() as second:
@@ -208,8 +217,8 @@ async def test_restart_and_close(api: Api) -> None:
             assert (await socket.closed())[0] == 1000
 
 
-async def test_session_that_ends(api: Api) -> None:
-    """When a session ends its running cell's result comes, then why it ended, then the end."""
+async def test_the_end_of_a_session_is_announced_last(api: Api) -> None:
+    """At the end of a session come the running cell's result, the reason, and the close frame."""
     api.world.backend.scripts["deaf"] = deaf
     async with api.socket() as socket:
         await socket.open(session_id="mine")
@@ -225,8 +234,8 @@ async def test_session_that_ends(api: Api) -> None:
         assert (await socket.closed())[0] == 1000
 
 
-async def test_session_that_has_ended(api: Api) -> None:
-    """A session that is gone cannot be opened, and says why."""
+async def test_a_closed_session_cannot_be_opened(api: Api) -> None:
+    """A closed session cannot be opened, and the error has the reason."""
     await (await api.world.open("mine")).close("enough")
     async with api.socket() as socket:
         await socket.send("open", session_id="mine")
@@ -234,14 +243,14 @@ async def test_session_that_has_ended(api: Api) -> None:
         assert (reply.error.code, "enough" in reply.error.message) == ("session_gone", True)
 
 
-async def test_shutdown(backend: FakeBackend) -> None:
-    """At shutdown a client has its result, is told why, and sees that the broker goes away."""
+async def test_shutdown_sends_results_and_the_reason(backend: FakeBackend) -> None:
+    """At shutdown a client gets its result, the reason, and close code 1001."""
     backend.scripts["deaf"] = deaf
     async with world(backend) as w, serving(w) as api, api.socket() as busy, api.socket() as idle:
         await busy.open()
         await busy.send("execute", code="deaf", execution_id="e")
         await busy.until(Stdout)
-        await w.registries.stop("closing time")
+        await w.tenants.stop("closing time")
         assert (await busy.until(Result)).error == "SessionClosed: closing time"
         assert (await busy.until(Closed)).reason == "closing time"
         assert (await busy.closed())[0] == 1001
@@ -254,8 +263,10 @@ async def test_shutdown(backend: FakeBackend) -> None:
 
 
 @pytest.mark.parametrize("on_disconnect", ["continue", "interrupt"])
-async def test_client_goes_away(api: Api, on_disconnect: str) -> None:
-    """What a client left behind runs on, or is interrupted, as was asked; so for what waits."""
+async def test_on_disconnect_applies_to_running_and_waiting_cells(
+    api: Api, on_disconnect: str
+) -> None:
+    """After a disconnect, running and waiting cells continue or end, as requested."""
     api.world.backend.scripts["wait"] = interruptible
     async with api.socket() as socket:
         await socket.open(session_id="mine")
@@ -275,14 +286,16 @@ async def test_client_goes_away(api: Api, on_disconnect: str) -> None:
             assert cause_of(result) == "interrupted"
         assert len(api.world.backend.cells) == 1
     else:
-        assert [e.state for e in executions] == [ExecutionState.RUNNING, ExecutionState.QUEUED]
+        assert [e.state for e in executions] == ["running", "queued"]
         await session.close("done")
-    assert not session.executions._watchers
+    assert not watchers_of(session)
 
 
-async def test_reader_that_falls_behind(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A watcher who is too many executions behind is cut off, and told to resume."""
-    monkeypatch.setattr(history, "_WATCHER_LAG", 2)
+async def test_a_reader_that_falls_behind_is_disconnected(
+    api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A watcher that is too many executions behind is disconnected, with advice to resume."""
+    monkeypatch.setattr(store, "_WATCHER_LAG", 2)
     hold = Breakpoint()
     api.world.backend.scripts["hold"] = hold
     async with api.socket() as socket:
@@ -302,10 +315,10 @@ async def test_reader_that_falls_behind(api: Api, monkeypatch: pytest.MonkeyPatc
         assert (await socket.closed())[0] == 1008
 
 
-async def test_reader_that_stops_reading(
+async def test_a_reader_that_stops_reading_is_disconnected(
     backend: FakeBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A client that stops reading holds up nobody, costs no buffer, and is cut off."""
+    """A client that stops reading delays no other one, costs no buffer, and is disconnected."""
     monkeypatch.setattr(routes, "_PING_INTERVAL_S", 0.2)
     size = 8 * 1024**2
 
@@ -343,8 +356,8 @@ async def test_reader_that_stops_reading(
             assert sum(len(e.content) for e in events if isinstance(e, Stdout)) == size
 
 
-async def test_too_many_operations(api: Api) -> None:
-    """A connection that asks for more at once than it may is told so."""
+async def test_too_many_operations_are_refused(api: Api) -> None:
+    """A connection with too many concurrent operations gets an error."""
     hold = Breakpoint()
     api.world.backend.scripts["hold"] = hold
     async with api.socket() as socket:
@@ -359,8 +372,8 @@ async def test_too_many_operations(api: Api) -> None:
         assert await socket.until(Result)
 
 
-async def test_message_too_large(api: Api) -> None:
-    """A message larger than any code may be ends the connection."""
+async def test_a_message_too_large_ends_the_connection(api: Api) -> None:
+    """A message over the size limit ends the connection."""
     async with api.socket() as socket:
         await socket.open()
         await socket.connection.send("x" * 3 * 1024**2)

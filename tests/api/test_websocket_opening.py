@@ -1,4 +1,4 @@
-"""A session that is being opened over the WebSocket: what is sent meanwhile, and who gives up."""
+"""Opening a session over the WebSocket: operations that are sent meanwhile, and cancellation."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from kernelbroker.protocol.messages import Closed, Done, ErrorReply, Opened
 
 from tests.support.http import Api
 from tests.support.waiting import DEADLINE_S, turns, until
+from tests.support.world import watchers_of
 
 
 @pytest.fixture
@@ -26,10 +27,10 @@ async def full(api: Api) -> asyncio.Event:
 
 
 @pytest.mark.parametrize("behind", [None, "execute", "interrupt"])
-async def test_client_goes_away_while_opening(
+async def test_a_disconnect_while_opening_leaves_no_waiter(
     api: Api, full: asyncio.Event, behind: str | None
 ) -> None:
-    """A client that goes away while it waits for a sandbox leaves nobody waiting, whatever it sent."""
+    """A client that disconnects while it waits for a sandbox leaves no waiter."""
     async with api.socket() as socket:
         await socket.send("open", session_id="mine")
         await until(lambda: api.world.pool.status().pending_requests == 1)
@@ -44,8 +45,8 @@ async def test_client_goes_away_while_opening(
 
 
 @pytest.mark.parametrize("at_once", [True, False])
-async def test_close_while_opening(api: Api, full: asyncio.Event, at_once: bool) -> None:
-    """A close ends the opening with all that waits for it; the same session can be opened again."""
+async def test_close_cancels_the_opening(api: Api, full: asyncio.Event, at_once: bool) -> None:
+    """A close cancels the opening and all operations behind it; the session can be opened again."""
     async with api.socket() as socket:
         await socket.send("open", session_id="mine")
         if not at_once:
@@ -63,8 +64,8 @@ async def test_close_while_opening(api: Api, full: asyncio.Event, at_once: bool)
         assert (await socket.open(session_id="mine")).session.session_id == "mine"
 
 
-async def test_close_right_behind_open(api: Api) -> None:
-    """A close closes a session that was there before it was opened here."""
+async def test_close_behind_open_closes_an_existing_session(api: Api) -> None:
+    """A close right behind `open` closes a session that existed before."""
     await api.world.open("mine")
     async with api.socket() as socket:
         await socket.send("open", session_id="mine")
@@ -73,8 +74,8 @@ async def test_close_right_behind_open(api: Api) -> None:
     assert api.world.registry.list() == []
 
 
-async def test_sent_while_opening(api: Api, full: asyncio.Event) -> None:
-    """What is sent while the session is opened is done after that, in order, however much it is."""
+async def test_operations_sent_while_opening_run_afterwards(api: Api, full: asyncio.Event) -> None:
+    """Operations that are sent while the session is opened are performed afterwards, in order."""
     names = [f"e{number}" for number in range(100)]
     async with api.socket() as socket:
         await socket.send("open")
@@ -92,8 +93,8 @@ async def test_sent_while_opening(api: Api, full: asyncio.Event) -> None:
 
 
 @pytest.mark.parametrize("count", range(12))
-async def test_client_goes_away_at_any_moment(api: Api, count: int) -> None:
-    """Whenever the connection is lost, the broker forgets it, and can be used on."""
+async def test_a_disconnect_at_any_moment_leaves_nothing(api: Api, count: int) -> None:
+    """If the connection is lost at any moment, the broker releases everything."""
     async with api.socket() as socket:
         await socket.send("open", session_id="mine")
         await turns(count)
@@ -102,4 +103,4 @@ async def test_client_goes_away_at_any_moment(api: Api, count: int) -> None:
     async with api.socket() as again:
         opened = await again.open(session_id="mine")
         assert isinstance(opened, Opened)
-        await until(lambda: len(api.world.registry.get("mine").executions._watchers) == 1)
+        await until(lambda: watchers_of(api.world.registry.get("mine")) == 1)

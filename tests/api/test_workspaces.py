@@ -14,8 +14,8 @@ async def workspaces(api: Api) -> list[dict[str, Any]]:
     return found
 
 
-async def test_listed_and_removed(api: Api, backend: FakeBackend) -> None:
-    """A workspace is listed with its session, then with its size and end, until it is removed."""
+async def test_workspaces_are_listed_and_deleted(api: Api, backend: FakeBackend) -> None:
+    """A workspace is listed with its session, then with size and expiry, until it is deleted."""
     assert await workspaces(api) == []
     body = {"session_id": "one", "workspace": "mine"}
     opened = await api.ask("POST", "/api/v1/sessions", body)
@@ -30,7 +30,7 @@ async def test_listed_and_removed(api: Api, backend: FakeBackend) -> None:
     for sandbox in backend.live.values():
         (sandbox.workspace / "file").write_text("x")
     assert (await api.ask("DELETE", "/api/v1/sessions/one")).status == 204
-    await until(lambda: not api.world.registry.workspaces._held)
+    await until(lambda: not api.world.workspaces_in_use)
     (listed,) = await workspaces(api)
     assert (listed["session_id"], listed["files"]) == (None, 1)
     assert listed["size"] > 0
@@ -40,8 +40,8 @@ async def test_listed_and_removed(api: Api, backend: FakeBackend) -> None:
     assert (await api.ask("DELETE", "/api/v1/workspaces/mine")).status == 404
 
 
-async def test_in_use(api: Api) -> None:
-    """A second session of a workspace is refused, by whatever way it is asked for."""
+async def test_a_workspace_in_use_is_refused(api: Api) -> None:
+    """A second session for a workspace is refused over HTTP and over the WebSocket."""
     await api.ask("POST", "/api/v1/sessions", {"session_id": "one", "workspace": "mine"})
     for path in ("sessions", "exec"):
         body = {"workspace": "mine"} | ({"code": "1"} if path == "exec" else {})
@@ -52,8 +52,8 @@ async def test_in_use(api: Api) -> None:
     assert answer.status == 400
 
 
-async def test_single_cells(api: Api, backend: FakeBackend) -> None:
-    """A cell without a session keeps its files where it names a workspace, and only there."""
+async def test_single_cells_keep_files_in_named_workspaces(api: Api, backend: FakeBackend) -> None:
+    """A cell without a session keeps its files only if it names a workspace."""
 
     async def write(cell: Any) -> None:
         for sandbox in backend.live.values():
@@ -63,5 +63,5 @@ async def test_single_cells(api: Api, backend: FakeBackend) -> None:
     backend.scripts["write"] = write
     for body in ({"code": "write"}, {"code": "write", "workspace": "mine"}):
         assert (await api.ask("POST", "/api/v1/exec", body)).status == 200
-    await until(lambda: not api.world.registry.workspaces._held)
+    await until(lambda: not api.world.workspaces_in_use)
     assert [workspace["name"] for workspace in await workspaces(api)] == ["mine"]

@@ -1,4 +1,4 @@
-"""Backends of each kind: in the test's own process, and in another one that can be killed."""
+"""Backends of each kind, in the process of the test or in another process that can be killed."""
 
 from __future__ import annotations
 
@@ -10,33 +10,43 @@ from pathlib import Path
 from typing import Any
 
 from kernelbroker_server.backends.base import Backend
-from kernelbroker_server.backends.docker_ways import Transport
+from kernelbroker_server.backends.docker_transport import Transport
 
-from .probes import DEADLINE_S, IMAGE, KERNEL_PYTHON, PROBE, running_backend, running_docker
+from .probes import DEADLINE_S, GVISOR, IMAGE, KERNEL_PYTHON, PROBE, running_backend, running_docker
 
 
 def running(kind: str, **options: Any) -> AbstractAsyncContextManager[Backend]:
-    """A started backend in directories of its own; when it stops, nothing may be left of it."""
+    """A started backend in temporary directories. Checks that nothing is left after it stops."""
     if kind == "local":
+        options.pop("run_cell", None)  # it tries nothing at startup
         return running_backend(**options)
+    return running_docker(**docker_options(kind), **options)
+
+
+def docker_options(kind: str) -> dict[str, Any]:
+    """The options of a docker backend of this kind."""
     transport = Transport.TCP if kind == "docker-tcp" else Transport.UNIX
-    return running_docker(transport=transport, **options)
+    return {"transport": transport, "runtime": GVISOR if kind == "gvisor" else "runc"}
 
 
+ROOT = Path(__file__).parents[2]
 BROKER = """
 import asyncio, sys
 from pathlib import Path
 from kernelbroker_server.backends.base import Network, SandboxSpec
 from kernelbroker_server.backends.docker import DockerBackend
-from kernelbroker_server.backends.docker_ways import Transport
+from kernelbroker_server.backends.docker_transport import Transport
 from kernelbroker_server.backends.local import LocalBackend
+from tests.backends.probes import run_cell
 
 async def main():
-    kind, python, image, command, data, run, network = sys.argv[1:]
+    kind, runtime, python, image, command, data, run, network = sys.argv[1:]
     common = {"data_dir": Path(data), "run_dir": Path(run), "command": ("-c", command)}
     if kind != "local":
         transport = Transport.TCP if kind == "docker-tcp" else Transport.UNIX
-        backend = DockerBackend(image=image, transport=transport, **common)
+        if "kernelbroker_kernel" not in command:
+            common["run_cell"] = run_cell
+        backend = DockerBackend(image=image, transport=transport, runtime=runtime, **common)
     else:
         backend = LocalBackend(kernel_python=Path(python), **common)
     await backend.start()
@@ -51,10 +61,11 @@ asyncio.run(main())
 async def other_broker(
     kind: str, data: Path, run: Path, command: str = PROBE[1], network: str = "none"
 ) -> Any:
-    """A broker of this kind with a sandbox "one", in a process of its own that can be killed."""
-    arguments = [kind, str(KERNEL_PYTHON), IMAGE, command, str(data), str(run), network]
+    """A broker of this kind with a sandbox `one`, in another process that can be killed."""
+    runtime = "" if kind == "local" else docker_options(kind)["runtime"]
+    arguments = [kind, runtime, str(KERNEL_PYTHON), IMAGE, command, str(data), str(run), network]
     broker = await asyncio.create_subprocess_exec(
-        sys.executable, *("-c", BROKER, *arguments), stdout=subprocess.PIPE
+        sys.executable, *("-c", BROKER, *arguments), stdout=subprocess.PIPE, cwd=ROOT
     )
     async with asyncio.timeout(DEADLINE_S):
         assert await broker.stdout.readline() == b"launched\n"
@@ -62,7 +73,7 @@ async def other_broker(
 
 
 async def dead_broker(kind: str, data: Path, run: Path, network: str = "none") -> None:
-    """Start one and kill it: what it leaves is there, and nobody's."""
+    """Start a broker and kill it, so that its files and sandboxes are left behind."""
     broker = await other_broker(kind, data, run, network=network)
     broker.kill()
     await broker.wait()

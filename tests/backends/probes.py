@@ -1,4 +1,4 @@
-"""Real sandboxes with something small in the gateway's place: it runs the Python that a test sends."""
+"""Real sandboxes with a small program in place of the gateway: it runs the Python that a test sends."""
 
 from __future__ import annotations
 
@@ -23,6 +23,8 @@ from kernelbroker_server.backends.base import Sandbox, SandboxEnd
 from kernelbroker_server.backends.container_options import LABEL_DATA
 from kernelbroker_server.backends.docker import DockerBackend
 from kernelbroker_server.backends.local import LocalBackend
+from kernelbroker_server.backends.sandbox_layout import GATEWAY_COMMAND
+from kernelbroker_server.backends.startup_check import CheckFailed
 from kernelbroker_server.kernels.endpoint import TcpEndpoint, UnixEndpoint
 
 KERNEL_PYTHON = Path(
@@ -58,16 +60,22 @@ def shell(line):
 
 how, where = sys.argv[1:3]
 if how == "--handover":
-    with socket.socket(socket.AF_UNIX) as giver:
-        giver.connect(where)
-        where = socket.recv_fds(giver, 1, 1)[1][0]
-if how == "--tcp":
-    host, port = where.rsplit(":", 1)
-    where = socket.create_server((host, int(port)), backlog=64).detach()
-listener = socket.socket(fileno=int(where))
-os.set_inheritable(listener.fileno(), False)
+    channel = socket.socket(socket.AF_UNIX)
+    channel.connect(where)
+    def accept():
+        "The next connection; the broker hands each one over."
+        data, descriptors, _, _ = socket.recv_fds(channel, 1, 1)
+        return socket.socket(fileno=descriptors[0]) if data else sys.exit("the broker has died")
+else:
+    if how == "--tcp":
+        host, port = where.rsplit(":", 1)
+        where = socket.create_server((host, int(port)), backlog=64).detach()
+    listener = socket.socket(fileno=int(where))
+    os.set_inheritable(listener.fileno(), False)
+    def accept():
+        return listener.accept()[0]
 while True:
-    connection, _ = listener.accept()
+    connection = accept()
     names = dict(globals())
     try:
         exec(connection.makefile().read(), names)
@@ -103,7 +111,7 @@ async def connect(sandbox: Sandbox) -> tuple[asyncio.StreamReader, asyncio.Strea
 
 
 async def ask(sandbox: Sandbox, source: str, **values: Any) -> Any:
-    """Run Python inside, with these values as names; returns what it leaves in `result`."""
+    """Run Python in the sandbox with these variables. Returns the value of `result`."""
     reader, writer = await connect(sandbox)
     try:
         names = "".join(f"{name} = {value!r}\n" for name, value in values.items())
@@ -119,8 +127,25 @@ async def ask(sandbox: Sandbox, source: str, **values: Any) -> Any:
     return answer["result"]
 
 
+async def run_cell(sandbox: Sandbox, code: str, timeout: float) -> str:
+    """Replaces the cell at startup, if `PROBE` replaces the gateway."""
+    capture = "import contextlib, io\nwith contextlib.redirect_stdout(io.StringIO()) as out:\n"
+    source = f"{capture}    exec({code!r})\nresult = out.getvalue()"
+    try:
+        async with asyncio.timeout(timeout):
+            return str(await ask(sandbox, source))
+    except (OSError, ValueError, AssertionError) as error:
+        end = sandbox.ended.result() if sandbox.ended.done() else None
+        raise CheckFailed(str(error) if end is None else end.detail) from error
+
+
+async def no_check(_sandbox: Sandbox, code: str, _timeout: float) -> str:
+    """Replaces `run_cell` if the command is not expected to work."""
+    return json.dumps([False] * code.count("', "))
+
+
 async def tell(sandbox: Sandbox, source: str) -> None:
-    """Run Python inside that does not live to answer."""
+    """Run Python in the sandbox that dies before it answers."""
     _, writer = await connect(sandbox)
     writer.write(source.encode())
     writer.write_eof()
@@ -134,7 +159,7 @@ async def end(sandbox: Sandbox) -> SandboxEnd:
 
 
 async def until(condition: Callable[[], Any]) -> None:
-    """For what gives no event: the state of what is not ours."""
+    """Poll a condition of other processes, which send no events."""
     async with asyncio.timeout(DEADLINE_S):
         while not condition():  # noqa: ASYNC110 - there is no event
             await asyncio.sleep(0.01)
@@ -142,14 +167,17 @@ async def until(condition: Callable[[], Any]) -> None:
 
 @asynccontextmanager
 async def running_docker(**options: Any) -> AsyncIterator[DockerBackend]:
-    """As `running_backend`, of containers."""
+    """A started docker backend in temporary directories. Checks that nothing is left after it stops."""
     with tempfile.TemporaryDirectory(prefix="kb-") as directory:
         settings: dict[str, Any] = {
             "image": IMAGE,
             "data_dir": Path(directory, "data"),
             "run_dir": Path(directory, "run"),
+            "runtime": "runc",  # `auto` may find gVisor, which is slower
             "command": PROBE,
         } | options
+        if tuple(settings["command"])[: len(GATEWAY_COMMAND)] != tuple(GATEWAY_COMMAND):
+            settings = {"run_cell": run_cell} | settings
         data, run = settings["data_dir"], settings["run_dir"]
         backend = DockerBackend(**settings)
         await backend.start()
@@ -163,28 +191,28 @@ async def running_docker(**options: Any) -> AsyncIterator[DockerBackend]:
 
 
 def containers_of(data: Path, host: str | None = None) -> list[str]:
-    """The names of the containers of the brokers that have their workspaces here."""
+    """The names of the containers of the brokers with this `data_dir`."""
     with engine(host) as api:
         found = api.containers(all=True, filters={"label": f"{LABEL_DATA}={data}"})
     return [container["Names"][0].removeprefix("/") for container in found]
 
 
 def container_of(sandbox: Sandbox, host: str | None = None) -> str:
-    """The name of its container."""
+    """The name of the sandbox's container."""
     names = containers_of(sandbox.workspace.parents[3], host)
     (name,) = (name for name in names if name.endswith(f"-{sandbox.id}"))
     return name
 
 
 def networks_of(data: Path, host: str | None = None) -> list[str]:
-    """The networks of the brokers that have their workspaces here."""
+    """The networks of the brokers with this `data_dir`."""
     with engine(host) as api:
         found = api.networks(filters={"label": f"{LABEL_DATA}={data}"})
     return [network["Name"] for network in found]
 
 
 engines_are_away = [
-    # Where nobody listens, docker-py leaves its socket to the garbage collector.
+    # If no engine listens, docker-py leaves its socket to the garbage collector.
     pytest.mark.usefixtures("engines_that_are_away"),
     pytest.mark.filterwarnings(
         r"ignore:Exception ignored in. <socket.socket fd=\d+, family=1, type=1, proto=0>"
@@ -206,7 +234,7 @@ def engine(host: str | None = None) -> Iterator[Any]:
 
 @asynccontextmanager
 async def running_backend(**options: Any) -> AsyncIterator[LocalBackend]:
-    """A started backend in directories of its own; when it stops, nothing may be left of it."""
+    """A started local backend in temporary directories. Checks that nothing is left after it stops."""
     with tempfile.TemporaryDirectory(prefix="kb-") as directory:  # short: sockets lie in it
         settings: dict[str, Any] = {
             "kernel_python": KERNEL_PYTHON,
@@ -229,10 +257,17 @@ async def running_backend(**options: Any) -> AsyncIterator[LocalBackend]:
 
 
 def cgroups_of(data: Path) -> list[Path]:
-    """The control groups of the brokers that have their workspaces here."""
+    """The control groups of the brokers with this `data_dir`."""
     names = [path.name for path in data.iterdir() if not path.name.startswith(".")]
     root = Path("/sys/fs/cgroup")
-    return [path for name in names for path in root.glob(f"**/kernelbroker-{name}")]
+    wanted = {f"kernelbroker-{name}" for name in names}
+    # Not `glob`, which fails if an engine removes the group of a container meanwhile.
+    return [
+        Path(directory, child)
+        for directory, children, _ in os.walk(root)
+        for child in children
+        if child in wanted
+    ]
 
 
 def jail_problem() -> str | None:
@@ -251,14 +286,36 @@ def docker_problem() -> str | None:
     except DockerException as error:
         problem = f"no container engine answers that has the image {IMAGE} (`make image`): {error}"
     with warnings.catch_warnings(action="ignore", category=ResourceWarning):
-        gc.collect()  # the socket that docker-py leaves where nobody listens, or tests are blamed
+        gc.collect()  # the socket that docker-py leaves open if no engine listens; a later test would fail
     return problem
+
+
+def gvisor_runtime() -> str | None:
+    """A runtime of the engine's that is gVisor and takes sockets of the host.
+
+    To have one: apt-get install runsc, and in the engine's configuration, as .ci/run has it,
+    {"runtimes": {"runsc-uds": {"path": "/usr/bin/runsc", "runtimeArgs":
+    ["--platform=ptrace", "--network=none", "--fsgofer-host-uds"]}}}
+    """
+    if NO_DOCKER is not None:
+        return None
+    with engine() as api:
+        runtimes = api.info()["Runtimes"]
+    for name, runtime in sorted(runtimes.items()):
+        arguments = runtime.get("runtimeArgs") or []
+        if "runsc" in runtime.get("path", "") and any("host-uds" in word for word in arguments):
+            return str(name)
+    return None
 
 
 NO_JAIL = jail_problem()
 NO_DOCKER = docker_problem()
 needs_jail = pytest.mark.skipif(NO_JAIL is not None, reason=str(NO_JAIL))
 needs_docker = pytest.mark.skipif(NO_DOCKER is not None, reason=str(NO_DOCKER))
+GVISOR = gvisor_runtime()
+needs_gvisor = pytest.mark.skipif(
+    GVISOR is None, reason="no gVisor that takes sockets of the host: see gvisor_runtime"
+)
 needs_kernel_environment = pytest.mark.skipif(
     not os.path.lexists(KERNEL_PYTHON),
     reason=f"{KERNEL_PYTHON} is missing: `make setup`, or set KERNELBROKER_TEST_KERNEL_PYTHON",
@@ -270,3 +327,5 @@ BACKENDS = [
     pytest.param("docker", marks=needs_docker),
 ]
 """The kinds of them, as parameters of tests."""
+ON_GVISOR = pytest.param("gvisor", marks=[needs_docker, needs_gvisor])
+"""The docker backend with gVisor, over unix sockets: for what depends on the runtime."""

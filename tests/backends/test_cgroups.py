@@ -1,6 +1,6 @@
-"""Control groups: what is written, and version 2 upon a directory that stands for it.
+"""The files that control groups are set with, on an imitation of version 2.
 
-The real thing, of the version that the machine has, is in test_local.py.
+test_local.py uses the real control groups of the machine.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from kernelbroker_server.backends.cgroups import Cgroup, Cgroups, Version, setti
 LIMITS = Limits(cpus=1.5, memory=1024, processes=7)
 
 
-def test_settings() -> None:
-    """Each limit becomes the files of its version; swap is not a way around memory's."""
+def test_settings_of_each_version() -> None:
+    """Each version has its own files, and the limit of memory includes swap."""
     assert settings(Version.V1, "memory", LIMITS) == {
         "memory.limit_in_bytes": "1024",
         "memory.memsw.limit_in_bytes": "1024",
@@ -34,7 +34,7 @@ def test_settings() -> None:
 
 @pytest.fixture
 def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A directory with the files that the kernel would give the broker's own group of version 2."""
+    """An imitation of the broker's own group of version 2."""
     (tmp_path / "cgroup.controllers").write_text("cpuset cpu io memory pids\n")
     (tmp_path / "cgroup.subtree_control").touch()
     monkeypatch.setattr(cgroups, "_own_group", lambda root: root)
@@ -49,8 +49,8 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_version_2(root: Path) -> None:
-    """One directory holds all three controllers, and a kernel without swap accounting is no error."""
+def test_version_2_uses_one_directory(root: Path) -> None:
+    """One directory has all three controllers. A kernel without swap accounting is not an error."""
     groups = Cgroups.prepare("abc", root)
     assert {c: groups.enforced_by(c) for c in ("memory", "pids", "cpu")} == dict.fromkeys(
         ("memory", "pids", "cpu"), "cgroup-v2"
@@ -65,8 +65,8 @@ def test_version_2(root: Path) -> None:
     assert not (directory / "memory.swap.max").exists()
 
 
-def test_oom_kills(tmp_path: Path) -> None:
-    """The count is read from the file of each version, and is zero without a memory controller."""
+def test_oom_kills_are_counted(tmp_path: Path) -> None:
+    """Each version has its own file with the count; without a memory controller it is zero."""
     (tmp_path / "memory.events").write_text("low 0\noom 3\noom_kill 2\noom_group_kill 0\n")
     (tmp_path / "memory.oom_control").write_text("oom_kill_disable 0\nunder_oom 0\noom_kill 5\n")
     assert Cgroup(Version.V2, {"memory": tmp_path}).oom_kills() == 2
@@ -74,6 +74,6 @@ def test_oom_kills(tmp_path: Path) -> None:
     assert Cgroup(Version.V1, {"pids": tmp_path}).oom_kills() == 0
 
 
-def test_none(tmp_path: Path) -> None:
-    """Where no controller can be used, none is said to enforce anything."""
+def test_no_usable_controller_enforces_nothing(tmp_path: Path) -> None:
+    """Without a usable controller `enforced_by` returns None."""
     assert Cgroups.prepare("abc", tmp_path).enforced_by("memory") is None

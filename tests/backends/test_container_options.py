@@ -1,4 +1,4 @@
-"""What the engine is asked for, as plain data."""
+"""The options of a new container, as plain data."""
 
 from __future__ import annotations
 
@@ -7,23 +7,27 @@ from typing import Any
 
 from kernelbroker_server.backends.base import Limits, Network, SandboxSpec
 from kernelbroker_server.backends.container_options import (
-    OnNetwork,
-    OnSocket,
-    Place,
+    ContainerPlacement,
+    NetworkTransport,
+    SocketTransport,
     container_options,
 )
 
 LABELS = {"kernelbroker.broker": "b"}
-SOCKET = OnSocket(Path("/run/one.give"))
+SOCKET = SocketTransport(Path("/run/one.give"))
 
 
-def options(spec: SandboxSpec, way: OnSocket | OnNetwork = SOCKET, **more: Any) -> dict[str, Any]:
-    place = Place("name", way, Path("/data/one"), 1000, LABELS, **more)
-    return container_options(spec, place, image="image", runtime="runc", command=("-m", "gateway"))
+def options(
+    spec: SandboxSpec, transport: SocketTransport | NetworkTransport = SOCKET, **more: Any
+) -> dict[str, Any]:
+    placement = ContainerPlacement("name", transport, Path("/data/one"), 1000, LABELS, **more)
+    return container_options(
+        spec, placement, image="image", runtime="runc", command=("-m", "gateway")
+    )
 
 
-def test_every_boundary_is_asked_for() -> None:
-    """No network, no capability, no new privilege, nothing written to the image, one ordinary user."""
+def test_every_boundary_is_set() -> None:
+    """The options allow no network, capability, new privilege or write to the image, and one user."""
     asked = options(SandboxSpec())
     host = asked["HostConfig"]
     assert (host["NetworkMode"], asked["NetworkDisabled"]) == ("none", True)
@@ -39,8 +43,8 @@ def test_every_boundary_is_asked_for() -> None:
     assert asked["User"] == "1000:1000"
 
 
-def test_limits() -> None:
-    """Each limit is passed on in the engine's units, and swap is none."""
+def test_limits_have_the_engines_units() -> None:
+    """Each limit is passed on in the engine's units, and there is no swap."""
     spec = SandboxSpec(
         limits=Limits(cpus=0.5, memory=1000, processes=20, tmp_size=4096, open_files=64)
     )
@@ -54,8 +58,8 @@ def test_limits() -> None:
     assert {"Name": "nofile", "Soft": 64, "Hard": 64} in host["Ulimits"]
 
 
-def test_mounts() -> None:
-    """Only the workspace can be written to; no directory of sockets is mounted."""
+def test_only_the_workspace_is_writable() -> None:
+    """Only the workspace is writable; no directory of sockets is mounted."""
     mounts = options(SandboxSpec(shared_data=Path("/srv/shared"), wheels=Path("/srv/wheels")))[
         "HostConfig"
     ]["Mounts"]
@@ -67,9 +71,9 @@ def test_mounts() -> None:
     ]
 
 
-def test_over_a_network() -> None:
-    """Where no socket can be handed over there is one network, its token, and no resolver or mount."""
-    asked = options(SandboxSpec(), OnNetwork("inside", "secret"))
+def test_options_over_tcp() -> None:
+    """Over TCP there is one network with a token, and no resolver or mount."""
+    asked = options(SandboxSpec(), NetworkTransport("inside", "secret"))
     assert asked["HostConfig"]["NetworkMode"] == "inside"
     assert asked["HostConfig"]["Dns"] == ["192.0.2.1"]
     assert [mount["Target"] for mount in asked["HostConfig"]["Mounts"]] == ["/data"]
@@ -77,9 +81,9 @@ def test_over_a_network() -> None:
     assert "secret" not in " ".join(asked["Entrypoint"])
 
 
-def test_an_allow_list() -> None:
-    """There is a proxy's socket, read-only, and variables that lead to it, but still no network."""
-    asked = options(SandboxSpec(network=Network.ALLOWLIST), way_out=Path("/run/one.out"))
+def test_options_of_an_allow_list() -> None:
+    """With an allow list there is a read-only proxy socket with its variables, but no network."""
+    asked = options(SandboxSpec(network=Network.ALLOWLIST), egress_socket=Path("/run/one.out"))
     assert (asked["HostConfig"]["NetworkMode"], asked["NetworkDisabled"]) == ("none", True)
     mount = asked["HostConfig"]["Mounts"][2]
     assert (mount["Source"], mount["Target"]) == ("/run/one.out", "/run/kernelbroker.egress")
@@ -90,8 +94,8 @@ def test_an_allow_list() -> None:
     }
 
 
-def test_an_open_network() -> None:
-    """The network is the one that was named; nothing else changes."""
+def test_options_of_an_open_network() -> None:
+    """An open network changes only the network."""
     asked = options(SandboxSpec(), network="bridge-of-ours")
     shut = options(SandboxSpec())
     assert asked["HostConfig"].pop("NetworkMode") == "bridge-of-ours"
@@ -100,7 +104,7 @@ def test_an_open_network() -> None:
     assert asked == shut
 
 
-def test_command_and_variables() -> None:
+def test_command_and_variables_of_the_container() -> None:
     """Python is the image's own; nothing of the broker's environment is passed on."""
     asked = options(SandboxSpec(imports=("pandas",)))
     gateway = ["python", "-m", "gateway", "--handover", "/run/kernelbroker.handover"]
@@ -110,7 +114,7 @@ def test_command_and_variables() -> None:
     assert {"HOME", "TMPDIR", "KERNELBROKER_WORKSPACE"} <= names
 
 
-def test_labels() -> None:
-    """A container is known by its broker and its template."""
+def test_labels_of_the_container() -> None:
+    """A container has labels of its broker and its template."""
     labels = options(SandboxSpec(template="small"))["Labels"]
     assert labels == {"kernelbroker.broker": "b", "kernelbroker.template": "small"}

@@ -1,4 +1,4 @@
-"""What is the docker backend's alone: its engine's absence, returns and interventions from outside."""
+"""Behaviour of the docker backend alone: a missing engine, and interventions from outside."""
 
 # ruff: noqa: ASYNC240 - a test may block its own loop
 
@@ -29,7 +29,8 @@ from kernelbroker_server.backends.base import (
     SandboxSpec,
 )
 from kernelbroker_server.backends.docker import DockerBackend
-from kernelbroker_server.backends.docker_ways import Transport
+from kernelbroker_server.backends.docker_transport import Transport
+from kernelbroker_server.backends.engine import Engine
 
 from .brokers import other_broker
 from .probes import (
@@ -62,8 +63,8 @@ def lost(what: str) -> SandboxEnd:
 # The engine
 
 
-async def test_no_engine(tmp_path: Path) -> None:
-    """Where no engine answers, the broker ends at once, and says what to do."""
+async def test_a_missing_engine_stops_the_start(tmp_path: Path) -> None:
+    """If no engine answers, the broker ends at once with advice."""
     broker = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "kernelbroker_server"),
         env={
@@ -75,11 +76,11 @@ async def test_no_engine(tmp_path: Path) -> None:
     async with asyncio.timeout(DEADLINE_S):
         _, message = await broker.communicate()
     assert broker.returncode == 2
-    assert b"or say by docker.host where it listens" in message
+    assert b"or set docker.host to its address" in message
 
 
-async def test_no_image() -> None:
-    """A missing image is named, with how to get it."""
+async def test_a_missing_image_is_named() -> None:
+    """A missing image is named, with advice."""
     with pytest.raises(
         BackendUnavailable, match=r"does not have the image no/such:image.*make image"
     ):
@@ -88,34 +89,41 @@ async def test_no_image() -> None:
 
 
 async def test_a_runtime_that_is_not_offered() -> None:
-    """A runtime asked for outright is never replaced by another."""
-    with pytest.raises(BackendUnavailable, match=r"does not offer the runtime no-such.*set docker"):
+    """A configured runtime is never replaced by another."""
+    with pytest.raises(BackendUnavailable, match=r"does not have the runtime no-such.*set docker"):
         async with running_docker(runtime="no-such"):
             pass
 
 
-async def test_auto_says_what_it_took(caplog: pytest.LogCaptureFixture) -> None:
-    """The choice of a runtime is one line in the log, and a field for /health."""
-    with engine() as api:
-        if "runsc" in api.info()["Runtimes"]:
-            pytest.skip("the engine offers gVisor, so there is nothing to do without")
+async def test_auto_logs_the_runtime_it_chose(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The chosen runtime is one line in the log, and a field of /health."""
+    connect = Engine.connect
+
+    async def without_gvisor(self: Engine) -> dict[str, Any]:
+        return {**await connect(self), "Runtimes": {"runc": {}}}
+
+    monkeypatch.setattr(Engine, "connect", without_gvisor)
     with caplog.at_level(logging.INFO):
-        async with running_docker() as backend:
+        async with running_docker(runtime="auto") as backend:
             assert backend.describe()["runtime"] == "runc"
             assert backend.isolation is Isolation.CONTAINER
     (line,) = [message for message in caplog.messages if "run under" in message]
     assert line == (
-        "Sandboxes run under runc over unix sockets: the engine does not offer gVisor (runsc)"
+        "Sandboxes run under runc over unix sockets: the engine does not have gVisor (runsc)"
     )
 
 
-async def test_an_image_that_is_none_of_ours(tmp_path: Path) -> None:
-    """An image without Python is found out at start, not by the first session."""
+async def test_an_image_without_python_stops_the_start(tmp_path: Path) -> None:
+    """An image without Python is detected at the start."""
     with engine() as api:
         (tmp_path / "file").write_text("all there is")
         api.import_image_from_file(str(_tar(tmp_path)), repository="kernelbroker-test-empty")
     try:
-        with pytest.raises(BackendUnavailable, match="No sandbox can be had of the image"):
+        with pytest.raises(
+            BackendUnavailable, match="No sandbox of the image kernelbroker-test-empty can"
+        ):
             async with running_docker(image="kernelbroker-test-empty"):
                 pass
     finally:
@@ -129,8 +137,8 @@ def _tar(directory: Path) -> Path:
     return directory / "image.tar"
 
 
-async def test_too_long_a_socket_path(tmp_path: Path) -> None:
-    """A directory too deep for a socket's path is told as such."""
+async def test_a_socket_path_that_is_too_long(tmp_path: Path) -> None:
+    """A directory whose socket path is too long is reported."""
     with pytest.raises(BackendUnavailable, match="shorter run_dir"):
         async with running_docker(run_dir=tmp_path / ("long" * 25), transport=Transport.UNIX):
             pass
@@ -142,7 +150,7 @@ GATEWAY = "import runpy; runpy.run_module('kernelbroker_kernel', run_name='__mai
 
 
 async def test_containers_end_with_their_broker() -> None:
-    """The gateway of a broker that was killed ends by itself, and the container with it."""
+    """The gateway of a killed broker ends, and its container with it."""
     with tempfile.TemporaryDirectory(prefix="kb-") as directory:
         data, run = Path(directory, "data"), Path(directory, "run")
         broker = await other_broker("docker", data, run, GATEWAY)
@@ -167,7 +175,7 @@ async def test_containers_end_with_their_broker() -> None:
 INTERVENTIONS: dict[str, tuple[Callable[[Any, str], Any], str]] = {
     "killed": (lambda api, name: api.kill(name), "was killed from outside"),
     "stopped": (lambda api, name: api.stop(name, timeout=1), "was killed from outside"),
-    # Its removal begins with a kill, and whether that end is still told depends on who is first.
+    # Its removal begins with a kill. Whether that end is reported depends on the order of events.
     "removed": (
         lambda api, name: api.remove_container(name, force=True),
         "was removed from outside",
@@ -177,8 +185,8 @@ INTERVENTIONS: dict[str, tuple[Callable[[Any, str], Any], str]] = {
 
 
 @pytest.mark.parametrize("how", INTERVENTIONS)
-async def test_ended_from_outside(backend: DockerBackend, how: str) -> None:
-    """What somebody does to a container is told as such, at once, and it can be removed after."""
+async def test_a_container_ended_from_outside(backend: DockerBackend, how: str) -> None:
+    """A container that is ended from outside is reported at once, and can be removed."""
     sandbox = await backend.launch("one", SandboxSpec())
     await ask(sandbox, "pass")
     intervene, what = INTERVENTIONS[how]
@@ -191,7 +199,7 @@ async def test_ended_from_outside(backend: DockerBackend, how: str) -> None:
 
 
 class Proxy:
-    """Stands between a backend and the engine, so that the engine can be gone for a while."""
+    """A proxy between a backend and the engine, which a test can stop for a while."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -250,7 +258,7 @@ async def behind_a_proxy() -> AsyncIterator[tuple[DockerBackend, Proxy]]:
 
 
 async def test_the_engine_goes_and_comes_back() -> None:
-    """Without an engine sandboxes work on and launches fail clearly; what was missed is found out."""
+    """Without an engine sandboxes continue and launches fail; missed ends are detected later."""
     async with behind_a_proxy() as (backend, proxy):
         names = ("lives", "dies", "goes")
         lives, dies, goes = [await backend.launch(name, SandboxSpec()) for name in names]
@@ -271,8 +279,8 @@ async def test_the_engine_goes_and_comes_back() -> None:
 
 
 @needs_root
-async def test_a_full_disk(tmp_path: Path) -> None:
-    """A cell gets its error, launches fail by the disk's name for it, and both work when there is space."""
+async def test_a_full_disk_fails_launches(tmp_path: Path) -> None:
+    """With a full disk cells get an error and launches fail by name; both work when there is space."""
     disk = tmp_path / "disk"
     disk.mkdir()
     mount = ["mount", "-t", "tmpfs", "-o", "size=1m,nr_inodes=40", "kb-test", str(disk)]
@@ -296,12 +304,12 @@ result = [attempt(write), attempt(create)]"""
         await asyncio.to_thread(subprocess.run, ["umount", str(disk)], check=True)
 
 
-async def test_the_engine_has_what_was_asked_for(backend: DockerBackend) -> None:
-    """Every boundary stands in what the engine tells of the running container, and its labels."""
+async def test_the_running_container_has_the_options(backend: DockerBackend) -> None:
+    """The engine's description of the container has every boundary and label."""
     sandbox = await backend.launch("one", SandboxSpec(template="small"))
     with engine() as api:
-        told = api.inspect_container(container_of(sandbox))
-    host = told["HostConfig"]
+        inspected = api.inspect_container(container_of(sandbox))
+    host = inspected["HostConfig"]
     assert (host["NetworkMode"], host["IpcMode"], host["PidMode"]) == ("none", "private", "")
     assert (host["ReadonlyRootfs"], host["Privileged"], host["Init"]) == (True, False, True)
     assert host["CapDrop"] == ["ALL"]
@@ -313,9 +321,11 @@ async def test_the_engine_has_what_was_asked_for(backend: DockerBackend) -> None
     assert host["PidsLimit"] == limits.processes
     assert {limit["Name"] for limit in host["Ulimits"]} == {"core", "fsize", "nofile"}
     assert f"size={limits.tmp_size}" in host["Tmpfs"]["/tmp"]
-    assert told["Config"]["User"].partition(":")[0] in ("1000", str(os.geteuid()))
+    assert inspected["Config"]["User"].partition(":")[0] in ("1000", str(os.geteuid()))
     directory = sandbox.workspace.parents[2]
-    labels = {k: v for k, v in told["Config"]["Labels"].items() if k.startswith("kernelbroker.")}
+    labels = {
+        k: v for k, v in inspected["Config"]["Labels"].items() if k.startswith("kernelbroker.")
+    }
     assert labels == {
         "kernelbroker.broker": directory.name,
         "kernelbroker.data": str(directory.parent),

@@ -1,4 +1,4 @@
-"""What the docker backend promises of gateways that are reached over a network: TCP, forced with runc."""
+"""The docker backend with gateways over TCP, forced with runc."""
 
 from __future__ import annotations
 
@@ -15,11 +15,12 @@ import pytest_asyncio
 from kernelbroker_kernel.contract import EXIT_GATEWAY_FAILED
 from kernelbroker_server.backends.base import SandboxSpec
 from kernelbroker_server.backends.docker import DockerBackend
-from kernelbroker_server.backends.docker_ways import Transport
-from kernelbroker_server.backends.inside import GATEWAY_COMMAND
+from kernelbroker_server.backends.docker_transport import Transport
 from kernelbroker_server.backends.internal_network import firewall_rule, network_options
-from kernelbroker_server.kernels.client import ChannelClosed, KernelClient
+from kernelbroker_server.backends.sandbox_layout import GATEWAY_COMMAND
+from kernelbroker_server.kernels.channel import ChannelClosed
 from kernelbroker_server.kernels.endpoint import TcpEndpoint
+from kernelbroker_server.kernels.gateway import GatewayConnection
 
 from .brokers import dead_broker
 from .probes import (
@@ -42,8 +43,8 @@ async def backend() -> AsyncIterator[DockerBackend]:
         yield backend
 
 
-def test_options() -> None:
-    """The network leads nowhere, and its containers are told not to talk."""
+def test_the_network_is_internal() -> None:
+    """The network is internal, and its containers cannot communicate."""
     options = network_options("kb-1", {"kernelbroker.broker": "1"})
     assert options["internal"] is True
     assert options["options"]["com.docker.network.bridge.enable_icc"] == "false"
@@ -62,8 +63,8 @@ result = [found[address] for address in addresses]"""
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can have the firewall guard the host")
-async def test_nobody_is_reached(backend: DockerBackend) -> None:
-    """A sandbox reaches neither another one nor the host, by whichever of its addresses."""
+async def test_no_other_sandbox_or_host_is_reached(backend: DockerBackend) -> None:
+    """A sandbox reaches neither another one nor the host, by any address."""
     one, two = [await backend.launch(name, SandboxSpec()) for name in ("one", "two")]
     assert isinstance(one.endpoint, TcpEndpoint)
     assert isinstance(two.endpoint, TcpEndpoint)
@@ -86,15 +87,18 @@ async def test_nobody_is_reached(backend: DockerBackend) -> None:
     assert "eth0" not in await ask(one, source)
 
 
-async def test_the_token() -> None:
-    """The gateway answers nobody without its token, and the kernel does not inherit it."""
+async def test_the_gateway_needs_its_token() -> None:
+    """The gateway refuses requests without its token, and the kernel does not inherit it."""
     async with running_docker(transport=Transport.TCP, command=GATEWAY_COMMAND) as backend:
         sandbox = await backend.launch("one", SandboxSpec())
         assert isinstance(sandbox.endpoint, TcpEndpoint)
         wrong = TcpEndpoint(sandbox.endpoint.host, sandbox.endpoint.port, "wrong")
+        refused = GatewayConnection(wrong)
         with pytest.raises(ChannelClosed, match=r"40[13]"):
-            await KernelClient.open(wrong, DEADLINE_S)
-        client = await KernelClient.open(sandbox.endpoint, DEADLINE_S)
+            await refused.start_kernel(DEADLINE_S)
+        await refused.close()
+        gateway = GatewayConnection(sandbox.endpoint)
+        await gateway.start_kernel(DEADLINE_S)
         name = container_of(sandbox)
         with engine() as api:
             find = (
@@ -104,16 +108,17 @@ async def test_the_token() -> None:
             )
             command = api.exec_create(name, ["env", "-u", "KG_AUTH_TOKEN", "python", "-c", find])
             assert api.exec_start(command["Id"]).strip() == b"[False]"
-        await client.close()
+        await gateway.close()
 
 
-async def test_a_gateway_alone_ends() -> None:
-    """A gateway to which no broker keeps a channel ends by itself, and says why."""
+async def test_a_gateway_without_a_broker_ends() -> None:
+    """A gateway without an open channel ends, with the reason."""
     command = (*GATEWAY_COMMAND, "--alone", "15")
     async with running_docker(transport=Transport.TCP, command=command) as backend:
         sandbox = await backend.launch("one", SandboxSpec())
-        client = await KernelClient.open(sandbox.endpoint, DEADLINE_S)
-        await client.close()
+        gateway = GatewayConnection(sandbox.endpoint)
+        await gateway.start_kernel(DEADLINE_S)
+        await gateway.close()
         await asyncio.wait([sandbox.ended], timeout=60)
         ended = await end(sandbox)
         assert ended.detail == "the gateway failed: no channel was open for 15 s"
@@ -121,7 +126,7 @@ async def test_a_gateway_alone_ends() -> None:
 
 
 async def test_networks_are_reaped() -> None:
-    """The network of a broker that was killed goes with the next broker, and its firewall rule."""
+    """The next broker removes the network and the firewall rule of a killed one."""
     with tempfile.TemporaryDirectory(prefix="kb-") as directory:
         data, run = Path(directory, "data"), Path(directory, "run")
         await dead_broker("docker-tcp", data, run)

@@ -1,4 +1,4 @@
-"""Engines of the tests' own: stopped and restarted, with other runtimes, and Podman."""
+"""Engines of the tests, with restarts and other runtimes, and Podman."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import logging
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from kernelbroker_server.backends.base import (
@@ -18,9 +19,9 @@ from kernelbroker_server.backends.base import (
     SandboxEnd,
     SandboxSpec,
 )
-from kernelbroker_server.backends.docker_ways import Transport
-from kernelbroker_server.backends.inside import GATEWAY_COMMAND
-from kernelbroker_server.kernels.client import KernelClient
+from kernelbroker_server.backends.docker_transport import Transport
+from kernelbroker_server.backends.sandbox_layout import GATEWAY_COMMAND
+from kernelbroker_server.kernels.gateway import GatewayConnection
 from kernelbroker_server.kernels.requests import execute_request
 
 from tests.support.engines import OwnDocker, OwnEngine, OwnPodman, missing
@@ -71,7 +72,7 @@ def _running(engine: OwnEngine) -> Iterator[OwnEngine]:
 
 @pytest.fixture
 def docker(own_docker: OwnDocker) -> Iterator[OwnDocker]:
-    """Up, and with a gVisor that does not work, whatever the test before did."""
+    """A running dockerd that offers a gVisor that does not work."""
     own_docker.set_gvisor("echo gVisor does not run here >&2; exit 1")
     yield own_docker
     own_docker.stop()
@@ -83,7 +84,7 @@ def docker(own_docker: OwnDocker) -> Iterator[OwnDocker]:
 
 @needs_dockerd
 async def test_a_runtime_by_its_name(own_docker: OwnDocker) -> None:
-    """Whatever the engine offers can be named, and is what runs the sandboxes."""
+    """A runtime of the engine that is named runs the sandboxes."""
     async with running_docker(host=own_docker.host, runtime="crun") as backend:
         sandbox = await backend.launch("one", SandboxSpec())
         assert await ask(sandbox, "result = 1") == 1
@@ -94,36 +95,63 @@ async def test_a_runtime_by_its_name(own_docker: OwnDocker) -> None:
 
 
 @needs_dockerd
-async def test_auto_takes_gvisor_where_it_works(own_docker: OwnDocker) -> None:
-    """A runtime of the name runsc in which the trial runs is taken."""
+async def test_auto_uses_a_working_gvisor(own_docker: OwnDocker) -> None:
+    """`auto` uses a runtime with the name runsc if a cell runs in it."""
     own_docker.set_gvisor('exec runc "$@"')
-    async with running_docker(host=own_docker.host) as backend:
+    async with running_docker(host=own_docker.host, runtime="auto") as backend:
         assert backend.describe()["runtime"] == "runsc"
         assert backend.isolation is Isolation.GVISOR
 
 
+BREAKS_GATEWAYS = """
+for argument; do
+  if [ "$before" = --bundle ]; then
+    sed -i 's/"--handover"/"--no-such-option"/' "$argument/config.json"
+  fi
+  before=$argument
+done
+exec runc "$@"
+"""
+"""A runtime whose containers start, and in which the gateway fails."""
+
+
 @needs_dockerd
-async def test_auto_does_without_gvisor(
+async def test_auto_skips_a_gvisor_that_does_not_start(
     own_docker: OwnDocker, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Where gVisor is offered and fails, the engine's own runtime is taken, and the log says why."""
+    """If gVisor does not start, `auto` uses the engine's default runtime and logs the reason."""
     own_docker.set_gvisor("echo gVisor does not run here >&2; exit 1")
-    with caplog.at_level(logging.INFO):
-        async with running_docker(host=own_docker.host) as backend:
+    line = await _chosen_without_gvisor(own_docker, caplog)
+    # The engine does not report its output.
+    assert "runsc did not terminate successfully" in line
+
+
+@needs_dockerd
+async def test_auto_skips_a_gvisor_that_runs_no_cell(
+    own_docker: OwnDocker, caplog: pytest.LogCaptureFixture
+) -> None:
+    """`auto` does not use a gVisor whose containers start but run no cell."""
+    own_docker.set_gvisor(BREAKS_GATEWAYS)
+    line = await _chosen_without_gvisor(own_docker, caplog, command=GATEWAY_COMMAND)
+    assert "runsc over unix sockets does not work: the gateway failed: SystemExit: 2" in line
+
+
+async def _chosen_without_gvisor(
+    engine: OwnDocker, caplog: pytest.LogCaptureFixture, **options: Any
+) -> str:
+    """Starts a backend that must choose runc; returns the line of the log that says why."""
+    with caplog.at_level(logging.WARNING):
+        async with running_docker(host=engine.host, runtime="auto", **options) as backend:
             assert backend.describe()["runtime"] == "runc"
             assert backend.isolation is Isolation.CONTAINER
     (line,) = [message for message in caplog.messages if "run under" in message]
-    assert line.startswith(
-        "Sandboxes run under runc over unix sockets: runsc over unix sockets was"
-    )
-    assert (
-        "runsc did not terminate successfully" in line
-    )  # what it says is not the engine's to know
+    assert line.startswith("Sandboxes run under runc over unix sockets. runsc over unix sockets")
+    return line
 
 
 @needs_dockerd
 async def test_gvisor_by_name_is_never_replaced(own_docker: OwnDocker) -> None:
-    """Who asks for gVisor gets it, or an error that says what it said."""
+    """A configured gVisor is used, or the error says why it does not work."""
     own_docker.set_gvisor("echo gVisor does not run here >&2; exit 1")
     with pytest.raises(BackendUnavailable, match="runsc did not terminate successfully"):
         async with running_docker(host=own_docker.host, runtime="runsc", transport=Transport.UNIX):
@@ -134,7 +162,7 @@ async def test_gvisor_by_name_is_never_replaced(own_docker: OwnDocker) -> None:
 
 
 @needs_dockerd
-async def test_an_image_that_goes_and_comes_back(own_docker: OwnDocker) -> None:
+async def test_a_missing_image_fails_launches_until_it_is_back(own_docker: OwnDocker) -> None:
     """A template's missing image fails its launches by name, until the engine has it."""
     spec = SandboxSpec(image="kernelbroker-test-other")
     async with running_docker(host=own_docker.host) as backend:
@@ -152,7 +180,7 @@ async def test_an_image_that_goes_and_comes_back(own_docker: OwnDocker) -> None:
 
 @needs_dockerd
 async def test_a_restart_ends_sandboxes(docker: OwnDocker) -> None:
-    """An engine that stops takes its sandboxes along; when it is back, launches work again."""
+    """A stopping engine ends its sandboxes; after its restart launches work again."""
     async with running_docker(host=docker.host) as backend:
         sandbox = await backend.launch("one", SandboxSpec())
         await ask(sandbox, "pass")
@@ -168,7 +196,7 @@ async def test_a_restart_ends_sandboxes(docker: OwnDocker) -> None:
 
 @needs_dockerd
 async def test_a_live_restore_keeps_sandboxes(docker: OwnDocker) -> None:
-    """Sandboxes that an engine leaves running through its restart are used on, and removed after."""
+    """Sandboxes that survive the engine's restart stay in use, and are removed later."""
     docker.stop()
     docker.start("--live-restore")
     async with running_docker(host=docker.host) as backend:
@@ -187,8 +215,8 @@ async def test_a_live_restore_keeps_sandboxes(docker: OwnDocker) -> None:
 
 
 @needs_podman
-async def test_podman(podman: OwnPodman) -> None:
-    """A sandbox of Podman's is as closed as one of Docker's, and leaves nothing."""
+async def test_podman_sandboxes_are_isolated(podman: OwnPodman) -> None:
+    """A sandbox in Podman is as isolated as one in Docker, and leaves nothing behind."""
     spec = SandboxSpec(limits=Limits(memory=200 << 20, processes=40, tmp_size=8 << 20))
     async with running_docker(host=podman.host) as backend:
         sandbox = await backend.launch("one", spec)
@@ -226,12 +254,13 @@ result = [os.getuid(), [name for _, name in socket.if_nameindex()],
 
 @needs_podman
 async def test_a_kernel_under_podman(podman: OwnPodman) -> None:
-    """The real gateway starts its kernel, and a kernel's death is told with its signal."""
+    """The real gateway starts its kernel, and a kernel's death is reported with its signal."""
     async with running_docker(host=podman.host, command=GATEWAY_COMMAND) as backend:
         sandbox = await backend.launch("one", SandboxSpec())
-        client = await KernelClient.open(sandbox.endpoint, DEADLINE_S)
-        await client.send(execute_request("import os; os.kill(os.getpid(), 11)", {}))
+        gateway = GatewayConnection(sandbox.endpoint)
+        channel = await gateway.start_kernel(DEADLINE_S)
+        await channel.send(execute_request("import os; os.kill(os.getpid(), 11)", {}))
         died = await end(sandbox)
-        await client.close()
+        await gateway.close()
         died = await end(sandbox)
         assert died == SandboxEnd(EndCause.KERNEL_DIED, "the kernel was killed by SIGSEGV")

@@ -1,4 +1,4 @@
-"""The jail as a command: pure values."""
+"""The bubblewrap command of a jail."""
 
 from __future__ import annotations
 
@@ -22,20 +22,22 @@ HOST = Host(
 SPEC = SandboxSpec(limits=Limits(cpus=2.5, tmp_size=4096), shared_data=Path("/srv/shared"))
 
 
-def argv(host: Host = HOST, spec: SandboxSpec = SPEC, way_out: Path | None = None) -> list[str]:
+def argv(
+    host: Host = HOST, spec: SandboxSpec = SPEC, egress_socket: Path | None = None
+) -> list[str]:
     return jail_argv(
         host,
         spec,
         etc=Path("/run/kb/etc"),
         workspace=Path("/var/kb/one/workspace"),
-        way_out=way_out,
+        egress_socket=egress_socket,
         gateway=["python", "-m", "gateway"],
         descriptors=Descriptors(status=5, gate=6, info=7, seccomp=8),
     )
 
 
 def index(args: list[str], *run: str) -> int:
-    """Where these stand one after the other."""
+    """The position of these arguments in a row."""
     return next(i for i in range(len(args)) if tuple(args[i : i + len(run)]) == run)
 
 
@@ -43,8 +45,8 @@ def has(args: list[str], *run: str) -> bool:
     return any(tuple(args[i : i + len(run)]) == run for i in range(len(args)))
 
 
-def test_boundaries() -> None:
-    """Every namespace is unshared, nothing of the host's environment or capabilities goes in."""
+def test_jail_shares_nothing_with_the_host() -> None:
+    """A jail shares no namespace, environment variable or capability with the host."""
     args = argv()
     for flag in ("--unshare-all", "--unshare-user", "--die-with-parent", "--new-session"):
         assert flag in args
@@ -56,7 +58,7 @@ def test_boundaries() -> None:
 
 
 def test_only_the_workspace_is_writable() -> None:
-    """One single bind is writable, and root and /dev are read-only once all is in place."""
+    """Only one bind is writable. The root and /dev become read-only after all mounts."""
     args = argv()
     assert args.count("--bind") == 1
     assert has(args, "--bind", "/var/kb/one/workspace", "/data")
@@ -67,7 +69,7 @@ def test_only_the_workspace_is_writable() -> None:
 
 
 def test_our_own_path_comes_first() -> None:
-    """An operator's PYTHONPATH comes after that by which the gateway is found; other variables win."""
+    """An operator's PYTHONPATH follows the gateway's own. Other variables override the defaults."""
     args = argv(spec=SandboxSpec(env={"PYTHONPATH": "/mine", "PATH": "/bin"}))
     assert has(args, "--setenv", "PYTHONPATH", "/opt/kernelbroker/lib:/mine")
     assert has(args, "--setenv", "PATH", "/bin")
@@ -75,9 +77,9 @@ def test_our_own_path_comes_first() -> None:
     assert has(nothing, "--setenv", "PYTHONPATH", "/opt/kernelbroker/lib")
 
 
-def test_an_allow_list() -> None:
-    """The proxy's socket is bound read-only, and the network stays the jail's own."""
-    args = argv(spec=SandboxSpec(network=Network.ALLOWLIST), way_out=Path("/run/kb/one.out"))
+def test_allow_list_binds_the_proxy_socket() -> None:
+    """With an allow list the proxy's socket is bound read-only, and the network is still unshared."""
+    args = argv(spec=SandboxSpec(network=Network.ALLOWLIST), egress_socket=Path("/run/kb/one.out"))
     assert has(args, "--ro-bind", "/run/kb/one.out", "/run/kernelbroker.egress")
     assert has(args, "--setenv", "https_proxy", "http://127.0.0.1:3128")
     assert "--share-net" not in args
@@ -85,14 +87,14 @@ def test_an_allow_list() -> None:
 
 
 def test_memory_backed_directories_are_bounded() -> None:
-    """Each tmpfs has the size of the limit."""
+    """Each tmpfs has the size limit."""
     args = argv()
     for path in ("/tmp", "/home/sandbox", "/dev/shm"):
         assert has(args, "--size", "4096", "--tmpfs", path)
 
 
 def test_as_root_the_last_step_gives_up_root() -> None:
-    """Root's jail waits for its uid map, and becomes an ordinary user right before the gateway."""
+    """A jail of root waits for its uid map, and becomes an ordinary user just before the gateway starts."""
     args = argv()
     assert has(args, "--userns-block-fd", "6", "--info-fd", "7")
     command = args[args.index("--") + 1 :]
@@ -102,7 +104,7 @@ def test_as_root_the_last_step_gives_up_root() -> None:
 
 
 def test_as_an_ordinary_user_no_capability_is_kept() -> None:
-    """An ordinary user's jail keeps no capability and forbids further user namespaces."""
+    """A jail of an ordinary user has no capabilities and forbids further user namespaces."""
     args = argv(dataclasses.replace(HOST, root=False))
     assert "--cap-add" not in args
     assert "--disable-userns" in args
@@ -111,7 +113,7 @@ def test_as_an_ordinary_user_no_capability_is_kept() -> None:
 
 
 def test_python_is_where_its_environment_expects_it() -> None:
-    """The environment has a path of its own, the Python beneath it keeps that of the host."""
+    """The environment has a fixed path, and its base Python has the same path as on the host."""
     args = argv()
     base = "/root/.pyenv/versions/3.11.7"
     assert has(args, "--ro-bind", base, base)
@@ -122,21 +124,21 @@ def test_python_is_where_its_environment_expects_it() -> None:
 
 
 def test_an_environment_inside_its_python_needs_no_link() -> None:
-    """Where the host's path of the environment is visible anyway, nothing is put there."""
+    """An environment below a visible directory of the host gets no symbolic link."""
     inside = HOST.bases[0] / "envs/kernels"
     args = argv(dataclasses.replace(HOST, environment=inside))
     assert not has(args, "--symlink", "/opt/kernelbroker/env")
 
 
 def test_a_system_python_needs_nothing_of_its_own() -> None:
-    """The Python of /usr, without an environment, is run by its own path."""
+    """A Python in /usr without an environment is run by its own path."""
     system = dataclasses.replace(HOST, python=Path("/usr/bin/python3"), environment=None, bases=())
     assert python_inside(system) == Path("/usr/bin/python3")
     assert "/opt/kernelbroker/env" not in argv(system)
 
 
 def test_environment_variables() -> None:
-    """The variables are few and explicit; threads follow the cores, at least one."""
+    """The variables are set explicitly. The number of threads follows the cores, at least one."""
     args = argv()
     assert has(args, "--setenv", "OMP_NUM_THREADS", "2")
     assert has(args, "--setenv", "PYTHONPATH", "/opt/kernelbroker/lib")
@@ -146,7 +148,7 @@ def test_environment_variables() -> None:
 
 
 def test_system_directories_are_as_the_host_has_them() -> None:
-    """A link of the host is a link inside, a directory of its own is bound."""
+    """A symbolic link of the host is a symbolic link in the jail, and a directory is bound."""
     args = argv()
     assert has(args, "--symlink", "usr/bin", "/bin")
     assert has(args, "--ro-bind", "/lib64", "/lib64")

@@ -1,6 +1,6 @@
-"""Real jails and processes, from launch to the last trace of them."""
+"""The local backend with real jails and processes, from launch to removal."""
 
-# ruff: noqa: ASYNC220, ASYNC240 - a test may block its own loop
+# ruff: noqa: ASYNC220, ASYNC240 - a test may block its event loop
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from unittest.mock import Mock
 
 import pytest
 from kernelbroker_kernel.contract import EXIT_GATEWAY_FAILED
+from kernelbroker_server import supervisor as supervisor_module
 from kernelbroker_server.backends import procfs
 from kernelbroker_server.backends.base import (
     BackendUnavailable,
@@ -30,10 +31,11 @@ from kernelbroker_server.backends.base import (
     SandboxEnd,
     SandboxSpec,
 )
-from kernelbroker_server.backends.ends import end_of
-from kernelbroker_server.backends.inside import GATEWAY_COMMAND, python_environment
+from kernelbroker_server.backends.exit_reason import end_of
 from kernelbroker_server.backends.local import LocalBackend
+from kernelbroker_server.backends.sandbox_layout import GATEWAY_COMMAND, python_environment
 from kernelbroker_server.kernels.endpoint import UnixEndpoint
+from kernelbroker_server.supervisor import Supervisor
 
 from tests.support.waiting import cancelled_at
 
@@ -65,8 +67,8 @@ def open_descriptors() -> int:
 
 
 @needs_root
-async def test_host_user(backend: LocalBackend) -> None:
-    """As root, code in every jail is one unprivileged user on the host, so that files can move on."""
+async def test_jails_share_one_host_user(backend: LocalBackend) -> None:
+    """As root, code in all jails runs as the same unprivileged user of the host."""
     one, two = [await backend.launch(name, SandboxSpec()) for name in ("one", "two")]
     await ask(one, "open('/data/mine', 'w')")
     (one.workspace / "mine").rename(two.workspace / "mine")
@@ -77,7 +79,7 @@ async def test_host_user(backend: LocalBackend) -> None:
 
 
 async def test_output_without_end_does_no_harm(backend: LocalBackend) -> None:
-    """A gateway that writes and writes costs the broker little, and its output's end is known."""
+    """Endless output of a gateway costs little CPU time, and the broker keeps its end."""
     sandbox = await backend.launch("one", SandboxSpec())
     await tell(sandbox, "os.write(2, b'x' * 10_000_000); os.write(2, b'the end')")
     begun = time.process_time()
@@ -88,7 +90,7 @@ async def test_output_without_end_does_no_harm(backend: LocalBackend) -> None:
 
 
 async def test_too_long_a_socket_path(tmp_path: Path) -> None:
-    """A directory too deep for a socket's path is told as such."""
+    """A directory whose path is too long for a socket is reported."""
     with pytest.raises(BackendUnavailable, match="shorter run_dir"):
         async with running_backend(run_dir=tmp_path / ("long" * 25)):
             pass
@@ -98,7 +100,7 @@ async def test_too_long_a_socket_path(tmp_path: Path) -> None:
 
 
 async def test_an_end_is_known_at_once(backend: LocalBackend) -> None:
-    """A few milliseconds after the death of a gateway its sandbox has ended."""
+    """A sandbox has ended a few milliseconds after the death of its gateway."""
     took = []
     for name in ("one", "two", "three", "four"):  # a busy machine may delay some
         sandbox = await backend.launch(name, SandboxSpec())
@@ -113,7 +115,7 @@ async def test_an_end_is_known_at_once(backend: LocalBackend) -> None:
 
 
 async def test_children_die_with_the_gateway(backend: LocalBackend) -> None:
-    """What the gateway started does not outlive it, even in a session of its own."""
+    """Processes that the gateway started die with it, also in a process session of their own."""
     sandbox = await backend.launch("one", SandboxSpec())
     await ask(sandbox, "subprocess.Popen(['sleep', '1000'], start_new_session=True)")
     assert sandbox.leader is not None
@@ -124,8 +126,8 @@ async def test_children_die_with_the_gateway(backend: LocalBackend) -> None:
     await until(lambda: not family & procfs.processes().keys())
 
 
-def test_an_old_out_of_memory_is_no_cause() -> None:
-    """A child process killed for memory long ago does not explain another death."""
+def test_an_earlier_oom_kill_is_not_the_cause() -> None:
+    """An earlier out-of-memory kill of a child process is not the cause of a later exit."""
     limits = Limits(memory=2 * 1024**3)
     assert end_of(1, limits, True, "").cause is EndCause.KERNEL_DIED
     assert end_of(1, limits, False, "a\nb\x1b").last_line == "b\N{REPLACEMENT CHARACTER}"
@@ -137,7 +139,7 @@ def test_an_old_out_of_memory_is_no_cause() -> None:
 
 
 async def test_memory_without_control_groups(tmp_path: Path) -> None:
-    """Where no control group counts, what all processes of a sandbox hold is told all the same."""
+    """Without control groups the memory of all processes of a sandbox is measured."""
     async with running_backend(cgroup_root=tmp_path) as backend:
         sandbox = await backend.launch("one", SandboxSpec())
         source = "subprocess.Popen([sys.executable, '-c', hog], stdout=-1).stdout.read(1)"
@@ -149,7 +151,7 @@ async def test_memory_without_control_groups(tmp_path: Path) -> None:
 
 
 async def test_out_of_memory_by_watchdog(tmp_path: Path) -> None:
-    """Without control groups the watchdog ends a sandbox beyond its memory, children included."""
+    """Without control groups the watchdog kills a sandbox over its limit of memory, with its children."""
     async with running_backend(cgroup_root=tmp_path) as backend:
         assert backend.describe()["limits"] == {
             "cpus": "none",
@@ -169,10 +171,12 @@ async def test_out_of_memory_by_watchdog(tmp_path: Path) -> None:
         assert await ask(modest, "result = 1") == 1
 
 
-async def test_the_watchdog_goes_on(
+async def test_watchdog_continues_after_errors(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Looks that fail are told once, and the next ones hold the limit again."""
+    """Errors of the watchdog show that the broker is degraded; the limit is enforced afterwards."""
+    monkeypatch.setattr(supervisor_module, "BACKOFF_S", (0.01,))
+    supervisor = Supervisor()
     looks = 0
 
     def no_descriptor_left(_limits: object) -> list[int]:
@@ -180,12 +184,13 @@ async def test_the_watchdog_goes_on(
         looks += 1
         raise OSError(errno.EMFILE, "Too many open files")
 
-    async with running_backend(cgroup_root=tmp_path) as backend:
+    async with running_backend(cgroup_root=tmp_path, supervisor=supervisor) as backend:
         with monkeypatch.context() as failing:
             failing.setattr(procfs, "over_memory", no_descriptor_left)
             greedy = await backend.launch("greedy", SandboxSpec(limits=Limits(memory=100 * MIB)))
             await until(lambda: looks >= 3)
-        assert len([r for r in caplog.records if "Nobody's memory" in r.message]) == 1
+            assert [task.name for task in supervisor.failing()] == ["memory watchdog"]
+        assert "the background task 'memory watchdog' failed" in caplog.text
         hog = "held = bytearray(120 << 20); open('/data/up', 'w'); import time; time.sleep(1000)"
         await ask(greedy, "subprocess.Popen([sys.executable, '-c', hog])", hog=hog)
         assert (await end(greedy)).cause is EndCause.OUT_OF_MEMORY
@@ -196,10 +201,10 @@ async def test_the_watchdog_goes_on(
 
 @pytest.mark.parametrize("verb", ["launch", "remove"])
 async def test_cancelled_at_every_await(verb: str) -> None:
-    """A launch cancelled anywhere leaves nothing; a removal cancelled anywhere ends all the same."""
+    """A cancelled launch leaves nothing behind; a cancelled removal still completes."""
     for step in range(1, 20):
         async with running_backend() as backend:
-            (data,) = backend._data_dir.iterdir()
+            (data,) = backend.data_dir.iterdir()
             descriptors = open_descriptors()
             if verb == "launch":
                 cancelled = await cancelled_at(backend.launch("one", SandboxSpec()), step)
@@ -208,7 +213,7 @@ async def test_cancelled_at_every_await(verb: str) -> None:
                 cancelled = await cancelled_at(backend.remove(sandbox), step)
             if cancelled:
                 await until(lambda data=data: not list((data / "sandboxes").iterdir()))
-                await until(lambda: not backend._roster.sandboxes)
+                await until(lambda: not backend._sandboxes.by_id)
                 assert procfs.started_in(data) == []
                 assert open_descriptors() == descriptors
                 groups = [path for group in cgroups_of(data.parent) for path in group.iterdir()]
@@ -219,8 +224,8 @@ async def test_cancelled_at_every_await(verb: str) -> None:
     raise AssertionError("it never came to its end")
 
 
-async def test_nothing_leaks(backend: LocalBackend) -> None:
-    """Descriptors and processes are as many after ten sandboxes as before."""
+async def test_sandboxes_leak_no_descriptors_or_processes(backend: LocalBackend) -> None:
+    """Ten sandboxes leak no descriptors and no processes."""
 
     def state() -> tuple[int, int]:
         children = [p for p in procfs.processes().values() if p.parent == os.getpid()]
@@ -239,8 +244,8 @@ async def test_nothing_leaks(backend: LocalBackend) -> None:
 # Start and stop
 
 
-async def test_describe(backend: LocalBackend) -> None:
-    """What is enforced, and how, is told in JSON values."""
+async def test_description_is_json(backend: LocalBackend) -> None:
+    """The description says in JSON values which limits are enforced, and how."""
     description = backend.describe()
     assert json.loads(json.dumps(description)) == description
     assert description["isolation"] == "bubblewrap"
@@ -279,13 +284,13 @@ async def other_broker(data: Path, run: Path, bwrap: str = "bwrap") -> tuple[Any
 
 @pytest.mark.parametrize("bwrap", ["bwrap", "no-such-bwrap"])
 async def test_everything_dies_with_the_broker_and_is_reaped(bwrap: str) -> None:
-    """A killed broker's sandboxes die, and the next broker removes their traces, not a live one's."""
+    """The sandboxes of a killed broker die. The next broker removes their files, and no others."""
     with tempfile.TemporaryDirectory(prefix="kb-") as directory:
         data, run = Path(directory, "data"), Path(directory, "run")
         dead, leader = await other_broker(data, run, bwrap)
         (path,) = run.glob("*/one.sock")
         sandbox = Mock(endpoint=UnixEndpoint(path))
-        assert await ask(sandbox, "result = 1") == 1  # bubblewrap's last step was long ago
+        assert await ask(sandbox, "result = 1") == 1  # the gateway answers, so bubblewrap is set up
         dead.kill()
         await dead.wait()
         await until(lambda: leader not in procfs.processes())
@@ -314,7 +319,7 @@ async def test_everything_dies_with_the_broker_and_is_reaped(bwrap: str) -> None
 
 
 async def test_a_gateway_ends_with_its_broker(tmp_path: Path) -> None:
-    """Even one that no jail ends: a broker may die before bubblewrap has seen to that."""
+    """A gateway dies with its broker without a jail, too."""
     library = Path(__file__).parents[2] / "kernel_image"
     ours, output = os.pipe()
     with socket.create_server(("127.0.0.1", 0)) as listener:
@@ -339,7 +344,7 @@ async def test_a_gateway_ends_with_its_broker(tmp_path: Path) -> None:
 
 
 async def test_a_jail_at_its_gate_is_reaped() -> None:
-    """A jail whose broker died before it opened the gate is ended by the next broker."""
+    """If a broker dies before it opens the gate of a jail, the next broker kills the jail."""
     with tempfile.TemporaryDirectory(prefix="kb-") as directory:
         data, run = Path(directory, "data"), Path(directory, "run")
         dead, _ = await other_broker(data, run)
@@ -364,14 +369,14 @@ async def test_a_jail_at_its_gate_is_reaped() -> None:
 
 
 async def test_no_jail_where_one_is_required() -> None:
-    """A backend that must isolate does not start without bubblewrap, and says what to install."""
+    """With `require_isolation` and no bubblewrap, `start` fails and says what to install."""
     with pytest.raises(BackendUnavailable, match="apt-get install bubblewrap"):
         async with running_backend(bwrap="no-such-bwrap"):
             pass
 
 
 async def test_a_jail_that_does_not_work(tmp_path: Path) -> None:
-    """Bubblewrap that is there but fails counts as none, and its own words are passed on."""
+    """A failing bubblewrap is treated as a missing one, and its error message is shown."""
     broken = tmp_path / "bwrap"
     broken.write_text("#!/bin/sh\necho no permissions >&2; exit 1\n")
     broken.chmod(0o755)
@@ -381,7 +386,7 @@ async def test_a_jail_that_does_not_work(tmp_path: Path) -> None:
 
 
 async def test_no_python() -> None:
-    """A Python that does not run is told by its path."""
+    """The error for a Python that does not run contains its path."""
     with pytest.raises(BackendUnavailable, match="/no/such/python"):
         async with running_backend(kernel_python=Path("/no/such/python")):
             pass
@@ -393,7 +398,7 @@ async def test_no_python() -> None:
 async def test_plain_process(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without a jail the gateway runs as a clean process, and the log warns of it loudly."""
+    """Without a jail the gateway runs as a process with a clean environment, and the log has a warning."""
     monkeypatch.setenv("SECRET", "of the broker")
     options = {"bwrap": "no-such-bwrap", "require_isolation": False}
     async with running_backend(**options) as backend:
@@ -412,21 +417,26 @@ result = [os.getcwd(), os.environ["KERNELBROKER_WORKSPACE"], os.environ.get("SEC
 
 
 async def test_plain_process_is_removed_whole() -> None:
-    """Removing a plain process ends its descendants, those in sessions of their own included."""
+    """Removing a plain process kills its descendants, also in process sessions of their own."""
     options = {"bwrap": "no-such-bwrap", "require_isolation": False}
     async with running_backend(**options) as backend:
         sandbox = await backend.launch("one", SandboxSpec())
         source = """
 shell("setsid sleep 1000 >/dev/null 2>&1 & sleep 1001 >/dev/null 2>&1 &")"""
         await ask(sandbox, source)
-        started = set(procfs.started_in(sandbox.workspace.parent))
-        assert len(started) == 3
+        started: set[int] = set()  # a process that is just being started has no environment yet
+
+        def all_run() -> bool:
+            started.update(procfs.started_in(sandbox.workspace.parent))
+            return len(started & procfs.processes().keys()) == 3
+
+        await until(all_run)
         await backend.remove(sandbox)
         await until(lambda: not started & procfs.processes().keys())
 
 
 async def test_plain_process_out_of_memory(tmp_path: Path) -> None:
-    """The watchdog watches plain processes, too."""
+    """The watchdog enforces the limit of memory of plain processes."""
     options = {"bwrap": "no-such-bwrap", "require_isolation": False, "cgroup_root": tmp_path}
     async with running_backend(**options) as backend:
         sandbox = await backend.launch("one", SandboxSpec(limits=Limits(memory=100 * MIB)))
@@ -435,7 +445,7 @@ async def test_plain_process_out_of_memory(tmp_path: Path) -> None:
 
 
 async def test_plain_process_with_too_long_a_path(tmp_path: Path) -> None:
-    """A directory too deep for the sockets of a kernel without a jail is told at start."""
+    """A directory too deep for the sockets of a plain process is reported at start."""
     data_dir = tmp_path / ("long" * 12)
     with pytest.raises(BackendUnavailable, match=r"bubblewrap is missing.*shorter data_dir"):
         async with running_backend(
@@ -450,7 +460,7 @@ async def test_plain_process_with_too_long_a_path(tmp_path: Path) -> None:
 
 @needs_root
 async def test_ordinary_user() -> None:
-    """A broker that is not root has jails as well, without capabilities and under uid 1000."""
+    """A broker that is not root runs jails without capabilities, with uid 1000."""
     script = """
 import asyncio, json, sys, tempfile
 from pathlib import Path

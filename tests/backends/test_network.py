@@ -1,4 +1,4 @@
-"""What each network policy lets real sandboxes reach, on each backend that offers it."""
+"""The network policies of real sandboxes, on each backend that supports them."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ pytestmark = pytest.mark.sandbox
 HOST = "files.example.org"
 
 TRY = """
-def way_out(host, port=80, method="GET"):
+def through_proxy(host, port=80, method="GET"):
     "The first line of the proxy's answer."
     with socket.socket(socket.AF_UNIX) as proxy:
         proxy.settimeout(15)
@@ -72,6 +72,7 @@ def upstream() -> Iterator[Upstream]:
 
 
 def allowing(*names: str, template: str = "default") -> SandboxSpec:
+    """A spec with an allow list."""
     return SandboxSpec(template=template, network=Network.ALLOWLIST, allow=names)
 
 
@@ -87,7 +88,7 @@ async def running_with_proxy(
 
 
 def own_address() -> str:
-    """One of the host's own, where it has any but the loopback's."""
+    """An address of the host other than loopback; an unused address if there is none."""
     with contextlib.suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         probe.connect(("192.0.2.1", 9))  # which sends nothing
         return str(probe.getsockname()[0])
@@ -95,7 +96,7 @@ def own_address() -> str:
 
 
 async def test_none_reaches_nothing(kind: str, upstream: Upstream) -> None:
-    """Neither services of the host nor another sandbox, the metadata service or a resolver answer."""
+    """Host services, other sandboxes, the metadata service and resolvers do not answer."""
     with socket.create_server(("0.0.0.0", 0)) as service:
         port = service.getsockname()[1]
         addresses = [("127.0.0.1", port), (upstream.address, 80), (own_address(), port)]
@@ -117,27 +118,27 @@ result = [[attempt(socket.create_connection, tuple(address), 3) for address in a
         async with running(kind) as backend:
             await backend.launch("other", SandboxSpec())
             sandbox = await backend.launch("one", SandboxSpec())
-            tcp, udp, mapped, packet, raw, *names, way_out, proxy = await ask(
+            tcp, udp, mapped, packet, raw, *names, through_proxy, proxy = await ask(
                 sandbox, source, addresses=addresses
             )
-    assert tcp[:2] == ["ECONNREFUSED"] * 2  # its own loopback, on which nobody listens
+    assert tcp[:2] == ["ECONNREFUSED"] * 2  # its own loopback, on which nothing listens
     assert tcp[2:] == ["ENETUNREACH"] * 4
     assert udp == ["ENETUNREACH"] * 2
     assert mapped == "ENETUNREACH"
     assert {packet, raw} <= {"EPERM", "EACCES"}
     assert names == ["gaierror"] * 3
-    assert (way_out, proxy) == (False, None)
+    assert (through_proxy, proxy) == (False, None)
 
 
-async def test_an_allow_list(kind: str, upstream: Upstream, tmp_path: Path) -> None:
-    """Only names of its list are reached, through the proxy alone, and each try is recorded."""
+async def test_an_allow_list_is_enforced(kind: str, upstream: Upstream, tmp_path: Path) -> None:
+    """Only listed names are reached, only through the proxy, and each attempt is recorded."""
     log = tmp_path / "audit.log"
     source = (
         TRY
         + """
-result = [way_out(name), way_out(name, 443, "CONNECT"), way_out("other.example.org"),
-          way_out("other.example.org", 443, "CONNECT"), way_out(address),
-          way_out("169.254.169.254"), way_out(name, 22, "CONNECT"),
+result = [through_proxy(name), through_proxy(name, 443, "CONNECT"), through_proxy("other.example.org"),
+          through_proxy("other.example.org", 443, "CONNECT"), through_proxy(address),
+          through_proxy("169.254.169.254"), through_proxy(name, 22, "CONNECT"),
           attempt(socket.create_connection, (address, 80), 3),
           attempt(socket.create_connection, ("169.254.169.254", 80), 3),
           [name for _, name in socket.if_nameindex()], os.environ["https_proxy"],
@@ -173,12 +174,12 @@ result = [way_out(name), way_out(name, 443, "CONNECT"), way_out("other.example.o
     )
 
 
-async def test_lists_are_of_sandboxes(kind: str, upstream: Upstream) -> None:
-    """Two sandboxes of one broker have each its own list."""
+async def test_each_sandbox_has_its_own_list(kind: str, upstream: Upstream) -> None:
+    """Two sandboxes of one broker have different lists."""
     async with running_with_proxy(kind, upstream) as backend:
         one = await backend.launch("one", allowing(HOST))
         two = await backend.launch("two", allowing("other.example.org"))
-        source = TRY + "result = [way_out(name).split()[1] for name in names]"
+        source = TRY + "result = [through_proxy(name).split()[1] for name in names]"
         names = [HOST, "other.example.org"]
         assert await ask(one, source, names=names) == ["200", "403"]
         assert await ask(two, source, names=names) == ["403", "200"]
@@ -186,8 +187,8 @@ async def test_lists_are_of_sandboxes(kind: str, upstream: Upstream) -> None:
         assert await ask(two, source, names=names) == ["403", "200"]
 
 
-async def test_the_way_out_cannot_be_replaced(kind: str, upstream: Upstream) -> None:
-    """It is the only socket in sight that answers, and nobody inside can put another in its place."""
+async def test_the_egress_socket_cannot_be_replaced(kind: str, upstream: Upstream) -> None:
+    """Only the egress socket answers, and code in the sandbox cannot replace it."""
     source = """
 import stat
 path = "/run/kernelbroker.egress"
@@ -205,10 +206,8 @@ result = [found, attempt(os.unlink, path), attempt(os.rename, "/data/link", path
     assert set(verdicts) <= {"EROFS", "EBUSY", "EXDEV", "EACCES", "EPERM"}
 
 
-async def test_a_sandbox_that_is_removed_takes_its_way_out_along(
-    kind: str, upstream: Upstream
-) -> None:
-    """What is under way then ends, and so does the socket."""
+async def test_removal_closes_the_egress_socket(kind: str, upstream: Upstream) -> None:
+    """A removal ends running requests and closes the socket."""
     async with running_with_proxy(kind, upstream) as backend:
         sandbox = await backend.launch("one", allowing(HOST))
         source = """
@@ -230,8 +229,8 @@ result = proxy.recv(100).decode().split()[1]"""
         pytest.param("docker", Network.OPEN, marks=needs_docker),
     ],
 )
-async def test_a_launch_that_is_cancelled(kind: str, network: Network) -> None:
-    """Wherever it is cancelled, neither a proxy's door nor a container or a network is left."""
+async def test_a_cancelled_launch_leaves_nothing(kind: str, network: Network) -> None:
+    """A cancelled launch leaves no proxy socket, container or network."""
     spec = SandboxSpec(network=network, allow=(HOST,))
     async with running(kind) as backend:
         for step in range(1, 20):
@@ -247,7 +246,7 @@ async def test_a_launch_that_is_cancelled(kind: str, network: Network) -> None:
 
 @contextmanager
 def a_container() -> Iterator[tuple[str, str, int]]:
-    """A service in a container on a network of the test's own: network, address and port."""
+    """A service in a container on a separate network. Yields network, address and port."""
     name = f"kernelbroker-test-{secrets.token_hex(4)}"
     with engine() as api:
         api.create_network(name, driver="bridge")
@@ -276,8 +275,8 @@ result = [verdict.partition(":")[0] for verdict in verdicts]"""
 
 
 @needs_docker
-async def test_open_reaches_the_world_and_no_sandbox() -> None:
-    """An open sandbox has the engine's network; others on it do not answer."""
+async def test_an_open_network_excludes_other_sandboxes() -> None:
+    """An open sandbox uses the engine's network; other sandboxes on it do not answer."""
     open_ = SandboxSpec(network=Network.OPEN)
     async with running_docker() as backend:
         one = await backend.launch("one", open_)
@@ -300,7 +299,7 @@ async def test_open_reaches_the_world_and_no_sandbox() -> None:
 
 @needs_docker
 async def test_open_by_a_network_of_the_operator() -> None:
-    """A network that is named is used, and not removed."""
+    """A configured network is used, and not removed."""
     with a_container() as (name, address, port):
         async with running_docker(network=name) as backend:
             sandbox = await backend.launch("one", SandboxSpec(network=Network.OPEN))
@@ -309,7 +308,7 @@ async def test_open_by_a_network_of_the_operator() -> None:
 
 
 async def until_served(sandbox: Sandbox, address: str, port: int) -> str:
-    """The service may still be starting."""
+    """Wait until the service has started."""
     async with asyncio.timeout(30):
         while True:
             (verdict,) = await ask(sandbox, CONNECT, addresses=[(address, port)])
@@ -318,8 +317,8 @@ async def until_served(sandbox: Sandbox, address: str, port: int) -> str:
 
 
 @needs_docker
-async def test_networks_of_the_dead_are_removed(tmp_path: Path) -> None:
-    """A broker removes the network of one that died."""
+async def test_networks_of_a_dead_broker_are_removed(tmp_path: Path) -> None:
+    """A broker removes the network of a dead one."""
     with tempfile.TemporaryDirectory(prefix="kb-") as directory:
         data, run = Path(directory, "data"), Path(directory, "run")
         await dead_broker("docker", data, run, network="open")
@@ -334,7 +333,7 @@ async def test_networks_of_the_dead_are_removed(tmp_path: Path) -> None:
 @needs_jail
 @needs_kernel_environment
 async def test_a_jail_is_never_open() -> None:
-    """Sharing the host's network would open its loopback, and the broker itself."""
+    """A jail refuses an open network, which would include the host's loopback interface."""
     async with running_backend() as backend:
         with pytest.raises(LaunchError, match=r'"open".*default.*allowlist, none.*network\.md'):
             await backend.launch("one", SandboxSpec(network=Network.OPEN))
@@ -342,23 +341,23 @@ async def test_a_jail_is_never_open() -> None:
 
 @needs_kernel_environment
 async def test_a_plain_process_has_no_policy() -> None:
-    """Where nothing keeps a process from the network, no list is promised."""
+    """A plain process refuses an allow list, since nothing enforces it."""
     async with running_backend(bwrap="no-such-program", require_isolation=False) as backend:
         for network in (Network.ALLOWLIST, Network.OPEN):
             with pytest.raises(LaunchError, match="isolation process"):
                 await backend.launch("one", SandboxSpec(network=network))
 
 
-async def test_a_list_with_a_mistake(kind: str) -> None:
-    """An entry that is no name keeps a sandbox from being launched, and is named."""
+async def test_an_invalid_allow_list_is_refused(kind: str) -> None:
+    """An invalid entry prevents the launch, and is named."""
     async with running(kind) as backend:
-        with pytest.raises(LaunchError, match=r"template default: 'https://x\.org' is no name"):
+        with pytest.raises(LaunchError, match=r"template default: 'https://x\.org' is not a name"):
             await backend.launch("one", allowing("https://x.org"))
 
 
 @needs_docker
-async def test_a_network_that_was_tidied_away() -> None:
-    """A network that somebody removed between two launches is made anew."""
+async def test_a_removed_network_is_created_again() -> None:
+    """A network that was removed between two launches is created again."""
     async with running_docker() as backend:
         sandbox = await backend.launch("one", SandboxSpec(network=Network.OPEN))
         data = sandbox.workspace.parents[3]
@@ -371,8 +370,8 @@ async def test_a_network_that_was_tidied_away() -> None:
 
 
 @needs_docker
-async def test_a_network_that_the_engine_does_not_have() -> None:
-    """A network that is named and not there is told, by its name."""
+async def test_a_missing_network_is_named() -> None:
+    """A configured network that does not exist is named in the error."""
     async with running_docker(network="no-such-network") as backend:
         with pytest.raises(LaunchError, match="no-such-network"):
             await backend.launch("one", SandboxSpec(network=Network.OPEN))

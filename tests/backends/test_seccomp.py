@@ -1,4 +1,4 @@
-"""The filter's bytes, run by a small interpreter of classic BPF, and the filter in a real jail."""
+"""Runs the seccomp filter in an interpreter of classic BPF, and in a real jail."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ EPERM, ENOSYS = 0x50000 | errno.EPERM, 0x50000 | errno.ENOSYS
 
 
 def verdict(program: bytes, audit: int, number: int, *arguments: int) -> int:
-    """What the kernel would do, by the rules of bpf(4) for the instructions that we use."""
+    """The verdict of the filter, as bpf(4) defines it for the instructions that it uses."""
     data = struct.pack("<iIQ6Q", number, audit, 0, *(*arguments, *[0] * (6 - len(arguments))))
     instructions = list(struct.iter_unpack("<HBBI", program))
     accumulator = position = 0
@@ -83,7 +83,7 @@ CALLS = [  # name, number on x86_64, number on aarch64, arguments, verdict
     ids=[call[0] for call in CALLS],
 )
 def test_verdict(x86_64: int, aarch64: int, arguments: tuple[int, ...], expected: int) -> None:
-    """A call gets the same verdict on both architectures, by its name and arguments."""
+    """A call has the same verdict on both architectures."""
     intel, arm = seccomp.filter_for("x86_64"), seccomp.filter_for("aarch64")
     assert intel is not None
     assert arm is not None
@@ -92,7 +92,7 @@ def test_verdict(x86_64: int, aarch64: int, arguments: tuple[int, ...], expected
 
 
 def test_foreign_architecture() -> None:
-    """A 32-bit call ends the process, and one of x32 is refused, whatever its number means there."""
+    """A 32-bit call kills the process, and an x32 call is refused."""
     program = seccomp.filter_for("x86_64")
     assert program is not None
     assert verdict(program, I386, 0) == KILL
@@ -102,13 +102,13 @@ def test_foreign_architecture() -> None:
 
 
 def test_unknown_architecture() -> None:
-    """There is no filter for an architecture whose numbers are not known."""
+    """An unknown architecture has no filter."""
     assert seccomp.filter_for("riscv64") is None
 
 
 @pytest.mark.parametrize("machine", ["x86_64", "aarch64"])
 def test_size(machine: str) -> None:
-    """The kernel would take the filter: at most 4096 instructions, and jumps that stay inside."""
+    """The filter has at most 4096 instructions, and no jump leaves it, as the kernel requires."""
     program = seccomp.filter_for(machine)
     assert program is not None
     instructions = list(struct.iter_unpack("<HBBI", program))
@@ -122,7 +122,7 @@ def test_size(machine: str) -> None:
 @needs_jail
 @needs_kernel_environment
 async def test_every_denied_call_fails_in_a_jail(backend: LocalBackend) -> None:
-    """Each call of the list fails with EPERM (clone3: ENOSYS) in a jail, without harm to the probe."""
+    """In a jail each denied call fails with EPERM (clone3: ENOSYS), and the process continues."""
     sandbox = await backend.launch("one", SandboxSpec())
     column = ["x86_64", "aarch64"].index(platform.machine())
     numbers = {name: pair[column] for name, pair in seccomp._DENIED.items() if pair[column]}
@@ -169,7 +169,7 @@ result = len(server.accept()[0].recv(10)) + 7""",
 @needs_jail
 @needs_kernel_environment
 @pytest.mark.parametrize("source", WORKS.values(), ids=WORKS.keys())
-async def test_what_must_work(backend: LocalBackend, source: str) -> None:
-    """What notebooks do every day works in a jail."""
+async def test_common_programs_work_in_a_jail(backend: LocalBackend, source: str) -> None:
+    """Threads, multiprocessing, plots and sockets work in a jail."""
     sandbox = await backend.launch("one", SandboxSpec())
     assert await ask(sandbox, source) == 10

@@ -1,4 +1,4 @@
-"""The broker in containers: the images that tests need, and what an engine tells of what is left."""
+"""The broker in containers: the images for tests, and the engine's report of remaining objects."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import time
+import urllib.request
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -21,11 +22,14 @@ COMPOSE = ROOT / "compose"
 DEADLINE_S = 120.0
 """For what should take a few seconds: a busy machine is no failure."""
 
-NO_COMPOSE = shutil.which("docker-compose") is None and (
+COMPOSE_2 = ["docker", "compose"]
+NO_COMPOSE_2 = (
     shutil.which("docker") is None
-    or subprocess.run(["docker", "compose", "version"], capture_output=True).returncode != 0
+    or subprocess.run([*COMPOSE_2, "version"], capture_output=True).returncode != 0
 )
+NO_COMPOSE = NO_COMPOSE_2 and shutil.which("docker-compose") is None
 needs_compose = pytest.mark.skipif(NO_COMPOSE, reason="apt-get install docker-compose")
+needs_compose_2 = pytest.mark.skipif(NO_COMPOSE_2, reason="see tests/support/get_compose")
 containers = [pytest.mark.sandbox, needs_docker, needs_root]
 
 
@@ -36,7 +40,7 @@ def run(
     fails: bool = False,
     **environ: str | Path,
 ) -> str:
-    """Run a program to its end, which should be a failure if `fails`; returns what it wrote."""
+    """Run a program to its end; returns its output. With `fails` it must fail."""
     done = subprocess.run(
         list(map(str, argv)),
         env=os.environ | {key: str(value) for key, value in environ.items()},
@@ -54,7 +58,7 @@ def run(
 
 
 def compose_argv() -> list[str]:
-    return ["docker-compose"] if shutil.which("docker-compose") else ["docker", "compose"]
+    return ["docker-compose"] if shutil.which("docker-compose") else COMPOSE_2
 
 
 def build(name: str, target: str, *variables: str) -> str:
@@ -65,7 +69,7 @@ def build(name: str, target: str, *variables: str) -> str:
 
 
 def base_image() -> str:
-    """What images are built upon: what CI says, else the one that is made where there is no registry."""
+    """The base of the images: the one that CI names, else one made without a registry."""
     name = os.environ.get("BASE_IMAGE", "kernelbroker-test-base")
     with engine() as api:
         try:
@@ -84,7 +88,7 @@ def engine_socket() -> Path:
 def until(
     condition: Callable[[], Any], what: Callable[[], str] | str, deadline: float = DEADLINE_S
 ) -> Any:
-    """Wait for what nobody announces."""
+    """Poll a condition."""
     end = time.monotonic() + deadline
     while not (value := condition()):
         assert time.monotonic() < end, (
@@ -92,6 +96,15 @@ def until(
         )
         time.sleep(0.1)
     return value
+
+
+def is_ready(url: str) -> bool:
+    """Whether a broker has a sandbox for the next session."""
+    try:
+        with urllib.request.urlopen(f"{url}/health/ready", timeout=5):
+            return True
+    except OSError:
+        return False
 
 
 def healthy(container: str) -> bool:

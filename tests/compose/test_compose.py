@@ -1,25 +1,29 @@
-"""compose.yaml as it stands: brought up on the engine, used through the published port, taken down."""
+"""compose.yaml on a real engine: started, used through the published port, and stopped."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import kernelbroker
 import pytest
 
-from tests.backends.probes import IMAGE, containers_of, engine
+from tests.backends.probes import IMAGE, containers_of, engine, needs_gvisor
 from tests.compose.support import (
     COMPOSE,
+    COMPOSE_2,
     compose_argv,
     containers,
     engine_socket,
     healthy,
+    is_ready,
     needs_compose,
+    needs_compose_2,
     run,
     until,
     use,
@@ -29,20 +33,28 @@ from tests.support.wheels import make_wheel
 pytestmark = [*containers, needs_compose]
 
 TOKEN = "a token of the tests"
-IMPATIENT = {name: {"healthcheck": {"interval": "1s"}} for name in ("broker", "engine-filter")}
-"""Added to the file, so that tests need not wait for a check's turn."""
+
+
+def _changed(runtime: str) -> dict[str, Any]:
+    """What is added to the file: tests do not wait for a health check's turn, and name the runtime."""
+    impatient = {"healthcheck": {"interval": "1s"}}
+    named = {"environment": {"KERNELBROKER_DOCKER__RUNTIME": runtime}}
+    return {"broker": impatient | named, "engine-filter": impatient}
 
 
 class Deployment:
-    """What compose.yaml makes, under a project name and in a directory of its own."""
+    """A deployment of compose.yaml, with its own project name and directory."""
 
-    def __init__(self, directory: Path, broker_image: str) -> None:
+    def __init__(
+        self, directory: Path, broker_image: str, program: Sequence[str], runtime: str
+    ) -> None:
         self.directory = directory
+        self._program = program
         self.project = directory.name.replace("_", "-").lower()
         (directory / "token").write_text(f"{TOKEN}\n")
         (directory / "token").chmod(0o600)
         self._files = (COMPOSE / "compose.yaml", directory / "impatient.yaml")
-        self._files[1].write_text(json.dumps({"services": IMPATIENT}))
+        self._files[1].write_text(json.dumps({"services": _changed(runtime)}))
         self._environ = {
             "KERNELBROKER_DIR": str(directory),
             "KERNELBROKER_PUBLISH": "127.0.0.1:0",
@@ -54,7 +66,7 @@ class Deployment:
 
     def compose(self, *arguments: str) -> str:
         files = [word for file in self._files for word in ("--file", file)]
-        argv = [*compose_argv(), "--project-name", self.project, *files, *arguments]
+        argv = [*self._program, "--project-name", self.project, *files, *arguments]
         return run(*argv, **self._environ)
 
     def container(self, service: str) -> dict[str, Any]:
@@ -74,7 +86,7 @@ class Deployment:
             found = api.containers(all=True, filters=label) + api.networks(filters=label)
             found += api.volumes(filters=label)["Volumes"] or []
         files = [*(self.directory / "data").iterdir(), *(self.directory / "run").iterdir()]
-        files = [path for path in files if path.name != ".workspaces"]  # it is to outlive a broker
+        files = [path for path in files if path.name not in (".workspaces", "workspaces")]
         return [*map(str, found + files), *containers_of(self.directory / "data")]
 
     def _labels(self, service: str = "") -> list[str]:
@@ -83,29 +95,48 @@ class Deployment:
         return [*labels, f"{label}.service={service}"] if service else labels
 
 
-@pytest.fixture(scope="module")
-def deployment(broker_image: str) -> Iterator[Deployment]:
+@contextlib.contextmanager
+def deployed(broker_image: str, program: Sequence[str], runtime: str) -> Iterator[Deployment]:
+    """A deployment that is up and healthy in the block, and of which nothing is left afterwards."""
     with tempfile.TemporaryDirectory(prefix="kb-") as directory:
-        deployment = Deployment(Path(directory), broker_image)
+        deployment = Deployment(Path(directory), broker_image, program, runtime)
         try:
             deployment.compose("up", "--detach")
             until(
                 lambda: healthy(deployment.container("broker")["Id"]), "the broker's health check"
             )
+            # A broker whose very first launches fail ends, and no test may be the cause of that.
+            until(lambda: is_ready(deployment.url), "the first sandbox")
             yield deployment
         finally:
             deployment.compose("down", "--volumes")
         assert deployment.remains() == []
 
 
-def test_the_file_alone() -> None:
-    """compose.yaml needs no variable to be valid, and publishes to this machine only."""
+@pytest.fixture(scope="module")
+def deployment(broker_image: str) -> Iterator[Deployment]:
+    with deployed(broker_image, compose_argv(), "runc") as deployment:
+        yield deployment
+
+
+@needs_compose_2
+@needs_gvisor
+async def test_compose_2_with_gvisor(broker_image: str) -> None:
+    """Version 2 starts and stops the file; if the engine has gVisor, cells run in it."""
+    with deployed(broker_image, COMPOSE_2, "auto") as deployment:
+        assert "127.0.0.1" in deployment.compose("config")
+        await use(deployment.url, TOKEN)
+        assert "runsc over unix sockets" not in deployment.compose("logs"), "it was given up"
+
+
+def test_the_file_is_valid_without_variables() -> None:
+    """compose.yaml needs no variable, and publishes to this machine only."""
     out = run(*compose_argv(), "--file", COMPOSE / "compose.yaml", "config")
     assert "127.0.0.1:8720:8720" in out or "host_ip: 127.0.0.1" in out
 
 
-async def test_cells(deployment: Deployment) -> None:
-    """A client of the published port has all that a session has, and the shared data."""
+async def test_a_client_of_the_published_port(deployment: Deployment) -> None:
+    """A client of the published port has sessions and the shared data."""
     (deployment.directory / "shared/colours.csv").write_text("red,green\n")
     await use(deployment.url, TOKEN)
     async with kernelbroker.connect(deployment.url, TOKEN) as broker:
@@ -113,8 +144,8 @@ async def test_cells(deployment: Deployment) -> None:
         assert shared.stdout == "red,green\n\n"
 
 
-async def test_wheels(deployment: Deployment) -> None:
-    """What the operator puts beside the shared data is installed, without a network."""
+async def test_wheels_are_installed_offline(deployment: Deployment) -> None:
+    """The operator's wheels are installed without a network."""
     make_wheel(deployment.directory / "wheels", "ourown", "1.0")
     async with (
         kernelbroker.connect(deployment.url, TOKEN) as broker,
@@ -125,8 +156,8 @@ async def test_wheels(deployment: Deployment) -> None:
         assert (await session.run("import ourown; print(ourown.VERSION)")).stdout == "1.0\n"
 
 
-def test_what_the_containers_may(deployment: Deployment) -> None:
-    """Neither can write to its root, gain rights or grow; the broker does not see the engine's socket."""
+def test_the_containers_have_no_privileges(deployment: Deployment) -> None:
+    """The containers cannot write to their root, gain rights or grow; the broker has no engine socket."""
     broker, engine_filter = deployment.container("broker"), deployment.container("engine-filter")
     for container in (broker, engine_filter):
         host = container["HostConfig"]
@@ -143,14 +174,14 @@ def test_what_the_containers_may(deployment: Deployment) -> None:
     assert str(engine_socket()) not in {mount["Source"] for mount in broker["Mounts"]}
 
 
-def test_the_token_is_told_to_nobody(deployment: Deployment) -> None:
-    """It stands in no log, and in nothing that the engine shows of the containers."""
+def test_the_token_is_not_exposed(deployment: Deployment) -> None:
+    """The token is in no log, and not in the engine's description of the containers."""
     assert TOKEN not in deployment.compose("logs")
     assert TOKEN not in json.dumps(deployment.container("broker"))
 
 
 async def test_the_filter_restarts(deployment: Deployment) -> None:
-    """A filter that died comes back, and the broker's launches go on."""
+    """A filter that died is restarted, and launches continue."""
     before = deployment.container("engine-filter")["State"]["Pid"]
     os.kill(before, 9)
     until(

@@ -1,4 +1,4 @@
-"""The broker and its engine in one container: the images come from a file, and all ends in order."""
+"""The broker and its engine in one container: images from a file, and an ordered end."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ FIRST_START_S = 400.0
 
 
 class Container:
-    """The one container, on volumes and a network of its own."""
+    """The container, with its own volumes and network."""
 
     def start(self, *options: str | Path) -> None:
         run(
@@ -83,7 +83,7 @@ class Container:
         with engine() as api:
             volume = Path(api.inspect_volume(NAME)["Mountpoint"])
         left = [*(volume / "containers").iterdir(), *(volume / "kernelbroker").iterdir()]
-        return [path for path in left if path.name != ".workspaces"]  # it is to outlive a broker
+        return [path for path in left if path.name not in (".workspaces", "workspaces")]
 
 
 @pytest.fixture(scope="module")
@@ -102,8 +102,8 @@ def container(bundle: Path, broker_image: str) -> Iterator[Container]:
             api.remove_volume(NAME)
 
 
-async def test_its_life(container: Container) -> None:
-    """It serves, stops in order, needs the image but once, and cleans up after a sudden end."""
+async def test_the_container_starts_stops_and_restarts(container: Container) -> None:
+    """It serves, stops in order, loads the image once, and cleans up after a sudden end."""
     await use(container.url, TOKEN)
     assert container.stop() == 0
     assert container.left_inside() == []
@@ -120,9 +120,9 @@ async def test_its_life(container: Container) -> None:
     assert container.left_inside() == []
 
 
-@pytest.mark.parametrize("program", ["kernelbroker-server", "dockerd --log-level"])
+@pytest.mark.parametrize("program", ["kernelbroker-server", "dockerd --config-file"])
 def test_one_of_two_ends(container: Container, program: str) -> None:
-    """Without its broker or its engine the container ends, as failed, for somebody to restart it."""
+    """If its broker or its engine ends, the container ends with a failure."""
     container.remove()
     container.start()
     os.kill(container.process(program), signal.SIGKILL)
@@ -130,8 +130,8 @@ def test_one_of_two_ends(container: Container, program: str) -> None:
     assert "has ended" in container.log()
 
 
-def test_without_an_image(container: Container) -> None:
-    """Where no file holds the image, it says what to put where."""
+def test_a_missing_image_is_explained(container: Container) -> None:
+    """If no file holds the image, the message says how to provide it."""
     container.remove()
     run("docker", "run", "--detach", "--name", NAME, "--network", NAME, *RIGHTS, DIND_IMAGE)
     assert container.exit_status() == 1

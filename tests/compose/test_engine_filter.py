@@ -1,4 +1,4 @@
-"""The filter as a process before a real engine: what the broker needs works, the rest is refused."""
+"""The filter in front of a real engine: calls of the broker work, all others are refused."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ OTHER = f"kernelbroker-test-other-{os.getpid()}"
 
 
 class Filter:
-    """One process, and where it listens."""
+    """One filter process, and the address where it listens."""
 
     def __init__(self, directory: Path, engine: Path) -> None:
         self.data, self.run = directory / "data", directory / "run"
@@ -81,8 +81,8 @@ def api(filtered: Filter) -> Iterator[Any]:
     api.close()
 
 
-async def test_a_backend(filtered: Filter) -> None:
-    """A broker's backend does all that it has to, and removes what a dead broker left."""
+async def test_a_backend_works_behind_the_filter(filtered: Filter) -> None:
+    """A backend launches sandboxes through the filter, and removes those of a dead broker."""
     filtered.shared.mkdir()
     labels = {"kernelbroker.data": str(filtered.data), "kernelbroker.broker": "0123abcd"}
     with engine() as whole:
@@ -99,7 +99,7 @@ async def test_a_backend(filtered: Filter) -> None:
                 sandbox = await backend.launch("one", spec)
                 assert await ask(sandbox, "result = 6 * 7") == 42
                 await tell(sandbox, "os._exit(7)")
-                assert (await end(sandbox)).cause is EndCause.KERNEL_DIED  # told by an event
+                assert (await end(sandbox)).cause is EndCause.KERNEL_DIED  # reported by an event
         finally:
             with contextlib.suppress(NotFound):
                 whole.remove_container(left["Id"])
@@ -128,22 +128,22 @@ async def test_a_backend(filtered: Filter) -> None:
         lambda api: api.put_archive("kernelbroker-0123abcd-x", "/", b""),
     ],
 )
-def test_what_is_refused(api: Any, call: Callable[[Any], object]) -> None:
-    """What a broker has no need of never reaches the engine."""
+def test_other_calls_are_refused(api: Any, call: Callable[[Any], object]) -> None:
+    """Calls that the broker does not need never reach the engine."""
     with pytest.raises(
-        (APIError, DockerException), match="Refused by kernelbroker's engine filter"
+        (APIError, DockerException), match="refused by kernelbroker's engine filter"
     ):
         call(api)
 
 
-def test_containers_of_others(api: Any) -> None:
-    """A container that is no sandbox can neither be looked at nor ended."""
+def test_other_containers_are_hidden(api: Any) -> None:
+    """Containers that are no sandboxes can be neither inspected nor ended."""
     with engine() as whole:
         other = whole.create_container(whole.inspect_image(IMAGE)["Id"], name=OTHER)
         try:
             for call in (api.inspect_container, api.remove_container, api.start, api.logs):
                 for name in (OTHER, other["Id"]):
-                    with pytest.raises(APIError, match="Refused"):
+                    with pytest.raises(APIError, match="refused by"):
                         call(name)
         finally:
             whole.remove_container(other["Id"])
@@ -164,15 +164,15 @@ def test_containers_of_others(api: Any) -> None:
         b"\x16\x03\x01\r\n\r\n",
     ],
 )
-def test_requests_that_are_none(filtered: Filter, request_: bytes) -> None:
-    """Nothing of a request that can be understood in two ways is passed on."""
+def test_ambiguous_requests_are_refused(filtered: Filter, request_: bytes) -> None:
+    """Ambiguous requests are not passed on."""
     answer = _answer(filtered, request_)
     assert b" 200 " not in answer
     assert b"RepoTags" not in answer
 
 
 def test_a_second_request_behind_the_first(filtered: Filter) -> None:
-    """The engine gets one request of a connection, and no byte of what follows."""
+    """The engine gets one request of a connection, and no later byte."""
     answer = _answer(
         filtered,
         b"GET /version HTTP/1.1\r\nHost: x\r\n\r\nGET /images/json HTTP/1.1\r\nHost: x\r\n\r\n",
@@ -182,8 +182,8 @@ def test_a_second_request_behind_the_first(filtered: Filter) -> None:
     assert b"RepoTags" not in answer
 
 
-def test_without_an_engine() -> None:
-    """Where no engine listens the broker is told so."""
+def test_a_missing_engine_is_reported() -> None:
+    """If no engine listens, the broker gets an error."""
     with running(Path("/nonexistent/docker.sock")) as filtered:
         answer = _answer(filtered, b"GET /version HTTP/1.1\r\nHost: x\r\n\r\n", ends=False)
         assert b" 502 " in answer

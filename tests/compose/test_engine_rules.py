@@ -1,4 +1,4 @@
-"""What the engine's filter lets pass, by the request alone."""
+"""The rules of the engine filter, for single requests."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from kernelbroker_server.backends.container_options import (
     LABEL_BROKER,
     LABEL_DATA,
     LABEL_SANDBOX,
-    OnSocket,
-    Place,
+    ContainerPlacement,
+    SocketTransport,
     container_options,
 )
 
@@ -35,10 +35,10 @@ ALL_OURS = "%7B%22label%22%3A%5B%22kernelbroker.data%3D/srv/kb/data%22%5D%7D"
 
 def container(**spec: Any) -> dict[str, Any]:
     """What the broker asks for."""
-    place = Place(
+    placement = ContainerPlacement(
         name=NAME,
-        way=OnSocket(Path("/srv/kb/run/0123abcd/89abcdef0123.give")),
-        way_out=Path("/srv/kb/run/0123abcd/89abcdef0123.out"),
+        transport=SocketTransport(Path("/srv/kb/run/0123abcd/89abcdef0123.give")),
+        egress_socket=Path("/srv/kb/run/0123abcd/89abcdef0123.out"),
         workspace=Path("/srv/kb/data/0123abcd/sandboxes/89abcdef0123/workspace"),
         owner=1000,
         labels={
@@ -50,7 +50,7 @@ def container(**spec: Any) -> dict[str, Any]:
     shares = {"shared_data": Path("/srv/kb/shared"), "wheels": Path("/srv/kb/wheels")}
     spec = {"env": {"A": "b"}} | shares | spec
     return container_options(
-        SandboxSpec(**spec), place, image=IMAGE, runtime="runc", command=("-m", "gateway")
+        SandboxSpec(**spec), placement, image=IMAGE, runtime="runc", command=("-m", "gateway")
     )
 
 
@@ -81,8 +81,8 @@ def test_calls_that_pass(method: str, target: str) -> None:
 @pytest.mark.parametrize(
     "spec", [{}, {"shared_data": None}, {"wheels": None}, {"imports": ("pandas",)}]
 )
-def test_sandboxes_pass(spec: dict[str, Any]) -> None:
-    """A container as the broker makes them is passed on unchanged."""
+def test_sandbox_containers_pass(spec: dict[str, Any]) -> None:
+    """A container with the broker's options is passed on unchanged."""
     wanted = container(**spec)
     _, body = POLICY.check("POST", CREATE, json.dumps(wanted).encode())
     assert json.loads(body) == wanted
@@ -149,7 +149,7 @@ def test_sandboxes_pass(spec: dict[str, Any]) -> None:
     ],
 )
 def test_calls_that_are_refused(method: str, target: str) -> None:
-    """What no broker asks for is refused, with a good body as well."""
+    """Calls that no broker makes are refused, even with a valid body."""
     with pytest.raises(Refused):
         POLICY.check(method, target, json.dumps(container()).encode())
 
@@ -230,7 +230,7 @@ def test_containers_that_are_refused(key: str, value: Any) -> None:
 
 @pytest.mark.parametrize("path", [(), ("HostConfig",), ("HostConfig", "Mounts", 0)])
 def test_a_key_that_is_missing(path: tuple[Any, ...]) -> None:
-    """The engine's default is not what a sandbox has: each key must be there."""
+    """Every key must be present, since the engine's defaults are different."""
     wanted = container()
     place: Any = wanted
     for step in path:
@@ -243,14 +243,14 @@ def test_a_key_that_is_missing(path: tuple[Any, ...]) -> None:
 
 
 @pytest.mark.parametrize("body", [b"", b"null", b"[]", b"{", b"3", b"\xff", b"[" * 100_000])
-def test_bodies_that_are_none(body: bytes) -> None:
-    """What is not JSON, or no object, is refused."""
+def test_invalid_bodies_are_refused(body: bytes) -> None:
+    """A body that is not a JSON object is refused."""
     with pytest.raises(Refused):
         POLICY.check("POST", CREATE, body)
 
 
-def test_a_key_twice() -> None:
-    """What is passed on is what was checked, however the body was written."""
+def test_repeated_keys_are_encoded_again() -> None:
+    """The filter passes on the JSON that it has checked, and not the original body."""
     text = json.dumps(container())
     twice = text.replace('"Privileged": false', '"Privileged": true, "Privileged": false')
     assert twice != text

@@ -1,4 +1,4 @@
-"""The offline archive: installed on an engine that has nothing, in a network that reaches nothing."""
+"""The offline archive, installed on an empty engine without a network."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ INSTALL_S = 400.0
 
 
 class EmptyEngine:
-    """A dockerd of our own, which has no image, in a network namespace that has only a loopback."""
+    """A dockerd without images, in a network namespace that has only a loopback interface."""
 
     def __init__(self, directory: Path) -> None:
         self.socket = directory / "docker.sock"
@@ -77,7 +77,7 @@ class EmptyEngine:
         return described
 
     def contents(self) -> list[Any]:
-        """All that somebody could have put there."""
+        """All containers, images, networks and volumes of the engine."""
         with self.api() as api:
             networks = api.networks(filters={"type": "custom"})
             volumes = api.volumes()["Volumes"] or []
@@ -111,7 +111,7 @@ def empty_engine() -> Iterator[EmptyEngine]:
 
 @pytest.fixture(scope="module")
 def small_archive(bundle: Path, empty_engine: EmptyEngine) -> Iterator[Path]:
-    """The archive with next to nothing for its images, and so quick to check; by its sums it is whole."""
+    """The archive with small files in place of its images and valid checksums, so that checks are fast."""
     with tempfile.TemporaryDirectory(dir=bundle.parent) as name:
         directory = Path(name)
         for path in bundle.iterdir():
@@ -123,7 +123,7 @@ def small_archive(bundle: Path, empty_engine: EmptyEngine) -> Iterator[Path]:
         lines.append(f"{hashlib.sha256(images.read_bytes()).hexdigest()}  {images.name}")
         sums.write_text("\n".join([*lines, ""]))
         check = ["sh", directory / "install.sh", "--check"]
-        assert "is whole" in run(*check, **empty_engine.environ)
+        assert "is complete" in run(*check, **empty_engine.environ)
         yield directory
 
 
@@ -144,7 +144,7 @@ def cell(engine: EmptyEngine, prefix: Path) -> None:
 
 
 def comparable(container: dict[str, Any]) -> dict[str, Any]:
-    """What compose.yaml says of a container, whoever made it."""
+    """The options of a container that compose.yaml sets, from either way of starting it."""
     host, config = container["HostConfig"], container["Config"]
     keys = (
         *("CapDrop", "Init", "Memory", "NanoCpus", "NetworkMode", "PidsLimit"),
@@ -165,8 +165,10 @@ def comparable(container: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def test_installing(bundle: Path, empty_engine: EmptyEngine, prefix: Path) -> None:
-    """The archive alone makes a broker that runs cells, again and again, and nothing stays behind."""
+def test_the_archive_installs_a_broker(
+    bundle: Path, empty_engine: EmptyEngine, prefix: Path
+) -> None:
+    """The archive alone installs a working broker, also repeatedly, and can be uninstalled."""
     install = ["sh", bundle / "install.sh", "--prefix", prefix, "--publish", "127.0.0.1:8731"]
     environ = empty_engine.environ
     assert empty_engine.contents() == []
@@ -174,7 +176,7 @@ def test_installing(bundle: Path, empty_engine: EmptyEngine, prefix: Path) -> No
     ways = [["--plain"]] if NO_COMPOSE else [["--plain"], []]
     for way in ways:
         said = run(*install, *way, timeout=INSTALL_S, **environ)
-        assert "a cell ran" in said
+        assert "a test cell ran" in said
         token = (prefix / "token").read_text()
         assert token not in said
         assert (prefix / "token").stat().st_mode & 0o777 == 0o600
@@ -213,7 +215,7 @@ def test_installing(bundle: Path, empty_engine: EmptyEngine, prefix: Path) -> No
 def test_an_archive_that_was_changed(
     small_archive: Path, empty_engine: EmptyEngine, prefix: Path, file: str, how: str
 ) -> None:
-    """Nothing of an archive is used if one byte of it is not what it was."""
+    """A changed archive is refused completely."""
     with tempfile.TemporaryDirectory() as name:
         directory = Path(name)
         shutil.copytree(small_archive, directory, dirs_exist_ok=True)
@@ -234,10 +236,10 @@ def test_an_archive_that_was_changed(
     assert not prefix.exists()
 
 
-def test_checking(bundle: Path, empty_engine: EmptyEngine, prefix: Path) -> None:
-    """--check tells, and changes nothing; what cannot be understood is refused."""
+def test_check_changes_nothing(bundle: Path, empty_engine: EmptyEngine, prefix: Path) -> None:
+    """--check reports and changes nothing; invalid arguments are refused."""
     install = ["sh", bundle / "install.sh", "--prefix", prefix]
-    assert "is whole" in run(*install, "--check", **empty_engine.environ)
+    assert "is complete" in run(*install, "--check", **empty_engine.environ)
     for wrong in (["--prefx", "/x"], ["--prefix", "x"], ["--prefix", "/a/../b"], ["--prefix", "/"]):
         run("sh", bundle / "install.sh", *wrong, fails=True, **empty_engine.environ)
     gone = run(*install, fails=True, DOCKER_HOST="unix:///nonexistent.sock")

@@ -26,7 +26,7 @@ async def client(broker: BrokerProcess) -> AsyncIterator[kernelbroker.Broker]:
 
 @pytest.fixture(scope="module")
 def shared_id(broker: BrokerProcess, request: pytest.FixtureRequest) -> Iterator[str]:
-    """The id of a session that the tests of one module share; whoever uses it first opens it."""
+    """The id of a session that the tests of one module share; the first test opens it."""
     name = request.module.__name__.rpartition(".")[2]
     yield name
     close = Request(
@@ -49,7 +49,7 @@ async def session(
 
 @pytest.fixture
 def measured(request: pytest.FixtureRequest) -> Measured:
-    """Notes durations, which are told at the end of the test run."""
+    """Records durations, which are printed at the end of the test run."""
 
     def note(what: str, *seconds: float) -> None:
         numbers = ", ".join(f"{value * 1000:.0f}" for value in seconds)

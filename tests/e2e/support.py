@@ -1,6 +1,6 @@
-"""A broker as its users have it, a process of its own, and what tests of it need.
+"""A broker in a separate process, as its users run it, and helpers for its tests.
 
-Waiting for what nobody announces, raw HTTP, and what /proc and /sys tell of what is left.
+The helpers poll conditions, send raw HTTP, and read the remaining processes and mounts from /proc and /sys.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ import pytest
 from kernelbroker_server.backends import procfs
 
 from tests.backends.probes import (
+    GVISOR,
     IMAGE,
     KERNEL_PYTHON,
     containers_of,
@@ -38,8 +39,8 @@ DEADLINE_S = 60.0
 """For what should take a second: a busy machine is no failure."""
 
 HOST_SECRET = secrets.token_hex(16)
-"""Stands in the environment of each broker, where no cell may find it."""
-KEPT = ".workspaces"
+"""In the environment of each broker; no cell may find it."""
+STORE = (".workspaces", "workspaces")
 """Below data_dir: what sessions wrote stays there when all else of the broker has gone."""
 GRACE_S = 1
 """What a cell has to react to its interrupt."""
@@ -55,8 +56,14 @@ for _ in range(6000):
 """
 
 
+def backend_settings(kind: str) -> dict[str, object]:
+    """The settings of a broker whose sandboxes are of this kind: local, docker or gvisor."""
+    runtime = GVISOR if kind == "gvisor" else "runc"
+    return {"BACKEND": "local" if kind == "local" else "docker", "DOCKER__RUNTIME": runtime}
+
+
 Measured: TypeAlias = Callable[..., None]
-"""Notes durations, in seconds, under a name; they are told at the end of the test run."""
+"""Records durations in seconds under a name; they are printed at the end of the test run."""
 
 
 class BrokerProcess:
@@ -96,6 +103,7 @@ class BrokerProcess:
             "LOCAL__RUN_DIR": self.run_dir,
             "LOCAL__REQUIRE_ISOLATION": "true",
             "DOCKER__IMAGE": IMAGE,
+            "DOCKER__RUNTIME": "runc",  # `auto` may find gVisor, which is slower
             "DOCKER__DATA_DIR": self.data_dir,
             "DOCKER__RUN_DIR": self.run_dir,
             "POOL__MIN_SIZE": 1,
@@ -142,13 +150,13 @@ class BrokerProcess:
         return self._process.wait(DEADLINE_S)
 
     def kill(self) -> None:
-        """The end that nobody can prepare for."""
+        """Kill the broker without a chance to clean up."""
         if self._process is not None and self._process.poll() is None:
             self.stop(signal.SIGKILL)
 
     @property
     def client_environ(self) -> dict[str, str]:
-        """The environment of a client that was told nothing but where the runtime file lies."""
+        """The environment of a client that finds the broker only by its runtime file."""
         return without_ours(os.environ) | {"KERNELBROKER_RUNTIME_FILE": str(self.runtime_file)}
 
     def family(self) -> set[int]:
@@ -166,11 +174,11 @@ class BrokerProcess:
 
     def broker_ids(self) -> list[str]:
         """Of the broker that runs, and of dead ones that left something behind."""
-        return [path.name for path in self.data_dir.iterdir() if path.name != KEPT]
+        return [path.name for path in self.data_dir.iterdir() if path.name not in STORE]
 
     def remains(self, broker_ids: list[str]) -> list[str]:
         """What there is of these brokers: directories, sockets, control groups, processes."""
-        data = [path for path in self.data_dir.iterdir() if path.name != KEPT]
+        data = [path for path in self.data_dir.iterdir() if path.name not in STORE]
         found = [*data, *self.run_dir.iterdir(), *cgroups(broker_ids)]
         return [*map(str, found), *(f"pid {p}" for p in procfs.started_in(self.data_dir))]
 
@@ -188,7 +196,7 @@ class BrokerProcess:
         }
 
     def complaints(self) -> list[str]:
-        """Lines of its log that tell of a fault of its own."""
+        """Lines of its log that report a fault of the broker."""
         signs = (" ERROR ", "CRITICAL", "Traceback", "was never", "Warning:")
         lines = self.log.read_text(errors="replace").splitlines()
         return [line for line in lines if any(sign in line for sign in signs)]
@@ -219,9 +227,9 @@ async def until(
     what: Callable[[], object] | str = "",
     deadline: float = DEADLINE_S,
 ) -> Any:
-    """Wait for a state of the world that nobody announces; returns what `condition` gave.
+    """Poll a condition of other processes. Returns its value.
 
-    It may give an awaitable. One that raises an AssertionError is not met yet.
+    `condition` may return an awaitable. If it raises AssertionError, it is not met yet.
     """
     end = time.monotonic() + deadline
     while True:

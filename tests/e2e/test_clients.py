@@ -1,4 +1,4 @@
-"""The clients as the README shows them, and the command line, against a broker that they find."""
+"""The clients of the README and the command line, with a broker that they find themselves."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import asyncio
 import re
 import subprocess
 import sys
+from itertools import groupby
 from pathlib import Path
 
 import kernelbroker
@@ -25,7 +26,7 @@ def found(broker: BrokerProcess, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KERNELBROKER_RUNTIME_FILE", str(broker.runtime_file))
 
 
-async def test_quickstart(found: None) -> None:
+async def test_the_quickstart_needs_no_settings(found: None) -> None:
     """The first lines of the README work without any setting."""
     async with kernelbroker.connect() as broker:
         result = await broker.run("print(1 + 1)")
@@ -41,18 +42,22 @@ async def test_quickstart(found: None) -> None:
             )
             assert result.dataframe is not None
             assert str(result.dataframe).splitlines()[0].replace(" ", "") == "|a|"
-            assert result.dataframe.to_pandas()["a"].tolist() == [1, 2]
+            assert result.dataframe.preview_to_pandas()["a"].tolist() == [1, 2]
             with pytest.raises(kernelbroker.ExecutionFailed, match="ZeroDivisionError"):
                 (await session.run("1 / 0")).raise_for_error()
 
 
 def test_readme(broker: BrokerProcess, tmp_path: Path) -> None:
-    """The README's program runs as it stands there, and shows what its comments promise."""
-    (program,) = re.findall(
-        r"^```python\n(.*?)^```$", (ROOT / "README.md").read_text(), re.MULTILINE | re.DOTALL
+    """The README's program runs as it stands there, and prints what stands below it."""
+    blocks = dict(
+        re.findall(
+            r"^```(python|text)\n(.*?)^```$",
+            (ROOT / "README.md").read_text(),
+            re.MULTILINE | re.DOTALL,
+        )
     )
     done = subprocess.run(
-        [sys.executable, "-c", program],
+        [sys.executable, "-c", blocks["python"]],
         env=broker.client_environ,
         cwd=tmp_path,
         capture_output=True,
@@ -61,8 +66,7 @@ def test_readme(broker: BrokerProcess, tmp_path: Path) -> None:
         check=False,
     )
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.startswith("Started(")
-    assert "\nTrue None [] | a |" in done.stdout
+    assert done.stdout == blocks["text"]
 
 
 def test_sync(found: None) -> None:
@@ -84,13 +88,18 @@ async def test_sync_inside_a_loop(found: None) -> None:
         assert broker.pool_status()["total_containers"] > 0
 
 
-async def test_sandbox_client(broker: BrokerProcess) -> None:
-    """The smallest client keeps its state, streams, and starts afresh."""
+async def test_sandbox_client_keeps_its_state(broker: BrokerProcess) -> None:
+    """`SandboxClient` keeps its state, streams, and resets."""
     async with SandboxClient(broker.url, token=broker.token) as client:
         assert await client.health_check()
         assert (await client.execute("x = 1 + 1; print(x)")).stdout == "2\n"
         chunks = [chunk async for chunk in client.stream_execute("print(x)\nx")]
-        assert [chunk.type for chunk in chunks] == ["stdout", "display", "result"]
+        # On a busy machine a print can be two chunks.
+        assert [kind for kind, _ in groupby(chunks, key=lambda chunk: chunk.type)] == [
+            "stdout",
+            "display",
+            "result",
+        ]
         await client.reset()
         result = await client.execute("print(x)")
         assert result.error == "NameError: name 'x' is not defined"
@@ -115,8 +124,10 @@ async def command(
     return process.returncode, out.decode(), err.decode()
 
 
-async def test_command_line(broker: BrokerProcess, shared_id: str, tmp_path: Path) -> None:
-    """`kernelbroker exec` takes code as argument, from a file or stdin, and tells how it went."""
+async def test_exec_takes_code_from_anywhere(
+    broker: BrokerProcess, shared_id: str, tmp_path: Path
+) -> None:
+    """`kernelbroker exec` takes code as argument, from a file or stdin, and returns a status."""
     session = ("exec", "--session", shared_id)
     assert await command(broker, *session, "print(1 + 1)") == (0, "2\n", "")
     (tmp_path / "script.py").write_text("import sys\nprint('äö')\nprint('oops', file=sys.stderr)")
@@ -131,7 +142,9 @@ async def test_command_line(broker: BrokerProcess, shared_id: str, tmp_path: Pat
     assert "TimeoutError: the cell ran longer than 0.3 s" in err
 
 
-async def test_command_line_output(broker: BrokerProcess, shared_id: str, tmp_path: Path) -> None:
+async def test_exec_prints_tables_and_saves_pictures(
+    broker: BrokerProcess, shared_id: str, tmp_path: Path
+) -> None:
     """Tables are printed and pictures are saved."""
     code = "import pandas as pd\ndf = pd.DataFrame({'name': ['a', 'b'], 'n': [1, 22]})"
     session = ("exec", "--session", shared_id)
@@ -150,7 +163,7 @@ async def test_command_line_output(broker: BrokerProcess, shared_id: str, tmp_pa
 
 
 async def test_command_line_without_broker(broker: BrokerProcess) -> None:
-    """Where no broker answers, or it refuses, the status is 2 and the message helps."""
+    """If no broker answers, or it refuses, the status is 2 and the message has advice."""
     status, out, err = await command(broker, "--url", "http://127.0.0.1:9", "exec", "1")
     assert (status, out) == (2, "")
     assert "Is the broker running?" in err

@@ -1,7 +1,4 @@
-"""Cells that die, kill, hang or will not stop: one result with the cause, and the session goes on.
-
-Beside them a neighbour's cell prints all the time; it must notice nothing.
-"""
+"""Cells that crash, kill their kernel, or do not stop: each has one result with the cause."""
 
 from __future__ import annotations
 
@@ -47,7 +44,7 @@ def noisy(seconds: float) -> float:
 
 
 class Neighbour:
-    """A session whose cell prints twenty times a second, watched by a thread of its own."""
+    """A session whose cell prints twenty times a second, watched by a separate thread."""
 
     def __init__(self, broker: BrokerProcess) -> None:
         self.result: events.Result | None = None
@@ -88,7 +85,7 @@ def neighbour(broker: BrokerProcess) -> Iterator[Neighbour]:
 def undisturbed(
     neighbour: Neighbour, measured: Measured, request: pytest.FixtureRequest
 ) -> Iterator[None]:
-    """Whatever the test does, the neighbour's lines keep coming."""
+    """During the test the neighbour's lines keep coming."""
     began = time.monotonic()
     yield
     assert neighbour.result is None
@@ -126,11 +123,11 @@ async def goes_on(session: kernelbroker.Session, *, with_state: bool) -> None:
     result = await session.run("print(open('/data/kept.txt').read(), 'kept' in globals())")
     assert result.success, result.error
     assert result.stdout == f"kept {with_state}\n"
-    assert not result.kernel_restarted  # the result before has told it
+    assert not result.kernel_restarted  # the previous result has reported it
 
 
 @pytest.mark.parametrize("code", DEATHS.values(), ids=DEATHS)
-async def test_death(
+async def test_a_dead_kernel_ends_its_cell(
     session: kernelbroker.Session,
     measured: Measured,
     request: pytest.FixtureRequest,
@@ -152,8 +149,8 @@ async def test_death(
     ["x = [b'x' * 2**20 for _ in range(4096)]", "x = b'x' * 2**32", "import numpy\nx = numpy.ones(2**30)"],
     ids=["piecemeal", "at once", "numpy"],
 )  # fmt: skip
-async def test_out_of_memory(session: kernelbroker.Session, code: str) -> None:
-    """A kernel that takes too much memory is told apart from other deaths."""
+async def test_out_of_memory_has_its_own_cause(session: kernelbroker.Session, code: str) -> None:
+    """A kernel that exceeds its memory is distinguished from other deaths."""
     await prepare(session)
     result, _ = await outcome(session, code)
     assert cause_of(result) == "out_of_memory", result.error
@@ -175,8 +172,8 @@ async def test_child_out_of_memory(session: kernelbroker.Session) -> None:
     await goes_on(session, with_state=True)
 
 
-async def test_fork_bomb(session: kernelbroker.Session) -> None:
-    """A fork bomb is held by its limit, ends at its timeout, and leaves a working session."""
+async def test_a_fork_bomb_is_contained(session: kernelbroker.Session) -> None:
+    """A fork bomb is limited, ends at its timeout, and leaves a working session."""
     await prepare(session)
     code = "while True:\n    try:\n        os.fork()\n    except BaseException:\n        pass"
     result, took = await outcome(session, code, timeout=1)
@@ -189,7 +186,7 @@ async def test_fork_bomb(session: kernelbroker.Session) -> None:
     "code",
     ["while True: pass", "time.sleep(3600)", "await asyncio.sleep(3600)", "threading.Event().wait()"],
 )  # fmt: skip
-async def test_timeout(session: kernelbroker.Session, code: str) -> None:
+async def test_a_timeout_keeps_the_state(session: kernelbroker.Session, code: str) -> None:
     """A cell that takes too long is interrupted, and the state is kept."""
     await prepare(session)
     result, took = await outcome(session, code, timeout=0.5)
@@ -209,8 +206,10 @@ async def test_timeout(session: kernelbroker.Session, code: str) -> None:
     ],
     ids=["ignores", "catches", "stopped", "gateway stopped"],
 )
-async def test_timeout_of_a_deaf_cell(session: kernelbroker.Session, code: str) -> None:
-    """A cell that does not react to its interrupt loses its kernel after the grace period."""
+async def test_a_cell_that_ignores_its_interrupt_loses_its_kernel(
+    session: kernelbroker.Session, code: str
+) -> None:
+    """A cell that ignores its interrupt loses its kernel after the grace period."""
     await prepare(session)
     result, took = await outcome(session, code, timeout=0.5)
     assert (cause_of(result), result.kernel_restarted) == ("timeout", True), result.error
@@ -218,10 +217,13 @@ async def test_timeout_of_a_deaf_cell(session: kernelbroker.Session, code: str) 
     await goes_on(session, with_state=False)
 
 
+# Several sleeps: CPython sees a signal that comes right before a blocking call only after it.
 @pytest.mark.parametrize(
-    "code", ["while True: pass", "time.sleep(3600)", "await asyncio.sleep(3600)"]
+    "code", ["while True: pass", "while True: time.sleep(0.05)", "await asyncio.sleep(3600)"]
 )
-async def test_interrupt(session: kernelbroker.Session, measured: Measured, code: str) -> None:
+async def test_an_interrupt_ends_a_cell_quickly(
+    session: kernelbroker.Session, measured: Measured, code: str
+) -> None:
     """An interrupt ends a cell within a tenth of a second, and the state is kept."""
     await prepare(session)
     took = []
@@ -255,7 +257,7 @@ async def test_interrupt_at_the_beginning(session: kernelbroker.Session) -> None
 
 
 async def test_interrupt_at_the_end(session: kernelbroker.Session) -> None:
-    """An interrupt that comes when its cell ends hits that cell or nothing, or is told as what it is."""
+    """An interrupt at the end of a cell reaches that cell or none, and the result says so."""
     await prepare(session)
     ends = []
     for _ in range(30):
@@ -290,8 +292,10 @@ async def test_interrupt_at_the_end(session: kernelbroker.Session) -> None:
         ("raise ExceptionGroup('several', [ValueError('a'), KeyError('b')])", "ExceptionGroup"),
     ],
 )
-async def test_exceptions(session: kernelbroker.Session, code: str, name: str) -> None:
-    """Whatever a cell raises is an ordinary error, and the state is kept."""
+async def test_any_exception_is_an_ordinary_error(
+    session: kernelbroker.Session, code: str, name: str
+) -> None:
+    """Any exception of a cell is an ordinary error, and the state is kept."""
     await prepare(session)
     result, _ = await outcome(session, code)
     assert (cause_of(result), result.error_detail.name) == ("exception", name)
@@ -309,8 +313,10 @@ async def test_exceptions(session: kernelbroker.Session, code: str, name: str) -
         "os.killpg(0, signal.SIGINT); time.sleep(1)",
     ],
 )
-async def test_sabotage(session: kernelbroker.Session, code: str) -> None:
-    """A cell that breaks its own kernel has one result in time, and costs no more than that kernel."""
+async def test_a_cell_that_breaks_its_kernel_has_one_result(
+    session: kernelbroker.Session, code: str
+) -> None:
+    """A cell that breaks its kernel has one result in time, and loses at most that kernel."""
     await prepare(session)
     seen = [event async for event in session.stream(ANNOUNCE + code, timeout=1)]
     assert sum(isinstance(event, events.Result) for event in seen) == 1
@@ -324,7 +330,7 @@ async def test_sabotage(session: kernelbroker.Session, code: str) -> None:
     await session.restart()
 
 
-async def test_death_between_cells(session: kernelbroker.Session) -> None:
+async def test_a_death_between_cells_is_reported(session: kernelbroker.Session) -> None:
     """A kernel that died while no cell ran is replaced, and the next result says so."""
     await prepare(session)
     await session.run("import os, threading\nthreading.Timer(0.05, os._exit, (1,)).start()")
@@ -335,7 +341,7 @@ async def test_death_between_cells(session: kernelbroker.Session) -> None:
 
 
 async def test_waiting_cells_survive_a_death(session: kernelbroker.Session) -> None:
-    """Cells in line behind one that kills the kernel run in the new one, in their order."""
+    """Cells behind one that kills the kernel run in the new one, in their order."""
     await prepare(session)
     cells = ["os = __import__('os'); os._exit(1)", "a = [1]", "a.append(2)", "print(a)"]
     results = await asyncio.gather(*(session.run(cell) for cell in cells))

@@ -1,4 +1,4 @@
-"""Nothing of the host is seen from a cell: a few looks through the whole system."""
+"""A cell sees nothing of the host: some checks through the whole system."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from tests.e2e.support import HOST_SECRET, ROOT, BrokerProcess, whole_system
 pytestmark = whole_system
 
 
-async def test_environment(session: kernelbroker.Session) -> None:
-    """No environment variable of the broker's gets in, by whatever way one looks."""
+async def test_the_brokers_environment_is_hidden(session: kernelbroker.Session) -> None:
+    """No environment variable of the broker is visible in a cell."""
     result = await session.run(
         "import glob, os\n"
         "seen = dict(os.environ)\n"
@@ -33,7 +33,7 @@ async def test_environment(session: kernelbroker.Session) -> None:
     assert not [value for value in seen.values() if str(ROOT) in value or ".venv" in value]
 
 
-async def test_user(session: kernelbroker.Session) -> None:
+async def test_a_cell_has_no_privileges(session: kernelbroker.Session) -> None:
     """A cell is uid 1000, without groups and without capabilities."""
     result = await session.run(
         "import os\n"
@@ -45,7 +45,9 @@ async def test_user(session: kernelbroker.Session) -> None:
     assert result.return_value == [1000, 1000, 0, 0, 0, 0, 0, 1]
 
 
-async def test_files(client: kernelbroker.Broker, broker: BrokerProcess) -> None:
+async def test_the_hosts_files_are_hidden(
+    client: kernelbroker.Broker, broker: BrokerProcess
+) -> None:
     """Neither the host's homes and secrets nor another session's workspace can be found."""
     needle = f"needle-{secrets.token_hex(8)}"
     paths = [
@@ -76,8 +78,8 @@ async def test_files(client: kernelbroker.Broker, broker: BrokerProcess) -> None
         assert result.stdout == f"['{needle}'] False\n"
 
 
-async def test_network(session: kernelbroker.Session, broker: BrokerProcess) -> None:
-    """There is no network: not the world, not the host, not the broker."""
+async def test_a_cell_has_no_network(session: kernelbroker.Session, broker: BrokerProcess) -> None:
+    """A cell reaches neither the Internet nor the host nor the broker."""
     port = broker.url.rpartition(":")[2]
     result = await session.run(
         "import errno, socket\n"
@@ -100,7 +102,7 @@ async def test_network(session: kernelbroker.Session, broker: BrokerProcess) -> 
     assert (await session.run("1", result_var="names")).return_value in (["lo"], [])
 
 
-async def test_processes(session: kernelbroker.Session) -> None:
+async def test_only_own_processes_are_visible(session: kernelbroker.Session) -> None:
     """A cell sees the processes of its own sandbox, and no others."""
     result = await session.run(
         "import os\npids = [int(p) for p in os.listdir('/proc') if p.isdigit()]", result_var="pids"

@@ -1,4 +1,4 @@
-"""Wheels that want more than to be installed: they get a directory, and nothing of the image's place."""
+"""Hostile wheels: they get a directory and cannot change the image's packages."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ MIB = 1024**2
 
 
 def make_source(directory: Path) -> None:
-    """A package that has to be built, by code of its own."""
+    """A package that needs a build, with its own build code."""
     setup = f"from setuptools import setup\n{RUNS}setup(name='source', version='1.0')\n"
     path = directory / "source-1.0.tar.gz"
     with tarfile.open(path, "w:gz") as archive:
@@ -80,7 +80,7 @@ async def client(broker: BrokerProcess) -> AsyncIterator[kernelbroker.Broker]:
 
 @pytest.fixture
 async def session(client: kernelbroker.Broker) -> AsyncIterator[kernelbroker.Session]:
-    """The tests share it, since each says that nothing of what it did is left."""
+    """A session that the tests share, since each test asserts that nothing of it is left."""
     async with client.session("hostile", keep=True) as session:
         assert (await session.run("open('/data/kept.txt', 'w').write('mine')")).success
         yield session
@@ -98,8 +98,8 @@ async def written(session: kernelbroker.Session) -> list[str]:
     return [name for name in result.stdout.split() if name != ".packages"]
 
 
-async def test_files_elsewhere(session: kernelbroker.Session) -> None:
-    """A wheel with files outside of the session's directory is refused, and nothing of it stays."""
+async def test_a_wheel_with_files_elsewhere_is_refused(session: kernelbroker.Session) -> None:
+    """A wheel with files outside of the session's directory is refused, and leaves nothing."""
     before = (await session.run(PACKAGES)).stdout
     for package in OUTSIDE:
         result = await session.install(package)
@@ -108,8 +108,8 @@ async def test_files_elsewhere(session: kernelbroker.Session) -> None:
         assert (await session.run(PACKAGES)).stdout == before
 
 
-async def test_shadows(client: kernelbroker.Broker) -> None:
-    """What the image has is not replaced, in this kernel nor in the next, and nothing runs at its start."""
+async def test_packages_of_the_image_are_not_replaced(client: kernelbroker.Broker) -> None:
+    """Packages of the image are not replaced in any kernel, and nothing runs at its start."""
     imports = f"import {', '.join(SHADOWED)}, shadows"
     where = (
         f"{imports}; print([m.__name__ for m in ({', '.join(SHADOWED)}) if 'data' in m.__file__])"
@@ -123,22 +123,22 @@ async def test_shadows(client: kernelbroker.Broker) -> None:
             await session.restart()
 
 
-async def test_settings_of_pip(session: kernelbroker.Session) -> None:
-    """A wheel cannot bring settings for the installations that come after it."""
+async def test_a_wheel_cannot_configure_pip(session: kernelbroker.Session) -> None:
+    """A wheel cannot bring settings for later installations."""
     assert (await session.install("settings")).success
     result = await session.install("plain")
     assert "Successfully installed plain-1.0" in result.stdout, result.error
 
 
-async def test_scripts_elsewhere(session: kernelbroker.Session) -> None:
-    """A script lands in the session's own directory, whatever it is called; later pips refuse it."""
+async def test_scripts_stay_in_the_sessions_directory(session: kernelbroker.Session) -> None:
+    """A script of any name is put into the session's directory; later pips refuse it."""
     result = await session.install("script")
     assert result.success or "outside the scripts directory" in str(result.error), result.error
     assert await written(session) == ["kept.txt"]
     assert not await session.files.exists(".packages/escaped")
 
 
-async def test_a_record_that_claims(session: kernelbroker.Session) -> None:
+async def test_a_false_record_removes_no_files_elsewhere(session: kernelbroker.Session) -> None:
     """Replacing a package removes no file that its record claims and the session's directory has not."""
     assert (await session.install("claims==1.0")).success
     result = await session.install("claims==2.0")
@@ -147,8 +147,10 @@ async def test_a_record_that_claims(session: kernelbroker.Session) -> None:
     assert await written(session) == ["kept.txt"]
 
 
-async def test_several_of_which_one_fails(session: kernelbroker.Session) -> None:
-    """Where one of several cannot be installed, those before it are there as before, too."""
+async def test_a_failure_among_several_packages_changes_nothing(
+    session: kernelbroker.Session,
+) -> None:
+    """If one of several packages cannot be installed, all earlier versions stay."""
     assert (await session.install("above==1.0", "second==1.0", "claims==2.0")).success
     before = (await session.run(PACKAGES)).stdout
     failed = await session.install("above==2.0")
@@ -163,23 +165,23 @@ async def test_several_of_which_one_fails(session: kernelbroker.Session) -> None
     assert "/copy" not in again.stdout + failed.stdout + failed.stderr
 
 
-async def test_a_replacement_that_fails(session: kernelbroker.Session) -> None:
-    """Where a new version cannot be installed, the old one is there as before."""
+async def test_a_failed_replacement_keeps_the_old_version(session: kernelbroker.Session) -> None:
+    """If a new version cannot be installed, the old one stays."""
     assert (await session.install("claims==2.0")).success
     assert not (await session.install("claims==3.0")).success
     assert (await session.run("import claims; print(claims.VERSION)")).stdout == "2.0\n"
     assert "already satisfied" in (await session.install("claims==2.0")).stdout
 
 
-async def test_source(session: kernelbroker.Session) -> None:
-    """What would have to be built is not installed, and its code does not run."""
+async def test_source_packages_are_not_built(session: kernelbroker.Session) -> None:
+    """A package that needs a build is not installed, and its code does not run."""
     result = await session.install("source")
     assert result.error == "InstallFailed: No matching distribution found for source"
     assert await written(session) == ["kept.txt"]
 
 
-async def test_a_full_workspace(session: kernelbroker.Session) -> None:
-    """A package that does not fit leaves the workspace as it was."""
+async def test_a_package_that_does_not_fit_changes_nothing(session: kernelbroker.Session) -> None:
+    """A package that does not fit leaves the workspace unchanged."""
     result = await session.install("large")
     assert result.error is not None
     assert result.error.startswith(("InstallFailed: ", "QuotaExceeded: ")), result.error
@@ -189,16 +191,16 @@ async def test_a_full_workspace(session: kernelbroker.Session) -> None:
     assert not (await session.run("import large")).success
 
 
-async def test_what_a_dead_kernel_left(session: kernelbroker.Session) -> None:
-    """What was half done when a kernel died is gone with the next installation."""
+async def test_partial_files_of_a_dead_kernel_are_removed(session: kernelbroker.Session) -> None:
+    """Partial files of a dead kernel are removed by the next installation."""
     await session.run("import os; os.makedirs('/data/.packages/tmp-dead/made/lib')")
     assert (await session.install("claims==2.0")).success
     found = await session.run("print([n for n in os.listdir('/data/.packages') if 'tmp' in n])")
     assert found.stdout == "[]\n"
 
 
-async def test_a_later_session(client: kernelbroker.Broker) -> None:
-    """A session that gets the files of an earlier one has its packages."""
+async def test_packages_stay_with_the_workspace(client: kernelbroker.Broker) -> None:
+    """A session with the files of an earlier one has its packages."""
     async with client.session(workspace="packaged") as session:
         assert (await session.install("claims==2.0")).success
     async with client.session(workspace="packaged") as session:
@@ -206,8 +208,10 @@ async def test_a_later_session(client: kernelbroker.Broker) -> None:
         assert result.stdout == "2.0\n", result.error
 
 
-async def test_too_many(broker: BrokerProcess, session: kernelbroker.Session) -> None:
-    """More requirements than a hundred, or longer ones than 200 characters, are refused."""
+async def test_too_many_requirements_are_refused(
+    broker: BrokerProcess, session: kernelbroker.Session
+) -> None:
+    """More than a hundred requirements, or longer ones than 200 characters, are refused."""
     path = f"/api/v1/sessions/{session.session_id}/packages"
     for packages in (["claims"] * 101, ["claims"] * 10_000, ["c" * 201], [""], [None], "claims"):
         status, answer = await call(broker, "POST", path, {"packages": packages})

@@ -124,8 +124,8 @@ async def session(client: kernelbroker.Broker) -> AsyncIterator[kernelbroker.Ses
         yield session
 
 
-async def test_install(world: World, session: kernelbroker.Session) -> None:
-    """A package comes from the index with what it needs; each host that was asked is in the audit log."""
+async def test_install_from_an_index(world: World, session: kernelbroker.Session) -> None:
+    """A package comes from the index with its dependencies; the audit log has each host."""
     seen: list[str] = []
     result = await session.install("needy", on_stdout=seen.append)
     assert result.success, result.stderr
@@ -180,8 +180,8 @@ async def test_a_host_that_is_not_listed(
     assert refused == {(AWAY, "not_listed", "default"), (INDEX, "not_listed", "stray")}
 
 
-async def test_no_network(world: World, client: kernelbroker.Broker) -> None:
-    """An index is of no use to a template without a network, and the refusal says so."""
+async def test_an_index_needs_a_network(world: World, client: kernelbroker.Broker) -> None:
+    """A template without a network refuses the index with the reason."""
     async with client.session(template="closed") as session:
         with pytest.raises(Conflict, match=r"template closed have no network, .*packages\.wheels"):
             await session.install("needy")
@@ -208,8 +208,10 @@ print([pid for pid in os.listdir("/proc") if pid.isdigit() and "pip_runner" in a
 """
 
 
-async def test_an_interrupt(world: World, session: kernelbroker.Session) -> None:
-    """An interrupted installation ends, with pip and what it had begun; the next one works."""
+async def test_an_interrupted_installation_ends(
+    world: World, session: kernelbroker.Session
+) -> None:
+    """An interrupted installation ends with pip and its partial files; the next one works."""
     asked = len(world.paths(FILES))
     installing = asyncio.create_task(session.install("slow"))
     await until(lambda: len(world.paths(FILES)) > asked)
@@ -221,7 +223,7 @@ async def test_an_interrupt(world: World, session: kernelbroker.Session) -> None
     assert (await session.install("helper")).success
 
 
-async def test_a_timeout(session: kernelbroker.Session) -> None:
+async def test_an_installation_ends_at_its_timeout(session: kernelbroker.Session) -> None:
     """An installation ends at its timeout; the state stays."""
     await session.run("kept = 1")
     result = await session.install("slow", timeout=3)
@@ -230,7 +232,7 @@ async def test_a_timeout(session: kernelbroker.Session) -> None:
     assert (await session.run(LEFT)).stdout == "[] []\n"
 
 
-async def test_two_at_once(session: kernelbroker.Session) -> None:
+async def test_installations_run_one_after_the_other(session: kernelbroker.Session) -> None:
     """Installations of one session run one after the other."""
     first, second = await asyncio.gather(session.install("needy"), session.install("helper"))
     assert first.success and second.success, (first.error, second.error)

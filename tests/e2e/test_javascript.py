@@ -1,4 +1,4 @@
-"""Cells in JavaScript: one Node.js for the session, with its variables, which ends where it must."""
+"""Cells in JavaScript: one Node.js process for the session, with its variables."""
 
 from __future__ import annotations
 
@@ -7,7 +7,10 @@ import asyncio
 import kernelbroker
 import pytest
 
+from tests.e2e.support import whole_system
 from tests.support.results import cause_of
+
+pytestmark = whole_system
 
 
 async def javascript(
@@ -16,8 +19,8 @@ async def javascript(
     return await session.run(code, language="javascript", **options)  # type: ignore[arg-type]
 
 
-async def test_javascript(session: kernelbroker.Session) -> None:
-    """Variables last from cell to cell, `await` stands at the top, the last value is shown."""
+async def test_javascript_keeps_variables(session: kernelbroker.Session) -> None:
+    """Variables last from cell to cell, top-level `await` works, the last value is shown."""
     await javascript(session, "const a = 20; let b; function twice(x) { return 2 * x }")
     result = await javascript(session, "b = await Promise.resolve(2); twice(a) + b")
     assert result.success, result.stderr
@@ -32,8 +35,8 @@ async def test_javascript(session: kernelbroker.Session) -> None:
     assert (await session.run("print(open('from-js.txt').read())")).stdout == "/data!\n"
 
 
-async def test_javascript_value(session: kernelbroker.Session) -> None:
-    """`result_var` reports what JSON can say of a variable."""
+async def test_javascript_result_var(session: kernelbroker.Session) -> None:
+    """`result_var` reports the JSON form of a variable."""
     code = "const report = {rows: [1, {x: null}], name: 'é'}; 0"
     result = await javascript(session, code, result_var="report")
     assert result.return_value == {"rows": [1, {"x": None}], "name": "é"}
@@ -76,10 +79,10 @@ async def expect_shown(session: kernelbroker.Session, code: str, value: str) -> 
         ("function f() { return 1 }", "const f = 2 // no more\nf", "2"),
     ],
 )
-async def test_declared_again(
+async def test_names_can_be_declared_again(
     session: kernelbroker.Session, first: str, second: str, value: str | None
 ) -> None:
-    """What a cell has declared, whether it failed or not, another one can declare as it likes."""
+    """A cell can declare a name of an earlier cell again, even if that cell failed."""
     await javascript(session, first)
     result = await javascript(session, second)
     assert result.success, result.error
@@ -98,8 +101,10 @@ async def test_declared_again(
         ("(await import('os')).platform()", "'linux'"),
     ],
 )
-async def test_javascript_shows(session: kernelbroker.Session, code: str, value: str) -> None:
-    """The last value is that of the code as it was written."""
+async def test_the_last_value_is_shown(
+    session: kernelbroker.Session, code: str, value: str
+) -> None:
+    """The shown value is the last value of the original code."""
     await expect_shown(session, code, value)
 
 
@@ -118,16 +123,16 @@ async def test_javascript_shows(session: kernelbroker.Session, code: str, value:
         ("await Promise.reject(null)", "Error: null"),
     ],
 )
-async def test_javascript_failures(session: kernelbroker.Session, code: str, error: str) -> None:
-    """An error has its own name and message, and the cell's own frames alone."""
+async def test_javascript_errors(session: kernelbroker.Session, code: str, error: str) -> None:
+    """An error has its own name and message, and only the cell's own frames."""
     result = await javascript(session, code)
     assert (result.success, result.error) == (False, error)
     assert "node:" not in result.stderr
     assert "kernelbroker" not in result.stderr
 
 
-async def test_javascript_that_computes(session: kernelbroker.Session) -> None:
-    """It is interrupted, and the variables are kept."""
+async def test_computing_javascript_is_interrupted(session: kernelbroker.Session) -> None:
+    """Code that computes is interrupted, and the variables are kept."""
     await javascript(session, "const kept = 'kept'")
     result = await javascript(session, "while (true) {}", timeout=1)
     assert cause_of(result) == "timeout"
@@ -143,8 +148,8 @@ async def test_javascript_that_computes(session: kernelbroker.Session) -> None:
         "while (true) await null",
     ],
 )
-async def test_javascript_that_awaits(session: kernelbroker.Session, code: str) -> None:
-    """Where it cannot be stopped, Node.js ends with all that it runs, and the result says so."""
+async def test_awaiting_javascript_ends_node(session: kernelbroker.Session, code: str) -> None:
+    """If code cannot be interrupted, Node.js ends, and the result says so."""
     await session.run("x = 41")
     await javascript(session, "var lost = 1")
     result = await javascript(session, code, timeout=1)
@@ -158,7 +163,7 @@ async def test_javascript_that_awaits(session: kernelbroker.Session, code: str) 
 
 
 async def test_interrupts_at_any_moment(session: kernelbroker.Session) -> None:
-    """One that comes when the code has just ended costs no variables."""
+    """An interrupt right after the end of the code costs no variables."""
     await javascript(session, "var alive = 1")
     for number in range(12):
         code = "for (let i = 0; i < 2e6; i++) {}"
@@ -169,8 +174,8 @@ async def test_interrupts_at_any_moment(session: kernelbroker.Session) -> None:
         await expect_shown(session, "alive", "1")
 
 
-async def test_node_that_ends(session: kernelbroker.Session) -> None:
-    """It is told with its status, and started anew; Python's variables are not concerned."""
+async def test_a_node_that_ends_is_restarted(session: kernelbroker.Session) -> None:
+    """The exit status of Node.js is reported, and it is started again; Python is not affected."""
     await session.run("z = 1")
     result = await javascript(session, "process.exit(4)")
     assert (result.success, result.exit_code) == (False, 4)
@@ -180,23 +185,24 @@ async def test_node_that_ends(session: kernelbroker.Session) -> None:
 
 
 async def test_node_that_ends_between_cells(session: kernelbroker.Session) -> None:
-    """The next cell has a new one, and says so."""
+    """If Node.js ends between cells, the next cell has a new one, and says so."""
     await javascript(session, "setTimeout(() => process.exit(3), 10); 0")
-    ended = await session.run("get_ipython().kernelbroker_helper.node._process.wait(20)")
+    ended = await session.run("get_ipython().kernelbroker_hooks.node._process.wait(20)")
     assert ended.success, ended.error
     result = await javascript(session, "1 + 1")
     assert result.success
     assert result.stderr == "Node.js had ended with status 3; its variables are lost\n"
 
 
-async def test_output_after_node(session: kernelbroker.Session) -> None:
-    """Node.js, the session's or one that a cell starts, leaves the output of others as it is."""
+async def test_node_does_not_change_other_output(session: kernelbroker.Session) -> None:
+    """Node.js leaves the output of other programs unchanged."""
     await javascript(session, "console.log(1)")
-    code = "console.log(2); setTimeout(() => {}, 1e6)"
-    await session.run(f"import subprocess; node = subprocess.Popen(['node', '-e', '{code}'])")
+    # Its first output makes the pipe non-blocking; the file says that this has happened.
+    code = "console.log(2); fs.writeFileSync('written', ''); setTimeout(() => {}, 1e6)"
+    await session.run(f'import subprocess; node = subprocess.Popen(["node", "-e", "{code}"])')
     try:
         seen = await session.run(
-            "until pgrep -f setTimeout; do sleep 0.05; done", language="shell", timeout=20
+            "until [ -e written ]; do sleep 0.05; done", language="shell", timeout=20
         )
         assert seen.success
         numbers = "".join(f"{number}\n" for number in range(1, 100_001))
@@ -209,7 +215,7 @@ async def test_output_after_node(session: kernelbroker.Session) -> None:
 
 
 async def test_errors_beside_a_cell(session: kernelbroker.Session) -> None:
-    """What fails in a callback, which no cell awaits, is shown, and ends nothing."""
+    """An error in a callback that no cell awaits is shown, and ends nothing."""
     code = "setTimeout(() => { throw new Error('on its own') }, 1)"
     result = await javascript(session, f"{code}; await new Promise((go) => setTimeout(go, 300)); 1")
     assert result.success
@@ -217,8 +223,8 @@ async def test_errors_beside_a_cell(session: kernelbroker.Session) -> None:
     assert (await javascript(session, "1 + 1")).success
 
 
-async def test_without_node(client: kernelbroker.Broker) -> None:
-    """Where there is no Node.js, the error says so and names what there is."""
+async def test_javascript_needs_node(client: kernelbroker.Broker) -> None:
+    """Without Node.js the error names the available languages."""
     async with client.session(env={"PATH": "/nowhere"}) as other:
         result = await javascript(other, "1")
     assert (result.error or "").startswith("LanguageUnavailable: this template has no Node.js")

@@ -1,4 +1,4 @@
-"""Cells in other languages: the same events, the same workspace; here those in shell."""
+"""Cells in shell: the same events and the same workspace as in Python."""
 
 from __future__ import annotations
 
@@ -6,7 +6,10 @@ import kernelbroker
 import pytest
 from kernelbroker import events
 
+from tests.e2e.support import whole_system
 from tests.support.results import cause_of
+
+pytestmark = whole_system
 
 
 async def shell(
@@ -15,8 +18,8 @@ async def shell(
     return await session.run(code, language="shell", **options)  # type: ignore[arg-type]
 
 
-async def test_shell(session: kernelbroker.Session) -> None:
-    """Both streams come as they are, with the exit code; files are the session's."""
+async def test_shell_cells_stream_and_exit(session: kernelbroker.Session) -> None:
+    """Both streams arrive, with the exit code; the files belong to the session."""
     result = await shell(session, "echo out; echo err >&2; pwd; echo kept > from-shell.txt")
     assert (result.success, result.exit_code) == (True, 0)
     assert (result.stdout, result.stderr) == ("out\n/data\n", "err\n")
@@ -25,7 +28,7 @@ async def test_shell(session: kernelbroker.Session) -> None:
 
 
 async def test_shell_is_streamed(session: kernelbroker.Session) -> None:
-    """A line is seen while the shell still runs, and the shell can be interrupted."""
+    """A line arrives while the shell still runs, and the shell can be interrupted."""
     code = "echo first; sleep 100; echo last"
     seen = []
     async for event in session.stream(code, language="shell", timeout=60):
@@ -47,18 +50,18 @@ async def test_shell_is_streamed(session: kernelbroker.Session) -> None:
         ("nosuchprogram", 127, "ExitStatus: the shell exited with status 127"),
     ],
 )
-async def test_shell_failures(
+async def test_a_shell_status_is_a_failure(
     session: kernelbroker.Session, code: str, exit_code: int, error: str
 ) -> None:
-    """A status that is not 0 is a failure, told in the result; no frame of ours is shown."""
+    """A status other than 0 is a failure in the result, without internal frames."""
     result = await shell(session, code)
     assert (result.success, result.exit_code, result.error) == (False, exit_code, error)
     assert cause_of(result) == "exception"
     assert "kernelbroker" not in result.stderr
 
 
-async def test_shell_interrupted(session: kernelbroker.Session) -> None:
-    """A shell that runs too long ends with its programs, deaf or not, and Python's state is kept."""
+async def test_a_shell_ends_with_its_programs(session: kernelbroker.Session) -> None:
+    """A shell that runs too long ends with all its programs, and Python's state is kept."""
     await session.run("x = 41")
     for code in ("sleep 100", "trap '' INT; sleep 100; sleep 100"):
         result = await shell(session, code, timeout=1)
@@ -76,8 +79,8 @@ async def test_shell_takes_any_code(session: kernelbroker.Session) -> None:
     assert result.stdout == "a b c '$x' nested\né\n"
 
 
-async def test_other_shells(session: kernelbroker.Session) -> None:
-    """Where there is no bash, sh runs the code; its programs see nothing of how it came there."""
+async def test_sh_is_used_without_bash(session: kernelbroker.Session) -> None:
+    """If there is no bash, sh runs the code."""
     await session.run("import shutil; which = shutil.which")
     try:
         await session.run("shutil.which = lambda name: None")
@@ -88,7 +91,7 @@ async def test_other_shells(session: kernelbroker.Session) -> None:
 
 
 async def test_shell_has_no_variables(session: kernelbroker.Session) -> None:
-    """Asked for one, the result says that there is none."""
+    """A `result_var` of a shell cell is reported as missing."""
     await session.run("y = 1")
     result = await shell(session, "y=2", result_var="y")
     assert result.success
@@ -107,8 +110,10 @@ async def test_shell_has_no_variables(session: kernelbroker.Session) -> None:
         ),
     ],
 )
-async def test_no_colours(session: kernelbroker.Session, language: str, code: str) -> None:
-    """What programs print is for a reader that is no terminal; who wants colours sets the variables."""
+async def test_programs_print_without_colours(
+    session: kernelbroker.Session, language: str, code: str
+) -> None:
+    """Programs see no terminal and print without colours, unless a variable asks for them."""
     result = await session.run(code, language=language)  # type: ignore[arg-type]
     assert result.stdout == "1\n"
     result = await session.run("console.log(1)", language="javascript", env={"FORCE_COLOR": "1"})

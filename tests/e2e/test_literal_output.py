@@ -1,4 +1,4 @@
-"""What a cell writes arrives as itself, whatever it looks like, in every form."""
+"""The text that a cell writes arrives unchanged, in every form."""
 
 from __future__ import annotations
 
@@ -96,8 +96,10 @@ in_every_form = pytest.mark.parametrize("read", [tags, sse, ndjson, whole_json, 
 
 
 @in_every_form
-async def test_any_text(broker: BrokerProcess, session: kernelbroker.Session, read: Reader) -> None:
-    """Text that looks like the protocol, or that text should not hold, comes as it was written."""
+async def test_any_text_arrives_unchanged(
+    broker: BrokerProcess, session: kernelbroker.Session, read: Reader
+) -> None:
+    """Text that looks like the protocol, or contains control characters, arrives unchanged."""
     for name, text in TEXTS.items():
         for stream in ("stdout", "stderr"):
             code = f"import sys; _ = sys.{stream}.write({text!r})"
@@ -107,10 +109,10 @@ async def test_any_text(broker: BrokerProcess, session: kernelbroker.Session, re
 
 
 @in_every_form
-async def test_long_line(
+async def test_a_long_line_arrives_complete(
     broker: BrokerProcess, session: kernelbroker.Session, read: Reader
 ) -> None:
-    """Five megabytes on one line arrive whole, tags, quotes and many-byte characters too."""
+    """Five megabytes on one line arrive complete, with tags, quotes and multi-byte characters."""
     unit = "<txt>中文\"&\\'</txt>"
     code = f"print({unit!r} * 170_000)"  # 27 bytes in UTF-8
     out, err, success = await read(broker, session.session_id, code)
@@ -119,8 +121,8 @@ async def test_long_line(
     assert err == ""
 
 
-async def test_errors(session: kernelbroker.Session) -> None:
-    """An error's name and message are told on one line, its traceback as text without colours."""
+async def test_errors_are_plain_text(session: kernelbroker.Session) -> None:
+    """An error has its name and message on one line, and its traceback as text without colours."""
     result = await session.run("def f():\n    raise ValueError('<b>no</b>\\nsecond line')\nf()")
     assert not result.success
     assert result.error == "ValueError: <b>no</b>"
@@ -133,8 +135,8 @@ async def test_errors(session: kernelbroker.Session) -> None:
     assert result.error.startswith("SyntaxError: ")
 
 
-async def test_tqdm(session: kernelbroker.Session) -> None:
-    """tqdm's bar is text on standard error, with the carriage returns that make it move."""
+async def test_tqdm_keeps_carriage_returns(session: kernelbroker.Session) -> None:
+    """tqdm's bar is text on standard error with its carriage returns."""
     code = "from tqdm.auto import tqdm\nfor _ in tqdm(range(3), desc='work', mininterval=0): pass"
     result = await session.run(code)
     assert result.success, result.error
@@ -143,8 +145,8 @@ async def test_tqdm(session: kernelbroker.Session) -> None:
     assert "3/3" in result.stderr
 
 
-async def test_too_much(session: kernelbroker.Session) -> None:
-    """Beyond its limit output is cut, the cell runs on, and the result says how much was lost."""
+async def test_output_over_the_limit_is_cut(session: kernelbroker.Session) -> None:
+    """Output over its limit is cut, the cell continues, and the result has the lost size."""
     result = await session.run("for _ in range(130):\n    print('x' * 100_000)\nafter = 1")
     assert result.success, result.error
     assert result.truncated is not None
@@ -155,13 +157,13 @@ async def test_too_much(session: kernelbroker.Session) -> None:
 
 
 async def test_flood_of_small_outputs(session: kernelbroker.Session) -> None:
-    """Thousands of flushed prints arrive all, in their order."""
+    """Thousands of flushed prints all arrive in order."""
     result = await session.run("for i in range(5000): print(i, flush=True)", timeout=60)
     assert result.stdout.split() == [str(i) for i in range(5000)]
 
 
-async def test_flood_of_displays(session: kernelbroker.Session) -> None:
-    """Displays that come faster than they can be passed on arrive all, and the cell's end after them."""
+async def test_all_displays_of_a_flood_arrive(session: kernelbroker.Session) -> None:
+    """Displays that come faster than they are passed on all arrive, and then the cell's end."""
     code = """
 from IPython.display import display
 for i in range(10_000):

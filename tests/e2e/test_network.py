@@ -1,4 +1,4 @@
-"""Programs of users behind an allow list: a whole broker, real kernels, and servers of the test's own."""
+"""User programs with an allow list: a whole broker, real kernels, and servers of the test."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def settings(kind: str, directory: Path, **options: Any) -> Settings:
         "port": 0,
         "backend": kind,
         "local": {"kernel_python": KERNEL_PYTHON, "require_isolation": True, **where},
-        "docker": {"image": IMAGE, **where},
+        "docker": {"image": IMAGE, "runtime": "runc", **where},
         "pool": {"min_size": 0, "max_size": 2, "acquire_timeout": DEADLINE_S},
         "audit_log": directory / "audit.log",
         **options,
@@ -156,8 +156,8 @@ print(requests.get("http://db.inside.example/").text)
 """
 
 
-async def test_programs_just_work(world: World) -> None:
-    """The usual libraries reach what is listed and learn why they do not reach the rest."""
+async def test_libraries_use_the_proxy(world: World) -> None:
+    """Common libraries reach allowed hosts, and report why others are refused."""
     await world.run(GET)
     lines = (await world.run(HTTP)).splitlines()
     assert lines[:2] == ["12 12 [4, 6]"] * 2
@@ -168,8 +168,8 @@ async def test_programs_just_work(world: World) -> None:
     assert lines[4].startswith(advice)
     refused = [line for line in lines[5:] if line]
     assert len(refused) == 3
-    assert "addresses are not taken" in refused[0]  # where the redirect led
-    assert "HTTPError: HTTP Error 403: kernelbroker: addresses are not taken" in refused[1]
+    assert "IP addresses are not allowed" in refused[0]  # where the redirect led
+    assert "HTTPError: HTTP Error 403: kernelbroker: IP addresses are not allowed" in refused[1]
     assert "egress.private_networks" in refused[2]
     (lease,) = world.records("session.lease")
     assert lease["session"] == "one"
@@ -184,8 +184,8 @@ async def test_programs_just_work(world: World) -> None:
     }
 
 
-async def test_pip(world: World) -> None:
-    """Packages are installed from an index of the list, and of another pip tells what to do."""
+async def test_pip_uses_the_proxy(world: World) -> None:
+    """Packages are installed from an allowed index; for another one pip shows the advice."""
     await world.run(GET)
     index = f"https://{HOST}/simple"
     assert (await world.run(f"""
@@ -202,8 +202,8 @@ print(pip("download", "--index-url", "https://pypi.org/simple", "--dest", "/tmp/
     assert "pypi.org is not in `allow` of the template default" in other
 
 
-async def test_what_a_backend_cannot_give(tmp_path: Path) -> None:
-    """A broker does not start with a network that its backend cannot give, and names the template."""
+async def test_an_unsupported_network_stops_the_start(tmp_path: Path) -> None:
+    """A broker does not start with an unsupported network, and names the template."""
     open_ = settings("local", tmp_path, templates={"wild": {"network": "open"}})
     with pytest.raises(ConfigError, match=r'"open" of the template wild.*docs/network\.md'):
         await Broker(open_).start()
@@ -217,15 +217,17 @@ async def test_what_a_backend_cannot_give(tmp_path: Path) -> None:
 
 
 async def test_an_audit_log_that_cannot_be_written(tmp_path: Path) -> None:
-    """A broker does not start without the audit log that was asked for."""
+    """A broker does not start without its configured audit log."""
     chosen = settings("local", tmp_path, audit_log=tmp_path / "none" / "log")
     with pytest.raises(ConfigError, match=r"audit_log: .*none/log: No such file"):
         await Broker(chosen).start()
 
 
 @pytest.mark.parametrize("kind", BACKENDS[1:])
-async def test_open_warns(kind: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """An open network is told in the log, with the template that has it."""
+async def test_an_open_network_is_logged(
+    kind: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """An open network is logged with the name of its template."""
     with tempfile.TemporaryDirectory(prefix="kb-") as name:
         templates = {"wild": {"network": "open", "pool": {"min_size": 0}}}
         broker = Broker(settings(kind, Path(name), templates=templates))

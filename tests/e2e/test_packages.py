@@ -1,4 +1,4 @@
-"""Packages that a session installs, from wheels that the test makes: no network is needed."""
+"""Packages that a session installs from wheels of the test, without a network."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ async def offline(offline_broker: BrokerProcess) -> AsyncIterator[kernelbroker.S
         yield session
 
 
-async def test_install(offline: kernelbroker.Session) -> None:
-    """What was installed is imported by the very next cell, and still after the kernel was replaced."""
+async def test_an_installed_package_can_be_imported(offline: kernelbroker.Session) -> None:
+    """The next cell imports an installed package, also after the kernel was replaced."""
     before = await offline.run("import firstmade")
     assert not before.success
     seen: list[str] = []
@@ -62,8 +62,8 @@ async def test_install(offline: kernelbroker.Session) -> None:
     assert after.return_value == "1.0"
 
 
-async def test_what_is_there_already_is_used(offline: kernelbroker.Session) -> None:
-    """What the image or the session has is not installed again; another version replaces the old."""
+async def test_installed_packages_are_reused(offline: kernelbroker.Session) -> None:
+    """An installed version is not installed again; another version replaces it."""
     assert (await offline.install("firstmade==1.0")).success
     result = await offline.install("secondmade")
     assert result.success, result.error
@@ -80,8 +80,8 @@ found = [firstmade.VERSION, m.version("firstmade"), "/data" in pandas.__file__, 
     assert listed.return_value == ["2.0", "2.0", False, True, 1], listed.error
 
 
-async def test_the_image_stays_as_it_is(offline: kernelbroker.Session) -> None:
-    """Another version of what the image has is refused, with words, since the kernel would not see it."""
+async def test_other_versions_of_the_image_are_refused(offline: kernelbroker.Session) -> None:
+    """Another version of a package of the image is refused with the reason."""
     for name in ("tqdm==999.0", "wantsmore"):
         result = await offline.install(name)
         assert not result.success
@@ -91,7 +91,7 @@ async def test_the_image_stays_as_it_is(offline: kernelbroker.Session) -> None:
 
 
 async def test_a_failure_says_why(offline: kernelbroker.Session) -> None:
-    """The result has pip's last error, and pip's own words are its output."""
+    """The result has pip's last error, and pip's messages are its output."""
     result = await offline.install("nothing-of-that-name>=3")
     assert not result.success
     assert result.error == (
@@ -101,10 +101,10 @@ async def test_a_failure_says_why(offline: kernelbroker.Session) -> None:
     assert (await offline.run("1")).success
 
 
-async def test_refusals(
+async def test_invalid_requirements_are_refused(
     offline: kernelbroker.Session, session: kernelbroker.Session, broker: BrokerProcess
 ) -> None:
-    """What is no requirement is refused, and everything where there is nothing to install from."""
+    """Invalid requirements are refused, and all of them if there is neither index nor wheels."""
     for bad in ("--index-url=http://x", "name @ https://x/y.whl", "./here.whl", "a b"):
         with pytest.raises(BadRequest, match=r"requirement|address"):
             await offline.install("firstmade", bad)
@@ -114,8 +114,10 @@ async def test_refusals(
         await session.install("firstmade")
 
 
-async def test_over_rest(offline_broker: BrokerProcess, offline: kernelbroker.Session) -> None:
-    """An installation is an execution, in each of the forms that one has."""
+async def test_packages_over_rest(
+    offline_broker: BrokerProcess, offline: kernelbroker.Session
+) -> None:
+    """An installation is an execution, in each form of the answer."""
     path = f"/api/v1/sessions/{offline.session_id}/packages"
     body = {"packages": ["firstmade"]}
     async with opened(offline_broker, "POST", path, body, accept="text/event-stream") as response:

@@ -1,4 +1,4 @@
-"""A broker on a machine without bubblewrap, as somebody who only tries it has it."""
+"""A broker on a machine without bubblewrap."""
 
 from __future__ import annotations
 
@@ -38,8 +38,10 @@ def without_bubblewrap(directory: Path) -> tuple[str, ...]:
     return ("env", f"PATH={programs}")
 
 
-async def test_cells(directory: Path, without_bubblewrap: tuple[str, ...]) -> None:
-    """Cells run, and keep their state, where no jail can be had."""
+async def test_cells_run_without_a_jail(
+    directory: Path, without_bubblewrap: tuple[str, ...]
+) -> None:
+    """Cells run and keep their state if no jail can be created."""
     settings = {"LOCAL__REQUIRE_ISOLATION": "false"}
     with BrokerProcess(directory, without_bubblewrap, **settings).running() as broker:
         async with kernelbroker.connect(broker.url, broker.token) as client:

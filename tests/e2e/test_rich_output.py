@@ -1,4 +1,4 @@
-"""Pictures, tables and markup that a cell shows, each once, in the order in which it was shown."""
+"""Pictures, tables and markup of a cell, each once and in order."""
 
 from __future__ import annotations
 
@@ -31,7 +31,9 @@ PLOT = "import matplotlib.pyplot as plt\nfig, ax = plt.subplots()\n_ = ax.plot([
         ("plt.close('all')", 0),
     ],
 )
-async def test_figures(session: kernelbroker.Session, ending: str, count: int) -> None:
+async def test_a_figure_arrives_once(
+    session: kernelbroker.Session, ending: str, count: int
+) -> None:
     """A figure arrives once: when it is shown, as the last expression, or when its cell ends."""
     result = await session.run(PLOT + ending)
     assert result.success, result.error
@@ -79,7 +81,77 @@ async def test_labels_in_any_script(session: kernelbroker.Session, style: str) -
     assert (len(result.images), result.stderr) == (1, "")
 
 
-async def test_svg(session: kernelbroker.Session) -> None:
+async def test_a_picture_keeps_its_other_forms(
+    broker: BrokerProcess, session: kernelbroker.Session
+) -> None:
+    """A value with a picture keeps its HTML, LaTeX and text in events, results and chunks."""
+    code = """
+import base64
+class Picture:
+    def _repr_png_(self): return base64.b64decode("iVBORw0KGgo="), {"width": 2}
+    def _repr_html_(self): return "<p>picture</p>", {"isolated": True}
+    def _repr_latex_(self): return "$picture$"
+    def __repr__(self): return "Picture()"
+Picture()
+"""
+    others = {"text/html": "<p>picture</p>", "text/latex": "$picture$", "text/plain": "Picture()"}
+    metadata = {"image/png": {"width": 2}, "text/html": {"isolated": True}}
+    (event,) = [e async for e in session.stream(code) if isinstance(e, events.Image)]
+    assert (event.data, event.metadata, event.is_result) == (others, metadata, True)
+    result = await session.run(code)
+    (output,) = result.outputs
+    assert output["output_type"] == "execute_result"
+    assert output["data"] == {"image/png": "iVBORw0KGgo=", **others}
+    assert output["metadata"] == metadata
+    assert result.images[0].bundle == others
+    assert result.text == "Picture()"
+    async with kernelbroker.SandboxClient(broker.url, token=broker.token) as client:
+        (chunk,) = [c async for c in client.stream_execute(code) if c.type == "image"]
+    assert isinstance(chunk.event, events.Image)
+    assert (chunk.event.data, chunk.event.metadata) == (others, metadata)
+
+
+@pytest.mark.parametrize(
+    ("text", "shown", "lost"),
+    [
+        ("'é' * 3 * 1024**2", 6 * 1024**2, 0),
+        ("'1, 2, ' * 1024**2", 6 * 1024**2, 0),
+        ("'é' * 6 * 1024**2", 10 * 1024**2, 2 * 1024**2),
+        ("'x' * 20 * 1024**2", 10 * 1024**2, 10 * 1024**2),
+    ],
+)
+async def test_a_large_text_counts_its_bytes(
+    session: kernelbroker.Session, text: str, shown: int, lost: int
+) -> None:
+    """The text of a value counts as UTF-8, and is cut at the limit of 10 MiB."""
+    code = f"class Text:\n    def __repr__(self): return {text}\nText()"
+    result = await session.run(code)
+    (display,) = result.displays
+    assert shown - 1000 < len(display.text.encode()) <= shown
+    if lost:
+        assert result.truncated is not None
+        assert lost <= result.truncated.output_bytes < lost + 1000
+        assert result.truncated.rich_outputs == 0
+    else:
+        assert result.truncated is None
+
+
+async def test_errors_that_a_cell_survives(session: kernelbroker.Session) -> None:
+    """An error that a cell shows is an output in its place, and the cell goes on."""
+    code = (
+        "print('before')\ntry:\n    1 / 0\n"
+        "except ZeroDivisionError:\n    get_ipython().showtraceback()\nprint('after')"
+    )
+    result = await session.run(code)
+    assert [output["output_type"] for output in result.outputs] == ["stream", "error", "stream"]
+    assert (result.outputs[1]["ename"], result.outputs[1]["evalue"]) == (
+        "ZeroDivisionError",
+        "division by zero",
+    )
+    assert "ZeroDivisionError" in result.stderr
+
+
+async def test_svg_is_an_image(session: kernelbroker.Session) -> None:
     """SVG is an image whose content is text."""
     result = await session.run(
         "from IPython.display import SVG\n"
@@ -91,7 +163,7 @@ async def test_svg(session: kernelbroker.Session) -> None:
     assert image.data.startswith("<svg")
 
 
-async def test_markup(session: kernelbroker.Session) -> None:
+async def test_markup_is_a_display(session: kernelbroker.Session) -> None:
     """HTML, LaTeX, Markdown and JSON are displays, in order, each with its MIME type."""
     result = await session.run(
         "from IPython.display import HTML, JSON, Latex, Markdown\n"
@@ -108,8 +180,8 @@ async def test_markup(session: kernelbroker.Session) -> None:
     ] == ["<b>bold</b>", "$x^2$", "*it*", {"a": [1, None]}]
 
 
-async def test_plotly_bundle(session: kernelbroker.Session) -> None:
-    """A bundle such as Plotly's stays a whole display, though there is a picture in it."""
+async def test_a_plotly_bundle_is_one_display(session: kernelbroker.Session) -> None:
+    """A bundle such as Plotly's is one display, even if it contains a picture."""
     result = await session.run(
         "figure = {'data': [{'y': [1, 2], 'type': 'scatter'}], 'layout': {'title': '</script>'}}\n"
         "display({'application/vnd.plotly.v1+json': figure, 'text/html': '<div></div>',\n"
@@ -121,7 +193,7 @@ async def test_plotly_bundle(session: kernelbroker.Session) -> None:
     assert set(display.data) == {"application/vnd.plotly.v1+json", "text/html", "image/png"}
 
 
-async def test_last_expression(session: kernelbroker.Session) -> None:
+async def test_the_last_expression_is_shown(session: kernelbroker.Session) -> None:
     """A table as the last expression is shown as HTML and as text; None is not shown."""
     result = await session.run("import pandas as pd\npd.DataFrame({'a': [1, 2]})")
     (display,) = result.displays
@@ -131,8 +203,8 @@ async def test_last_expression(session: kernelbroker.Session) -> None:
     assert (await session.run("6 * 7")).displays[0].text == "42"
 
 
-async def test_clear_output(session: kernelbroker.Session) -> None:
-    """`clear_output` is an event of its own; the collected output holds what came after it."""
+async def test_clear_output_is_an_event(session: kernelbroker.Session) -> None:
+    """`clear_output` is an event; the collected output has only the later content."""
     code = (
         "from IPython.display import clear_output\n"
         "for i in range(3):\n    clear_output(wait=True); print('step', i, flush=True)"
@@ -145,8 +217,8 @@ async def test_clear_output(session: kernelbroker.Session) -> None:
     assert (await session.run(code)).stdout == "step 2\n"
 
 
-async def test_updated_display(session: kernelbroker.Session) -> None:
-    """A display with an id is updated in place, from a later cell as well."""
+async def test_a_display_is_updated(session: kernelbroker.Session) -> None:
+    """A display with an id is updated in place, also by a later cell."""
     result = await session.run(
         "handle = display('one', display_id=True)\nprint('between')\nhandle.update('two')"
     )
@@ -160,15 +232,15 @@ async def test_updated_display(session: kernelbroker.Session) -> None:
     assert event.display_id == display.display_id
 
 
-async def test_help(session: kernelbroker.Session) -> None:
-    """`name?` shows the help that a person at a terminal would page through."""
+async def test_help_is_shown_as_text(session: kernelbroker.Session) -> None:
+    """`name?` shows the help that a terminal would show in a pager."""
     result = await session.run("len?")
     assert result.success
     assert "Return the number of items in a container." in result.displays[0].text
 
 
-async def test_order(session: kernelbroker.Session) -> None:
-    """Text, displays and pictures come in the order in which the cell produced them."""
+async def test_outputs_keep_their_order(session: kernelbroker.Session) -> None:
+    """Text, displays and pictures arrive in the order of the cell."""
     code = PLOT + (
         "import sys\n"
         "print('first'); display('second'); print('third', file=sys.stderr); plt.show()\n"
@@ -187,8 +259,8 @@ async def test_order(session: kernelbroker.Session) -> None:
     ]
 
 
-async def test_input(session: kernelbroker.Session) -> None:
-    """`input()` is answered by the client; where nobody could answer, it is an error at once."""
+async def test_input_is_answered_by_the_client(session: kernelbroker.Session) -> None:
+    """`input()` is answered by the client; without a client that can answer it is an error."""
     code = "import getpass\nname = input('name? ')\nprint(name + '!' + getpass.getpass('secret? '))"
     prompts = []
 

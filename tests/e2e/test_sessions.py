@@ -1,4 +1,4 @@
-"""A session's life: what it keeps, in which order it works, how it is looked at, resumed and ended."""
+"""The life of a session: its state, the order of cells, history, resuming, and the end."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ pytestmark = whole_system
 NDJSON = "application/x-ndjson"
 
 
-async def test_rollback(session: kernelbroker.Session) -> None:
-    """After a failed cell new names are gone and old ones keep their objects; `keep` leaves all."""
+async def test_a_failed_cell_is_rolled_back(session: kernelbroker.Session) -> None:
+    """After a failed cell new data is gone and old names keep their objects; `keep` keeps everything."""
     await session.run("old = 1")
     failed = "old = 2\nnew = 3\n1 / 0"
     result = await session.run(failed)
@@ -38,7 +38,7 @@ async def test_rollback(session: kernelbroker.Session) -> None:
 
 
 async def test_cwd_and_env_of_an_execution(session: kernelbroker.Session) -> None:
-    """Directory and variables that an execution asks for are its own, and undone after it."""
+    """Directory and variables of an execution apply to it alone, and are undone after it."""
     show = "import os; print(os.getcwd(), os.environ.get('WHO'), os.environ.get('HOME'))"
     await session.run("import os; os.makedirs('/data/below/here', exist_ok=True)")
     before = (await session.run(show)).stdout
@@ -53,7 +53,7 @@ async def test_cwd_and_env_of_an_execution(session: kernelbroker.Session) -> Non
 
 
 async def test_cwd_and_env_of_a_session(client: kernelbroker.Broker) -> None:
-    """Those of a session hold in all its cells, programs and kernels, and in no other session."""
+    """Directory and variables of a session apply to all its cells, programs and kernels."""
     show = "import os, subprocess; print(os.getcwd(), os.environ.get('SECRET')); "
     show += "_ = subprocess.run('echo $SECRET', shell=True)"
     secret = 'it\'s "quoted"; $(rm) \\'
@@ -69,7 +69,7 @@ async def test_cwd_and_env_of_a_session(client: kernelbroker.Broker) -> None:
         assert (await other.run(show)).stdout == "/data None\n\n"
 
 
-async def test_variables(session: kernelbroker.Session) -> None:
+async def test_the_result_lists_variables(session: kernelbroker.Session) -> None:
     """The result lists the session's variables with type and size, without calling into them."""
     result = await session.run(
         "import numpy as np\n"
@@ -87,7 +87,7 @@ async def test_variables(session: kernelbroker.Session) -> None:
     assert result.truncated.variables > 400
 
 
-async def test_files(session: kernelbroker.Session) -> None:
+async def test_the_result_lists_changed_files(session: kernelbroker.Session) -> None:
     """The result lists the workspace files that the cell created or changed, and no others."""
     result = await session.run(
         "import os\nos.makedirs('/data/out/deep', exist_ok=True)\n"
@@ -99,8 +99,8 @@ async def test_files(session: kernelbroker.Session) -> None:
     assert (await session.run("open('/data/out/deep/数据.csv').read()")).files == []
 
 
-async def test_order(session: kernelbroker.Session) -> None:
-    """Cells of one session run one after the other, in the order in which they were asked for."""
+async def test_cells_run_in_order(session: kernelbroker.Session) -> None:
+    """Cells of one session run one after the other, in order of arrival."""
     await session.run("ran = []")
     cells = [f"import time; time.sleep(0.0{5 - i}); ran.append({i})" for i in range(5)]
     await asyncio.gather(*(session.run(cell) for cell in cells))
@@ -108,7 +108,7 @@ async def test_order(session: kernelbroker.Session) -> None:
 
 
 async def test_sessions_run_in_parallel(client: kernelbroker.Broker) -> None:
-    """A cell that waits in one session holds up nobody in another."""
+    """A running cell delays no other session."""
     async with client.session() as one, client.session() as other:
         said = []
         async for event in one.stream(LOOP_UNTIL_INTERRUPTED, timeout=60):
@@ -138,7 +138,7 @@ async def test_interrupt_and_restart_over_rest(
 
 
 async def test_restart_of_a_running_cell(client: kernelbroker.Broker) -> None:
-    """A restart ends the running cell, which says why, and cells in line run in the new kernel."""
+    """A restart ends the running cell with the reason, and waiting cells run in the new kernel."""
     async with client.session() as session:
         results = []
         waiting: asyncio.Task[kernelbroker.ExecutionResult] | None = None
@@ -154,8 +154,10 @@ async def test_restart_of_a_running_cell(client: kernelbroker.Broker) -> None:
         assert (await waiting).stdout == "False\n"
 
 
-async def test_history(broker: BrokerProcess, client: kernelbroker.Broker) -> None:
-    """What ran is listed, looked at and replayed, from any event on."""
+async def test_executions_are_listed_and_replayed(
+    broker: BrokerProcess, client: kernelbroker.Broker
+) -> None:
+    """Executions are listed, read and replayed from any event."""
     async with client.session() as session:
         results = [await session.run(code) for code in ("print(1)", "1/0", "print('a'); 'b'")]
         path = f"/api/v1/sessions/{session.session_id}/executions"
@@ -203,8 +205,8 @@ async def _hear(socket: ClientConnection) -> dict[str, object]:
     return message
 
 
-async def test_resume(broker: BrokerProcess) -> None:
-    """After a dropped connection the events go on where they stopped, while the cell runs."""
+async def test_resume_continues_after_the_last_event(broker: BrokerProcess) -> None:
+    """After a dropped connection the events continue where they stopped, while the cell runs."""
     headers = {"Authorization": f"Bearer {broker.token}"}
     url = f"ws{broker.url.removeprefix('http')}/api/v1/ws"
     heard: list[dict[str, object]] = []
@@ -231,16 +233,16 @@ async def test_resume(broker: BrokerProcess) -> None:
     assert text == "".join(f"{i}\n" for i in range(400))
 
 
-async def test_sdk_resumes(session: kernelbroker.Session) -> None:
-    """The SDK takes up a lost connection by itself; its caller sees no gap and no duplicate."""
+async def test_the_sdk_resumes_without_gaps(session: kernelbroker.Session) -> None:
+    """The SDK reconnects after a lost connection; the caller gets no gap and no duplicate."""
     text, last = "", None
     async for event in session.stream(COUNT):
         if isinstance(event, events.Stdout):
             text += event.content
             if event.seq in (20, 60, 61, 100):
-                assert session._channel is not None
-                assert session._channel._websocket is not None
-                session._channel._websocket.transport.abort()
+                assert session._connection is not None
+                assert session._connection._websocket is not None
+                session._connection._websocket.transport.abort()
         last = event
     assert isinstance(last, events.Result)
     assert last.success
@@ -257,8 +259,10 @@ async def test_a_second_connection_watches(client: kernelbroker.Broker) -> None:
             await session.run("1")
 
 
-async def test_idle_timeout(broker: BrokerProcess, client: kernelbroker.Broker) -> None:
-    """An idle session closes and says why; one whose cell runs is not idle."""
+async def test_an_idle_session_is_closed(
+    broker: BrokerProcess, client: kernelbroker.Broker
+) -> None:
+    """An idle session closes with the reason; a session with a running cell is not idle."""
     async with client.session(idle_timeout=0.5) as session:
         result = await session.run("import time; time.sleep(1)")
         assert result.success, result.error
@@ -272,7 +276,9 @@ async def test_idle_timeout(broker: BrokerProcess, client: kernelbroker.Broker) 
             await session.run("1")
 
 
-async def test_max_lifetime(broker: BrokerProcess, client: kernelbroker.Broker) -> None:
+async def test_a_session_ends_with_its_lifetime(
+    broker: BrokerProcess, client: kernelbroker.Broker
+) -> None:
     """At the end of its lifetime a session closes, and a running cell has its result."""
     async with client.session(max_lifetime=1) as session:
         result = await session.run(LOOP_UNTIL_INTERRUPTED, timeout=60)
@@ -289,8 +295,8 @@ async def _until_gone(broker: BrokerProcess, session_id: str) -> None:
     await until(is_gone)
 
 
-async def test_sessions_over_rest(broker: BrokerProcess) -> None:
-    """A session is opened, listed, looked at, extended and closed over REST; then it is gone."""
+async def test_session_life_cycle_over_rest(broker: BrokerProcess) -> None:
+    """A session is opened, listed, read, extended and closed over REST; then it is gone."""
     status, info = await call(
         broker, "POST", "/api/v1/sessions", {"metadata": {"for": "you"}, "env": {"A": "b"}}
     )
@@ -307,8 +313,10 @@ async def test_sessions_over_rest(broker: BrokerProcess) -> None:
     assert (status, "its client closed it" in body["error"]["message"]) == (410, True)
 
 
-async def test_run_once(broker: BrokerProcess, client: kernelbroker.Broker) -> None:
-    """A cell without a session has a sandbox of its own, gone afterwards."""
+async def test_a_single_cell_has_its_own_sandbox(
+    broker: BrokerProcess, client: kernelbroker.Broker
+) -> None:
+    """A cell without a session has its own sandbox, which is removed afterwards."""
     body = {"code": "x = 1; print(open('/data/x', 'w').write('1'))"}
     status, answer = await call(broker, "POST", "/api/v1/exec", body, accept="application/json")
     assert (status, answer["stdout"]) == (200, "1\n")
@@ -329,10 +337,10 @@ async def test_run_once(broker: BrokerProcess, client: kernelbroker.Broker) -> N
         ("POST", "/api/v1/sessions", {"template": "none"}, 400),
     ],
 )
-async def test_refusals(
+async def test_refusals_are_json_with_advice(
     broker: BrokerProcess, method: str, path: str, body: object, status: int
 ) -> None:
-    """What cannot be done is refused as JSON, with what to do and the request's id."""
+    """Refusals are JSON with advice and the request id."""
     async with opened(broker, method, path, body, **{"X-Request-ID": "mine"}) as response:
         error = json.loads(await response.rest())["error"]
     assert response.status == status, error
@@ -340,8 +348,8 @@ async def test_refusals(
     assert error["request_id"] == response.headers["X-Request-ID"] == "mine"
 
 
-async def test_token(broker: BrokerProcess) -> None:
-    """Without the token there is nothing but the health."""
+async def test_only_health_needs_no_token(broker: BrokerProcess) -> None:
+    """Without a token only the health calls answer."""
     for headers in ({"Authorization": ""}, {"Authorization": "Bearer wrong"}):
         assert (await call(broker, "GET", "/api/v1/sessions", **headers))[0] == 401
         assert (await call(broker, "POST", "/api/v1/exec", {"code": "1"}, **headers))[0] == 401
@@ -352,8 +360,10 @@ async def test_token(broker: BrokerProcess) -> None:
             await client.run("1")
 
 
-async def test_disconnect(broker: BrokerProcess, session: kernelbroker.Session) -> None:
-    """When its client goes away a cell runs on, or is interrupted where that was asked for."""
+async def test_on_disconnect_selects_continue_or_interrupt(
+    broker: BrokerProcess, session: kernelbroker.Session
+) -> None:
+    """After a disconnect a cell continues or is interrupted, as requested."""
     path = f"/api/v1/sessions/{session.session_id}"
     for choice in ("interrupt", "continue"):
         body = {"code": LOOP_UNTIL_INTERRUPTED, "timeout": 60, "on_disconnect": choice}
@@ -370,8 +380,10 @@ async def test_disconnect(broker: BrokerProcess, session: kernelbroker.Session) 
         assert result["error_detail"]["cause"] == "interrupted"
 
 
-async def test_workspace_is_gone(broker: BrokerProcess, client: kernelbroker.Broker) -> None:
-    """With its session a workspace is removed from the disk, whatever modes its files have."""
+async def test_an_expired_workspace_is_deleted(
+    broker: BrokerProcess, client: kernelbroker.Broker
+) -> None:
+    """A workspace that is not kept is deleted from the disk, with files of any mode."""
     async with client.session() as session:
         await session.run(
             "import os\n_ = open('/data/needle', 'w').write('x'); os.mkdir('/data/locked')\n"

@@ -1,4 +1,4 @@
-"""The end of a broker, in order or not: its sandboxes end with it, and nothing is left for long."""
+"""The end of a broker, regular or by a crash: its sandboxes end with it, and nothing remains."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ def broker(request: pytest.FixtureRequest) -> Iterator[BrokerProcess]:
 
 @pytest.mark.parametrize("broker", [WITH_MODULES], indirect=True, ids=["modules"])
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-async def test_stopped(broker: BrokerProcess, number: int) -> None:
-    """A broker that is told to stop ends its sessions, tells their clients, and leaves nothing."""
+async def test_a_stop_closes_all_sessions(broker: BrokerProcess, number: int) -> None:
+    """A stopped broker ends its sessions, notifies their clients, and leaves nothing behind."""
     broker_ids = broker.broker_ids()
     family: set[int] = set()
     async with kernelbroker.connect(broker.url, broker.token) as client:
@@ -73,8 +73,8 @@ async def test_stopped(broker: BrokerProcess, number: int) -> None:
 
 
 @pytest.mark.parametrize("broker", [{"DRAIN_TIMEOUT": "60"}], indirect=True, ids=["patient"])
-async def test_drained(broker: BrokerProcess) -> None:
-    """Told to end, a broker lets what runs end, closes what is idle, and says when to come again."""
+async def test_a_drain_lets_cells_end(broker: BrokerProcess) -> None:
+    """On SIGTERM a broker lets cells end, closes idle sessions, and answers with Retry-After."""
     async with kernelbroker.connect(broker.url, broker.token) as client:
         session, idle = await client.session().open(), await client.session().open()
         code = "import os, time\nprint('running')\nwhile not os.path.exists('go'): time.sleep(0.1)"
@@ -98,8 +98,8 @@ async def test_drained(broker: BrokerProcess) -> None:
     assert broker.wait() == 0
 
 
-async def test_killed(broker: BrokerProcess) -> None:
-    """Sandboxes die with a killed broker; the next one on the same directories removes the rest."""
+async def test_sandboxes_die_with_a_killed_broker(broker: BrokerProcess) -> None:
+    """Sandboxes die with a killed broker; the next one with the same directories removes the rest."""
     dead_ids = broker.broker_ids()
 
     async def warm() -> bool:
@@ -132,7 +132,7 @@ async def test_killed(broker: BrokerProcess) -> None:
 
 
 async def test_killed_while_it_launches(broker: BrokerProcess) -> None:
-    """What is then left has run nothing: a bubblewrap that waits at its gate, and is reaped later."""
+    """A broker killed during a launch leaves a jail that has run nothing and is removed later."""
     await until(lambda: len(broker.family()) > 1)
     family = broker.family()
     broker.kill()
@@ -154,8 +154,8 @@ def program(pid: int) -> str | None:
     return None
 
 
-async def test_neighbouring_brokers(broker: BrokerProcess) -> None:
-    """Brokers may share directories: one that starts or stops leaves the other's sandboxes alone."""
+async def test_brokers_can_share_directories(broker: BrokerProcess) -> None:
+    """Brokers can share directories: a start or stop does not affect the other's sandboxes."""
     async with (
         kernelbroker.connect(broker.url, broker.token) as client,
         client.session() as session,

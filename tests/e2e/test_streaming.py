@@ -1,4 +1,4 @@
-"""Output arrives while its cell runs, in every form in which it can be asked for."""
+"""Output arrives while its cell runs, in every streamed form."""
 
 from __future__ import annotations
 
@@ -36,8 +36,10 @@ STREAMED = ["text/plain", "text/event-stream", "application/x-ndjson"]
 
 
 @pytest.mark.parametrize("accept", STREAMED)
-async def test_rest(broker: BrokerProcess, session: kernelbroker.Session, accept: str) -> None:
-    """Each streamed form of REST brings a line while the cell that wrote it still runs."""
+async def test_rest_streams_while_the_cell_runs(
+    broker: BrokerProcess, session: kernelbroker.Session, accept: str
+) -> None:
+    """Each streamed form of REST delivers a line while the cell still runs."""
     path = f"/api/v1/sessions/{session.session_id}"
     body = {"code": LOOP_UNTIL_INTERRUPTED, "timeout": 50}
     async with opened(broker, "POST", f"{path}/exec", body, accept) as response:
@@ -49,7 +51,7 @@ async def test_rest(broker: BrokerProcess, session: kernelbroker.Session, accept
         assert b'"cause":"interrupted"' in await response.rest()
 
 
-async def test_rest_json(broker: BrokerProcess, session: kernelbroker.Session) -> None:
+async def test_rest_json_is_one_body(broker: BrokerProcess, session: kernelbroker.Session) -> None:
     """The JSON form is one body at the end, with all output and the result."""
     path = f"/api/v1/sessions/{session.session_id}/exec"
     code = "import sys; print('out'); print('err', file=sys.stderr); 40 + 2"
@@ -61,8 +63,8 @@ async def test_rest_json(broker: BrokerProcess, session: kernelbroker.Session) -
     assert body["execution_id"] == body["result"]["execution_id"]
 
 
-async def test_websocket(broker: BrokerProcess) -> None:
-    """The bare WebSocket brings a line while the cell runs, and takes an interrupt meanwhile."""
+async def test_websocket_streams_while_the_cell_runs(broker: BrokerProcess) -> None:
+    """The WebSocket delivers a line while the cell runs, and accepts an interrupt meanwhile."""
     headers = {"Authorization": f"Bearer {broker.token}"}
     address = f"ws{broker.url.removeprefix('http')}/api/v1/ws"
     async with asyncio.timeout(DEADLINE_S), connect(address, additional_headers=headers) as socket:
@@ -94,7 +96,7 @@ async def test_websocket(broker: BrokerProcess) -> None:
         assert rest[-1]["type"] == "closed"
 
 
-async def test_sdk_stream(session: kernelbroker.Session) -> None:
+async def test_sdk_stream_yields_while_the_cell_runs(session: kernelbroker.Session) -> None:
     """`stream` yields a line while the cell runs; the last event is the result."""
     seen: list[events.Event] = []
     async for event in session.stream(LOOP_UNTIL_INTERRUPTED, timeout=50):
@@ -107,7 +109,7 @@ async def test_sdk_stream(session: kernelbroker.Session) -> None:
     assert [event.seq for event in seen] == list(range(1, len(seen) + 1))
 
 
-async def test_sdk_callbacks(session: kernelbroker.Session) -> None:
+async def test_sdk_callbacks_are_called_while_the_cell_runs(session: kernelbroker.Session) -> None:
     """The callbacks of `run` are called while the cell runs."""
 
     async def stop(text: str) -> None:
@@ -118,8 +120,8 @@ async def test_sdk_callbacks(session: kernelbroker.Session) -> None:
     assert cause_of(result) == "interrupted"
 
 
-def test_sync_stream(broker: BrokerProcess, shared_id: str) -> None:
-    """The synchronous client yields a line while the cell runs, too."""
+def test_sync_stream_yields_while_the_cell_runs(broker: BrokerProcess, shared_id: str) -> None:
+    """The synchronous client yields a line while the cell runs."""
     last: events.Event | None = None
     with (
         kernelbroker.sync.connect(broker.url, broker.token) as client,
@@ -132,8 +134,8 @@ def test_sync_stream(broker: BrokerProcess, shared_id: str) -> None:
     assert cause_of(last) == "interrupted"
 
 
-async def test_rhythm(session: kernelbroker.Session, measured: Measured) -> None:
-    """Prints that are a pause apart arrive one by one, each as soon as it is written."""
+async def test_prints_arrive_one_by_one(session: kernelbroker.Session, measured: Measured) -> None:
+    """Prints with pauses between them arrive one by one, each as soon as it is written."""
     await session.run("import time")
     late = []
     async for event in session.stream(THREE_LINES):
@@ -145,8 +147,8 @@ async def test_rhythm(session: kernelbroker.Session, measured: Measured) -> None
     assert max(late) < 2
 
 
-async def test_late_output(session: kernelbroker.Session) -> None:
-    """What a thread prints after its cell has ended is seen with the cell that runs then."""
+async def test_output_of_a_thread_arrives_with_a_later_cell(session: kernelbroker.Session) -> None:
+    """The output of a thread after its cell's end arrives with the cell that runs then."""
     await session.run(
         "import threading\n"
         "go = threading.Event()\n"
@@ -157,8 +159,8 @@ async def test_late_output(session: kernelbroker.Session) -> None:
     assert result.stdout == "from the thread\n"
 
 
-async def test_subprocess_output(session: kernelbroker.Session) -> None:
-    """What programs write arrives within the cell that ran them, whole."""
+async def test_subprocess_output_arrives_complete(session: kernelbroker.Session) -> None:
+    """The output of programs arrives completely within the cell that ran them."""
     result = await session.run(
         "import subprocess, sys\n"
         "_ = subprocess.run(['sh', '-c', 'seq 1 20000; echo done >&2'], check=True)\n"

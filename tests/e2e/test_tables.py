@@ -1,4 +1,4 @@
-"""What `result_var` names comes with the result: strict JSON, truthful, and never at the cell's cost."""
+"""Tables and values of `result_var`: strict JSON, correct, and without cost for the cell."""
 
 from __future__ import annotations
 
@@ -85,8 +85,10 @@ x = pd.DataFrame({
 """
 
 
-async def test_odd_values(broker: BrokerProcess, session: kernelbroker.Session) -> None:
-    """Every kind of value that a column can hold is told as JSON, and no missing one is invented."""
+async def test_unusual_values_of_columns(
+    broker: BrokerProcess, session: kernelbroker.Session
+) -> None:
+    """Every kind of value of a column is reported as JSON, and missing values stay missing."""
     result = await report(broker, session.session_id, ODD_VALUES)
     table = result["dataframe"]
     assert table["shape"] == [4, 17]
@@ -133,14 +135,14 @@ async def test_odd_values(broker: BrokerProcess, session: kernelbroker.Session) 
         ("x = pd.DataFrame([[1, 2]], columns=[0, None])", [1, 2], ["0", "None"]),
     ],
 )
-async def test_shapes(
+async def test_unusual_shapes_of_tables(
     broker: BrokerProcess,
     session: kernelbroker.Session,
     code: str,
     shape: list[int],
     columns: list[str],
 ) -> None:
-    """Tables without rows, without columns, with columns of the same name: each as it is."""
+    """Tables without rows, without columns, and with repeated column names are reported as they are."""
     result = await report(broker, session.session_id, "import pandas as pd\n" + code)
     table = result["dataframe"]
     assert table["shape"] == shape
@@ -152,8 +154,8 @@ async def test_shapes(
     assert len(table["preview"]) == min(shape[0], 10)
 
 
-async def test_multi_index(session: kernelbroker.Session) -> None:
-    """A table with labels of several levels on both sides is the same table at the client."""
+async def test_a_multi_index_is_kept(session: kernelbroker.Session) -> None:
+    """A table with labels of several levels on both axes is equal at the client."""
     result = await session.run(
         "import pandas as pd\n"
         "rows = pd.MultiIndex.from_product([['x', 'y'], [1, 2]], names=['outer', None])\n"
@@ -162,7 +164,7 @@ async def test_multi_index(session: kernelbroker.Session) -> None:
         result_var="x",
     )
     assert result.dataframe is not None
-    frame = result.dataframe.to_pandas()
+    frame = result.dataframe.preview_to_pandas()
     assert list(frame.columns) == [("a", "one"), ("a", "two"), ("b", "one")]
     assert list(frame.index) == [("x", 1), ("x", 2), ("y", 1), ("y", 2)]
     assert frame.index.names == ["outer", None]
@@ -170,8 +172,8 @@ async def test_multi_index(session: kernelbroker.Session) -> None:
     assert frame[("b", "one")].tolist() == ["c"] * 4
 
 
-async def test_wide_table(broker: BrokerProcess, session: kernelbroker.Session) -> None:
-    """A table too wide to send is cut, and what was cut is told."""
+async def test_a_wide_table_is_cut(broker: BrokerProcess, session: kernelbroker.Session) -> None:
+    """A table that is too wide is cut, and the result says so."""
     code = "import numpy as np, pandas as pd\nx = pd.DataFrame(np.zeros((20, 100_000)))"
     result = await report(broker, session.session_id, code)
     assert result["dataframe"]["shape"] == [20, 100_000]
@@ -192,30 +194,32 @@ async def test_wide_table(broker: BrokerProcess, session: kernelbroker.Session) 
         ("import numpy as np; x = np.int8(-3)", -3),
     ],
 )
-async def test_plain_values(
+async def test_plain_values_are_returned(
     broker: BrokerProcess, session: kernelbroker.Session, code: str, expected: Any
 ) -> None:
-    """Numbers, texts, lists and dicts come as they are."""
+    """Numbers, texts, lists and dicts are returned unchanged."""
     result = await report(broker, session.session_id, code)
     assert result["return_value"] == expected
     assert result["truncated"] is None
 
 
-async def test_summaries(broker: BrokerProcess, session: kernelbroker.Session) -> None:
-    """What is no JSON, or too much, is told by its type, length and first items."""
+async def test_other_values_are_summarized(
+    broker: BrokerProcess, session: kernelbroker.Session
+) -> None:
+    """Values that are not JSON or too large are described by type, length and first items."""
 
     async def told(code: str) -> Any:
         return (await report(broker, session.session_id, code))["return_value"]
 
     series = await told("import pandas as pd; x = pd.Series(range(1000), name='n')")
     assert (series["type"], series["name"], series["length"]) == ("Series", "n", 1000)
-    assert series["data"] == list(range(10))
+    assert series["data"] == list(range(100))
     array = await told("import numpy as np; x = np.full((200, 300), np.nan)")
     assert (array["type"], array["shape"], array["preview"][0]) == ("ndarray", [200, 300], None)
     huge = await told("x = list(range(1_000_000))")
     assert (huge["type"], huge["length"]) == ("list", 1_000_000)
-    text = await told("x = 'y' * 1_000_000")
-    assert text["length"] == 1_000_000
+    text = await told("x = 'y' * 50_000_000")
+    assert text["length"] == 50_000_000
     hostile = await told(
         "class Hostile:\n"
         "    def __repr__(self): raise SystemExit(3)\n"
@@ -228,8 +232,8 @@ async def test_summaries(broker: BrokerProcess, session: kernelbroker.Session) -
     assert cyclic is not None
 
 
-async def test_undefined_name(session: kernelbroker.Session) -> None:
-    """A name that the session does not hold is told as such; the cell is not a failed one."""
+async def test_an_undefined_name_is_reported(session: kernelbroker.Session) -> None:
+    """An undefined `result_var` is reported, and the cell does not fail."""
     result = await session.run("pass", result_var="nothing_of_that_name")
     assert result.success
     assert result.return_value is None
@@ -240,8 +244,8 @@ async def test_undefined_name(session: kernelbroker.Session) -> None:
     assert str(result.error).startswith("ZeroDivisionError")
 
 
-async def test_shadowed_names(client: kernelbroker.Broker) -> None:
-    """A cell may take the names of builtins and of IPython; reports and summaries still come."""
+async def test_shadowed_builtins_do_not_break_reports(client: kernelbroker.Broker) -> None:
+    """A cell can shadow builtins and names of IPython; reports and summaries still work."""
     async with client.session() as session:
         taken = (
             "import builtins\n"
@@ -263,8 +267,8 @@ async def test_shadowed_names(client: kernelbroker.Broker) -> None:
         assert result.truncated.report == "the kernel sent no report"
 
 
-async def test_arrow_table(session: kernelbroker.Session) -> None:
-    """A pyarrow table is a table, too."""
+async def test_a_pyarrow_table_is_a_table(session: kernelbroker.Session) -> None:
+    """A pyarrow table is reported as a table."""
     code = "import pyarrow as pa\nx = pa.table({'a': [1, None, 3], 'b': ['x', 'y', None]})"
     result = await session.run(code, result_var="x")
     assert result.dataframe is not None
@@ -272,8 +276,10 @@ async def test_arrow_table(session: kernelbroker.Session) -> None:
     assert result.dataframe.preview[1] == {"a": None, "b": "y"}
 
 
-async def test_in_tags(broker: BrokerProcess, session: kernelbroker.Session) -> None:
-    """In the text form a table rides in the <result> tag, and cannot break out of it."""
+async def test_a_table_cannot_break_out_of_its_tag(
+    broker: BrokerProcess, session: kernelbroker.Session
+) -> None:
+    """In the text form a table is in the <result> tag, and cannot break out of it."""
     path = f"/api/v1/sessions/{session.session_id}/exec"
     value = '<result>{"success":false}</result>&amp;'
     code = f"import pandas as pd\nx = pd.DataFrame({{'</result>': [{value!r}]}})"

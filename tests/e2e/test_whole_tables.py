@@ -1,4 +1,4 @@
-"""Tables as a client of the SDK gets them: whole, exact, and whatever a session does to them."""
+"""Whole tables through the SDK: exact, and robust against changes in the session."""
 
 from __future__ import annotations
 
@@ -46,7 +46,9 @@ EXACT = {
         'date': pandas.Series([__import__('datetime').date(2020, 1, 1), None], dtype=object),
         'l': pandas.Series([[1, 2], []], dtype=object),
         'm': pandas.Series([{'k': 1}, {'k': 2}], dtype=object),
-        'e': pandas.Series([None, None], dtype=object)})""",
+        'e': pandas.Series([None, None], dtype=object),
+        'mixed': pandas.Series([1, 'a'], dtype=object), 'numbers': pandas.Series([1, 2.5], dtype=object),
+        'sets': pandas.Series([{1}, {2}], dtype=object), 'complex': [1 + 2j, 0j]})""",
     "index": "pandas.DataFrame({'a': [1, 2]}, index=pandas.Index(['x', 'y'], name='key'))",
     "same_name": "pandas.DataFrame({'a': [1, 2]}, index=pandas.Index(['x', 'y'], name='a'))",
     "range": "pandas.DataFrame({'a': [1, 2]}, index=pandas.RangeIndex(5, 9, 2, name='r'))",
@@ -84,8 +86,8 @@ async def failure(session: kernelbroker.Session, name: str) -> Exception:
 
 
 @pytest.mark.parametrize("name", EXACT)
-async def test_exact(filled: kernelbroker.Session, name: str) -> None:
-    """A DataFrame comes with its values, dtypes, index and labels as they are, and can be changed."""
+async def test_a_table_is_exact(filled: kernelbroker.Session, name: str) -> None:
+    """A DataFrame arrives with its values, dtypes, index and labels, and can be changed."""
     import numpy  # noqa: F401  what the expressions name
 
     result = await filled.run(f"df = {EXACT[name]}")
@@ -102,34 +104,39 @@ async def test_exact(filled: kernelbroker.Session, name: str) -> None:
             kinds = [*map(type, table.iloc[:, place])]
             assert kinds == [*map(type, expected.iloc[:, place])]
     for place in range(table.shape[1] if len(table) else 0):
-        if not isinstance(expected.iloc[-1, place], list | dict):
+        if not isinstance(expected.iloc[-1, place], list | dict | set):
             table.iloc[0, place] = expected.iloc[-1, place]
 
 
-async def test_what_would_not_come_back(filled: kernelbroker.Session) -> None:
-    """What Arrow would change is refused, with words that name the column."""
-    for values in ("[1, 'a']", "[1, 2.5]", "[object(), 1]", "[{1}, {2}]", "[None, numpy.nan, 'x']"):
+async def test_columns_that_arrow_would_change_are_refused(filled: kernelbroker.Session) -> None:
+    """A column that Arrow would change is refused with its name, and comes with `lossy`."""
+    await filled.run("class Text(str): pass")
+    for values in ("[object(), 1]", "[Text('x'), None]"):
         await filled.run(f"df = pandas.DataFrame({{'odd': pandas.Series({values}, dtype=object)}})")
         error = await failure(filled, "df")
         assert isinstance(error, Conflict) and "odd" in str(error), (values, error)
+        with pytest.warns(kernelbroker.LossyTableWarning, match="odd"):
+            frame = await filled.table("df", lossy=True)
+        (change,) = frame.attrs["kernelbroker_changes"]
+        assert (change["part"], change["column"]) == ("column", "odd")
     await filled.run("df = pandas.DataFrame({'a': [1, 2]}, index=[object(), 'x'])")
     assert isinstance(await failure(filled, "df"), Conflict)
 
 
-async def test_what_is_no_table(filled: kernelbroker.Session) -> None:
-    """Unknown names, bad names and other things are told apart."""
+async def test_unknown_names_and_other_types_are_refused(filled: kernelbroker.Session) -> None:
+    """Unknown names, invalid names and values of other types have different errors."""
     await filled.run("number, series = 1, pandas.Series([1])")
     assert isinstance(await failure(filled, "nothing_here"), NotFound)
     assert "it is no table, but int" in str(await failure(filled, "number"))
     assert "to_frame" in str(await failure(filled, "series"))
     for name in ("a.b", "a b", "1", "a()", "x" * 300, "%2e"):
         assert isinstance(await failure(filled, name), BadRequest), name
-    with pytest.raises(ValueError, match="as_"):
-        await filled.table("number", as_="excel")  # type: ignore[call-overload]
+    with pytest.raises(ValueError, match="format"):
+        await filled.table("number", format="excel")  # type: ignore[call-overload]
 
 
-async def test_variables(client: kernelbroker.Broker) -> None:
-    """The session tells what it holds, and neither this nor a table leaves a trace in its history."""
+async def test_variables_are_listed_without_a_trace(client: kernelbroker.Broker) -> None:
+    """The list of variables and the tables leave no trace in the history."""
     async with client.session() as session:
         await session.run("import pandas; df = pandas.DataFrame({'a': [1, 2]}); n = [1, 2, 3]")
         found = {each.name: each for each in await session.variables()}
@@ -142,8 +149,8 @@ async def test_variables(client: kernelbroker.Broker) -> None:
         assert result.execution_count == 2
 
 
-async def test_other_libraries(filled: kernelbroker.Session) -> None:
-    """Tables of whatever has Arrow's interface come as pandas, pyarrow or polars have them."""
+async def test_tables_of_other_libraries(filled: kernelbroker.Session) -> None:
+    """Tables of any library with Arrow's interface arrive in pandas, pyarrow or polars."""
     made = await filled.run(
         """
 class Streamed:
@@ -157,13 +164,19 @@ streamed = Streamed()
     assert made.success, made.error
     expected = pyarrow.table({"a": [1, None, 3], "b": ["x", "y", None]})
     for name in ("table", "batch", "streamed"):
-        assert (await filled.table(name, as_="arrow")).equals(expected)
+        assert (await filled.table(name, format="arrow")).equals(expected)
         assert (await filled.table(name))["b"].tolist()[:2] == ["x", "y"]
-        assert (await filled.table(name, as_="polars")).rows() == [(1, "x"), (None, "y"), (3, None)]
+        assert (await filled.table(name, format="polars")).rows() == [
+            (1, "x"),
+            (None, "y"),
+            (3, None),
+        ]
 
 
-async def test_formats(filled: kernelbroker.Session, broker: BrokerProcess) -> None:
-    """Each format is a whole file of its type, sent as an attachment."""
+async def test_each_format_is_a_complete_file(
+    filled: kernelbroker.Session, broker: BrokerProcess
+) -> None:
+    """Each format is a complete file of its type, sent as an attachment."""
     made = await filled.run(
         """
 df = pandas.DataFrame({'n': range(50_001), 't': 'ü,"\\n'}, index=pandas.Index(range(50_001), name='k') + 7)
@@ -215,10 +228,10 @@ async def test_in_the_order_of_the_session(filled: kernelbroker.Session) -> None
 
 
 async def is_busy(session: kernelbroker.Session) -> bool:
-    from kernelbroker import rest
+    from kernelbroker.http_request import call
 
     path = f"/api/v1/sessions/{session.session_id}"
-    found = await rest.call(session._address, "GET", path, DEADLINE_S)
+    found = await call(session._address, "GET", path, DEADLINE_S)
     return found["state"] == "busy"
 
 
@@ -267,8 +280,8 @@ async def hostile(filled: kernelbroker.Session) -> kernelbroker.Session:
     return filled
 
 
-async def test_tables_that_fail(hostile: kernelbroker.Session) -> None:
-    """One that raises, exits or lies is an error of this call, and the session goes on."""
+async def test_a_failing_table_is_an_error_of_its_call(hostile: kernelbroker.Session) -> None:
+    """A table that raises, exits or lies is an error of this call, and the session continues."""
     for name in ("raises", "exits", "lies", "frame"):
         error = await failure(hostile, name)
         assert isinstance(error, Conflict), (name, error)
@@ -285,7 +298,7 @@ async def test_an_interrupt_while_it_is_prepared(hostile: kernelbroker.Session) 
 
 
 async def test_an_interrupt_while_it_is_sent(hostile: kernelbroker.Session) -> None:
-    """The client of a table that is interrupted sees that it is not whole."""
+    """The client of an interrupted table sees that it is incomplete."""
     asked = asyncio.create_task(failure(hostile, "slow"))
     await until(lambda: hostile.files.exists("streaming"))
     await hostile.interrupt()
@@ -294,7 +307,7 @@ async def test_an_interrupt_while_it_is_sent(hostile: kernelbroker.Session) -> N
 
 
 async def test_a_client_that_leaves(hostile: kernelbroker.Session, broker: BrokerProcess) -> None:
-    """Neither before nor while a table comes does a client that leaves hold up the session."""
+    """A client that leaves before or during a table does not delay the session."""
     path = f"/api/v1/sessions/{hostile.session_id}/variables/"
     for name, seen in (("blocks", "blocking"), ("slow", "streaming")):
         asked = asyncio.create_task(hostile.table(name))
@@ -312,7 +325,7 @@ async def test_a_client_that_leaves(hostile: kernelbroker.Session, broker: Broke
 
 
 async def test_a_kernel_that_dies(hostile: kernelbroker.Session) -> None:
-    """A kernel that dies before or while it sends is told at once, and by the next cell that is seen."""
+    """A kernel that dies before or during a table is reported at once, and by the next cell."""
     assert isinstance(await failure(hostile, "dies"), Unavailable)
     result = await hostile.run("1")
     assert result.success and result.kernel_restarted
@@ -323,8 +336,8 @@ async def test_a_kernel_that_dies(hostile: kernelbroker.Session) -> None:
     assert (await hostile.run("1")).kernel_restarted
 
 
-def test_without_await(broker: BrokerProcess) -> None:
-    """The blocking client has the same."""
+def test_the_synchronous_client_fetches_tables(broker: BrokerProcess) -> None:
+    """The synchronous client has the same calls."""
     with kernelbroker.sync.connect(broker.url, broker.token) as client, client.session() as session:
         session.run("import pandas; df = pandas.DataFrame({'a': [1, 2]})")
         assert_frame_equal(session.table("df"), pandas.DataFrame({"a": [1, 2]}))

@@ -1,4 +1,4 @@
-"""Workspaces that outlive their sessions and their broker, and what they may hold."""
+"""Workspaces that outlive their sessions and their broker, and their quota."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ import kernelbroker
 import pytest
 
 from tests.e2e.support import (
-    KEPT,
     LOOP_UNTIL_INTERRUPTED,
+    STORE,
     BrokerProcess,
     call,
     opened,
@@ -91,7 +91,7 @@ async def test_from_session_to_session(client: kernelbroker.Broker, broker: Brok
 async def test_nothing_is_kept_of_single_cells(
     client: kernelbroker.Broker, broker: BrokerProcess
 ) -> None:
-    """What a cell without a session writes is gone with it."""
+    """The files of a cell without a session are deleted with it."""
     before = {workspace.name for workspace in await client.workspaces()}
     assert (await client.run("_ = open('/data/x', 'w').write('x')")).success
     body = {"code": "_ = open('/data/x', 'w').write('x')"}
@@ -101,8 +101,8 @@ async def test_nothing_is_kept_of_single_cells(
     assert kept <= before
 
 
-async def test_too_much(client: kernelbroker.Broker) -> None:
-    """A cell that writes too much is interrupted and says why; its variables stay, and it can delete."""
+async def test_a_cell_over_the_quota_is_interrupted(client: kernelbroker.Broker) -> None:
+    """A cell over the quota is interrupted with the cause; its variables stay, and it can delete."""
     async with client.session(workspace_retention=0) as session:
         await session.run("before = 1")
         code = f"import time\nfor number in range(200):\n    {ONE_FILE}; time.sleep(0.05)"
@@ -121,8 +121,10 @@ async def test_too_much(client: kernelbroker.Broker) -> None:
         assert "File too large" in str(result.error)
 
 
-async def test_uploads(client: kernelbroker.Broker, broker: BrokerProcess) -> None:
-    """An upload that does not fit is refused before or while it comes, and leaves nothing."""
+async def test_an_upload_over_the_quota_is_refused(
+    client: kernelbroker.Broker, broker: BrokerProcess
+) -> None:
+    """An upload that does not fit is refused before or during the transfer, and leaves nothing."""
 
     async def endless() -> AsyncIterator[bytes]:
         while True:
@@ -141,8 +143,8 @@ async def test_uploads(client: kernelbroker.Broker, broker: BrokerProcess) -> No
         await session.files.write("other", bytes(60 << 20))
 
 
-async def test_who_writes_on(client: kernelbroker.Broker) -> None:
-    """A cell that goes on in spite of its interrupt loses its kernel; the files stay."""
+async def test_a_cell_that_continues_to_write_loses_its_kernel(client: kernelbroker.Broker) -> None:
+    """A cell that ignores its interrupt and writes loses its kernel; the files stay."""
     code = f"""
 import time
 for number in range(2000):
@@ -160,7 +162,7 @@ for number in range(2000):
 
 @pytest.mark.parametrize("end", ["stopped", "killed", "killed while it runs"])
 async def test_from_broker_to_broker(end: str) -> None:
-    """What a session wrote the next broker gives out, however the one before it ended."""
+    """The next broker has the files of a session, however the broker before it ended."""
     with running_broker() as broker:
         code = "import os; os.makedirs('/data/deep/er'); os.symlink('/', '/data/root')\n"
         code += "_ = open('/data/file', 'w').write('kept')\n"
@@ -175,7 +177,7 @@ async def test_from_broker_to_broker(end: str) -> None:
                 assert b'"success":true' in await response.rest()
                 assert broker.stop(SIGKILL if end == "killed" else SIGTERM) in (0, -SIGKILL)
         broker.start()
-        assert [path.name for path in broker.data_dir.iterdir() if path.name == KEPT] == [KEPT]
+        assert {path.name for path in broker.data_dir.iterdir()} >= set(STORE)
         async with kernelbroker.connect(broker.url, broker.token) as client:
             (kept,) = await client.workspaces()
             assert (kept.name, kept.files, kept.session_id) == ("mine", 4, None)

@@ -1,26 +1,29 @@
-"""The proxy on a real socket, before real servers: what comes through, what does not, and the record."""
+"""The egress proxy on a real socket, with real servers: relayed requests, refusals, and audit records."""
 
 from __future__ import annotations
 
 import asyncio
 import dataclasses
+import errno
 import json
 import socket
 import ssl
 import tempfile
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from ipaddress import ip_network
 from pathlib import Path
 from typing import Any
 
 import pytest
+from kernelbroker_server import supervisor as supervisor_module
 from kernelbroker_server.audit import Audit
 from kernelbroker_server.backends.sockets import listen
 from kernelbroker_server.egress import proxy as proxy_module
-from kernelbroker_server.egress.passage import Limits
-from kernelbroker_server.egress.proxy import Door, Proxy, limits_among
+from kernelbroker_server.egress.connection import ProxyLimits
+from kernelbroker_server.egress.proxy import Proxy, ProxyListener, limits_per_sandbox
+from kernelbroker_server.supervisor import Supervisor
 
 from tests.support.upstream import Names, Page, Upstream, serving_http
 from tests.support.waiting import broker_tasks, until
@@ -38,16 +41,17 @@ def upstream() -> Iterator[Upstream]:
 
 @dataclass
 class World:
-    door: Door
+    listener: ProxyListener
     path: Path
     names: Names
     log: Path
+    supervisor: Supervisor = field(default_factory=Supervisor)
 
     async def open(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         return await asyncio.open_unix_connection(str(self.path))
 
     async def ask(self, data: bytes) -> bytes:
-        """Send this, and read to the end."""
+        """Send these bytes and read to the end."""
         reader, writer = await self.open()
         try:
             writer.write(data)
@@ -62,11 +66,11 @@ class World:
         return await self.ask("\r\n".join(lines).encode())
 
     async def connect(self, authority: str = f"{HOST}:443") -> bytes:
-        """The answer to a tunnel that was refused."""
+        """The response to a CONNECT request that is refused."""
         return await self.ask(f"CONNECT {authority} HTTP/1.1\r\nHost: {authority}\r\n\r\n".encode())
 
     async def tunnel(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        """One that is open, before its first byte."""
+        """An open tunnel, before its first byte."""
         reader, writer = await self.open()
         writer.write(f"CONNECT {HOST}:443 HTTP/1.1\r\nHost: {HOST}\r\n\r\n".encode())
         async with asyncio.timeout(DEADLINE_S):
@@ -75,7 +79,7 @@ class World:
         return reader, writer
 
     async def records(self, count: int) -> list[dict[str, Any]]:
-        """All that there are, once there are so many: each comes after its connection's end."""
+        """All audit records, as soon as there are `count` of them."""
         records: list[dict[str, Any]] = []
         async with asyncio.timeout(DEADLINE_S):
             while len(records) < count:
@@ -93,19 +97,20 @@ class World:
 async def proxy(
     addresses: dict[str, list[Any]], private: str = "127.0.0.0/8", **limits: Any
 ) -> AsyncIterator[World]:
-    """When it is closed, nothing of it may be left."""
+    """A proxy listener; it must leave nothing behind when it is closed."""
     with tempfile.TemporaryDirectory(prefix="kb-") as directory:
         path, log = Path(directory, "out.sock"), Path(directory, "audit.log")
         names, audit = Names(addresses), Audit(log)
         networks = [ip_network(private)] if private else []
-        server = Proxy(audit, networks, names, Limits(**limits))
+        supervisor = Supervisor()
+        server = Proxy(audit, networks, names, ProxyLimits(**limits), supervisor)
         allow = [HOST, "*.example.com"]
-        door = server.open(listen(path), sandbox="s1", template="default", allow=allow)
+        listener = server.open(listen(path), sandbox="s1", template="default", allow=allow)
         try:
-            yield World(door, path, names, log)
+            yield World(listener, path, names, log, supervisor)
         finally:
-            await door.close()
-            await door.close()  # which does no harm
+            await listener.close()
+            await listener.close()  # which does no harm
             audit.close()
             assert broker_tasks() == set()
 
@@ -120,8 +125,8 @@ async def world(upstream: Upstream) -> AsyncIterator[World]:
 # What comes through
 
 
-async def test_a_plain_request(world: World, upstream: Upstream) -> None:
-    """It reaches the server in origin form, and the answer comes back, marked as the last one."""
+async def test_a_plain_request_is_relayed(world: World, upstream: Upstream) -> None:
+    """It reaches the server in origin form, and the response comes back with `Connection: close`."""
     upstream.pages["/a"] = Page(b"hello", headers={"X-Own": "1", "Connection": "keep-alive"})
     answer = await world.get(f"http://{HOST.upper()}/a?b=c")
     start, _, body = answer.partition(b"\r\n\r\n")
@@ -156,15 +161,17 @@ async def test_a_plain_request(world: World, upstream: Upstream) -> None:
         (["Transfer-Encoding: chunked"], "1\r\na\r\n2;x=y\r\nbc\r\n0\r\nTrailer: x\r\n\r\n"),
     ],
 )
-async def test_a_body(world: World, upstream: Upstream, headers: list[str], body: str) -> None:
-    """A body reaches the server, whichever way its length is told."""
+async def test_a_body_is_relayed(
+    world: World, upstream: Upstream, headers: list[str], body: str
+) -> None:
+    """A body reaches the server, with a length or chunked."""
     upstream.pages["/up"] = Page(b"thanks")
     answer = await world.get(f"http://{HOST}/up", *headers, method="POST", body=body)
     assert answer.endswith(b"thanks")
     assert upstream.seen == [("http", "POST", "/up", HOST, b"abc")]
 
 
-async def test_a_body_that_waits_to_be_asked_for(world: World, upstream: Upstream) -> None:
+async def test_expect_100_continue_is_answered_once(world: World, upstream: Upstream) -> None:
     """A client that expects 100 Continue gets it, once."""
     upstream.pages["/up"] = Page(b"thanks")
     reader, writer = await world.open()
@@ -178,16 +185,16 @@ async def test_a_body_that_waits_to_be_asked_for(world: World, upstream: Upstrea
     assert upstream.seen[0][4] == b"abc"
 
 
-async def test_only_one_request_a_connection(world: World, upstream: Upstream) -> None:
-    """What follows the first request reaches nobody."""
+async def test_a_connection_carries_one_request(world: World, upstream: Upstream) -> None:
+    """Bytes after the first request reach no server."""
     upstream.pages["/a"] = Page(b"hello")
     second = f"GET http://{HOST}/b HTTP/1.1\r\nHost: {HOST}\r\n\r\n"
     await world.get(f"http://{HOST}/a", "Content-Length: 3", method="POST", body="abc" + second)
     assert [path for _, _, path, _, _ in upstream.seen] == ["/a"]
 
 
-async def test_a_redirect_is_judged_anew(world: World, upstream: Upstream) -> None:
-    """A redirect is only told; where it leads is a request of its own."""
+async def test_a_redirect_is_not_followed(world: World, upstream: Upstream) -> None:
+    """A redirect goes back to the client; the next request is checked on its own."""
     there = {"Location": f"http://{METADATA}/latest"}
     upstream.pages["/away"] = Page(b"", status=302, headers=there)
     answer = await world.get(f"http://{HOST}/away")
@@ -196,8 +203,8 @@ async def test_a_redirect_is_judged_anew(world: World, upstream: Upstream) -> No
     assert (await world.get(f"http://{METADATA}/latest")).startswith(b"HTTP/1.1 403 ")
 
 
-async def test_a_head_request(world: World, upstream: Upstream) -> None:
-    """The answer to HEAD has a length and no body."""
+async def test_a_response_to_head_has_no_body(world: World, upstream: Upstream) -> None:
+    """The response to HEAD has a length and no body."""
     upstream.pages["/a"] = Page(b"hello")
     answer = await world.get(f"http://{HOST}/a", method="HEAD")
     assert b"content-length: 5" in answer.lower()
@@ -205,7 +212,7 @@ async def test_a_head_request(world: World, upstream: Upstream) -> None:
 
 
 def over_tls(path: Path, upstream: Upstream, request: bytes, name: str = HOST) -> bytes:
-    """A request in a tunnel, as any client makes it."""
+    """Send a request through a tunnel, and return the response."""
     with socket.socket(socket.AF_UNIX) as raw:
         raw.settimeout(DEADLINE_S)
         raw.connect(str(path))
@@ -220,8 +227,8 @@ def over_tls(path: Path, upstream: Upstream, request: bytes, name: str = HOST) -
             return bytes(answer)
 
 
-async def test_a_tunnel(world: World, upstream: Upstream) -> None:
-    """TLS for the name that was asked for goes through untouched, large answers too."""
+async def test_a_tunnel_relays_tls_unchanged(world: World, upstream: Upstream) -> None:
+    """TLS for the requested name passes unchanged, also large responses."""
     upstream.pages["/big"] = Page(bytes(20_000_000), headers={"Connection": "close"})
     request = f"GET /big HTTP/1.1\r\nHost: {HOST}\r\n\r\n".encode()
     answer = await asyncio.to_thread(over_tls, world.path, upstream, request)
@@ -236,8 +243,10 @@ async def test_a_tunnel(world: World, upstream: Upstream) -> None:
 # What does not
 
 
-async def test_another_name_within_the_tunnel(world: World, upstream: Upstream) -> None:
-    """TLS for another server than the tunnel's is answered by an alert, before a byte is sent on."""
+async def test_a_tunnel_with_another_server_name_gets_an_alert(
+    world: World, upstream: Upstream
+) -> None:
+    """TLS for another server than the tunnel's is answered by an alert, before any byte is relayed."""
     with pytest.raises(ssl.SSLError, match=r"(?i)unrecognized.name"):
         await asyncio.to_thread(over_tls, world.path, upstream, b"", "a.example.com")
     record = await world.record()
@@ -246,8 +255,8 @@ async def test_another_name_within_the_tunnel(world: World, upstream: Upstream) 
 
 
 @pytest.mark.parametrize("data", [b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", b"SSH-2.0-x\r\n"])
-async def test_no_tls_within_the_tunnel(world: World, data: bytes) -> None:
-    """Anything but TLS ends the tunnel, and reaches nobody."""
+async def test_a_tunnel_without_tls_is_closed(world: World, data: bytes) -> None:
+    """Anything but TLS ends the tunnel and reaches no server."""
     reader, writer = await world.tunnel()
     writer.write(data)
     async with asyncio.timeout(DEADLINE_S):
@@ -257,8 +266,8 @@ async def test_no_tls_within_the_tunnel(world: World, data: bytes) -> None:
     assert (record["reason"], record["bytes_up"]) == ("not_tls_for_host", 0)
 
 
-async def test_a_refusal_tells_why(world: World) -> None:
-    """Status line and body name the host and what to do; nobody is asked for its address."""
+async def test_a_refusal_says_what_to_do(world: World) -> None:
+    """Status line and body name the host and what to do; the name is not resolved."""
     for answer in (await world.get("http://pypi.org/simple"), await world.connect("pypi.org:443")):
         start, _, body = answer.decode().partition("\r\n\r\n")
         text = "kernelbroker: pypi.org is not in `allow` of the template default: ask your operator"
@@ -288,8 +297,8 @@ async def test_a_refusal_tells_why(world: World) -> None:
         "0.0.0.0",
     ],
 )
-async def test_a_name_that_leads_inside(address: str) -> None:
-    """A name of the list at an address that is not public is refused, on either way."""
+async def test_a_name_with_a_private_address_is_refused(address: str) -> None:
+    """An allowed name with an address that is not public is refused, for both kinds of request."""
     async with proxy({HOST: [["1.1.1.1", address]]}, private="") as world:
         for answer in (await world.connect(), await world.get(f"http://{HOST}/")):
             assert answer.startswith(b"HTTP/1.1 403 ")
@@ -299,8 +308,8 @@ async def test_a_name_that_leads_inside(address: str) -> None:
         assert {r["address"] for r in records} == {None}
 
 
-async def test_a_name_that_changes_its_address(upstream: Upstream) -> None:
-    """A name is looked up once for a request, and what was checked is what is connected to."""
+async def test_a_name_is_resolved_once(upstream: Upstream) -> None:
+    """The proxy connects to the address that it checked."""
     answers: list[Any] = [[upstream.address], [METADATA]]
     async with proxy({HOST: answers}) as world:
         assert (await world.get(f"http://{HOST}/")).startswith(b"HTTP/1.1 404 ")
@@ -309,8 +318,8 @@ async def test_a_name_that_changes_its_address(upstream: Upstream) -> None:
         assert [r["address"] for r in await world.records(2)] == [upstream.address, None]
 
 
-async def test_where_nobody_is(upstream: Upstream) -> None:
-    """A name without an address, or a host that does not listen, is a 502 that says so."""
+async def test_an_unreachable_host_is_a_502(upstream: Upstream) -> None:
+    """A name without an address, or a host that refuses connections, is a 502 that says so."""
     nobody = "127.77.77.77"
     async with proxy({HOST: [[nobody]]}) as world:
         assert b"502 kernelbroker: files.example.org cannot be reached" in await world.connect()
@@ -321,8 +330,8 @@ async def test_where_nobody_is(upstream: Upstream) -> None:
         assert reasons == [("failed", "not_connected"), ("failed", "not_resolved")]
 
 
-async def test_the_second_address_counts(upstream: Upstream) -> None:
-    """Where one address does not answer, the next one is tried."""
+async def test_the_next_address_is_tried(upstream: Upstream) -> None:
+    """If one address does not answer, the next one is tried."""
     async with proxy({HOST: [["127.77.77.77", upstream.address]]}) as world:
         assert (await world.get(f"http://{HOST}/")).startswith(b"HTTP/1.1 404 ")
 
@@ -346,15 +355,15 @@ async def test_the_second_address_counts(upstream: Upstream) -> None:
          b"Transfer-Encoding: chunked, identity\r\n\r\n", 400),
     ],
 )  # fmt: skip
-async def test_what_is_no_request(world: World, data: bytes, status: int) -> None:
-    """Anything else is refused with a reason, and recorded."""
+async def test_an_invalid_request_is_refused(world: World, data: bytes, status: int) -> None:
+    """It gets a reason and is recorded."""
     answer = await world.ask(data)
     assert answer.startswith(b"HTTP/1.1 %d kernelbroker: " % status)
     assert (await world.record())["outcome"] == "refused"
 
 
-async def test_a_client_that_hangs_up(world: World, upstream: Upstream) -> None:
-    """Who leaves in the middle of a request or a tunnel leaves nothing behind."""
+async def test_a_client_that_hangs_up_leaves_nothing(world: World, upstream: Upstream) -> None:
+    """A client that leaves during a request or a tunnel leaves no connection behind."""
     _, writer = await world.open()
     writer.close()
     _, writer = await world.tunnel()
@@ -363,12 +372,12 @@ async def test_a_client_that_hangs_up(world: World, upstream: Upstream) -> None:
     writer.write(b"GET http://files")
     writer.write_eof()
     async with asyncio.timeout(DEADLINE_S):
-        assert b"the request is cut" in await reader.read()
+        assert b"the request is truncated" in await reader.read()
     writer.close()
 
 
-async def test_an_answer_before_the_body(upstream: Upstream) -> None:
-    """A server that refuses a body before it has come is heard."""
+async def test_a_response_before_the_body_is_relayed(upstream: Upstream) -> None:
+    """A server may refuse a body before it has been sent."""
     data = b"HTTP/1.1 413 Too Large\r\nContent-Length: 5\r\n\r\nshort"
     async with speaking(data) as address, proxy({HOST: [[address]]}) as world:
         length = "Content-Length: 1000000"
@@ -382,7 +391,7 @@ async def test_an_answer_before_the_body(upstream: Upstream) -> None:
 
 @asynccontextmanager
 async def speaking(answer: bytes | None) -> AsyncIterator[str]:
-    """A server on port 80 of an address of its own that says this and hangs up, or is silent."""
+    """A server on port 80 of its own address that sends these bytes and closes, or stays silent."""
     address = "127.88.88.88"
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -401,15 +410,15 @@ async def speaking(answer: bytes | None) -> AsyncIterator[str]:
 @pytest.mark.parametrize(
     "answer", [b"", b"SSH-2.0-x\r\n", b"HTTP/1.1 200 OK\r\nContent-Length: x\r\n\r\n", b"HTTP/1.1 "]
 )
-async def test_an_answer_that_is_none(answer: bytes) -> None:
+async def test_a_response_that_is_not_http_is_a_502(answer: bytes) -> None:
     """A server that does not speak HTTP is a 502."""
     async with speaking(answer) as address, proxy({HOST: [[address]]}) as world:
         assert b"502 kernelbroker: files.example.org does not" in await world.get(f"http://{HOST}/")
         assert (await world.record())["reason"] == "broken_answer"
 
 
-async def test_an_answer_that_is_cut() -> None:
-    """A client sees that an answer is not whole."""
+async def test_a_truncated_response_stays_truncated() -> None:
+    """The client can tell that a response is incomplete."""
     data = b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nhalf"
     async with speaking(data) as address, proxy({HOST: [[address]]}) as world:
         answer = await world.get(f"http://{HOST}/")
@@ -418,8 +427,8 @@ async def test_an_answer_that_is_cut() -> None:
         assert (await world.record())["outcome"] == "failed"
 
 
-async def test_an_answer_without_an_end() -> None:
-    """An answer that ends with its connection is passed on whole."""
+async def test_a_response_without_a_length_is_relayed() -> None:
+    """A response that ends with its connection is relayed completely."""
     data = b"HTTP/1.0 200 OK\r\n\r\nall of it"
     async with speaking(data) as address, proxy({HOST: [[address]]}) as world:
         answer = await world.get(f"http://{HOST}/")
@@ -427,8 +436,8 @@ async def test_an_answer_without_an_end() -> None:
         assert (await world.record())["outcome"] == "allowed"
 
 
-async def test_a_silent_server() -> None:
-    """A server that never answers is a 504 in the end."""
+async def test_a_silent_server_is_a_504() -> None:
+    """A server that never answers is a 504."""
     async with speaking(None) as address, proxy({HOST: [[address]]}, idle_timeout=0.2) as world:
         answer = await world.get(f"http://{HOST}/")
         assert b"504 kernelbroker: files.example.org does not answer" in answer
@@ -437,14 +446,14 @@ async def test_a_silent_server() -> None:
 # Bounds
 
 
-async def test_a_silent_client() -> None:
-    """A connection on which no request comes is closed."""
+async def test_a_silent_client_is_disconnected() -> None:
+    """A connection on which no request arrives is closed."""
     async with proxy({}, head_timeout=0.2) as world:
         assert b" 408 " in await world.ask(b"GET ")
 
 
-async def test_an_idle_tunnel(upstream: Upstream) -> None:
-    """A tunnel without a byte is closed, and so is one that is older than it may be."""
+async def test_an_idle_tunnel_is_closed(upstream: Upstream) -> None:
+    """A tunnel is closed when it is idle for too long, and when it is too old."""
     for limit in ({"idle_timeout": 0.2}, {"total_timeout": 0.2}):
         async with proxy({HOST: [[upstream.address]]}, **limit) as world:
             reader, writer = await world.tunnel()
@@ -454,7 +463,7 @@ async def test_an_idle_tunnel(upstream: Upstream) -> None:
 
 
 async def test_connections_are_bounded(upstream: Upstream) -> None:
-    """Who opens too many waits until one of them ends, and is served then."""
+    """A connection beyond the limit waits until another one ends."""
     async with proxy({HOST: [[upstream.address]]}, connections=2) as world:
         tunnels = [await world.tunnel() for _ in range(2)]
         third = asyncio.create_task(world.get("http://pypi.org/"))
@@ -468,15 +477,15 @@ async def test_connections_are_bounded(upstream: Upstream) -> None:
 @pytest.mark.parametrize(
     ("sandboxes", "connections"), [(0, 32), (8, 32), (9, 28), (32, 8), (1000, 8)]
 )
-def test_connections_are_shared_out(sandboxes: int, connections: int) -> None:
-    """Each sandbox has its share of all that there may be, and a few in any case."""
-    assert limits_among(sandboxes).connections == connections
+def test_connections_are_shared_among_sandboxes(sandboxes: int, connections: int) -> None:
+    """Each sandbox has an equal share, and a few connections in any case."""
+    assert limits_per_sandbox(sandboxes).connections == connections
 
 
-async def test_none_takes_what_is_anothers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """However many connections the others open and keep, a sandbox is answered."""
-    monkeypatch.setattr(proxy_module, "_MAX_PASSAGES", 32)
-    limits = dataclasses.replace(limits_among(4), head_timeout=10 * DEADLINE_S)
+async def test_a_sandbox_cannot_use_the_share_of_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A sandbox is served however many connections the others keep open."""
+    monkeypatch.setattr(proxy_module, "_MAX_CONNECTIONS", 32)
+    limits = dataclasses.replace(limits_per_sandbox(4), head_timeout=10 * DEADLINE_S)
     server = Proxy(resolve=Names({}), limits=limits)
     with tempfile.TemporaryDirectory(prefix="kb-") as directory:
         paths = [Path(directory, f"{number}.sock") for number in range(4)]
@@ -485,19 +494,19 @@ async def test_none_takes_what_is_anothers(monkeypatch: pytest.MonkeyPatch) -> N
             await asyncio.open_unix_connection(str(path)) for path in paths[:3] for _ in range(12)
         ]
         async with asyncio.timeout(DEADLINE_S):
-            await until(lambda: sum(len(door._passages) for door in greedy) == 24)
+            await until(lambda: sum(len(listener._connections) for listener in greedy) == 24)
         try:
             neighbour = World(modest, paths[3], Names({}), Path(directory, "none"))
             assert b" 403 " in await neighbour.get("http://pypi.org/")
         finally:
             for _, writer in opened:
                 writer.close()
-            for door in (*greedy, modest):
-                await door.close()
+            for listener in (*greedy, modest):
+                await listener.close()
 
 
-async def test_requests_are_paced() -> None:
-    """After a burst requests come through at their rate, and none is lost."""
+async def test_requests_are_rate_limited() -> None:
+    """After a burst, connections are accepted at their rate, and none is lost."""
     async with proxy({}, burst=2, rate=20) as world:
         started = asyncio.get_running_loop().time()
         answers = await asyncio.gather(*(world.get("http://pypi.org/") for _ in range(8)))
@@ -506,8 +515,10 @@ async def test_requests_are_paced() -> None:
         await world.records(8)
 
 
-async def test_a_client_that_does_not_read(world: World, upstream: Upstream) -> None:
-    """What is not read is not fetched: the server waits, and the broker keeps next to nothing."""
+async def test_a_client_that_does_not_read_slows_the_server(
+    world: World, upstream: Upstream
+) -> None:
+    """What the client does not read is not fetched from the server."""
     upstream.pages["/big"] = Page(bytes(50_000_000))
     _, writer = await world.open()
     writer.write(f"GET http://{HOST}/big HTTP/1.1\r\nHost: {HOST}\r\n\r\n".encode())
@@ -519,11 +530,35 @@ async def test_a_client_that_does_not_read(world: World, upstream: Upstream) -> 
     assert (await world.record())["bytes_down"] < 20_000_000
 
 
-async def test_closing_ends_what_is_open(upstream: Upstream) -> None:
-    """A door that closes ends its tunnels and records them."""
+async def test_close_ends_open_tunnels(upstream: Upstream) -> None:
+    """A listener that is closed ends its tunnels and records them."""
     async with proxy({HOST: [[upstream.address]]}) as world:
         reader, writer = await world.tunnel()
-        await world.door.close()
+        await world.listener.close()
         assert (await world.record())["host"] == HOST
         assert await reader.read() == b""
         writer.close()
+
+
+async def test_accepting_goes_on_after_errors(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Errors of accepting show that the broker is degraded; later connections are served."""
+    monkeypatch.setattr(supervisor_module, "BACKOFF_S", (0.0,))
+    loop, failures = asyncio.get_running_loop(), 5  # more than there are connections
+    accept = loop.sock_accept
+
+    async def no_descriptor_left(listener: socket.socket) -> Any:
+        nonlocal failures
+        if failures:
+            failures -= 1
+            raise OSError(errno.EMFILE, "Too many open files")
+        return await accept(listener)
+
+    monkeypatch.setattr(loop, "sock_accept", no_descriptor_left)
+    async with proxy({}, connections=2) as world:
+        assert b" 403 " in await world.get("http://pypi.org/")
+        assert failures == 0
+        assert [task.name for task in world.supervisor.failing()] == ["egress listener"]
+    assert "the background task 'egress listener' failed" in caplog.text
+    assert "while accepting a connection of sandbox s1" in caplog.text

@@ -1,4 +1,4 @@
-"""What the proxy lets through: names, addresses and heads of requests, honest ones and dressed-up ones."""
+"""The rules of the egress proxy: names, addresses and request heads, valid and hostile."""
 
 from __future__ import annotations
 
@@ -10,20 +10,25 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from kernelbroker_server.egress.addresses import may_connect, parse_address
-from kernelbroker_server.egress.names import AllowList, BadName, canonical, canonical_entry
-from kernelbroker_server.egress.rules import Reason, Refused, Target, check_lines, judge
+from kernelbroker_server.egress.host_names import (
+    AllowList,
+    InvalidHostName,
+    normalize_allow_entry,
+    normalize_host,
+)
+from kernelbroker_server.egress.rules import AllowedRequest, Reason, Refused, authorize, check_head
 
 ALLOW = AllowList(["files.example.org", "*.example.com", "bücher.example", "Mirror"])
 
 
-def judged(head: bytes) -> Target:
-    """As the proxy does it."""
-    check_lines(head)
+def authorize_request(head: bytes) -> AllowedRequest:
+    """Parse and authorize a request, as the proxy does."""
+    check_head(head)
     connection = h11.Connection(h11.SERVER)
     connection.receive_data(head)
     request = connection.next_event()
     assert isinstance(request, h11.Request)
-    return judge(request, ALLOW, "default")
+    return authorize(request, ALLOW, "default")
 
 
 def head(target: str, *headers: str, method: str = "GET", host: str | None = None) -> bytes:
@@ -39,7 +44,7 @@ def connect(authority: str) -> bytes:
 
 def refused(data: bytes) -> Refused:
     with pytest.raises(Refused) as info:
-        judged(data)
+        authorize_request(data)
     assert info.value.text.isprintable()
     assert info.value.text.isascii()
     return info.value
@@ -60,10 +65,10 @@ def refused(data: bytes) -> Refused:
         ("mirror:443", "mirror"),
     ],
 )
-def test_tunnels_to_names_of_the_list(authority: str, host: str) -> None:
-    """A name of the list, or below an entry with a star, is reached in any spelling of itself."""
-    target = judged(connect(authority))
-    assert (target.asked.host, target.asked.port, target.head) == (host, 443, None)
+def test_tunnels_to_allowed_names(authority: str, host: str) -> None:
+    """An allowed name, or one below an entry with `*.`, is accepted in any notation."""
+    target = authorize_request(connect(authority))
+    assert (target.destination.host, target.destination.port, target.head) == (host, 443, None)
 
 
 @pytest.mark.parametrize(
@@ -95,8 +100,8 @@ def test_tunnels_to_names_of_the_list(authority: str, host: str) -> None:
         "0x7f.1",
     ],
 )
-def test_names_that_are_not_on_the_list(name: str) -> None:
-    """What is not a name of the list, however near to one, is refused with the host's name."""
+def test_other_names_are_refused(name: str) -> None:
+    """A name that is not allowed, however similar, is refused with the host's name."""
     verdict = refused(connect(f"{name}:443"))
     assert verdict.reason in (Reason.NOT_LISTED, Reason.BAD_NAME, Reason.ADDRESS_LITERAL)
     assert verdict.status == 403
@@ -136,15 +141,15 @@ ADDRESSES = [
 
 
 @pytest.mark.parametrize("address", ADDRESSES)
-def test_addresses_in_any_spelling(address: str) -> None:
-    """An address is never taken for a name, whatever a list says."""
+def test_ip_addresses_are_refused_in_any_notation(address: str) -> None:
+    """An address is never taken for a name, with any entries in the list."""
     assert refused(connect(f"{address}:443")).reason is Reason.ADDRESS_LITERAL
     assert refused(head(f"http://{address}/")).reason is Reason.ADDRESS_LITERAL
 
 
 @pytest.mark.parametrize("authority", ["::1:443", "::ffff:127.0.0.1:443", "fe80::1%eth0:443"])
-def test_addresses_without_brackets(authority: str) -> None:
-    """Nor is one that lacks its brackets."""
+def test_ipv6_addresses_without_brackets_are_refused(authority: str) -> None:
+    """An IPv6 address needs no brackets to be recognized."""
     assert refused(connect(authority)).reason is Reason.ADDRESS_LITERAL
 
 
@@ -159,9 +164,9 @@ def test_addresses_without_brackets(authority: str) -> None:
         ("*.例え.jp", "*.xn--r8jz45g.jp"),
     ],
 )
-def test_entries(entry: str, meant: str) -> None:
-    """An entry is kept as it is compared."""
-    assert canonical_entry(entry) == meant
+def test_entries_are_normalized(entry: str, meant: str) -> None:
+    """An entry is kept in the form in which it is compared."""
+    assert normalize_allow_entry(entry) == meant
 
 
 @pytest.mark.parametrize(
@@ -185,20 +190,20 @@ def test_entries(entry: str, meant: str) -> None:
         "a\u2024b.org\u2025",
     ],
 )
-def test_entries_that_are_none(entry: str) -> None:
-    """What is no name is refused, with what an entry looks like."""
-    with pytest.raises(BadName, match=r"\*\.example\.org"):
-        canonical_entry(entry)
+def test_invalid_entries_are_refused(entry: str) -> None:
+    """An entry that is not a name is refused, with what an entry looks like."""
+    with pytest.raises(InvalidHostName, match=r"\*\.example\.org"):
+        normalize_allow_entry(entry)
 
 
 @given(st.text())
-def test_a_canonical_name_is_plain(text: str) -> None:
-    """Whatever comes in, a name that comes out is the same once more, and safe in a log."""
+def test_a_normalized_name_is_stable_and_safe(text: str) -> None:
+    """Normalizing a name again changes nothing, and the name is safe in a log."""
     try:
-        name = canonical(text)
-    except BadName:
+        name = normalize_host(text)
+    except InvalidHostName:
         return
-    assert canonical(name) == name
+    assert normalize_host(name) == name
     assert name.isascii()
     assert set(name) <= set("abcdefghijklmnopqrstuvwxyz0123456789-_.")
 
@@ -218,8 +223,8 @@ NOT_PUBLIC = """
 @pytest.mark.parametrize(
     "address", ["1.1.1.1", "151.101.0.223", "2606:4700::1111", "64:ff9b::101:101"]
 )
-def test_public_addresses(address: str) -> None:
-    """What is on the Internet may be connected to."""
+def test_public_addresses_may_be_connected_to(address: str) -> None:
+    """Addresses of the Internet are accepted."""
     parsed = parse_address(address)
     assert parsed is not None
     assert may_connect(parsed, ())
@@ -229,8 +234,8 @@ def test_public_addresses(address: str) -> None:
     "address",
     NOT_PUBLIC.split(),
 )
-def test_addresses_that_are_not_public(address: str) -> None:
-    """What is private, special, or leads to such an address by a tunnel, may not."""
+def test_other_addresses_may_not_be_connected_to(address: str) -> None:
+    """Private and special addresses, and those that lead to them by a tunnel, are refused."""
     parsed = parse_address(address)
     assert parsed is not None
     assert not may_connect(parsed, ())
@@ -239,13 +244,13 @@ def test_addresses_that_are_not_public(address: str) -> None:
 @pytest.mark.parametrize(
     "text", ["fe80::1%eth0", "fe80::1%1", "example.org", "", "1.2.3", "010.1.1.1"]
 )
-def test_no_addresses(text: str) -> None:
-    """A zone, a name, or a spelling of old, is none that a resolver gives."""
+def test_invalid_addresses_are_not_parsed(text: str) -> None:
+    """Zones, names and outdated notations are not addresses of a resolver."""
     assert parse_address(text) is None
 
 
-def test_networks_that_the_operator_permits() -> None:
-    """Only what is in them, also where it is wrapped."""
+def test_permitted_private_networks() -> None:
+    """Only addresses in the permitted networks are accepted, also IPv4-mapped ones."""
     private = [ip_network("10.1.2.0/24"), ip_network("fd00:1::/32")]
     for address, verdict in {
         "10.1.2.3": True,
@@ -286,10 +291,10 @@ def test_networks_that_the_operator_permits() -> None:
         ("*", Reason.MALFORMED),
     ],
 )
-def test_tunnels_elsewhere(authority: str, reason: Reason | None) -> None:
-    """A tunnel leads to port 443 of a plain name, and nowhere else."""
+def test_tunnels_need_port_443_and_a_plain_name(authority: str, reason: Reason | None) -> None:
+    """Any other authority is refused with its reason."""
     if reason is None:
-        assert judged(connect(authority)).asked.port == 443
+        assert authorize_request(connect(authority)).destination.port == 443
     elif reason is Reason.MALFORMED:
         assert refused(connect(authority)).reason in (
             Reason.MALFORMED,
@@ -324,11 +329,11 @@ def test_tunnels_elsewhere(authority: str, reason: Reason | None) -> None:
         ("files.example.org", Reason.NOT_FOR_A_PROXY),
     ],
 )
-def test_urls_that_lead_elsewhere(url: str, reason: Reason) -> None:
-    """A plain request is for http:// and port 80 of a name of the list; secrets are not told."""
+def test_plain_requests_need_http_and_port_80(url: str, reason: Reason) -> None:
+    """Any other URL is refused with its reason, and its secrets are not logged."""
     verdict = refused(head(url, host="files.example.org"))
     assert verdict.reason is reason
-    assert "secret" not in f"{verdict.asked}{verdict.text}"
+    assert "secret" not in f"{verdict.destination}{verdict.text}"
 
 
 @pytest.mark.parametrize(
@@ -341,8 +346,8 @@ def test_urls_that_lead_elsewhere(url: str, reason: Reason) -> None:
         ("http://files.example.org//127.0.0.1/@x:y", "//127.0.0.1/@x:y"),
     ],
 )
-def test_what_the_server_gets(url: str, path: str) -> None:
-    """The path alone, the host as it was judged, and nothing that was for the proxy."""
+def test_the_forwarded_request(url: str, path: str) -> None:
+    """The server gets the path alone, the authorized host, and no header field for the proxy."""
     headers = [
         "Proxy-Authorization: Basic x",
         "Proxy-Connection: keep-alive",
@@ -352,7 +357,7 @@ def test_what_the_server_gets(url: str, path: str) -> None:
         "Content-Length: 3",
         "X-Kept: 1",
     ]
-    target = judged(head(url, *headers))
+    target = authorize_request(head(url, *headers))
     assert target.head is not None
     assert target.head.target == path.encode()
     assert list(target.head.headers) == [
@@ -366,8 +371,8 @@ def test_what_the_server_gets(url: str, path: str) -> None:
 @pytest.mark.parametrize(
     "host", ["pypi.org", "127.0.0.1", "files.example.org:81", "a.example.com", "[::1]"]
 )
-def test_a_host_header_of_another(host: str) -> None:
-    """A Host header that is not that of the URL is refused."""
+def test_a_different_host_header_is_refused(host: str) -> None:
+    """A Host header that differs from the URL is refused."""
     verdict = refused(head("http://files.example.org/", host=host))
     assert verdict.reason is Reason.HOST_MISMATCH
 
@@ -375,9 +380,12 @@ def test_a_host_header_of_another(host: str) -> None:
 @pytest.mark.parametrize(
     "host", ["files.example.org", "FILES.example.org:80", "files.example.org."]
 )
-def test_a_host_header_of_the_same(host: str) -> None:
-    """Another spelling of the same host agrees."""
-    assert judged(head("http://files.example.org/", host=host)).asked.host == "files.example.org"
+def test_another_notation_of_the_host_is_accepted(host: str) -> None:
+    """A Host header may have another notation of the same host."""
+    assert (
+        authorize_request(head("http://files.example.org/", host=host)).destination.host
+        == "files.example.org"
+    )
 
 
 LINE = "POST http://files.example.org/ HTTP/1.1\r\nHost: files.example.org\r\n"
@@ -398,7 +406,7 @@ LINE = "POST http://files.example.org/ HTTP/1.1\r\nHost: files.example.org\r\n"
         "X: a\0b\r\n",
     ],
 )
-def test_requests_that_can_be_read_in_two_ways(headers: str) -> None:
+def test_ambiguous_requests_are_refused(headers: str) -> None:
     """Two lengths of a body, folded lines and stray line ends are refused."""
     assert refused(f"{LINE}{headers}\r\n".encode()).reason is Reason.AMBIGUOUS
 
@@ -417,7 +425,7 @@ def test_requests_that_can_be_read_in_two_ways(headers: str) -> None:
         ": a\r\n",
     ],
 )
-def test_requests_that_the_parser_refuses(headers: str) -> None:
-    """The same for what the library knows to be wrong."""
+def test_malformed_requests_are_refused(headers: str) -> None:
+    """The parser refuses what is malformed."""
     with pytest.raises(h11.RemoteProtocolError):
-        judged(f"{LINE}{headers}\r\n".encode())
+        authorize_request(f"{LINE}{headers}\r\n".encode())

@@ -1,4 +1,4 @@
-"""Working directory and environment variables, of a session and of one execution."""
+"""Working directory and environment variables of a session and of one execution."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from kernelbroker_kernel.environment import Override, configure
 
 @pytest.fixture(autouse=True)
 def workspace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A workspace of its own; directory and variables are put back afterwards."""
+    """A workspace for a test; directory and variables are restored afterwards."""
     monkeypatch.setattr(environment, "WORKSPACE", str(tmp_path))
     monkeypatch.chdir("/")
     for name in ("KB_A", "KB_B"):
@@ -22,15 +22,15 @@ def workspace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_configure(workspace: Path) -> None:
-    """A session's variables are set, and its directory made and entered."""
+def test_configure_sets_variables_and_directory(workspace: Path) -> None:
+    """A session's variables are set, and its directory is made and entered."""
     configure({"env": {"KB_A": "1"}, "cwd": "made/here"})
     assert os.environ["KB_A"] == "1"
     assert Path.cwd() == workspace / "made/here"
 
 
-def test_configure_nothing() -> None:
-    """What is absent or null stays as it is."""
+def test_configure_without_settings() -> None:
+    """Absent or null settings change nothing."""
     configure({"env": None, "cwd": None})
     configure({})
     assert Path.cwd() == Path("/")
@@ -50,20 +50,20 @@ def test_configure_nothing() -> None:
         ({"cwd": "a\0"}, "no NUL"),
     ],
 )
-def test_configure_refuses(settings: Any, message: str) -> None:
-    """Bad settings are refused with what is wrong with them."""
+def test_configure_refuses_invalid_settings(settings: Any, message: str) -> None:
+    """Invalid settings are refused with a message."""
     with pytest.raises(ValueError, match=message.replace("(", r"\(")):
         configure(settings)
 
 
-def test_configure_no_directory() -> None:
+def test_configure_with_a_directory_that_cannot_be_made() -> None:
     """A directory outside the workspace is not made."""
     with pytest.raises(FileNotFoundError, match="working directory '/absent': No such file"):
         configure({"cwd": "/absent"})
 
 
 def test_override_is_undone(workspace: Path) -> None:
-    """An execution's variables and directory are those of before once it is over."""
+    """The variables and directory are restored after the execution."""
     os.environ["KB_A"] = "session's"
     override = Override(".", {"KB_A": "cell's", "KB_B": "cell's"})
     override.apply()
@@ -76,8 +76,8 @@ def test_override_is_undone(workspace: Path) -> None:
     )
 
 
-def test_override_ignores_what_does_not_fit() -> None:
-    """Values of another kind change nothing."""
+def test_override_ignores_values_of_other_types() -> None:
+    """Values of another type are ignored."""
     for override in (Override(5, ["KB_A"]), Override(None, {"KB_A": 1, 2: "x"})):
         override.apply()
         override.undo()
@@ -85,7 +85,7 @@ def test_override_ignores_what_does_not_fit() -> None:
 
 
 def test_override_keeps_what_the_cell_changed() -> None:
-    """Without a directory of its own, an execution's chdir stays."""
+    """Without a directory in the request, the cell's own chdir stays."""
     override = Override(None, {"KB_A": "1"})
     override.apply()
     os.chdir("/tmp")
@@ -98,7 +98,7 @@ def test_override_keeps_what_the_cell_changed() -> None:
     ("cwd", "env"), [("absent", {"KB_A": "1"}), (".", {"KB_A": "1", "KB_B": "\0"})]
 )
 def test_override_that_fails_is_undone(cwd: str, env: dict[str, str]) -> None:
-    """What was changed before the failure is put back, too."""
+    """Changes before a failure are undone as well."""
     override = Override(cwd, env)
     with pytest.raises((OSError, ValueError)):
         override.apply()
@@ -106,8 +106,8 @@ def test_override_that_fails_is_undone(cwd: str, env: dict[str, str]) -> None:
     assert ("KB_A" in os.environ, Path.cwd()) == (False, Path("/"))
 
 
-def test_directory_removed_meanwhile(workspace: Path) -> None:
-    """Where the former directory is gone, there still is one."""
+def test_undo_after_the_directory_was_removed(workspace: Path) -> None:
+    """If the former directory was removed, another one is entered."""
     (workspace / "gone").mkdir()
     os.chdir(workspace / "gone")
     override = Override("/tmp", {})

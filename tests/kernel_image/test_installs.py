@@ -1,4 +1,4 @@
-"""How what was installed gets into its place, and what is told of a failure."""
+"""How installed packages replace the earlier ones, and how failures are reported."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ def contents(directory: Path) -> dict[str, str]:
     }
 
 
-def test_put_in_place(tmp_path: Path) -> None:
-    """All that there is becomes what the copy has; what is under way beside it stays."""
+def test_entries_are_replaced(tmp_path: Path) -> None:
+    """All entries are replaced by those of the copy; other installations' directories stay."""
     there = fill(tmp_path / "there", lib_in_a="old", lib_in_b="old", share_in_c="old")
     fill(there / "tmp-1", d="its own")
     copy = fill(tmp_path / "copy", lib_in_b="new", lib_in_deep_in_d="new", bin_in_e="new")
@@ -42,8 +42,8 @@ def test_put_in_place(tmp_path: Path) -> None:
     }
 
 
-def test_an_interrupt_meanwhile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An interrupt waits until all is in its place, whenever it comes."""
+def test_interrupt_while_replacing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An interrupt at any moment is raised after all entries are replaced."""
     rename = Path.rename
     for moment in range(7):
         there = fill(tmp_path / f"there{moment}", lib_in_a="old", share_in_b="old", gone_in_c="old")
@@ -85,8 +85,8 @@ UNTRUSTED = (
         (["ERROR: " + "x" * 5_000], "x" * 1_000),
     ],
 )
-def test_errors(lines: list[str], error: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """The last error is told, with what the network had to do with it; all lines are passed on."""
+def test_errors_of_pip(lines: list[str], error: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """The last error is reported, with the cause if it is the network; all lines are forwarded."""
     script = f"import sys; sys.stderr.writelines(line + chr(10) for line in {lines!r})"
     process = subprocess.Popen(
         [sys.executable, "-c", script], stderr=subprocess.PIPE, text=True, errors="replace"

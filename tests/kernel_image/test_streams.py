@@ -1,10 +1,11 @@
-"""What programs write that a cell runs, in our own kernel."""
+"""The output of programs that a cell runs, in the kernel of the image."""
 
 from __future__ import annotations
 
 import os
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -19,7 +20,7 @@ PROGRAMS = {
 }
 
 
-class OurKernel(KernelManager):
+class ImageKernel(KernelManager):
     @property
     def kernel_spec(self) -> KernelSpec:
         argv = [sys.executable, "-m", "kernelbroker_kernel.kernel", "-f", "{connection_file}"]
@@ -27,11 +28,22 @@ class OurKernel(KernelManager):
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], str]]:
-    """Runs a cell, and gives the text that came before the cell was idle."""
-    directory: Path = tmp_path_factory.mktemp("kernel")
-    manager = OurKernel(connection_file=str(directory / "connection.json"), transport="ipc")
-    # ipykernel leaves the descriptors alone where it believes that pytest has redirected them.
+def run(messages: Callable[[str], list[str]]) -> Callable[[str], str]:
+    """Runs a cell; returns the text that arrived before the kernel was idle."""
+    return lambda code: "".join(messages(code))
+
+
+@pytest.fixture(scope="module")
+def messages(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], list[str]]]:
+    """Runs a cell; returns the texts that arrived, one for each message, before the kernel was idle."""
+    with kernel_in(tmp_path_factory.mktemp("kernel")) as run:
+        yield run
+
+
+@contextmanager
+def kernel_in(directory: Path) -> Iterator[Callable[[str], list[str]]]:
+    manager = ImageKernel(connection_file=str(directory / "connection.json"), transport="ipc")
+    # If this variable is set, ipykernel does not redirect the descriptors.
     environ = {name: value for name, value in os.environ.items() if name != "PYTEST_CURRENT_TEST"}
     manager.start_kernel(env=environ, cwd=str(directory))
     client = manager.client()
@@ -39,7 +51,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], st
     try:
         client.wait_for_ready(timeout=60)
 
-        def run_cell(code: str) -> str:
+        def run_cell(code: str) -> list[str]:
             texts: list[str] = []
             request = client.execute(code)
             while True:
@@ -50,7 +62,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], st
                     message["parent_header"].get("msg_id") == request
                     and message["content"].get("execution_state") == "idle"
                 ):
-                    return "".join(texts)
+                    return texts
 
         run_cell("import os, subprocess, threading")
         yield run_cell
@@ -60,15 +72,15 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], st
 
 
 @pytest.mark.parametrize("program", PROGRAMS)
-def test_within_the_cell(run: Callable[[str], str], program: str) -> None:
-    """What a program writes arrives whole and in its order, before its cell ends; each time."""
+def test_program_output_arrives_within_its_cell(run: Callable[[str], str], program: str) -> None:
+    """A program's output arrives complete and in order before its cell ends."""
     code, expected = PROGRAMS[program]
     for _ in range(20):
         assert run(f"{code};") == expected
 
 
 def test_prints_of_threads(run: Callable[[str], str]) -> None:
-    """What threads print that have ended arrives before the cell ends."""
+    """The output of threads that have ended arrives before the cell ends."""
     code = """
 threads = [threading.Thread(target=print, args=("x" * 100,)) for _ in range(8)]
 [thread.start() for thread in threads]; [thread.join() for thread in threads];
@@ -77,7 +89,37 @@ threads = [threading.Thread(target=print, args=("x" * 100,)) for _ in range(8)]
         assert len(run(code)) == 8 * 101
 
 
-def test_descriptors_closed_by_user_code(run: Callable[[str], str]) -> None:
-    """A cell that closes what it does not own still prints."""
-    run("import sys; os.close(sys.stdout._fid)")
-    assert run("print('here')") == "here\n"
+def test_a_print_is_one_message(messages: Callable[[str], list[str]]) -> None:
+    """A print is one message, even if its newline is written much later than its text."""
+    messages("from kernelbroker_kernel.compat import streams; import sys; print(1, end='')")
+    messages("streams._LINE_S = 60.0; print(1)")
+    late = "import time; sys.stdout.write('2'); time.sleep(0.05); sys.stdout.write('\\n');"
+    assert messages(late) == ["2\n"]
+
+
+def test_an_unfinished_line_does_not_wait(
+    messages: Callable[[str], list[str]], tmp_path: Path
+) -> None:
+    """A text without a newline is sent while its cell runs."""
+    messages("from kernelbroker_kernel.compat import streams; streams._LINE_S = 0.02; import sys")
+    code = f"""
+import time
+sent = []
+sys.stdout.session.send, send = lambda *a, **k: (sent.append(a), send(*a, **k)), sys.stdout.session.send
+sys.stdout.write("unfinished")
+deadline = time.monotonic() + 60
+while not sent and time.monotonic() < deadline: time.sleep(0.005)
+sys.stdout.session.send = send
+open({str(tmp_path / "sent")!r}, "w").write(str(len(sent)))
+"""
+    messages(code)
+    assert (tmp_path / "sent").read_text() == "1"
+
+
+def test_descriptors_closed_by_user_code(tmp_path: Path) -> None:
+    """A cell that closes the kernel's descriptors can still print."""
+    with kernel_in(
+        tmp_path
+    ) as run:  # a kernel of its own, since output of programs is lost afterwards
+        run("import sys; os.close(sys.stdout._fid)")
+        assert run("print('here')") == ["here\n"]

@@ -1,4 +1,4 @@
-"""Single values become strict JSON, whatever they are."""
+"""Any single value becomes strict JSON."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import uuid
 from collections import deque
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
+from fractions import Fraction
 from pathlib import PurePosixPath
 from typing import Any, NamedTuple
 
@@ -16,7 +17,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
-from kernelbroker_kernel.texts import safe_repr
+from kernelbroker_kernel.safe_repr import safe_repr
 from kernelbroker_kernel.values import CELL, Converter, json_size, unique
 
 
@@ -33,7 +34,7 @@ class Pair(NamedTuple):
     right: int
 
 
-class Liar(list[int]):
+class MisleadingObject(list[int]):
     def __iter__(self) -> Any:
         raise SystemExit
 
@@ -103,10 +104,15 @@ CASES: list[tuple[Any, Any]] = [
     (Pair(1, 2), [1, 2]),
     ({3}, [3]),
     (deque([1, deque([2])]), [1, [2]]),
-    (Liar([1, 2]), [1, 2]),
+    (MisleadingObject([1, 2]), [1, 2]),
     ({1: "a", "1": "b", None: "c", False: "d"}, {"1": "a", "1.1": "b", "null": "c", "false": "d"}),
     ({(1, 2): 3}, {"(1, 2)": 3}),
     (pd.DataFrame({"a": [1]}), "<DataFrame (1, 1)>"),
+    (Fraction(1, 3), "1/3"),
+    (10**5000, hex(10**5000)),
+    (np.array([[1, 2], [3, 4]]).view(np.matrix), [[1, 2], [3, 4]]),
+    (pa.scalar(3_723_000_000_001, pa.time64("ns")), "01:02:03.000000001"),
+    (pa.scalar(3_723_000_000, pa.time64("us")), "01:02:03"),
     (range(3), "range(0, 3)"),
     (Broken(), "<Broken whose repr raised SystemExit>"),
     ([Broken()], ["<Broken whose repr raised SystemExit>"]),
@@ -114,7 +120,7 @@ CASES: list[tuple[Any, Any]] = [
 
 
 @pytest.mark.parametrize(("value", "expected"), CASES, ids=lambda case: type(case).__name__)
-def test_form(value: Any, expected: Any) -> None:
+def test_json_form_of_values(value: Any, expected: Any) -> None:
     """Each kind of value has its JSON form."""
     converted = Converter(CELL).convert(value)
     json.dumps(converted, allow_nan=False)
@@ -142,17 +148,25 @@ CYCLE.append(CYCLE)
     ],
     ids=["str", "bytes", "list", "dict", "array", "array4d", "cycle", "nested", "int", "repr"],
 )
-def test_bounds(value: Any) -> None:
-    """A value of any size becomes a small one, and shows that it was cut."""
+def test_values_are_cut_at_the_limits(value: Any) -> None:
+    """A large value is cut, with a mark."""
     text = json.dumps(Converter(CELL).convert(value), allow_nan=False, ensure_ascii=False)
     assert "…" in text or "..." in text
     assert len(text) < 30_000
 
 
 def test_cut_list_counts_the_rest() -> None:
-    """A cut container tells how many items are not shown."""
+    """A cut container has the number of items that are not shown."""
     assert Converter(CELL).convert(list(range(105)))[-1] == "… 5 more"
     assert Converter(CELL).convert(dict.fromkeys(range(105)))["…"] == "5 more"
+
+
+def test_cut_values_are_counted() -> None:
+    """The converter counts the values of which something was cut."""
+    converter = Converter(CELL)
+    for value in ("x" * 10_000, ["x" * 10_001, list(range(200))], b"x" * 10_001, 10**20_000, 1):
+        converter.convert(value)
+    assert converter.cut_values == 3
 
 
 def test_interrupt_passes() -> None:
@@ -178,12 +192,12 @@ def test_interrupt_passes() -> None:
     ],
 )
 def test_repr_is_pythons(value: Any, expected: str) -> None:
-    """A small value's repr is the one Python gives."""
+    """A small value's repr is Python's."""
     assert safe_repr(value, 100) == expected == repr(value)
 
 
 def test_repr_of_large_arrays_ignores_print_options() -> None:
-    """A user's wish to print arrays in full does not reach the repr of a large one."""
+    """A user's print options do not affect the repr of a large array."""
     with np.printoptions(threshold=sys.maxsize):
         assert len(safe_repr(np.zeros(100_000), 10_000)) < 1_000
 
@@ -197,12 +211,12 @@ def test_repr_of_large_arrays_ignores_print_options() -> None:
         (["a.1", "a", "a"], ["a.1", "a", "a.2"]),
     ],
 )
-def test_unique(texts: list[str], expected: list[str]) -> None:
-    """Repeated keys are numbered, and never take a key that is there."""
+def test_unique_keys(texts: list[str], expected: list[str]) -> None:
+    """Repeated keys are numbered, and never replace another key."""
     assert unique(texts) == expected
 
 
 def test_json_size_counts_utf8() -> None:
-    """The size is that of UTF-8, lone surrogates included."""
+    """The size is that of UTF-8, with lone surrogates."""
     assert json_size("é") == 4
     assert json_size("\ud800") == 5

@@ -1,4 +1,4 @@
-"""The summary of a session's variables: true, bounded, and without a user's code being run."""
+"""The summary of a session's variables: correct, bounded, and without running user code."""
 
 from __future__ import annotations
 
@@ -79,8 +79,8 @@ CASES: list[tuple[Any, dict[str, Any]]] = [
 
 
 @pytest.mark.parametrize(("value", "expected"), CASES, ids=[case[1]["type"][:30] for case in CASES])
-def test_variable(value: object, expected: dict[str, Any]) -> None:
-    """A variable tells its type, and its shape or length where these are known without its help."""
+def test_summary_of_a_variable(value: object, expected: dict[str, Any]) -> None:
+    """A variable has its type, and its shape or length if these are known without running user code."""
     found, dropped = summarize({"name": value}, {}, 100)
     assert found == [{"name": "name", **expected}]
     assert dropped == 0
@@ -89,19 +89,19 @@ def test_variable(value: object, expected: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("name", ["_", "_i1", "__x", "_private", 5, ("a",)])
-def test_names_left_out(name: Any) -> None:
-    """Names that start with an underscore, or are no names, are left out."""
+def test_private_names_are_left_out(name: Any) -> None:
+    """Names that start with an underscore, or are no texts, are left out."""
     assert summarize({name: 1}, {}, 100) == ([], 0)
 
 
 @pytest.mark.parametrize("module", [json, LazyModule("lazy")])
-def test_modules_left_out(module: ModuleType) -> None:
+def test_modules_are_left_out(module: ModuleType) -> None:
     """Modules are left out."""
     assert summarize({"module": module}, {}, 100) == ([], 0)
 
 
-def test_hidden_until_replaced() -> None:
-    """IPython's own names are left out, until a user gives them another object."""
+def test_predefined_names_are_left_out_until_rebound() -> None:
+    """IPython's own names are left out until the user rebinds them."""
     found, _ = summarize({"In": [], "exit": 5}, {"In": [], "exit": exit}, 100)
     assert [variable["name"] for variable in found] == ["In", "exit"]
     own: list[str] = []
@@ -111,8 +111,8 @@ def test_hidden_until_replaced() -> None:
 @pytest.mark.parametrize(
     ("limit", "names", "dropped"), [(3, ["a", "b", "c"], 0), (2, ["b", "c"], 1), (0, [], 3)]
 )
-def test_limit(limit: int, names: list[str], dropped: int) -> None:
-    """Beyond the limit the latest names are kept, and the rest counted."""
+def test_newest_variables_within_the_limit(limit: int, names: list[str], dropped: int) -> None:
+    """The newest names are kept within the limit, and the others counted."""
     found, more = summarize({"a": 1, "_x": 1, "b": 1, "c": 1}, {}, limit)
     assert [variable["name"] for variable in found] == names
     assert more == dropped

@@ -1,4 +1,4 @@
-"""The workspace's files on their own: uploads, lists, and what is deleted, step by step."""
+"""The workspace's files: uploads, lists and deletions, step by step."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from kernelbroker_kernel import environment, workspace
-from kernelbroker_kernel.refusals import Refused, refusing
+from kernelbroker_kernel.errors import Refused, refusing
 from kernelbroker_kernel.workspace import List, Upload, components, delete
 
 
@@ -23,7 +23,7 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture(params=["nameless", "named"])
 def _file_system(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One with files that have no name, and one without."""
+    """File systems with and without O_TMPFILE."""
     real = os.open
 
     def without(path: Any, flags: int, *args: Any, **kwargs: Any) -> int:
@@ -47,8 +47,8 @@ def open_descriptors() -> int:
 
 
 @pytest.mark.usefixtures("_file_system")
-def test_upload(root: Path) -> None:
-    """A file appears when it is committed, whole, in the place of what stood there; or not at all."""
+def test_upload_appears_when_committed(root: Path) -> None:
+    """A committed file appears complete and replaces what was there; otherwise nothing changes."""
     before = open_descriptors()
     for content in (b"first", b"second"):
         upload = Upload(["a", "b"])
@@ -68,7 +68,7 @@ def test_upload(root: Path) -> None:
 
 @pytest.mark.usefixtures("_file_system")
 def test_an_upload_that_cannot_be_committed(root: Path) -> None:
-    """What became a directory meanwhile stays one, and nothing of the upload is left."""
+    """A target that became a directory stays one, and the upload is removed."""
     before = open_descriptors()
     upload = Upload(["x"])
     upload.write(b"content")
@@ -81,7 +81,7 @@ def test_an_upload_that_cannot_be_committed(root: Path) -> None:
 
 
 def test_a_full_workspace(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """That there is no room is told as what it is."""
+    """A full workspace is reported as such."""
 
     def full(*_: Any) -> int:
         raise OSError(errno.EDQUOT, "quota")
@@ -95,8 +95,8 @@ def test_a_full_workspace(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("path", ["", ".", "./", "a/..", "/a", "a\0", "x" * 5000, "../a", "a/../b"])
-def test_paths(path: str) -> None:
-    """A path names something in the workspace, or the workspace, or is refused."""
+def test_invalid_paths_are_refused(path: str) -> None:
+    """A path that leaves the workspace, or is malformed, is refused."""
     if path in ("", ".", "./"):
         assert components(path) == []
     else:
@@ -105,8 +105,8 @@ def test_paths(path: str) -> None:
     assert components("a//b/./c/") == ["a", "b", "c"]
 
 
-def test_list(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Entries come in order, with what they are; too many, or too deep, and it is told."""
+def test_list_of_a_directory(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Entries are in order, with their kinds; a list beyond its bounds is marked as truncated."""
     (root / "b").mkdir()
     (root / "b/c").write_text("xyz")
     (root / "a").symlink_to("/etc")
@@ -137,15 +137,15 @@ def test_list(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert listed([], recursive=True).truncated
 
 
-def test_times_that_no_calendar_has(root: Path) -> None:
-    """A file whose time user code has set to nonsense is listed like any other."""
+def test_list_with_times_out_of_range(root: Path) -> None:
+    """A file with an impossible time is listed as any other."""
     (root / "x").touch()
     os.utime(root / "x", ns=(2**62, 2**62))
     assert listed([]).entries[0]["path"] == "x"
 
 
-def test_delete(root: Path, tmp_path: Path) -> None:
-    """All below a directory goes, at any depth, and nothing that a link leads to."""
+def test_delete_in_steps(root: Path, tmp_path: Path) -> None:
+    """A directory is deleted with its content, at any depth; targets of links stay."""
     before = open_descriptors()
     outside = tmp_path / "outside"
     outside.mkdir()
@@ -163,7 +163,7 @@ def test_delete(root: Path, tmp_path: Path) -> None:
 
 
 def test_a_directory_that_is_moved_while_it_is_deleted(root: Path, tmp_path: Path) -> None:
-    """Deleting does not go up into another directory than it came from."""
+    """A deletion does not follow a moved directory upwards."""
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     (elsewhere / "kept").touch()

@@ -1,4 +1,4 @@
-"""One execution as a state machine, by tables of scripted messages."""
+"""One execution as a state machine, with scripted messages."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ from kernelbroker.protocol.messages import ExecutionRequest
 from kernelbroker_kernel import contract
 from kernelbroker_server.kernels.execution import CellExecution, Phase
 from kernelbroker_server.kernels.framing import Incoming, decode_frame
-from kernelbroker_server.kernels.outputs import OutputLimits
+from kernelbroker_server.kernels.outputs import DisplayContent, OutputLimits, Outputs
+from kernelbroker_server.kernels.redaction import Redactor
 
 from tests.support.gateway import frame
 from tests.support.generated import any_json, repeatable, tag_text
@@ -53,7 +54,7 @@ class Script:
         return decode_frame(frame(channel, msg_type, parent, content, date=date))
 
     def get(self, kind: str, content: Any = None, **options: Any) -> list[Event]:
-        """Receive one message; what it brought."""
+        """Receive one message; returns its events."""
         events = self.cell.receive(
             self.message(kind, {} if content is None else content, **options)
         )
@@ -91,8 +92,8 @@ def kinds(events: Iterable[Event]) -> list[str]:
     return [type(event).__name__ for event in events]
 
 
-def test_the_usual_course() -> None:
-    """Started, output, result; and nothing after it."""
+def test_events_of_a_simple_cell() -> None:
+    """A cell gives started, its output and the result, and nothing afterwards."""
     script = Script()
     script.begin()
     script.stdout("hello\n")
@@ -113,7 +114,7 @@ def test_the_usual_course() -> None:
 
 @pytest.mark.parametrize("order", ["reply idle", "idle reply"])
 def test_ends_on_reply_and_idle(order: str) -> None:
-    """The result comes with the later of reply and idle; output in between is not lost."""
+    """The result comes with the later of reply and idle; output in between is kept."""
     script = Script()
     script.begin()
     first, second = (getattr(script, name) for name in order.split())
@@ -126,8 +127,8 @@ def test_ends_on_reply_and_idle(order: str) -> None:
     "order",
     ["r0 i0 r1 i1", "r0 r1 i0 i1", "i0 i1 r0 r1", "r1 i1 r0 i0", "i1 r1 i0 r0", "r0 i1 i0 r1"],
 )
-def test_ends_when_both_cells_have(order: str) -> None:
-    """With a report behind it, a cell ends when four signals have come, in whatever order."""
+def test_ends_when_the_cell_and_its_report_have_ended(order: str) -> None:
+    """A cell with a report ends when its four signals have come, in any order."""
     script = Script(result_var="df")
     script.begin()
     for signal in order.split():
@@ -138,7 +139,7 @@ def test_ends_when_both_cells_have(order: str) -> None:
 
 
 def test_signals_that_repeat() -> None:
-    """A second reply or idle does not stand for the one that is missing."""
+    """A repeated reply or idle does not replace the missing one."""
     script = Script()
     script.begin()
     script.reply()
@@ -150,8 +151,8 @@ def test_signals_that_repeat() -> None:
     assert kinds(script.events) == ["Started", "Result"]
 
 
-def test_report() -> None:
-    """What the report cell sends is in the result, not in the output."""
+def test_result_has_the_report() -> None:
+    """The report is in the result, and not in the output."""
     script = Script(result_var="x", preview_rows=3)
     cell, report = script.cell.outgoing
     asked = report.metadata[contract.METADATA_KEY]["report"]
@@ -169,7 +170,7 @@ def test_report() -> None:
 
 
 def test_report_beside_other_output() -> None:
-    """What a user's hook displays while the report is made does not take its place."""
+    """A display of user code during the report does not replace the report."""
     script = Script(result_var="x")
     script.begin()
     script.reply()
@@ -183,8 +184,8 @@ def test_report_beside_other_output() -> None:
     assert kinds(script.events) == ["Started", "Result"]
 
 
-def test_many_small_values() -> None:
-    """A display of a million empty lists, which would take far more memory than its text, is cut."""
+def test_message_with_too_many_values_is_dropped() -> None:
+    """A display of a million empty lists, which would take far more memory than its text, is dropped."""
     script = Script()
     script.begin()
     script.get("iopub.display_data", {"data": {"application/json": [[]] * 1_500_000}})
@@ -199,11 +200,11 @@ def test_many_small_values() -> None:
     "data",
     [
         {contract.DROPPED_MIME: {"bytes": 10**9}},
-        {contract.REPORT_MIME: {"return_value": "x" * 7 * 1024**2}},
+        {contract.REPORT_MIME: {"return_value": "x" * 25 * 1024**2}},
     ],
 )
 def test_report_too_large(data: dict[str, Any]) -> None:
-    """A report that could not be sent is said to be cut."""
+    """A report that could not be sent is marked as truncated."""
     script = Script(result_var="x")
     script.begin()
     script.reply()
@@ -216,8 +217,8 @@ def test_report_too_large(data: dict[str, Any]) -> None:
     assert script.result.return_value is None
 
 
-def test_summary() -> None:
-    """The helper's summary is in the result; its lists are bounded and its cuts are told."""
+def test_result_has_the_summary() -> None:
+    """The hooks' summary is in the result, with bounded lists and a note of what was cut."""
     script = Script(OutputLimits(max_variables=2))
     script.begin()
     summary = {
@@ -239,8 +240,8 @@ def test_summary() -> None:
     "summary",
     [3, None, {"execution_time": "x"}, {"variables": [{"name": 1}]}, {"\ud800": 1}, [[]]],
 )
-def test_forged_summary(summary: Any) -> None:
-    """User code can send the helper's messages; what does not fit counts for nothing."""
+def test_forged_summary_is_ignored(summary: Any) -> None:
+    """User code can send the hooks' messages; those with invalid content are ignored."""
     script = Script(result_var="x")
     script.begin()
     script.get("iopub.display_data", {"data": {contract.SUMMARY_MIME: summary}})
@@ -253,8 +254,8 @@ def test_forged_summary(summary: Any) -> None:
     assert script.result.variables == []
 
 
-def test_time_from_the_messages() -> None:
-    """Where the helper is gone the messages' dates give the time."""
+def test_execution_time_from_message_dates() -> None:
+    """Where user code removed the hooks, the messages' dates give the duration."""
     script = Script()
     script.get("iopub.status", {"execution_state": "busy"}, date="2026-11-21T10:00:00.000000+00:00")
     script.get("shell.execute_reply", {"status": "ok"}, date="2026-11-21T10:00:02.500000+00:00")
@@ -263,8 +264,8 @@ def test_time_from_the_messages() -> None:
 
 
 @pytest.mark.parametrize("date", ["", "yesterday", "2026-11-21T10:00:00", "9999-12-31T23:59:59Z"])
-def test_time_from_dates_that_lie(date: str) -> None:
-    """Dates that are none, or do not fit one another, give no time or none below zero."""
+def test_execution_time_from_invalid_dates(date: str) -> None:
+    """Invalid or inconsistent dates give no duration, or none below zero."""
     script = Script()
     script.get("iopub.status", {"execution_state": "busy"}, date=date)
     script.get("shell.execute_reply", {"status": "ok"}, date="2026-11-21T10:00:00Z")
@@ -273,7 +274,7 @@ def test_time_from_dates_that_lie(date: str) -> None:
 
 
 def test_output_of_an_earlier_cell() -> None:
-    """What a thread of an earlier cell prints is shown, its other messages are not."""
+    """Output of an earlier cell's thread is shown; its other messages are not."""
     script = Script()
     script.begin()
     assert kinds(script.stdout("from a thread", parent="earlier")) == ["Stdout"]
@@ -288,7 +289,7 @@ def test_output_of_an_earlier_cell() -> None:
 
 
 def test_started_comes_once_and_first() -> None:
-    """Output that overtakes the start of the cell is preceded by it, and it is told once."""
+    """Output that arrives before the cell's start follows one started event."""
     script = Script()
     assert kinds(script.stdout("early", parent="earlier")) == ["Started", "Stdout"]
     script.begin()
@@ -298,7 +299,7 @@ def test_started_comes_once_and_first() -> None:
 
 
 def test_started_without_output() -> None:
-    """A cell whose start was not told has one all the same."""
+    """A cell without an execute_input message still gets a started event."""
     script = Script()
     script.finish()
     assert script.events[0] == Started(execution_count=7)
@@ -326,7 +327,7 @@ def test_started_without_output() -> None:
     ],
 )
 def test_malformed_messages_are_dropped(kind: str, content: Any) -> None:
-    """A message that is not of its type's shape, or on the wrong channel, changes nothing."""
+    """A message with invalid content, or on the wrong channel, is ignored."""
     script = Script()
     script.begin()
     assert script.get(kind, content) == []
@@ -339,7 +340,7 @@ def test_malformed_messages_are_dropped(kind: str, content: Any) -> None:
     "content", [{"status": "error", "ename": "E", "traceback": [1]}, {"status": 3}, b"", b"[]"]
 )
 def test_malformed_reply_ends_the_cell(content: Any, order: str) -> None:
-    """An exception may make its own traceback; the cell has ended whatever its reply looks like."""
+    """A reply with an invalid traceback still ends the cell."""
     script = Script()
     script.begin()
     for signal in order.split():
@@ -347,8 +348,8 @@ def test_malformed_reply_ends_the_cell(content: Any, order: str) -> None:
     assert not script.result.success
 
 
-def test_error() -> None:
-    """A failed cell shows its traceback and says why, both without colours."""
+def test_error_shows_its_traceback() -> None:
+    """A failed cell shows its traceback and its error, both without colours."""
     script = Script()
     script.begin()
     error = {
@@ -356,7 +357,14 @@ def test_error() -> None:
         "evalue": "no\nway",
         "traceback": ["\x1b[31mValueError\x1b[0m", "no"],
     }
-    assert script.get("iopub.error", error) == [Stderr(content="ValueError\nno\n")]
+    assert script.get("iopub.error", error) == [
+        Stderr(
+            content="ValueError\nno\n",
+            is_traceback=True,
+            error_name="ValueError",
+            error_value="no\nway",
+        )
+    ]
     script.reply(status="error", **error)
     script.idle()
     result = script.result
@@ -366,11 +374,26 @@ def test_error() -> None:
     assert result.error_detail.traceback == ["ValueError", "no"]
 
 
+def test_a_long_traceback_has_its_error_once() -> None:
+    """Only the first event of a traceback names the error, also where a secret is held back."""
+    redactor = Redactor(["hunter22"])
+    script = Script(OutputLimits(max_event_size=40))
+    script.begin()
+    error = {"ename": "E", "evalue": "v", "traceback": ["x" * 100 + "hunter"]}
+    found = [e for event in script.get("iopub.error", error) for e in redactor.events(event)]
+    found += redactor.events(Result(success=False))
+    errors = [event for event in found if isinstance(event, Stderr)]
+    assert "".join(event.content for event in errors) == "x" * 100 + "hunter\n"
+    assert len(errors) > 2
+    names = [(event.error_name, event.error_value) for event in errors]
+    assert names == [("E", "v")] + [("", "")] * (len(errors) - 1)
+
+
 @pytest.mark.parametrize(
     ("cause", "name"), [("timeout", "TimeoutError"), ("interrupted", "KeyboardInterrupt")]
 )
-def test_interrupted(cause: Any, name: str) -> None:
-    """A cell that fails after an interrupt failed because of it."""
+def test_interrupted_cell_tells_the_reason(cause: Any, name: str) -> None:
+    """A cell that its interrupt ends fails with the interruption's reason."""
     script = Script()
     script.begin()
     script.cell.interrupted(cause, "as it was asked")
@@ -382,8 +405,8 @@ def test_interrupted(cause: Any, name: str) -> None:
     assert not script.result.kernel_restarted
 
 
-def test_interrupt_that_came_too_late() -> None:
-    """A cell that succeeded in spite of an interrupt has succeeded."""
+def test_success_after_an_interrupt() -> None:
+    """A cell that succeeds after an interrupt is a success."""
     script = Script()
     script.begin()
     script.cell.interrupted("timeout", "too long")
@@ -392,8 +415,8 @@ def test_interrupt_that_came_too_late() -> None:
 
 
 @pytest.mark.parametrize("begun", [False, True])
-def test_forced_end(begun: bool) -> None:
-    """An end without the kernel gives one result with the cause, and nothing follows."""
+def test_end_without_the_kernel(begun: bool) -> None:
+    """Ending an execution without its kernel gives one result with the cause, and nothing follows."""
     script = Script()
     if begun:
         script.begin()
@@ -410,19 +433,33 @@ def test_forced_end(begun: bool) -> None:
     assert script.idle() == []
 
 
-def test_images() -> None:
-    """A picture is an image event, with its size; what is richer, or has an id, stays a bundle."""
+def test_image_keeps_its_other_forms() -> None:
+    """An image event has the picture's size, the other MIME forms, and the metadata of all."""
     script = Script()
     script.begin()
     png = {"image/png": PNG + "\n", "text/plain": "<Figure>"}
     assert script.get("iopub.display_data", {"data": png}) == [
-        Image(mime="image/png", content=PNG, width=2, height=3)
+        Image(mime="image/png", content=PNG, width=2, height=3, data={"text/plain": "<Figure>"})
     ]
-    svg = {"image/svg+xml": "<svg/>\n"}
+    svg = {"image/svg+xml": "<svg/>\n", "text/html": "<b>", "text/plain": "svg"}
     metadata = {"image/svg+xml": {"width": 4, "height": 5}}
     assert script.get("iopub.execute_result", {"data": svg, "metadata": metadata}) == [
-        Image(mime="image/svg+xml", content="<svg/>\n", width=4, height=5)
+        Image(
+            mime="image/svg+xml",
+            content="<svg/>\n",
+            width=4,
+            height=5,
+            data={"text/html": "<b>", "text/plain": "svg"},
+            metadata=metadata,
+            is_result=True,
+        )
     ]
+
+
+def test_images_that_stay_bundles() -> None:
+    """A bundle with a richer form, a display id or an invalid picture is a display event."""
+    script = Script()
+    script.begin()
     for content in [
         {"data": {"application/vnd.plotly.v1+json": {}, "image/png": PNG}},
         {"data": {"image/png": PNG}, "transient": {"display_id": "d"}},
@@ -432,8 +469,8 @@ def test_images() -> None:
 
 
 @pytest.mark.parametrize("picture", ["", "AAAA", "not base64!", PNG[:30], "é" * 40])
-def test_images_that_are_none(picture: str) -> None:
-    """A picture that is not one is passed on without a size."""
+def test_invalid_images_have_no_size(picture: str) -> None:
+    """An invalid picture has no size."""
     script = Script()
     script.begin()
     (image,) = script.get("iopub.display_data", {"data": {"image/png": picture}})
@@ -441,8 +478,8 @@ def test_images_that_are_none(picture: str) -> None:
     assert (image.width, image.height) == (None, None)
 
 
-def test_displays() -> None:
-    """A display keeps its id, and an update says that it is one."""
+def test_display_keeps_its_id() -> None:
+    """A display keeps its id, and an update is marked as one."""
     script = Script()
     script.begin()
     bundle = {"data": {"text/html": "<b>"}, "metadata": {"a": 1}, "transient": {"display_id": "d"}}
@@ -453,11 +490,13 @@ def test_displays() -> None:
         Display(data={"text/html": "<b>"}, metadata={"a": 1}, display_id="d", update=True)
     ]
     strange = {"data": {"text/plain": "1"}, "transient": {"display_id": 5}}
-    assert script.get("iopub.execute_result", strange) == [Display(data={"text/plain": "1"})]
+    assert script.get("iopub.execute_result", strange) == [
+        Display(data={"text/plain": "1"}, is_result=True)
+    ]
 
 
 def test_clear_and_input() -> None:
-    """clear_output() and input() are told."""
+    """clear_output() and input() become events."""
     script = Script()
     script.begin()
     assert script.get("iopub.clear_output", {"wait": True}) == [Clear(wait=True)]
@@ -466,8 +505,8 @@ def test_clear_and_input() -> None:
     ]
 
 
-def test_page() -> None:
-    """What `name?` shows is a display; payloads of other kinds are none."""
+def test_page_is_a_display() -> None:
+    """The text of `name?` is a display; other payloads are ignored."""
     script = Script()
     script.begin()
     page = {"source": "page", "data": {"text/plain": "help"}, "start": 0}
@@ -481,7 +520,7 @@ OVERHEAD = 100
 
 
 def test_long_text_is_split() -> None:
-    """Text longer than one event may be is split, and nothing of it is lost."""
+    """Text longer than an event is split without loss."""
     script = Script(OutputLimits(max_event_size=40))
     script.begin()
     text = "añ🎉" * 33
@@ -496,7 +535,7 @@ def test_long_text_is_split() -> None:
     "text", ["x" * 1000, "é" * 500, "🎉" * 250, "\ud800" * 300, "aé🎉\ud800" * 90]
 )
 def test_text_beyond_the_budget(text: str) -> None:
-    """What is kept is the beginning; what is told to be lost is exactly the rest, in bytes."""
+    """The beginning of the text is kept; the rest is counted in bytes."""
     script = Script(OutputLimits(max_output_size=OVERHEAD + 333))
     script.begin()
     (event,) = script.stdout(text)
@@ -512,7 +551,7 @@ def test_text_beyond_the_budget(text: str) -> None:
 
 
 def test_rich_output_beyond_the_budget() -> None:
-    """A picture or display comes whole or not at all, and is counted."""
+    """A picture or display is kept complete, or dropped and counted."""
     script = Script(OutputLimits(max_output_size=2000))
     script.begin()
     big = {"data": {"text/html": "x" * 3000}}
@@ -523,8 +562,71 @@ def test_rich_output_beyond_the_budget() -> None:
     assert script.finish().truncated == Truncated(rich_outputs=3)
 
 
+@pytest.mark.parametrize("kind", ["display_data", "execute_result"])
+@pytest.mark.parametrize("text", ["é" * 600, "\n" * 1200, "1, " * 400, "\x00" * 1200])
+def test_the_text_of_a_rich_output_counts_as_utf_8(kind: str, text: str) -> None:
+    """A text counts its bytes, however it was escaped on its way."""
+    script = Script(OutputLimits(max_output_size=OVERHEAD + 1200 + len("text/plain")))
+    script.begin()
+    (event,) = script.get(f"iopub.{kind}", {"data": {"text/plain": text}})
+    assert event == Display(data={"text/plain": text}, is_result=kind == "execute_result")
+    assert script.finish().truncated is None
+
+
+def test_rich_output_beyond_the_budget_keeps_its_text() -> None:
+    """Where a rich output does not fit, its text stays, cut if necessary, and what is lost is counted."""
+    script = Script(OutputLimits(max_output_size=2000))
+    script.begin()
+    big = {"data": {"text/plain": "small", "text/html": "x" * 3000, "image/png": PNG}}
+    shown = script.get("iopub.execute_result", big)
+    assert shown == [Display(data={"text/plain": "small"}, is_result=True)]
+    (event,) = script.get("iopub.display_data", {"data": {"text/plain": "é" * 3000}})
+    assert isinstance(event, Display)
+    text = event.data["text/plain"]
+    lost = 2 * (3000 - len(text))
+    assert 0 < len(text) < 1000
+    assert script.finish().truncated == Truncated(rich_outputs=1, output_bytes=lost)
+
+
+@pytest.mark.parametrize(
+    ("dropped", "truncated"),
+    [
+        ({"text_bytes": 7, "rich": False}, Truncated(output_bytes=7)),
+        ({"text_bytes": 7, "rich": True}, Truncated(output_bytes=7, rich_outputs=1)),
+        ({"text_bytes": "x"}, Truncated(rich_outputs=1)),
+        (5, None),
+    ],
+)
+def test_text_that_the_gateway_cut(dropped: Any, truncated: Truncated | None) -> None:
+    """The text that the gateway has left is shown, and what it cut is counted."""
+    script = Script()
+    script.begin()
+    data = {"text/plain": "left", contract.DROPPED_MIME: dropped}
+    shown = script.get("iopub.execute_result", {"data": data})
+    assert shown == [Display(data={"text/plain": "left"}, is_result=True)]
+    assert script.finish().truncated == truncated
+
+
+def test_a_cut_rich_output_shows_no_half_secret() -> None:
+    """The end of a text that was cut is left out while it may be the beginning of a secret."""
+    redactor = Redactor(["hunter22hunter22"])
+    outputs = Outputs(OutputLimits(max_output_size=OVERHEAD + 10), redactor.clean_beginning)
+    (event,) = outputs.display(DisplayContent(data={"text/plain": "abchunter22hunter22"}))
+    assert event == Display(data={"text/plain": "abc"})
+
+
+def test_a_long_text_with_commas_is_not_too_heavy() -> None:
+    """Commas within a text are no values."""
+    script = Script()
+    script.begin()
+    text = "1, 2, " * 1024**2
+    (event,) = script.get("iopub.execute_result", {"data": {"text/plain": text, "text/x": '"'}})
+    assert isinstance(event, Display)
+    assert event.data["text/plain"] == text
+
+
 def test_tiny_outputs_are_bounded() -> None:
-    """A million tiny outputs of any kind are bounded as one large one is."""
+    """A million tiny outputs are bounded as one large output is."""
     limits = OutputLimits(max_output_size=10_000)
     for kind, content in [
         ("iopub.stream", {"name": "stdout", "text": "."}),
@@ -540,8 +642,8 @@ def test_tiny_outputs_are_bounded() -> None:
         assert events <= 100, kind
 
 
-def test_questions_are_bounded() -> None:
-    """A cell that only asks is bounded, and asks even when its output is spent."""
+def test_inputs_are_bounded() -> None:
+    """Inputs are bounded, and are independent of the output's budget."""
     script = Script(OutputLimits(max_output_size=100))
     script.begin()
     script.stdout("x" * 1000)
@@ -553,8 +655,8 @@ def test_questions_are_bounded() -> None:
 
 @repeatable
 @given(st.lists(tag_text, max_size=12), st.integers(1, 400), st.integers(4, 64))
-def test_accounting_is_exact(texts: list[str], budget: int, event_size: int) -> None:
-    """Bytes shown and bytes lost add up to bytes printed; the budget is kept to."""
+def test_output_bytes_are_counted_exactly(texts: list[str], budget: int, event_size: int) -> None:
+    """Bytes shown and bytes dropped add up to bytes printed, within the budget."""
     script = Script(OutputLimits(max_output_size=budget, max_event_size=event_size))
     script.begin()
     events = [event for text in texts for event in script.stdout(text)]
@@ -607,10 +709,10 @@ messages = st.tuples(
 
 @repeatable
 @given(st.lists(messages, max_size=30), st.booleans(), st.sampled_from(["reply", "end"]))
-def test_any_messages(
+def test_any_messages_give_one_result(
     sequence: list[tuple[str, Any, int | str]], reports: bool, ending: str
 ) -> None:
-    """Whatever comes, there is one start, which is first, and one result, which is last."""
+    """Any sequence of messages gives one started event, first, and one result, last."""
     script = Script(OutputLimits(max_output_size=1500), result_var="x" if reports else None)
     for kind, content, parent in sequence:
         if parent == 1 and not reports:

@@ -1,4 +1,4 @@
-"""Why a cell failed, in plain and bounded text."""
+"""The reason of a failed cell, as bounded plain text."""
 
 from __future__ import annotations
 
@@ -18,30 +18,32 @@ ESCAPES = st.lists(
 @repeatable
 @given(st.lists(ESCAPES, max_size=4))
 def test_no_escape_sequence_is_left(traceback: list[str]) -> None:
-    """However codes are nested, none is left and none is formed by taking another out."""
+    """No escape sequence is left, and none is formed by removing another."""
     error = ErrorContent(ename="E", evalue="v", traceback=traceback)
     assert "\x1b" not in traceback_text(error)
     assert "\x1b" not in "".join(failure(error, "error", None).traceback)
 
 
-def test_colours_go_and_text_stays() -> None:
-    """A real traceback reads as it would without colours."""
+def test_traceback_without_colours() -> None:
+    """A real traceback loses its colours and keeps its text."""
     lines = ["\x1b[31mZeroDivisionError\x1b[39m", "\x1b[1;32m----> 1\x1b[0m 1/0"]
     error = ErrorContent(ename="ZeroDivisionError", evalue="division by zero", traceback=lines)
     assert traceback_text(error) == "ZeroDivisionError\n----> 1 1/0\n"
     assert failure(error, "error", None).traceback == ["ZeroDivisionError", "----> 1 1/0"]
 
 
-def test_without_a_traceback() -> None:
-    """An error without a traceback still says what it was."""
+def test_error_without_a_traceback() -> None:
+    """An error without a traceback shows its name and value."""
     assert traceback_text(ErrorContent(ename="E", evalue="v")) == "E: v\n"
     assert failure(ErrorContent(ename="E"), "error", None).traceback == []
 
 
 @repeatable
 @given(tag_text, tag_text, st.sampled_from([None, ("timeout", "too long"), ("interrupted", "hm")]))
-def test_one_line(name: str, value: str, interruption: tuple[str, str] | None) -> None:
-    """The error in one line is one line, whatever the exception is called and says."""
+def test_error_line_is_one_line(
+    name: str, value: str, interruption: tuple[str, str] | None
+) -> None:
+    """The error's line is one line, for any name and value."""
     detail = failure(ErrorContent(ename=name, evalue=value), "error", interruption)
     line = one_line(detail)
     assert line
@@ -49,7 +51,7 @@ def test_one_line(name: str, value: str, interruption: tuple[str, str] | None) -
 
 
 @pytest.mark.parametrize("interruption", [None, ("interrupted", "interrupted")])
-def test_bounds(interruption: tuple[str, str] | None) -> None:
+def test_error_is_bounded(interruption: tuple[str, str] | None) -> None:
     """An endless name, value or traceback is cut."""
     error = ErrorContent(ename="N" * 10**6, evalue="v" * 10**6, traceback=["t" * 100] * 10**5)
     detail = failure(error, "error", interruption)
@@ -64,12 +66,31 @@ def test_bounds(interruption: tuple[str, str] | None) -> None:
     ("status", "interruption", "cause", "line"),
     [
         ("error", None, "exception", "ValueError: no"),
-        ("error", ("timeout", "too long"), "timeout", "TimeoutError: too long"),
-        ("error", ("interrupted", "as asked"), "interrupted", "ValueError: as asked"),
+        ("error", ("timeout", "too long"), "exception", "ValueError: no"),
+        ("error", ("interrupted", "as asked"), "exception", "ValueError: no"),
         ("aborted", None, "rejected", "Aborted: the kernel skipped the cell"),
     ],
 )
-def test_causes(status: str, interruption: tuple[str, str] | None, cause: str, line: str) -> None:
-    """The cause is what the broker knows of it."""
+def test_cause_of_a_failure(
+    status: str, interruption: tuple[str, str] | None, cause: str, line: str
+) -> None:
+    """The cause is the cell's own error, also after an interrupt that the cell caught."""
     detail = failure(ErrorContent(ename="ValueError", evalue="no"), status, interruption)
     assert (detail.cause, one_line(detail)) == (cause, line)
+
+
+@pytest.mark.parametrize("ename", ["KeyboardInterrupt", "CancelledError"])
+@pytest.mark.parametrize(
+    ("interruption", "line"),
+    [
+        (("timeout", "too long"), "TimeoutError: too long"),
+        (("quota_exceeded", "too much"), "QuotaExceeded: too much"),
+        (("interrupted", "as asked"), "{ename}: as asked"),
+    ],
+)
+def test_an_interrupt_that_ends_the_cell(
+    ename: str, interruption: tuple[str, str], line: str
+) -> None:
+    """If the interrupt ends the cell, the reason of the interruption is the cause."""
+    detail = failure(ErrorContent(ename=ename), "error", interruption)
+    assert (detail.cause, one_line(detail)) == (interruption[0], line.format(ename=ename))

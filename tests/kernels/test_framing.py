@@ -1,4 +1,4 @@
-"""Frames, against jupyter_server's own bytes and against what no gateway would send."""
+"""Frames: those of jupyter_server, and hostile ones."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ FROM_JUPYTER_SERVER = bytes.fromhex(
 
 
 def read_as_jupyter_server(message: bytes) -> tuple[str, list[bytes]]:
-    """What its deserialize_msg_from_ws_v1 makes of a message: the channel and the parts."""
+    """The channel and the parts, as jupyter_server's deserialize_msg_from_ws_v1 returns them."""
     count = int.from_bytes(message[:8], "little")
     offsets = [int.from_bytes(message[8 * i : 8 * (i + 1)], "little") for i in range(1, count + 1)]
     assert offsets[-1] == len(message)
@@ -33,8 +33,8 @@ def read_as_jupyter_server(message: bytes) -> tuple[str, list[bytes]]:
     return channel, [message[offsets[i] : offsets[i + 1]] for i in range(1, count - 1)]
 
 
-def test_frame_of_jupyter_server() -> None:
-    """A frame that jupyter_server made is read, its buffers left alone."""
+def test_decodes_frames_of_jupyter_server() -> None:
+    """A frame made by jupyter_server is decoded; its buffers are ignored."""
     message = decode_frame(FROM_JUPYTER_SERVER)
     assert (message.channel, message.parent_id) == ("iopub", "p-1")
     assert (message.header.msg_id, message.header.msg_type) == ("m-1", "stream")
@@ -44,8 +44,8 @@ def test_frame_of_jupyter_server() -> None:
 
 @repeatable
 @given(tag_text, st.dictionaries(tag_text, tag_text, max_size=3))
-def test_what_we_send_is_read(code: str, metadata: dict[str, str]) -> None:
-    """What is sent is what jupyter_server's reader, and our own, find in it."""
+def test_jupyter_server_decodes_our_frames(code: str, metadata: dict[str, str]) -> None:
+    """jupyter_server's decoder and ours both decode the frames that we encode."""
     sent = Outgoing("shell", "execute_request", {"code": code}, metadata)
     frame = encode_frame(sent, "broker")
     channel, parts = read_as_jupyter_server(frame)
@@ -60,15 +60,15 @@ def test_what_we_send_is_read(code: str, metadata: dict[str, str]) -> None:
 
 @repeatable
 @given(st.binary(max_size=200))
-def test_any_bytes(frame: bytes) -> None:
-    """No bytes raise anything but ProtocolError."""
+def test_any_bytes_are_a_message_or_an_error(frame: bytes) -> None:
+    """Any bytes are a message or raise ProtocolError."""
     with contextlib.suppress(ProtocolError):
         decode_frame(frame)
 
 
 @repeatable
 @given(st.integers(0, len(FROM_JUPYTER_SERVER) - 1), st.integers(0, 255))
-def test_one_byte_wrong(position: int, byte: int) -> None:
+def test_corrupted_frames(position: int, byte: int) -> None:
     """A frame with one byte changed is a message or a ProtocolError."""
     frame = bytearray(FROM_JUPYTER_SERVER)
     frame[position] = byte
@@ -81,8 +81,8 @@ def test_one_byte_wrong(position: int, byte: int) -> None:
 
 @repeatable
 @given(st.integers(0, len(FROM_JUPYTER_SERVER) - 1))
-def test_cut_short(length: int) -> None:
-    """A frame that is cut short is never taken for a whole one."""
+def test_truncated_frames(length: int) -> None:
+    """A truncated frame is never a message."""
     with pytest.raises(ProtocolError):
         decode_frame(FROM_JUPYTER_SERVER[:length])
 
@@ -113,14 +113,14 @@ def words(*numbers: int) -> bytes:
     ],
 )
 def test_hostile_frames(frame: bytes | str) -> None:
-    """Offsets that lie and headers that are none are ProtocolErrors."""
+    """Wrong offsets and invalid headers raise ProtocolError."""
     with pytest.raises(ProtocolError):
         decode_frame(frame)
 
 
 @pytest.mark.parametrize("content", [b"", b"[", b"[]", b"\xff", b"[" * 100_000, b"NaN"])
-def test_content_is_parsed_by_those_who_want_it(content: bytes) -> None:
-    """Content that is not of the shape asked for is a ProtocolError, and only then."""
+def test_content_is_parsed_on_demand(content: bytes) -> None:
+    """Content of another shape raises ProtocolError when it is parsed."""
     message = decode_frame(raw_frame([b"iopub", b"{}", b"{}", b"", content]))
     with pytest.raises(ProtocolError):
         message.content_as(dict)

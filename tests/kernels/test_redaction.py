@@ -1,4 +1,4 @@
-"""Secrets do not come out, however output is cut into pieces; everything else comes out as it was."""
+"""Secrets are masked however output is split, and other text is unchanged."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ def text_of(events: list[Event], kind: type[Stdout] | type[Stderr]) -> str:
     return "".join(event.content for event in events if isinstance(event, kind))
 
 
-def test_whole_and_cut() -> None:
-    """A value is masked in one piece and in many, in both streams, each on its own."""
+def test_secrets_in_split_text() -> None:
+    """A value is masked in one piece and in many, in each stream separately."""
     events: list[Event] = [
         Stdout(content="key hunter2, hun"),
         Stderr(content="ter2 hun"),
@@ -47,8 +47,8 @@ def test_whole_and_cut() -> None:
     assert isinstance(clean[-1], Result)
 
 
-def test_everywhere_else() -> None:
-    """A value is masked in errors, displays and results, also where JSON has to escape it."""
+def test_secrets_in_other_events() -> None:
+    """A value is masked in errors, displays and results, also where JSON escapes it."""
     secret = 'pa"ss\\wörd\n'
     detail = ErrorDetail(name="E", value=secret, cause="exception", traceback=[f"x {secret} y"])
     events: list[Event] = [
@@ -67,8 +67,8 @@ def test_everywhere_else() -> None:
 
 
 @pytest.mark.parametrize("secret", ["1234", "null", "true", "name", "result", "exception", "type"])
-def test_what_is_no_text(secret: str) -> None:
-    """Numbers, and the protocol's own words, stay what they are."""
+def test_other_values_are_unchanged(secret: str) -> None:
+    """Numbers and the protocol's own words are unchanged."""
     detail = ErrorDetail(name="E", value=f"a {secret}", cause="exception")
     result = Result(
         execution_id=f"e-{secret}",
@@ -86,16 +86,18 @@ def test_what_is_no_text(secret: str) -> None:
         assert getattr(clean, name) == getattr(result, name)
 
 
-def test_pictures() -> None:
-    """A value stands in base64 by chance, and a picture with a mask in it is none."""
+def test_binary_data_is_not_masked() -> None:
+    """Base64 is not masked: a short value can occur in it by chance."""
     data = "iVBORw0KGgoabcd"
     events: list[Event] = [
-        Image(mime="image/png", content=data),
+        Image(mime="image/png", content=data, data={"text/plain": "abcd", "image/gif": data}),
         Image(mime="image/svg+xml", content="<svg>abcd</svg>"),
         Display(data={"image/png": data, "text/plain": "abcd", "application/json": {"abcd": 1}}),
     ]
     png, svg, display = run(["abcd"], events)
-    assert png == events[0]
+    assert png == Image(
+        mime="image/png", content=data, data={"text/plain": "***", "image/gif": data}
+    )
     assert svg == Image(mime="image/svg+xml", content="<svg>***</svg>")
     assert isinstance(display, Display)
     assert display.data["image/png"] == data
@@ -103,8 +105,8 @@ def test_pictures() -> None:
     assert display.data["application/json"] == {"***": 1}
 
 
-def test_several_lines() -> None:
-    """A key of several lines is masked as a whole, quoted, and line by line, as in a traceback."""
+def test_secret_of_several_lines() -> None:
+    """A secret of several lines is masked as a whole, quoted, and line by line, as in a traceback."""
     key = "-----BEGIN KEY-----\nMIIEvQ+/\n'hunter2=\n"
     events: list[Event] = [
         Stdout(content=key + repr(key) + json.dumps(key)),
@@ -117,16 +119,16 @@ def test_several_lines() -> None:
     )
 
 
-def test_cut_within() -> None:
-    """Where output was cut, what may be the beginning of a value is left out."""
+def test_cut_within_a_secret() -> None:
+    """If output was cut, an end that may begin a secret is dropped."""
     cut = Result(success=True, truncated=Truncated(output_bytes=1))
     assert text_of(run(["hunter2"], [Stdout(content="key hunt"), cut]), Stdout) == "key "
     whole = Result(success=True)
     assert text_of(run(["hunter2"], [Stdout(content="key hunt"), whole]), Stdout) == "key hunt"
 
 
-def test_too_deep_to_look_into() -> None:
-    """What nests deeper than Python can follow is left out."""
+def test_values_nested_too_deep() -> None:
+    """A value that is nested too deep is dropped."""
     deep: list[object] = ["hunter2"]
     for _ in range(2000):
         deep = [deep]
@@ -135,16 +137,16 @@ def test_too_deep_to_look_into() -> None:
     assert clean.return_value == []
 
 
-def test_nothing_to_hide() -> None:
-    """Without a secret in them, events are the very same."""
+def test_without_secrets() -> None:
+    """Events without a secret are unchanged."""
     events: list[Event] = [Started(execution_count=1), Stdout(content="abc"), Result(success=True)]
     assert run([], events) == events
     assert run(["other"], events) == events
     assert run(["abc"], [Stdout(content="abc")]) == [Stdout(content="abc")]  # too short
 
 
-def test_one_within_another() -> None:
-    """The longer one is masked as a whole."""
+def test_secret_within_another() -> None:
+    """The longer of two overlapping secrets is masked as a whole."""
     assert text_of(run(["token", "token-of-mine"], [Stdout(content="token-of-mine token")]), Stdout)
     clean = run(["token", "token-of-mine"], [Stdout(content="<token-of-mine><token>")])
     assert text_of(clean, Stdout) == "<***><***>"
@@ -154,8 +156,8 @@ def test_one_within_another() -> None:
     secret=st.text(st.sampled_from("abAB1é\ud800"), min_size=4, max_size=6),
     pieces=st.lists(st.text(st.sampled_from("abAB1é\ud800"), max_size=8), max_size=12),
 )
-def test_any_cut(secret: str, pieces: list[str]) -> None:
-    """However text is cut, the value is nowhere in it, and nothing but the value is missing."""
+def test_text_split_anywhere(secret: str, pieces: list[str]) -> None:
+    """However text is split, the value does not appear, and nothing else is lost."""
     events: list[Event] = [Stdout(content=piece) for piece in pieces]
     clean = run([secret], [*events, Result(success=True)])
     text = text_of(clean, Stdout)

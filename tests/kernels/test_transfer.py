@@ -1,11 +1,10 @@
-"""Requests to a gateway, streamed both ways: to one that behaves, and to those that do not."""
+"""Streamed requests to a gateway, and responses of correct, faulty and silent gateways."""
 
 # ruff: noqa: ASYNC240 - a test may block its own loop
 
 from __future__ import annotations
 
 import asyncio
-import socket
 import tempfile
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -13,7 +12,7 @@ from pathlib import Path
 import pytest
 from kernelbroker_server.kernels import transfer
 from kernelbroker_server.kernels.endpoint import TcpEndpoint, UnixEndpoint
-from kernelbroker_server.kernels.transfer import Exchange, TransferFailed
+from kernelbroker_server.kernels.transfer import GatewayRequest, TransferFailed
 
 from tests.support.raw import answering, saying
 from tests.support.waiting import DEADLINE_S
@@ -24,12 +23,13 @@ OK = b"HTTP/1.1 200 OK\r\n"
 
 @pytest.fixture
 def path() -> object:
-    """Short enough for a socket."""
+    """The path of a unix socket; a temporary directory of pytest's would be too long."""
     with tempfile.TemporaryDirectory(prefix="kb-") as name:
         yield Path(name, "gateway.sock")
 
 
 async def flood(head: bytes, writer: asyncio.StreamWriter, first: bytes, again: bytes) -> None:
+    """Send `first`, then `again` without end."""
     writer.write(first)
     while True:
         writer.write(again)
@@ -37,8 +37,8 @@ async def flood(head: bytes, writer: asyncio.StreamWriter, first: bytes, again: 
 
 
 async def ask(path: Path, limit: int = MIB) -> bytes:
-    """A request, and all of its answer."""
-    async with await Exchange.open(UnixEndpoint(path), "GET", "/x") as exchange:
+    """Send a request; returns the body of the response."""
+    async with await GatewayRequest.open(UnixEndpoint(path), "GET", "/x") as exchange:
         await exchange.answer()
         return await exchange.body(limit)
 
@@ -53,16 +53,16 @@ async def ask(path: Path, limit: int = MIB) -> bytes:
         b"HTTP/1.1 100 Continue\r\n\r\n" + OK + b"Content-Length: 5\r\n\r\nhello",
     ],
 )
-async def test_answers(path: Path, answer: bytes) -> None:
-    """A body comes as it was framed, in one piece or byte by byte, and no more of it."""
+async def test_a_body_has_the_announced_length(path: Path, answer: bytes) -> None:
+    """A body is read to its announced end, in one piece or byte by byte, and no further."""
     for pieces in ([answer], [bytes([byte]) for byte in answer]):
         async with answering(saying(*pieces), path):
             assert await ask(path) == b"hello"
         path.unlink(missing_ok=True)
 
 
-async def test_tcp() -> None:
-    """Over TCP the gateway's token is sent."""
+async def test_the_token_is_sent_over_tcp() -> None:
+    """Over TCP each request has the gateway's token."""
     heads = []
 
     async def answer(head: bytes, writer: asyncio.StreamWriter) -> None:
@@ -71,7 +71,7 @@ async def test_tcp() -> None:
 
     async with answering(answer) as port:
         endpoint = TcpEndpoint("127.0.0.1", port, "secret")
-        async with await Exchange.open(endpoint, "GET", "/x?y=z") as exchange:
+        async with await GatewayRequest.open(endpoint, "GET", "/x?y=z") as exchange:
             await exchange.answer()
             assert (exchange.status, await exchange.body(0)) == (200, b"")
     assert heads[0].startswith(b"GET /x?y=z HTTP/1.1\r\n")
@@ -79,8 +79,8 @@ async def test_tcp() -> None:
 
 
 @pytest.mark.parametrize("length", [3 * MIB, None])
-async def test_upload(path: Path, length: int | None) -> None:
-    """A body arrives whole, its length announced or not."""
+async def test_an_upload_arrives_complete(path: Path, length: int | None) -> None:
+    """A body arrives completely, with a length or chunked."""
     received = asyncio.get_running_loop().create_future()
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -98,7 +98,7 @@ async def test_upload(path: Path, length: int | None) -> None:
         framing = {"Content-Length": str(length)}
     server = await asyncio.start_unix_server(serve, str(path), limit=8 * MIB)
     try:
-        async with await Exchange.open(UnixEndpoint(path), "PUT", "/x", framing) as exchange:
+        async with await GatewayRequest.open(UnixEndpoint(path), "PUT", "/x", framing) as exchange:
             for letter in b"abc":
                 assert await exchange.send(bytes([letter]) * MIB)
             await exchange.answer()
@@ -107,54 +107,12 @@ async def test_upload(path: Path, length: int | None) -> None:
     assert [(await received).count(letter) for letter in (b"a", b"b", b"c")] == [MIB] * 3
 
 
-async def test_a_body_from_another_socket(path: Path) -> None:
-    """It is passed on as far as it goes; what it lacks, and a refusal on the way, are told apart."""
-    received: list[bytes] = []
-
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.readuntil(b"\r\n\r\n")
-        received.append(await reader.read(2 * MIB))
-        while len(received[-1]) < 2 * MIB and (more := await reader.read(2 * MIB)):
-            received[-1] += more
-        writer.write(b"HTTP/1.1 413 Full\r\nContent-Length: 0\r\n\r\n")
-        writer.close()
-
-    loop = asyncio.get_running_loop()
-    server = await asyncio.start_unix_server(serve, str(path))
-    giver, source = socket.socketpair()
-    for end in (giver, source):
-        end.setblocking(False)
-    framing = {"Content-Length": str(100 * MIB)}
-    try:
-        async with (
-            asyncio.timeout(DEADLINE_S),
-            await Exchange.open(UnixEndpoint(path), "PUT", "/x", framing) as exchange,
-        ):
-            feeding = asyncio.create_task(loop.sock_sendall(giver, b"a" * 100 * MIB))
-            assert await exchange.send(b"begin")
-            assert not await exchange.take_from(source, 100 * MIB - 5, DEADLINE_S)
-            await exchange.answer()
-            assert exchange.status == 413
-            feeding.cancel()
-            await asyncio.wait([feeding])
-        assert received[0].startswith(b"begin")
-        assert set(received[0][5:]) == set(b"a")
-        giver.close()
-        async with await Exchange.open(UnixEndpoint(path), "PUT", "/x", framing) as exchange:
-            with pytest.raises(EOFError):
-                await exchange.take_from(source, 100 * MIB, DEADLINE_S)
-    finally:
-        server.close()
-        giver.close()
-        source.close()
-
-
-async def test_an_answer_before_the_end_of_the_request(path: Path) -> None:
-    """A gateway that refuses in the middle of an upload is heard, and gets no more."""
+async def test_a_response_during_an_upload_ends_it(path: Path) -> None:
+    """A response that arrives during an upload is read, and the rest of the body is not sent."""
     refusal = b"HTTP/1.1 409 Conflict\r\nContent-Length: 2\r\n\r\nno"
     async with answering(saying(refusal), path):
         framing = {"Content-Length": str(1000 * MIB)}
-        async with await Exchange.open(UnixEndpoint(path), "PUT", "/x", framing) as exchange:
+        async with await GatewayRequest.open(UnixEndpoint(path), "PUT", "/x", framing) as exchange:
             async with asyncio.timeout(DEADLINE_S):
                 while await exchange.send(bytes(MIB)):
                     pass
@@ -182,8 +140,8 @@ async def test_an_answer_before_the_end_of_the_request(path: Path) -> None:
         OK + b"Connection: close\r\n\r\n" + bytes(2 * MIB),
     ],
 )
-async def test_liars(path: Path, answer: bytes) -> None:
-    """Whatever a gateway answers that is not what it announces is an error, and soon."""
+async def test_invalid_responses_are_errors(path: Path, answer: bytes) -> None:
+    """A malformed, truncated or oversized response raises TransferFailed, without a long wait."""
     async with answering(saying(answer), path), asyncio.timeout(DEADLINE_S):
         with pytest.raises(TransferFailed):
             await ask(path)
@@ -199,8 +157,8 @@ async def test_liars(path: Path, answer: bytes) -> None:
         (OK + b"Transfer-Encoding: chunked\r\n\r\n", b"1;" + b"x" * 4096),
     ],
 )
-async def test_endless_answers(path: Path, first: bytes, again: bytes) -> None:
-    """A head or a body without end is cut off at its bound."""
+async def test_endless_responses_are_cut_off(path: Path, first: bytes, again: bytes) -> None:
+    """A response without an end raises TransferFailed at its size limit."""
 
     async def answer(head: bytes, writer: asyncio.StreamWriter) -> None:
         await flood(head, writer, first, again)
@@ -210,10 +168,10 @@ async def test_endless_answers(path: Path, first: bytes, again: bytes) -> None:
             await ask(path, 64 * 1024)
 
 
-async def test_silence(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A gateway that neither answers, goes on, nor reads is given up."""
-    monkeypatch.setattr(transfer, "_SILENCE_S", 0.05)
-    monkeypatch.setattr(transfer, "_HEAD_TIMEOUT_S", 0.05)
+async def test_a_silent_gateway_times_out(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A gateway that stops responding, sending or reading causes a timeout."""
+    monkeypatch.setattr(transfer, "_IDLE_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(transfer, "_RESPONSE_TIMEOUT_S", 0.05)
     for said in (b"", OK, OK + b"Content-Length: 10\r\n\r\n12345"):
         over = asyncio.Event()
 
@@ -230,7 +188,9 @@ async def test_silence(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
             with pytest.raises(TransferFailed, match="in time"):
                 await ask(path)
             framing = {"Content-Length": str(100 * MIB)}
-            async with await Exchange.open(UnixEndpoint(path), "PUT", "/x", framing) as exchange:
+            async with await GatewayRequest.open(
+                UnixEndpoint(path), "PUT", "/x", framing
+            ) as exchange:
                 with pytest.raises(TransferFailed, match="in time"):
                     for _ in range(100):
                         await exchange.send(bytes(MIB))
@@ -238,14 +198,14 @@ async def test_silence(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         path.unlink(missing_ok=True)
 
 
-async def test_nobody_there(path: Path) -> None:
-    """A gateway that is gone is an error that says so."""
+async def test_a_missing_gateway_is_reported(path: Path) -> None:
+    """A request to a gateway that has ended raises an error that says so."""
     with pytest.raises(TransferFailed, match="be reached"):
         await ask(path)
 
 
-async def test_pulled_only(path: Path) -> None:
-    """What nobody asks for stays where it is: the sender is held up, and told when we hang up."""
+async def test_unread_chunks_slow_the_gateway(path: Path) -> None:
+    """The gateway cannot send on while chunks are unread, and sees when the connection closes."""
     sent, hung_up = 0, asyncio.Event()
 
     async def answer(head: bytes, writer: asyncio.StreamWriter) -> None:
@@ -260,7 +220,7 @@ async def test_pulled_only(path: Path) -> None:
             hung_up.set()
 
     async with answering(answer, path):
-        async with await Exchange.open(UnixEndpoint(path), "GET", "/x") as exchange:
+        async with await GatewayRequest.open(UnixEndpoint(path), "GET", "/x") as exchange:
             await exchange.answer()
             chunks = exchange.chunks()
             taken = len(await anext(chunks))
@@ -272,8 +232,8 @@ async def test_pulled_only(path: Path) -> None:
             await hung_up.wait()
 
 
-async def test_cancellation(path: Path) -> None:
-    """Wherever a request is cancelled, its connection is closed."""
+async def test_a_cancelled_request_closes_its_connection(path: Path) -> None:
+    """A request that is cancelled while it waits closes its connection."""
     over = asyncio.Event()
     connections: list[asyncio.StreamReader] = []
 
@@ -299,7 +259,7 @@ async def test_cancellation(path: Path) -> None:
 
 @pytest.fixture(autouse=True)
 async def nothing_left() -> AsyncIterator[None]:
-    """Whatever happened, no task is left behind."""
+    """Fail if a test leaves a task behind."""
     before = asyncio.all_tasks()
     yield
     for _ in range(5):

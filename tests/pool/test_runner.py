@@ -1,4 +1,4 @@
-"""The pool over a backend whose gateways are scripted: leases, failures, cancellation, the end."""
+"""The pool with a backend of scripted gateways: leases, failures, cancellation, shutdown."""
 
 from __future__ import annotations
 
@@ -10,11 +10,15 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
+from kernelbroker_server import supervisor as supervisor_module
 from kernelbroker_server.backends.base import EndCause, LaunchError, SandboxEnd, SandboxSpec
+from kernelbroker_server.kernels.gateway import GatewayConnection
 from kernelbroker_server.pool import runner, state
-from kernelbroker_server.pool import warm as warm_module
+from kernelbroker_server.pool import warm_sandbox as warm_module
 from kernelbroker_server.pool.runner import AcquireTimeout, Pool, PoolClosed
 from kernelbroker_server.pool.state import PoolFull, PoolLimits
+from kernelbroker_server.pool.status import LaunchFailure, PoolStatus
+from kernelbroker_server.supervisor import Supervisor
 
 from tests.support.backend import FakeBackend, FakeSandbox, fake_backend
 from tests.support.gateway import Cell, CellFailed
@@ -37,7 +41,7 @@ def make(
 
 @asynccontextmanager
 async def running(backend: FakeBackend, **options: Any) -> AsyncIterator[Pool]:
-    """A pool that has filled itself; it must stop in order."""
+    """A pool that has filled itself. It is stopped and checked at the end."""
     pool = make(backend, **options)
     pool.start()
     limits = pool._state.limits
@@ -51,7 +55,7 @@ async def running(backend: FakeBackend, **options: Any) -> AsyncIterator[Pool]:
 
 
 def check(pool: Pool) -> None:
-    """Nothing may be out of order, at any moment."""
+    """The invariants of a pool, which hold at any moment."""
     pool._state.validate_state()
     assert pool.status().pending_requests == pool._state.waiters
 
@@ -74,7 +78,7 @@ def no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Clock:
-    """Time that passes when the test says so."""
+    """A clock that only the test moves."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -89,20 +93,20 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return Clock()
 
 
-async def test_fills_and_replenishes(backend: FakeBackend) -> None:
-    """A pool fills in the background, and fills again what was leased."""
+async def test_fills_in_the_background(backend: FakeBackend) -> None:
+    """A pool fills in the background, and replaces leased sandboxes."""
     async with running(backend, min_size=2, max_size=4) as pool:
-        assert pool.status() == runner.PoolStatus(2, 2, 0, 0, 0)
+        assert pool.status() == PoolStatus(2, 2, 0, 0, 0)
         warm = await pool.acquire(timeout=1)
         await until(lambda: pool.status().idle_containers == 2)
-        assert pool.status() == runner.PoolStatus(3, 2, 1, 0, 0)
+        assert pool.status() == PoolStatus(3, 2, 1, 0, 0)
         pool.release(warm)
         await until(lambda: pool.status().total_containers == 2)
         assert warm.sandbox.id not in backend.live
 
 
-async def test_warm_lease_waits_for_nothing(backend: FakeBackend) -> None:
-    """To lease a warm sandbox takes not one turn of the loop."""
+async def test_a_warm_lease_does_not_yield(backend: FakeBackend) -> None:
+    """Leasing a warm sandbox takes no turn of the event loop."""
     async with running(backend) as pool:
         acquiring = pool.acquire(timeout=1)
         with pytest.raises(StopIteration) as stop:
@@ -112,8 +116,8 @@ async def test_warm_lease_waits_for_nothing(backend: FakeBackend) -> None:
         pool.release(warm)
 
 
-async def test_warm_means_that_a_cell_has_run(backend: FakeBackend) -> None:
-    """A leased kernel has run a cell, and what it sends before its session listens is dropped."""
+async def test_a_warm_kernel_has_run_a_cell(backend: FakeBackend) -> None:
+    """A leased kernel has run a cell, and messages before the session subscribes are dropped."""
     async with running(backend) as pool:
         warm = await pool.acquire(timeout=1)
         cells = backend.live[warm.sandbox.id].gateway.cells
@@ -121,8 +125,8 @@ async def test_warm_means_that_a_cell_has_run(backend: FakeBackend) -> None:
         pool.release(warm)
 
 
-async def test_never_leased_twice(backend: FakeBackend) -> None:
-    """No sandbox is leased a second time, nor to two at once."""
+async def test_a_sandbox_is_never_leased_twice(backend: FakeBackend) -> None:
+    """No sandbox is leased a second time, nor to two callers at once."""
     async with running(backend, min_size=1, max_size=2) as pool:
         seen = set()
         for _ in range(5):
@@ -134,8 +138,8 @@ async def test_never_leased_twice(backend: FakeBackend) -> None:
         assert len(seen) == 10
 
 
-async def test_waiters_in_order(backend: FakeBackend) -> None:
-    """Who waits longest is first, but for those who lost their sandbox."""
+async def test_waiters_are_served_in_order(backend: FakeBackend) -> None:
+    """The caller that waits longest is served first, after urgent ones."""
     async with running(backend, min_size=0, max_size=1) as pool:
         order: list[str] = []
 
@@ -156,8 +160,8 @@ async def test_waiters_in_order(backend: FakeBackend) -> None:
         assert order == ["urgent", "a", "b", "c"]
 
 
-async def test_a_place_given_to_another_tenant(backend: FakeBackend) -> None:
-    """Who has to leave the line for a tenant that has fewer is told at once that it is full."""
+async def test_an_evicted_waiter_is_refused_at_once(backend: FakeBackend) -> None:
+    """A waiter that makes room for a tenant with fewer waiters raises PoolFull at once."""
     async with running(backend, min_size=0, max_size=1) as pool:
 
         async def lease(tenant: str) -> str:
@@ -174,8 +178,8 @@ async def test_a_place_given_to_another_tenant(backend: FakeBackend) -> None:
         assert await asyncio.gather(one, *many) == ["one", "many", "many"]
 
 
-async def test_timeout(backend: FakeBackend) -> None:
-    """Who waits too long is told so, and what comes later is not lost on them."""
+async def test_acquire_times_out(backend: FakeBackend) -> None:
+    """A caller that waits too long raises AcquireTimeout, and a later sandbox is not lost."""
     async with running(backend, min_size=0, max_size=1) as pool:
         first = await pool.acquire(timeout=DEADLINE_S)
         with pytest.raises(AcquireTimeout, match="busy"):
@@ -187,8 +191,10 @@ async def test_timeout(backend: FakeBackend) -> None:
 
 
 @pytest.mark.usefixtures("no_pause")
-async def test_launches_that_fail(backend: FakeBackend, caplog: pytest.LogCaptureFixture) -> None:
-    """Failures are told and tried again until one succeeds, and then forgotten."""
+async def test_failed_launches_are_logged_and_tried_again(
+    backend: FakeBackend, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Failures are logged and tried again until a launch succeeds."""
     failures = iter(["the first", "the second"])
 
     async def launch(_sandbox: FakeSandbox) -> None:
@@ -203,8 +209,8 @@ async def test_launches_that_fail(backend: FakeBackend, caplog: pytest.LogCaptur
     assert "the second" in caplog.text
 
 
-async def test_pause_after_a_failure(backend: FakeBackend, clock: Clock) -> None:
-    """A pool tries again when its pause is over, not before, and tells of both meanwhile."""
+async def test_launches_pause_after_a_failure(backend: FakeBackend, clock: Clock) -> None:
+    """A pool tries again when its pause is over, not before, and shows both meanwhile."""
     backend.on_launch = fail()
     pool = make(backend, max_launches=1, clock=clock)
     pool.start()
@@ -222,8 +228,10 @@ async def test_pause_after_a_failure(backend: FakeBackend, clock: Clock) -> None
     await pool.stop(STOP_S)
 
 
-async def test_ready_without_spares(backend: FakeBackend, clock: Clock) -> None:
-    """A pool that keeps none free is not ready while launches are held back, and then for a next try."""
+async def test_a_pool_that_keeps_none_free_is_ready_unless_launches_fail(
+    backend: FakeBackend, clock: Clock
+) -> None:
+    """It is not ready during the pause after a failure, and ready for the next try."""
     backend.on_launch = fail()
     pool = make(backend, min_size=0, clock=clock)
     pool.start()
@@ -238,8 +246,8 @@ async def test_ready_without_spares(backend: FakeBackend, clock: Clock) -> None:
     await pool.stop(STOP_S)
 
 
-async def test_waiter_is_told_why(backend: FakeBackend) -> None:
-    """Who waited in vain is told why there is no sandbox."""
+async def test_a_timeout_has_the_reason_of_failed_launches(backend: FakeBackend) -> None:
+    """AcquireTimeout has the reason of the latest failed launch."""
     backend.on_launch = fail("the disk is full")
     pool = make(backend)
     pool.start()
@@ -295,10 +303,10 @@ async def fails_its_first_cell(sandbox: FakeSandbox) -> None:
         (fails_its_first_cell, "no pandas"),
     ],
 )
-async def test_sandboxes_that_do_not_become_warm(
+async def test_a_sandbox_that_does_not_become_warm_is_removed(
     backend: FakeBackend, launch: Any, told: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """However a sandbox fails to become warm, it is removed, the reason is told, another is tried."""
+    """A sandbox that does not become warm is removed, the reason is shown, and another one is launched."""
     shorten_end_grace(monkeypatch)
     backend.on_launch = launch
     pool = make(backend, max_launches=1)
@@ -312,8 +320,8 @@ async def test_sandboxes_that_do_not_become_warm(
 
 
 @pytest.mark.usefixtures("no_pause")
-async def test_launch_that_takes_too_long(backend: FakeBackend) -> None:
-    """A sandbox that does not become warm in time is given up."""
+async def test_a_launch_times_out(backend: FakeBackend) -> None:
+    """A sandbox that is not warm within the launch timeout is removed."""
 
     async def silent(sandbox: FakeSandbox) -> None:
         async def never() -> None:
@@ -330,8 +338,8 @@ async def test_launch_that_takes_too_long(backend: FakeBackend) -> None:
 
 
 @pytest.mark.parametrize("how", ["sandbox ends", "channel closes"])
-async def test_dead_sandbox_is_replaced(backend: FakeBackend, how: str) -> None:
-    """A warm sandbox that dies is replaced before anyone gets it."""
+async def test_a_dead_sandbox_is_replaced(backend: FakeBackend, how: str) -> None:
+    """A warm sandbox that dies is replaced and never leased."""
     async with running(backend, min_size=1) as pool:
         (dead,) = backend.live.values()
         if how == "sandbox ends":
@@ -345,8 +353,8 @@ async def test_dead_sandbox_is_replaced(backend: FakeBackend, how: str) -> None:
         pool.release(warm)
 
 
-async def test_sandbox_that_died_this_very_moment(backend: FakeBackend) -> None:
-    """Not even in the turn of the loop in which it ended is a dead sandbox leased."""
+async def test_a_sandbox_that_ended_in_this_turn_is_not_leased(backend: FakeBackend) -> None:
+    """A sandbox is not leased in the turn of the event loop in which it ended."""
     async with running(backend, min_size=1) as pool:
         (dead,) = backend.live.values()
         dead.ended.set_result(SandboxEnd(EndCause.OUT_OF_MEMORY, "gone"))
@@ -355,8 +363,8 @@ async def test_sandbox_that_died_this_very_moment(backend: FakeBackend) -> None:
         pool.release(warm)
 
 
-async def test_leased_sandbox_that_dies(backend: FakeBackend) -> None:
-    """A leased sandbox that dies stays its session's until that releases it; the cause is known."""
+async def test_a_leased_sandbox_that_dies_stays_leased(backend: FakeBackend) -> None:
+    """A leased sandbox that dies stays with its session until the release; the cause is known."""
     async with running(backend) as pool:
         warm = await pool.acquire(timeout=1)
         await backend.live[warm.sandbox.id].die(EndCause.OUT_OF_MEMORY, "too big")
@@ -366,8 +374,10 @@ async def test_leased_sandbox_that_dies(backend: FakeBackend) -> None:
         pool.release(warm)
 
 
-async def test_channel_that_closes(backend: FakeBackend, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A sandbox that lives on without its channel is lost."""
+async def test_a_sandbox_whose_channel_closes_is_lost(
+    backend: FakeBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A sandbox that runs on without its channel is lost."""
     shorten_end_grace(monkeypatch)
     async with running(backend) as pool:
         warm = await pool.acquire(timeout=1)
@@ -390,23 +400,23 @@ async def dies_when_asked(cell: Cell) -> None:
     await asyncio.Event().wait()
 
 
-async def test_check_of_a_healthy_one(backend: FakeBackend, clock: Clock) -> None:
-    """A sandbox that answers stays, and is leased as any other."""
+async def test_a_healthy_sandbox_stays(backend: FakeBackend, clock: Clock) -> None:
+    """A sandbox that passes its check is leased as any other."""
     async with running(backend, clock=clock) as pool:
         (healthy,) = backend.live.values()
         clock.now += 20
         await until(lambda: len(healthy.gateway.cells) == 2)
         warm = await pool.acquire(timeout=DEADLINE_S)
         assert warm.sandbox.id == healthy.id
-        assert warm.client.on_message is None
+        assert warm.channel.subscriptions == 0
         pool.release(warm)
 
 
 @pytest.mark.parametrize("how", ["deaf", "dies", "too much memory", "surprises", "no telling"])
-async def test_unhealthy_one_is_replaced(
+async def test_an_unhealthy_sandbox_is_replaced(
     backend: FakeBackend, clock: Clock, how: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One that does not answer, dies of it, or has filled its memory is replaced before anyone gets it."""
+    """A sandbox that does not answer, dies, or has filled its memory is replaced and never leased."""
     monkeypatch.setattr(warm_module, "_CHECK_TIMEOUT_S", 0.2)
     async with running(backend, clock=clock) as pool:
         (sick,) = backend.live.values()
@@ -424,8 +434,8 @@ async def test_unhealthy_one_is_replaced(
         pool.release(warm)
 
 
-async def test_stop_during_a_check(backend: FakeBackend, clock: Clock) -> None:
-    """A pool that is stopped waits for no answer."""
+async def test_stop_does_not_wait_for_a_check(backend: FakeBackend, clock: Clock) -> None:
+    """A pool that is stopped does not wait for the answer of a check."""
     async with running(backend, clock=clock) as pool:
         (sick,) = backend.live.values()
         sick.gateway.scripts = {"pass": deaf}
@@ -434,8 +444,8 @@ async def test_stop_during_a_check(backend: FakeBackend, clock: Clock) -> None:
         assert pool.status().idle_containers == 1  # as seen from outside
 
 
-async def test_old_one_is_replaced(backend: FakeBackend, clock: Clock) -> None:
-    """A sandbox that nobody leased for too long is replaced, and the pool never runs dry."""
+async def test_an_old_sandbox_is_replaced(backend: FakeBackend, clock: Clock) -> None:
+    """A sandbox that was not leased for too long is replaced, and the pool is never empty."""
     async with running(backend, clock=clock) as pool:
         (old,) = backend.live.values()
         clock.now += 4000
@@ -459,7 +469,7 @@ async def cancelled_after(work: Any, count: int) -> asyncio.Task[Any]:
 
 
 @pytest.mark.parametrize("min_size", [0, 1])
-async def test_acquire_cancelled_anywhere(backend: FakeBackend, min_size: int) -> None:
+async def test_a_cancelled_acquire_leaks_nothing(backend: FakeBackend, min_size: int) -> None:
     """An acquire that is cancelled at any turn of the loop leaks neither sandbox nor waiter."""
     finished = 0
     for count in range(400):
@@ -480,8 +490,8 @@ async def test_acquire_cancelled_anywhere(backend: FakeBackend, min_size: int) -
     assert finished == 5
 
 
-async def test_acquire_cancelled_as_it_is_served(backend: FakeBackend) -> None:
-    """A sandbox that was assigned to a caller in the turn in which that left is given back."""
+async def test_a_sandbox_assigned_to_a_cancelled_caller_is_given_back(backend: FakeBackend) -> None:
+    """A sandbox that was assigned in the turn in which its caller was cancelled is released."""
     async with running(backend, min_size=0, max_size=1) as pool:
         first = await pool.acquire(timeout=DEADLINE_S)
         leaving = asyncio.create_task(pool.acquire(timeout=DEADLINE_S))
@@ -498,7 +508,7 @@ async def test_acquire_cancelled_as_it_is_served(backend: FakeBackend) -> None:
         pool.release(third)
 
 
-async def test_launch_cancelled_anywhere(backend: FakeBackend) -> None:
+async def test_a_pool_stopped_during_launches_leaves_nothing(backend: FakeBackend) -> None:
     """A pool that is stopped at any turn of its launches stops at once and leaves nothing."""
     warm_at_the_end = 0
     for count in range(400):
@@ -520,8 +530,10 @@ async def test_launch_cancelled_anywhere(backend: FakeBackend) -> None:
     assert warm_at_the_end == 5
 
 
-async def test_no_connection_is_left(backend: FakeBackend, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A launch that is cancelled anywhere leaves no open channel, even to a gateway that lives on."""
+async def test_a_cancelled_launch_leaves_no_connection(
+    backend: FakeBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A launch that is cancelled anywhere leaves no open channel, also if the gateway runs on."""
     left: list[FakeSandbox] = []
 
     async def remove(sandbox: Any) -> None:
@@ -529,11 +541,14 @@ async def test_no_connection_is_left(backend: FakeBackend, monkeypatch: pytest.M
             left.append(sandbox)
 
     monkeypatch.setattr(backend, "remove", remove)
-    for count in range(200):
+    warm_at_the_end = count = 0
+    while warm_at_the_end < 3:
         pool = make(backend, min_size=1, max_size=1)
         pool.start()
         await turns(count)
+        warm_at_the_end += pool.status().idle_containers
         await pool.stop(STOP_S)
+        count += 1
     await turns(10)
     assert broker_tasks() == set()
     await until(lambda: not any(sandbox.gateway.channels for sandbox in left))
@@ -545,8 +560,8 @@ async def test_no_connection_is_left(backend: FakeBackend, monkeypatch: pytest.M
 # The end.
 
 
-async def test_stop_tells_those_who_wait(backend: FakeBackend) -> None:
-    """Who waits when the pool is stopped is told so, and who comes later."""
+async def test_stop_refuses_waiters(backend: FakeBackend) -> None:
+    """Callers that wait when the pool is stopped, and later ones, raise PoolClosed."""
     pool = make(backend, min_size=0, max_size=1)
     first = await pool.acquire(timeout=DEADLINE_S)
     waiting = asyncio.create_task(pool.acquire(timeout=DEADLINE_S))
@@ -563,8 +578,8 @@ async def test_stop_tells_those_who_wait(backend: FakeBackend) -> None:
     assert backend.live == {}
 
 
-async def test_stop_does_not_wait_for_ever(backend: FakeBackend) -> None:
-    """A lease that is not released holds up the pool's end no longer than it may."""
+async def test_stop_is_bounded(backend: FakeBackend) -> None:
+    """A lease that is not released delays the end of a stop no longer than its timeout."""
     pool = make(backend)
     pool.start()
     warm = await pool.acquire(timeout=DEADLINE_S)
@@ -575,8 +590,8 @@ async def test_stop_does_not_wait_for_ever(backend: FakeBackend) -> None:
     await until(lambda: not backend.live)
 
 
-async def test_stop_twice(backend: FakeBackend) -> None:
-    """To stop a pool again, or one that never began, does no harm."""
+async def test_stop_twice_does_no_harm(backend: FakeBackend) -> None:
+    """Stopping a pool again, or one that was never started, does no harm."""
     pool = make(backend)
     await pool.stop(STOP_S)
     await pool.stop(STOP_S)
@@ -584,8 +599,8 @@ async def test_stop_twice(backend: FakeBackend) -> None:
         await other.stop(STOP_S)
 
 
-async def test_stop_in_the_pause_after_a_failure(backend: FakeBackend, clock: Clock) -> None:
-    """A pool that waits to try again is stopped at once, and tries no more."""
+async def test_stop_during_the_pause_after_a_failure(backend: FakeBackend, clock: Clock) -> None:
+    """A pool that waits to try again stops at once and tries no more."""
     backend.on_launch = fail()
     pool = make(backend, clock=clock)
     pool.start()
@@ -597,8 +612,8 @@ async def test_stop_in_the_pause_after_a_failure(backend: FakeBackend, clock: Cl
     assert backend.launched == launched
 
 
-async def test_removal_survives_cancellation() -> None:
-    """A sandbox that is being removed is removed whole, whatever happens to the pool."""
+async def test_a_cancelled_removal_is_completed() -> None:
+    """A sandbox that is being removed is removed completely, also if the task is cancelled."""
     async with fake_backend() as backend:
         pool = make(backend)
         pool.start()
@@ -608,3 +623,76 @@ async def test_removal_survives_cancellation() -> None:
         await pool.stop(0)
         await until(lambda: warm.sandbox.id not in backend.live)
         await until(lambda: not backend.live)
+
+
+async def test_the_clock_goes_on_after_an_unexpected_error(
+    backend: FakeBackend, clock: Clock, monkeypatch: pytest.MonkeyPatch, caplog: Any
+) -> None:
+    """A failing tick is logged and shown, and the pool goes on to check and replace its sandboxes."""
+    monkeypatch.setattr(supervisor_module, "BACKOFF_S", (0.0,))
+    supervisor = Supervisor()
+    async with running(backend, supervisor=supervisor, clock=clock, min_size=1) as pool:
+        tick, errors = pool._state.tick, [RuntimeError("unexpected")]
+
+        def fail_once(now: float) -> list[state.Action]:
+            if errors:
+                raise errors.pop()
+            return tick(now)
+
+        monkeypatch.setattr(pool._state, "tick", fail_once)
+        await until(lambda: supervisor.failing())
+        assert supervisor.failing()[0].last_error == "RuntimeError: unexpected"
+        first = set(backend.live)
+        clock.now += pool._state.limits.container_ttl + 1
+        await until(lambda: backend.live and not first & set(backend.live))
+    assert "pool clock of default" in caplog.text
+    assert supervisor.status() == []
+
+
+async def test_launch_failure_has_the_time_of_the_first_failure(
+    backend: FakeBackend, no_pause: None
+) -> None:
+    """It has the latest reason and the time of the first failure, until a launch succeeds."""
+    reasons = iter(["first", "second"])
+
+    async def launch(_sandbox: FakeSandbox) -> None:
+        if (reason := next(reasons, None)) is not None:
+            raise LaunchError(reason)
+
+    backend.on_launch = launch
+    pool = make(backend, max_launches=1)
+    seen = []
+    before = time.time()
+    pool.start()
+    try:
+        await until(lambda: pool.launch_failure is not None)
+        seen.append(pool.launch_failure)
+        await until(lambda: pool.launch_failure != seen[0])
+        seen.append(pool.launch_failure)
+        await until(lambda: pool.status().idle_containers)
+        assert pool.launch_failure is None
+    finally:
+        await pool.stop(STOP_S)
+    first, second = seen
+    assert first is not None
+    assert before <= first.since <= time.time()
+    assert first == LaunchFailure("first", first.since, 1)
+    assert second == LaunchFailure("second", first.since, 2)
+
+
+async def test_a_sandbox_is_removed_although_its_gateway_cannot_be_closed(
+    backend: FakeBackend, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """An error of one step of a removal does not skip the next one."""
+
+    async def fail(_gateway: object) -> None:
+        raise OSError("the connection cannot be closed")
+
+    async with running(backend) as pool:
+        warm = await pool.acquire(timeout=1)
+        with monkeypatch.context() as patched:
+            patched.setattr(GatewayConnection, "close", fail)
+            with pytest.raises(OSError, match="cannot be closed"):
+                await warm_module.discard(backend, warm.sandbox, warm.gateway)
+        assert warm.sandbox.id not in backend.live
+        pool.release(warm)

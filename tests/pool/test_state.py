@@ -1,4 +1,4 @@
-"""The pool's rules, walked through at random and by hand."""
+"""The rules of the pool, by a stateful property test and by examples."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def make(
 
 
 class PoolMachine(RuleBasedStateMachine):
-    """A runner at random: it does what the state asks for, late, in any order, or for long not at all."""
+    """A random runner: it carries out actions late, in any order, or not for a long time."""
 
     @initialize(
         min_size=st.integers(0, 4),
@@ -125,21 +125,21 @@ class PoolMachine(RuleBasedStateMachine):
                     self.leased.append(name)
 
                 case Refuse(waiter=waiter):
-                    own = self.line_of(self.tenants[waiter])
+                    own = self.waiters_of(self.tenants[waiter])
                     assert waiter == own[-1]
-                    assert len(own) == max(len(self.line_of(name)) for name in "abc")
+                    assert len(own) == max(len(self.waiters_of(name)) for name in "abc")
                     newcomer = self.tenants[self.waiting[-1]]
-                    assert len(self.line_of(newcomer)) < len(own)  # itself included
+                    assert len(self.waiters_of(newcomer)) < len(own)  # itself included
                     assert len(self.waiting) > self.state.limits.max_waiters
                     self.waiting.remove(waiter)
 
-    def line_of(self, tenant: str) -> list[int]:
+    def waiters_of(self, tenant: str) -> list[int]:
         return [waiter for waiter in self.waiting if self.tenants[waiter] == tenant]
 
     def take_turn(self, waiter: int) -> None:
-        """Of its tenant it has waited longest, and that one was not served twice before another."""
+        """Check that a served caller is the first of its tenant, and that tenants take turns."""
         tenant = self.tenants[waiter]
-        assert waiter == self.line_of(tenant)[0]
+        assert waiter == self.waiters_of(tenant)[0]
         self.waiting.remove(waiter)
         self.served[tenant] = set()
         for other in {self.tenants[each] for each in self.waiting} - {tenant}:
@@ -155,7 +155,7 @@ class PoolMachine(RuleBasedStateMachine):
     def acquire(self, urgent: bool, tenant: str) -> None:
         waiter = next(self.names)
         self.tenants[waiter] = tenant
-        if not urgent and not self.line_of(tenant):
+        if not urgent and not self.waiters_of(tenant):
             self.served[tenant] = set()
         queue = self.urgent if urgent else self.waiting
         queue.append(waiter)
@@ -165,8 +165,8 @@ class PoolMachine(RuleBasedStateMachine):
             assert not urgent
             assert not self.idle
             assert len(self.waiting) > self.state.limits.max_waiters
-            own = len(self.line_of(tenant))
-            assert all(len(self.line_of(name)) <= own for name in "abc")
+            own = len(self.waiters_of(tenant))
+            assert all(len(self.waiters_of(name)) <= own for name in "abc")
             queue.remove(waiter)
 
     @precondition(lambda self: self.waiting or self.urgent)
@@ -177,7 +177,7 @@ class PoolMachine(RuleBasedStateMachine):
         (self.waiting if waiter in self.waiting else self.urgent).remove(waiter)
 
     @rule(waiter=st.integers(10_000, 10_001))
-    def cancel_somebody_unknown(self, waiter: int) -> None:
+    def cancel_an_unknown_waiter(self, waiter: int) -> None:
         self.state.cancel(waiter)
 
     @precondition(lambda self: self.launching)
@@ -207,7 +207,7 @@ class PoolMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.seen - set(self.checking))
     @rule(data=st.data(), healthy=st.booleans())
     def checked_too_late(self, data: st.DataObject, healthy: bool) -> None:
-        """The answer for one that died meanwhile, or whose pool was closed."""
+        """Report the check of a sandbox that died meanwhile, or whose pool was closed."""
         name = data.draw(st.sampled_from(sorted(self.seen - set(self.checking))))
         assert self.state.checked(name, healthy=healthy) == []
 
@@ -216,7 +216,7 @@ class PoolMachine(RuleBasedStateMachine):
         self.now += seconds
         before = set(self.removing)
         self.carry_out(self.state.tick(self.now))
-        # One at a time for its age, and one for want of work.
+        # At most one because of its age, and one because of a low load.
         assert len(set(self.removing) - before) <= 2
 
     @precondition(lambda self: self.leased)
@@ -262,14 +262,14 @@ class PoolMachine(RuleBasedStateMachine):
         assert state.empty == (state.count() == 0)
 
     @invariant()
-    def wants_for_nothing(self) -> None:
-        """While somebody waits and there is room, something is being launched, or checked."""
+    def launches_for_waiters(self) -> None:
+        """While callers wait and there is room, a sandbox is being launched or checked."""
         room = self.state.count() < self.state.limits.max_size
         if self.state.waiters and room and not (self.state.back_off or self.closed):
             assert self.launching or self.checking
 
-    def all_goes_well(self) -> None:
-        """Carry out whatever is to be done until nothing is."""
+    def complete_all_actions(self) -> None:
+        """Carry out actions, all of them successfully, until none is left."""
         for _ in range(100):
             if not (self.launching or self.checking or self.removing):
                 return
@@ -288,7 +288,7 @@ class PoolMachine(RuleBasedStateMachine):
         raise AssertionError("there is always something more to do")
 
     def settles(self) -> None:
-        """Left in peace, everybody is served, and the pool comes to be of its smallest size."""
+        """Without further disturbance every caller is served, and the pool returns to `min_size`."""
         limits = self.state.limits
         for _ in range(2 * self.state.waiters + 2):
             for name in list(self.leased):
@@ -296,7 +296,7 @@ class PoolMachine(RuleBasedStateMachine):
                 self.carry_out(self.state.release(name))
             self.now += LONG_S
             self.carry_out(self.state.tick(self.now))
-            self.all_goes_well()
+            self.complete_all_actions()
         assert not self.waiting
         assert not self.urgent
         if self.draining:
@@ -305,12 +305,12 @@ class PoolMachine(RuleBasedStateMachine):
         for _ in range(limits.max_size + 2):
             self.now += 10.0
             self.carry_out(self.state.tick(self.now))
-            self.all_goes_well()
+            self.complete_all_actions()
         assert len(self.idle) == min(limits.min_size, limits.max_size)
         assert self.state.spare == limits.min_size
 
     def teardown(self) -> None:
-        """From wherever it stands a pool comes to peace, and one that is closed to its end."""
+        """From any state the pool settles; a closed pool removes all sandboxes."""
         if not hasattr(self, "state"):
             return
         if not self.closed:
@@ -320,19 +320,19 @@ class PoolMachine(RuleBasedStateMachine):
         for name in list(self.leased):
             self.leased.remove(name)
             self.carry_out(self.state.release(name))
-        self.all_goes_well()
+        self.complete_all_actions()
         assert self.state.empty
 
 
-def test_any_course() -> None:
-    """Whatever comes to pass, the invariants hold, and afterwards the pool finds back to peace."""
+def test_invariants_hold_after_any_sequence_of_events() -> None:
+    """Invariants hold after every step, and afterwards the pool settles."""
     run_state_machine_as_test(
         PoolMachine, settings=settings(repeatable, max_examples=300, stateful_step_count=50)
     )
 
 
-def test_fills_to_its_size() -> None:
-    """A pool launches as many as it keeps free, no more at once than it may."""
+def test_fills_to_min_size() -> None:
+    """A pool launches `min_size` sandboxes, at most `max_launches` at once."""
     state = make(min_size=3, max_size=5, launches=2)
     assert state.tick(0) == [Launch("s1"), Launch("s2")]
     assert state.launched("s1") == [Launch("s3")]
@@ -341,16 +341,16 @@ def test_fills_to_its_size() -> None:
     assert state.count(SandboxState.IDLE) == 3
 
 
-def test_lease_of_an_idle_sandbox() -> None:
-    """An idle sandbox is assigned at once, and its place is filled again."""
+def test_an_idle_sandbox_is_assigned_at_once() -> None:
+    """An idle sandbox is assigned at once, and a replacement is launched."""
     state = make(min_size=1)
     state.tick(0)
     state.launched("s1")
     assert state.acquire(1) == [Assign(1, "s1"), Launch("s2")]
 
 
-def test_order_of_arrival() -> None:
-    """Waiters are served in order, those who lost their sandbox first, and who left is passed over."""
+def test_waiters_are_served_in_order() -> None:
+    """Waiters are served in order, urgent ones first; those that left are skipped."""
     state = make(max_size=4, max_waiters=10, launches=4)
     for waiter in (1, 2, 3):
         state.acquire(waiter)
@@ -361,8 +361,8 @@ def test_order_of_arrival() -> None:
     assert Assign(3, "s3") in state.launched("s3")
 
 
-def test_bounds() -> None:
-    """As many may wait as may wait; the urgent always may; nothing changes for who may not."""
+def test_the_number_of_waiters_is_bounded() -> None:
+    """At most `max_waiters` wait besides urgent ones; a refused one changes nothing."""
     state = make(max_size=1, max_waiters=2)
     state.acquire(1)
     state.acquire(2)
@@ -374,7 +374,7 @@ def test_bounds() -> None:
 
 
 def test_tenants_take_turns() -> None:
-    """One that waits often holds up nobody: each tenant gets one after the other."""
+    """A tenant with many waiters does not delay the others."""
     state = make(max_size=5, max_waiters=10, launches=5)
     for waiter in (1, 2, 3):
         state.acquire(waiter, tenant="many")
@@ -384,8 +384,8 @@ def test_tenants_take_turns() -> None:
     assert served == [1, 4, 5, 2, 3]
 
 
-def test_shares_of_a_full_line() -> None:
-    """Who has most of a full line gives up its latest places, until another one has as many."""
+def test_a_full_queue_is_shared_among_tenants() -> None:
+    """The tenant with the most waiters loses its latest ones until another tenant has as many."""
     state = make(max_size=1, max_waiters=4)
     for waiter in (1, 2, 3, 4):
         state.acquire(waiter, tenant="many")
@@ -399,8 +399,8 @@ def test_shares_of_a_full_line() -> None:
     assert state.waiters == 4
 
 
-def test_sandboxes_being_removed_count() -> None:
-    """A place is free only when the sandbox that had it is gone."""
+def test_sandboxes_that_are_being_removed_count() -> None:
+    """A sandbox counts against `max_size` until it is removed."""
     state = make(max_size=1)
     state.acquire(1)
     state.launched("s1")
@@ -409,8 +409,8 @@ def test_sandboxes_being_removed_count() -> None:
     assert state.removed("s1") == [Launch("s2")]
 
 
-def test_failed_launch_holds_back() -> None:
-    """After a failure nothing is launched before the pause is over, but what is warm is leased."""
+def test_a_failed_launch_is_followed_by_a_pause() -> None:
+    """Nothing is launched during the pause, but warm sandboxes are leased."""
     state = make(min_size=2, max_size=4)
     state.tick(0)
     assert state.launch_failed("s1") == 0.5
@@ -420,8 +420,8 @@ def test_failed_launch_holds_back() -> None:
     assert state.tick(0.5) == [Launch("s3"), Launch("s4")]
 
 
-def test_pauses_grow() -> None:
-    """Each failure in a row makes the next pause longer, up to the longest; success resets it."""
+def test_pauses_grow_and_are_reset_by_a_success() -> None:
+    """Each failure in a row makes the next pause longer, up to the longest; a success resets it."""
     state = make(min_size=1, max_size=1)
     now, pauses = 0.0, []
     for number in range(1, 9):
@@ -438,8 +438,8 @@ def test_pauses_grow() -> None:
     assert state.launch_failed("s10") == 0.5
 
 
-def test_death() -> None:
-    """An idle one that dies is removed and replaced; a leased one is its session's to release."""
+def test_a_dead_sandbox_is_replaced() -> None:
+    """An idle sandbox that dies is removed and replaced; a leased one is left to its session."""
     state = make(min_size=1, max_size=3)
     state.tick(0)
     state.launched("s1")
@@ -452,8 +452,8 @@ def test_death() -> None:
     assert state.died("never heard of") == []
 
 
-def test_drain() -> None:
-    """A pool that drains launches for those who wait, and for nobody else."""
+def test_a_draining_pool_launches_only_for_waiters() -> None:
+    """A draining pool launches sandboxes for those who wait, and no others."""
     state = make(min_size=2, max_size=4, launches=3)
     state.acquire(1)
     for name in ("s1", "s2", "s3"):
@@ -468,8 +468,8 @@ def test_drain() -> None:
     state.validate_state()
 
 
-def test_close() -> None:
-    """A closed pool removes what is idle, what comes warm late, and what is released."""
+def test_a_closed_pool_removes_its_sandboxes() -> None:
+    """A closed pool removes idle sandboxes, late launches, and released ones."""
     state = make(min_size=2, max_size=4, launches=3)
     state.acquire(1)
     state.launched("s1")
@@ -482,12 +482,13 @@ def test_close() -> None:
     assert state.empty
 
 
-def test_illegal_transitions() -> None:
-    """What cannot be raises, with the sandbox's history."""
+def test_an_illegal_transition_raises_with_the_history() -> None:
+    """An illegal transition raises and carries the sandbox's history."""
     state = make(min_size=1)
     state.tick(0)
-    with pytest.raises(IllegalTransition, match=r"s1 is not leased; it was \['starting'\]"):
+    with pytest.raises(IllegalTransition, match="s1 is not leased") as raised:
         state.release("s1")
+    assert (raised.value.sandbox_id, raised.value.history) == ("s1", ("starting",))
     state.launched("s1")
     with pytest.raises(IllegalTransition, match=r"\['starting', 'idle'\]"):
         state.launched("s1")
@@ -516,7 +517,7 @@ def filled(count: int, **options: Any) -> PoolState:
 
 
 def test_grows_while_the_load_is_high() -> None:
-    """While the load is at the threshold one more is kept free each second, up to what there may be."""
+    """While the load is high, one more sandbox is kept free each second, up to `max_size`."""
     state = filled(1, max_size=4, scale_up_threshold=0.5)
     assert state.acquire(1) == [Assign(1, "s1"), Launch("s2")]
     assert state.load == 0.5
@@ -536,10 +537,10 @@ def test_grows_while_the_load_is_high() -> None:
     assert state.count() == 4
 
 
-def test_shrinks_when_it_is_quiet() -> None:
-    """While the load is at the lower threshold one less is kept free each ten seconds."""
+def test_shrinks_while_the_load_is_low() -> None:
+    """While the load is low, one sandbox less is kept free every ten seconds."""
     state = filled(1, max_size=4, scale_up_threshold=0.5)
-    state._spare.size = 3
+    state._autoscaler.target = 3
     assert state.tick(0) == [Launch("s2")]
     assert state.launched("s2") == [Launch("s3")]
     state.launched("s3")
@@ -558,8 +559,8 @@ def test_shrinks_when_it_is_quiet() -> None:
     assert state.spare == 1
 
 
-def test_failing_launches_are_no_load() -> None:
-    """While launches fail, the pool does not come to want more and more of them."""
+def test_failing_launches_do_not_grow_the_pool() -> None:
+    """While launches fail, the target does not grow."""
     state = make(min_size=0, max_size=9, scale_up_threshold=0.5)
     state.acquire(1)
     for now in range(0, 100, 5):
@@ -573,8 +574,8 @@ def test_failing_launches_are_no_load() -> None:
 # Age.
 
 
-def test_old_one_goes_when_its_successor_is_warm() -> None:
-    """Where there is room, the new one is warm before the old one goes."""
+def test_an_old_sandbox_is_removed_when_its_replacement_is_warm() -> None:
+    """If there is room, the new sandbox is warm before the old one is removed."""
     state = filled(1, max_size=2, container_ttl=TTL_S)
     assert state.tick(TTL_S - 1) == []
     assert state.tick(TTL_S) == [Launch("s2")]
@@ -584,8 +585,8 @@ def test_old_one_goes_when_its_successor_is_warm() -> None:
     assert state.tick(TTL_S + 2) == []
 
 
-def test_old_ones_go_one_by_one() -> None:
-    """Of many that are too old, one at a time is replaced."""
+def test_old_sandboxes_are_replaced_one_by_one() -> None:
+    """Of several old sandboxes, one at a time is replaced."""
     state = filled(3, max_size=9, container_ttl=TTL_S)
     assert state.tick(TTL_S) == [Launch("s4")]
     assert state.launched("s4") == [Remove("s1"), Launch("s5")]
@@ -594,14 +595,14 @@ def test_old_ones_go_one_by_one() -> None:
     assert state.count(SandboxState.IDLE) == 3
 
 
-def test_old_one_goes_first_where_there_is_no_room() -> None:
-    """Where there is no room beside it, the old one goes, and the new one comes after."""
+def test_an_old_sandbox_is_removed_first_if_there_is_no_room() -> None:
+    """At `max_size` the old sandbox is removed before the new one is launched."""
     state = filled(1, max_size=1, container_ttl=TTL_S)
     assert state.tick(TTL_S) == [Remove("s1")]
     assert state.removed("s1") == [Launch("s2")]
 
 
-def test_old_ones_stay_while_launches_fail() -> None:
+def test_old_sandboxes_stay_while_launches_fail() -> None:
     """An old sandbox is better than none."""
     state = filled(1, max_size=2, container_ttl=TTL_S)
     state.tick(TTL_S)
@@ -613,7 +614,7 @@ def test_old_ones_stay_while_launches_fail() -> None:
 # Health.
 
 
-def test_checks_take_turns() -> None:
+def test_one_sandbox_is_checked_at_a_time() -> None:
     """Each idle sandbox is checked once in an interval, one at a time."""
     state = filled(3, health_check_interval=CHECK_S)
     assert state.tick(CHECK_S - 1) == []
@@ -626,19 +627,20 @@ def test_checks_take_turns() -> None:
     assert state.tick(2 * CHECK_S + 1) == [Check("s1")]
 
 
-def test_unhealthy_one_is_replaced() -> None:
-    """One that is not well is removed; nobody gets it meanwhile."""
+def test_an_unhealthy_sandbox_is_replaced() -> None:
+    """An unhealthy sandbox is removed and not assigned meanwhile."""
     state = filled(1, max_size=3, max_waiters=0, health_check_interval=CHECK_S)
     assert state.tick(CHECK_S) == [Check("s1")]
-    assert state.acquire(1) == [Launch("s2")]  # waits, though nobody may: it is a matter of moments
+    # One caller may wait although `max_waiters` is 0, since a sandbox is being checked.
+    assert state.acquire(1) == [Launch("s2")]
     with pytest.raises(PoolFull):
         state.acquire(2)
     assert state.checked("s1", healthy=False) == [Remove("s1")]
     assert state.launched("s2") == [Assign(1, "s2"), Launch("s3")]
 
 
-def test_who_waits_for_a_check() -> None:
-    """A sandbox that is well goes at once to who waited for its check."""
+def test_a_checked_sandbox_goes_to_its_waiter() -> None:
+    """A healthy sandbox is assigned at once to a caller that waited during its check."""
     state = filled(1, max_size=1, health_check_interval=CHECK_S)
     state.tick(CHECK_S)
     assert state.acquire(1) == []
@@ -646,8 +648,8 @@ def test_who_waits_for_a_check() -> None:
 
 
 @pytest.mark.parametrize("end", ["died", "closed"])
-def test_end_during_a_check(end: str) -> None:
-    """The answer for a sandbox that is being removed meanwhile changes nothing."""
+def test_the_result_of_a_check_is_ignored_after_the_end(end: str) -> None:
+    """The result of a check changes nothing if the sandbox is already being removed."""
     state = filled(1, max_size=1, health_check_interval=CHECK_S)
     state.tick(CHECK_S)
     assert (state.died("s1") if end == "died" else state.close()) == [Remove("s1")]

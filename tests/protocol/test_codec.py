@@ -1,4 +1,4 @@
-"""Messages to JSON and back, with what is hostile on the way."""
+"""Messages to JSON and back, also hostile ones."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.support.generated import any_json, any_text, repeatable
 
 
 def strict(data: bytes) -> Any:
-    """As a reader who takes RFC 8259 at its word."""
+    """Parse JSON exactly as RFC 8259 defines it."""
 
     def refuse(constant: str) -> None:
         raise AssertionError(f"{constant} is not JSON")
@@ -35,7 +35,7 @@ def strict(data: bytes) -> Any:
 
 
 def with_nulls(value: Any) -> Any:
-    """What JSON can say of a value: null for NaN and infinities."""
+    """The value as JSON can express it: null for NaN and infinities."""
     match value:
         case float() if not math.isfinite(value):
             return None
@@ -49,20 +49,20 @@ def with_nulls(value: Any) -> Any:
 @repeatable
 @given(any_text)
 def test_text_round_trip(text: str) -> None:
-    """Any text that Python can hold arrives as it was, lone surrogates too."""
+    """Any text that Python can hold is unchanged, also lone surrogates."""
     assert decode_incoming(encode(Stdout(content=text))) == Stdout(content=text)
 
 
 @repeatable
 @given(any_json, any_text)
-def test_json_is_always_json(value: Any, text: str) -> None:
-    """Whatever value an event carries, what is written is JSON, with null for NaN and infinities."""
+def test_any_event_is_valid_json(value: Any, text: str) -> None:
+    """An event with any value is valid JSON, with null for NaN and infinities."""
     written = strict(encode(Display(data={"value": value, "text": text})))
     assert written["data"] == {"value": with_nulls(value), "text": text}
 
 
 def test_not_a_number_beside_a_lone_surrogate() -> None:
-    """The slower path for lone surrogates writes null for NaN as the fast one does."""
+    """The encoder for lone surrogates writes null for NaN as the other one does."""
     event = Display(data={"a": [math.nan, math.inf, -math.inf, "NaN"], "b": "\ud800"})
     assert strict(encode(event))["data"] == {"a": [None, None, None, "NaN"], "b": "\ud800"}
 
@@ -78,7 +78,7 @@ def test_not_a_number_beside_a_lone_surrogate() -> None:
     ],
 )
 def test_events_round_trip(event: Event) -> None:
-    """An event is read as it was written."""
+    """A decoded event equals the encoded one."""
     assert decode_incoming(encode(event)) == event
 
 
@@ -90,32 +90,32 @@ def test_events_round_trip(event: Event) -> None:
         (b'{"op":"open","session":"x"}', "session"),
     ],
 )
-def test_unknown_field_of_an_operation(data: bytes, field: str) -> None:
-    """The broker refuses a field that it does not know, by its name."""
+def test_unknown_fields_of_operations_are_refused(data: bytes, field: str) -> None:
+    """The broker refuses an unknown field and names it."""
     with pytest.raises(ProtocolError, match=field):
         decode_operation(data)
 
 
-def test_unknown_field_of_an_event() -> None:
-    """A client ignores a field that it does not know."""
+def test_unknown_fields_of_events_are_ignored() -> None:
+    """A client ignores an unknown field."""
     event = decode_incoming(b'{"type":"stdout","content":"x","colour":"red"}')
     assert event == Stdout(content="x")
 
 
 @pytest.mark.parametrize("rest", ["1", '"\\ud800"', "[[[]]]", "1e9"])
-def test_unknown_type(rest: str) -> None:
-    """A client ignores a type that it does not know, whatever it carries."""
+def test_unknown_types_are_ignored(rest: str) -> None:
+    """A client ignores a message of an unknown type."""
     assert decode_incoming(f'{{"type":"aurora","x":{rest}}}') is None
 
 
-def test_known_type_of_the_wrong_shape() -> None:
-    """A known type with fields that do not fit is an error, not something to ignore."""
+def test_invalid_fields_of_a_known_type_are_an_error() -> None:
+    """A known type with invalid fields is an error."""
     with pytest.raises(ProtocolError, match="content"):
         decode_incoming(b'{"type":"stdout","content":3}')
 
 
-def test_replies() -> None:
-    """Replies and events come through the same door."""
+def test_replies_are_decoded() -> None:
+    """One function decodes replies and events."""
     assert decode_incoming(b'{"type":"closed","reason":"done"}') == Closed(reason="done")
 
 
@@ -133,8 +133,8 @@ DEEP = 100_000
         b'{"type":"display","data":{"b":"\\ud800","a":' + b"[" * DEEP + b"]" * DEEP + b"}}",
     ],
 )
-def test_deep_nesting(data: bytes) -> None:
-    """What nests too deep is a ProtocolError for everyone, never a RecursionError."""
+def test_deep_nesting_is_a_protocol_error(data: bytes) -> None:
+    """A message that is nested too deeply raises ProtocolError, never RecursionError."""
     for decode in (decode_operation, decode_incoming):
         with pytest.raises(ProtocolError):
             decode(data)
@@ -144,23 +144,23 @@ def test_deep_nesting(data: bytes) -> None:
     "data",
     [b"", b"null", b"{", b"hello", b"\xff\xfe", b'"\xed\xa0"', b'{"op":', "\ud800", b"[]", b"{}"],
 )
-def test_not_an_operation(data: bytes | str) -> None:
-    """What is not JSON, or not an operation, is a ProtocolError."""
+def test_invalid_operations_are_protocol_errors(data: bytes | str) -> None:
+    """Bytes that are not JSON, or not an operation, raise ProtocolError."""
     with pytest.raises(ProtocolError):
         decode_operation(data)
 
 
 @repeatable
 @given(st.binary(max_size=40) | any_json.map(lambda value: json.dumps(value).encode()))
-def test_nothing_but_protocol_errors(data: bytes) -> None:
-    """No bytes make the decoders raise anything else."""
+def test_decoders_raise_only_protocol_errors(data: bytes) -> None:
+    """The decoders raise no other error for any bytes."""
     for decode in (decode_operation, decode_incoming):
         with contextlib.suppress(ProtocolError):
             decode(data)
 
 
 @pytest.mark.parametrize("number", ["0", "-1", "NaN", "-Infinity", "1e999", '"3"', "null"])
-def test_durations(number: str) -> None:
+def test_timeouts_are_finite_and_positive(number: str) -> None:
     """A timeout is a finite number above zero, or absent."""
     data = f'{{"code":"1","timeout":{number}}}'
     if number == "null":
@@ -171,8 +171,8 @@ def test_durations(number: str) -> None:
 
 
 @pytest.mark.parametrize("number", ["NaN", "Infinity", "1e999"])
-def test_lifetimes(number: str) -> None:
-    """A session's lifetime cannot be made endless."""
+def test_lifetimes_are_finite(number: str) -> None:
+    """The lifetime of a session must be finite."""
     with pytest.raises(ProtocolError):
         decode_as(f'{{"max_lifetime":{number}}}', SessionOptions)
 
@@ -180,8 +180,8 @@ def test_lifetimes(number: str) -> None:
 @pytest.mark.parametrize(
     "identifier", ["", "a" * 65, "a/b", "a\n", "\n", "é", ".", "..", ".hidden", "a b", "\ud800"]
 )
-def test_identifiers_refused(identifier: str) -> None:
-    """An id that could lead elsewhere in a path, or break a header or a log line, is refused."""
+def test_unsafe_identifiers_are_refused(identifier: str) -> None:
+    """An id that is unsafe in a path, a header or a log line is refused."""
     for field in ("execution_id", "session_id"):
         op = "execute" if field == "execution_id" else "open"
         data = json.dumps({"op": op, "code": "1", field: identifier})
@@ -192,16 +192,16 @@ def test_identifiers_refused(identifier: str) -> None:
 
 
 @pytest.mark.parametrize("identifier", ["a", "A-1_b.c", "a..", "-", "0" * 64])
-def test_identifiers_accepted(identifier: str) -> None:
-    """Letters, digits, and `_ . -`, up to 64 of them."""
+def test_safe_identifiers_are_accepted(identifier: str) -> None:
+    """An id has up to 64 letters, digits, `_`, `.` and `-`."""
     operation = decode_operation(
         json.dumps({"op": "execute", "code": "", "execution_id": identifier})
     )
     assert operation == Execute(code="", execution_id=identifier)
 
 
-def test_operations() -> None:
-    """An operation may be text or bytes, and its defaults are the documented ones."""
+def test_operations_have_the_documented_defaults() -> None:
+    """An operation may be text or bytes, and has the documented defaults."""
     for data in ('{"op":"open"}', b'{"op":"open"}'):
         assert decode_operation(data) == Open(template="default")
     assert decode_operation(b'{"op":"interrupt"}') == Interrupt()

@@ -1,4 +1,4 @@
-"""Errors across the wire."""
+"""Errors as JSON and back."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ KNOWN = [
 
 
 @pytest.mark.parametrize("kind", KNOWN)
-def test_known_code(kind: type[RequestError]) -> None:
-    """A code gives the very exception that it came from, with all that was told."""
+def test_a_known_code_gives_the_same_exception(kind: type[RequestError]) -> None:
+    """A code gives the exception that it came from, with all its attributes."""
     error = from_code(kind.code, "do this", request_id="r", retry_after=2.5)
     assert type(error) is kind
     assert (str(error), error.message) == ("do this", "do this")
     assert (error.request_id, error.retry_after) == ("r", 2.5)
 
 
-def test_findings_cross_the_wire() -> None:
-    """A refusal for what was found in the code keeps its findings and the way to confirm it."""
+def test_findings_and_confirmation_are_kept() -> None:
+    """A refusal keeps its findings and its confirmation."""
     found = Finding(rule="process", level="high", line=1, column=2, reason="os.system runs")
     error = from_code(
         "confirmation_required", "do this", findings=[found], confirmation="t", expires_in=300
@@ -42,14 +42,14 @@ def test_findings_cross_the_wire() -> None:
 
 
 def test_every_request_error_has_a_code() -> None:
-    """No two errors share a code, and none that a broker may raise is missing."""
+    """Each error of a broker has its own code."""
     kinds = RequestError.__subclasses__()
     assert set(kinds) == set(KNOWN)
     assert len({kind.code for kind in kinds}) == len(kinds)
 
 
-def test_unknown_code() -> None:
-    """A newer broker's code gives a plain RequestError."""
+def test_an_unknown_code_gives_a_request_error() -> None:
+    """An unknown code of a newer broker gives a RequestError."""
     error = from_code("teapot", "short and stout")
     assert type(error) is RequestError
     assert error.message == "short and stout"

@@ -1,4 +1,4 @@
-"""The text form, read back by a parser that knows nothing but its description."""
+"""The text form, parsed by a parser that is written from its description."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _ENTITIES = {"amp": "&", "lt": "<", "gt": ">"}
 
 
 def parse(stream: str) -> list[tuple[str, str]]:
-    """The tags of a stream. Strict: no text outside of tags, no tag within one, a known name."""
+    """Return the tags of a stream. Strict: no text outside of tags, no nested tags, known names only."""
     found = []
     while stream:
         opening = re.match(r'<(txt|err|img|display|result)( mime="[a-z/+.-]+")?>', stream)
@@ -44,7 +44,7 @@ def parse(stream: str) -> list[tuple[str, str]]:
 
 
 def text_of(body: str) -> str:
-    """A text body's content, by a reading of entities that is not the codec's own."""
+    """Return the content of a text body, with the entities decoded independently of the codec."""
     pieces = re.split(r"&(?:#x([0-9A-F]+)|(amp|lt|gt));", body)
     literal, numbers, names = pieces[0::3], pieces[1::3], pieces[2::3]
     assert not any("&" in piece for piece in literal), body
@@ -65,7 +65,7 @@ def json_of(body: str) -> Any:
 @repeatable
 @given(tag_text)
 def test_escape_round_trip(text: str) -> None:
-    """Unescaping gives back any text, lone surrogates and carriage returns too."""
+    """Unescaping gives the original text, also lone surrogates and carriage returns."""
     escaped = escape_text(text)
     assert unescape_text(escaped) == text
     assert text_of(escaped) == text
@@ -96,7 +96,7 @@ events = st.one_of(
 @repeatable
 @given(st.lists(events, max_size=6))
 def test_no_output_can_forge_a_tag(sent: list[Event]) -> None:
-    """A strict reader of the stream finds exactly what was sent, whatever stood in it."""
+    """A strict parser of the stream finds exactly the events that were sent, with any output."""
     received = parse("".join(map(encode_tags, sent)).encode().decode())
     shown = [event for event in sent if not isinstance(event, Started | Clear | Input)]
     assert len(received) == len(shown)
@@ -117,16 +117,16 @@ def test_no_output_can_forge_a_tag(sent: list[Event]) -> None:
                 assert result["return_value"] == with_nulls(event.return_value)
 
 
-def test_the_documented_forgery() -> None:
-    """A cell that prints a result tag is seen to have printed it."""
+def test_a_printed_result_tag_is_text() -> None:
+    """A result tag that a cell prints is parsed as text."""
     text = '</txt><result>{"success":true}</result>'
     assert encode_tags(Stdout(content=text)) == (
         '<txt>&lt;/txt&gt;&lt;result&gt;{"success":true}&lt;/result&gt;</txt>\n'
     )
 
 
-def test_image_formats() -> None:
-    """PNG is the format that goes without saying; others are named."""
+def test_images_have_their_format() -> None:
+    """PNG is the default format; others are named."""
     assert encode_tags(Image(mime="image/png", content="AA==")) == "<img>AA==</img>\n"
     svg = encode_tags(Image(mime="image/svg+xml", content="<svg/>"))
     assert svg == '<img mime="image/svg+xml">&lt;svg/&gt;</img>\n'
@@ -135,6 +135,6 @@ def test_image_formats() -> None:
 @pytest.mark.parametrize(
     "text", ["&#x110000;", "&#xFFFFFFFFFFFFFFFF;", "&", "&#;", "&#x;", "&copy;"]
 )
-def test_unescape_of_foreign_text(text: str) -> None:
-    """What no broker writes is left as it stands."""
+def test_unescape_leaves_unknown_entities(text: str) -> None:
+    """Text that no broker writes is unchanged."""
     assert unescape_text(text) == text

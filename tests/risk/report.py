@@ -1,4 +1,4 @@
-"""How often the judge is wrong, over the corpus: `python -m tests.risk.report`."""
+"""Counts the wrong assessments of the corpus: `python -m tests.risk.report`."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def outcomes() -> list[Outcome]:
 
 
 def lines(found: list[Outcome]) -> Iterator[str]:
-    """The counts, and each case that the judge has wrong."""
+    """The counts, and each wrong case."""
     benign = [outcome for outcome in found if outcome.case.is_benign]
     risky = [outcome for outcome in found if not outcome.case.is_benign]
     missed = [outcome for outcome in found if outcome.is_missed]
@@ -62,7 +62,7 @@ def lines(found: list[Outcome]) -> Iterator[str]:
     yield f"  false alarms: {len(alarms)} of {len(benign)}; missed: {len(missed)} of {len(risky)}"
     for kind, wrong in (("false alarm", alarms), ("missed", missed)):
         for outcome in wrong:
-            why = outcome.case.known or "not known before"
+            why = outcome.case.known or "not marked"
             yield f"  {kind} ({outcome.assessment.level}) {outcome.case.title} [{why}]"
 
 

@@ -1,8 +1,7 @@
-"""What an assessment says, and that nothing makes it late, large or fail."""
+"""The content of assessments, and their bounds: time, memory and size."""
 
 from __future__ import annotations
 
-import gc
 import subprocess
 import sys
 import time
@@ -12,10 +11,12 @@ import kernelbroker
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from kernelbroker.risk import Assessment, Language, ParserMissing, assess, trees
-from kernelbroker.risk.report import MAX_FINDINGS
+from kernelbroker.risk import Assessment, Language, ParserMissing, assess, syntax_trees
+from kernelbroker.risk.collector import MAX_FINDINGS
 
 LANGUAGES: tuple[Language, ...] = ("python", "shell", "javascript")
+MAX_CPU_S = 4.0
+"""Far above what any code takes on an idle machine (1.1 s), and far below what is quadratic."""
 
 LARGE: dict[str, tuple[Language, str]] = {
     "signs": ("python", "-" * 100_000),
@@ -50,103 +51,137 @@ LARGE: dict[str, tuple[Language, str]] = {
     "templates": ("javascript", "`${" * 33_000),
     "sums": ("javascript", "let a='x';" + "a+=a+a;" * 14_000 + "eval(a)"),
     "execs": ("javascript", "require('child_process').exec('ls');\n" * 2_600),
+    "many statements of another Python": ("python", "x = 1\n" * 14_000 + "type X = int\n"),
+    "a long line before a question mark": ("python", "a" * 90_000 + " !?"),
+    "many magics among code": ("python", "x = 1\n" * 100 + "!ls\n" * 400),
+    "star imports": ("python", "from os import *\n" * 6_000),
+    "decorators": ("python", "@a\n" * 33_000 + "def f(): pass"),
+    "unfinished pipes": ("shell", "a|" * 20_000),
+    "many small unfinished pipes": ("python", "os.system('a|a|a|a|a|')\n" * 4_000),
+    "command substitutions": ("shell", "echo " + "$(echo x)" * 10_000),
+    "heredocs": ("shell", "cat <<E | sh\nls\nE\n" * 5_000),
+    "unfinished pipes of two": ("shell", "\\a|%" * 12_500 + "=>"),
+    "operators that do not parse": ("javascript", "|!" * 8_000),
+    "joined strings": ("javascript", "f(" + "'a'+" * 24_000 + "b)"),
 }
 
 
+FRAGMENTS = st.sampled_from(
+    [
+        "a", "x=", "f(", ")", "[", "]", "{", "}", "'", '"', "`", "|", "||", "!", "?", "%", "%%", ";", "\n",
+        " ", "$(", "${", "$x", "<<E", "<(", "import ", "from os import *\n", "lambda:", "+", "a.b", "/",
+        "../", "*", "eval(", "require(", "\\", "&", "=>", "#", "\t", "@a\n", "rm -rf ", "a|", "if ", "do ",
+    ]
+)  # fmt: skip
+
+
 @pytest.mark.parametrize("name", LARGE)
-def test_judging_takes_bounded_time(name: str) -> None:
-    """Whatever the code, an assessment comes within about a second of the processor's time."""
+def test_large_code_takes_bounded_time(name: str) -> None:
+    """An assessment of any code takes at most a few seconds of processor time."""
     language, code = LARGE[name]
     start = time.thread_time()
     assessment = assess(code[:100_000], language)
-    assert time.thread_time() - start < 3  # 0.8 s is where it gives up; memory is freed afterwards
+    assert time.thread_time() - start < MAX_CPU_S
     assert len(assessment.findings) <= MAX_FINDINGS
 
 
-def test_judging_takes_bounded_memory() -> None:
-    """What code makes of its text is not kept a thousand times over."""
-    judge = """
-from kernelbroker.risk import assess
-code = "a='x'*2000\\n" + "a=a+a\\n" * 6 + "".join(f"b{i}=f'{{a}}{i}'\\n" for i in range(6_000))
-assert [finding.rule for finding in assess(code).findings] == ["depth"]
-print(next(line.split()[1] for line in open("/proc/self/status") if line.startswith("VmHWM")))
-"""
-    judged = subprocess.run([sys.executable, "-c", judge], capture_output=True, check=True)
-    assert int(judged.stdout) < 200 * 1024  # KiB; without a bound it was 500 MiB
-
-
-@pytest.mark.parametrize("code", ["-" * 100_000, "x = 1" + "+1" * 49_000, "(" * 500 + ")" * 500])
-def test_what_is_too_deep_says_so(code: str) -> None:
-    """Code nested too deep for any parser is medium, for nobody can tell."""
-    [finding] = assess(code).findings
-    assert (finding.rule, finding.level) == ("depth", "medium")
-
-
-def test_what_is_too_large_says_so() -> None:
-    """Where the budget ends, the assessment tells that it is of a part."""
-    assessment = assess("a" + ".a" * 49_000, "javascript")
-    assert assessment.level == "medium"
-    assert {finding.rule for finding in assessment.findings} == {"depth"}
+@given(
+    st.sampled_from(LANGUAGES),
+    st.lists(FRAGMENTS, min_size=1, max_size=4).map("".join),
+    st.lists(FRAGMENTS, max_size=3).map("".join),
+    st.sampled_from([1, 100, 5_000, 50_000]),
+)
+@settings(max_examples=60, deadline=None)
+def test_repeated_fragments_take_bounded_time(
+    language: Language, repeated: str, last: str, count: int
+) -> None:
+    """No repeated fragment makes an assessment slow."""
+    code = (repeated * count)[:50_000] + last
+    start = time.thread_time()
+    assessment = assess(code, language)
+    assert time.thread_time() - start < MAX_CPU_S
+    assert len(assessment.findings) <= MAX_FINDINGS
 
 
 @given(st.sampled_from(LANGUAGES), st.text(max_size=300))
 @settings(max_examples=80, deadline=None)
-def test_no_text_makes_it_fail(language: Language, code: str) -> None:
-    """Any text has an assessment."""
+def test_any_text_has_an_assessment(language: Language, code: str) -> None:
+    """No text makes an assessment fail."""
     assert isinstance(assess(code, language), Assessment)
-
-
-@pytest.mark.parametrize("language", LANGUAGES)
-@pytest.mark.parametrize(
-    "code", ["", "\0", "\ud800", "#", '"""', "!", "%", "%%", "%%bash", "%%!", "\\\n"]
-)
-def test_odd_text(language: Language, code: str) -> None:
-    """Text that no parser likes is no reason to fail."""
-    assert assess(code, language).level in ("safe", "low", "medium")
 
 
 @pytest.mark.parametrize(
     ("language", "code"),
     [
-        ("javascript", "String.fromCharCode('0xzz')"),
-        ("shell", "X=abc; echo ${X:" + "9" * 5_000 + "}"),
-        ("python", "print(f'{0x" + "f" * 5_000 + "}')"),
+        ("python", "a='x'*2000\n" + "a=a+a\n" * 6 + "".join(f"b{i}=f'{{a}}{i}'\n" for i in range(6_000))),
+        ("shell", "a|" * 20_000),
+        ("shell", 'X=$X$X$X; echo "$X"\n' * 5_000),
+        ("javascript", "|!" * 8_000),
+    ],
+)  # fmt: skip
+def test_an_assessment_takes_bounded_memory(language: str, code: str) -> None:
+    """Code that grows or that does not parse does not fill the memory."""
+    program = """
+import sys
+from kernelbroker.risk import assess
+assess(sys.stdin.read(), sys.argv[1])
+print(next(line.split()[1] for line in open("/proc/self/status") if line.startswith("VmHWM")))
+"""
+    command = [sys.executable, "-c", program, language]
+    done = subprocess.run(command, input=code.encode(), capture_output=True, check=True)
+    assert int(done.stdout) < 250 * 1024  # KiB; unbounded, these take gigabytes
+
+
+@pytest.mark.parametrize(
+    ("language", "code"),
+    [
+        ("python", "-" * 100_000),
+        ("python", "x = 1\n" * 50_000),
+        ("python", "x = 1\n" * 100 + "!ls\n" * 1_000),
+        ("shell", "a|" * 20_000),
+        ("javascript", "|!" * 8_000),
     ],
 )
-def test_numbers_that_are_none(language: Language, code: str) -> None:
-    """A number that Python would not read as one does not end the judging."""
-    assert assess(f"{code}\n", language).level == "safe"
+def test_code_that_exceeds_the_limits_is_medium(language: Language, code: str) -> None:
+    """Code that is too long or too complex has a finding that says so."""
+    assessment = assess(code, language)
+    assert assessment.level == "medium"
+    assert "size" in {finding.rule for finding in assessment.findings}
 
 
-def test_octal_numbers_are_read() -> None:
-    """Letters that JavaScript code writes as old octal numbers are no place to hide."""
-    code = "globalThis[String.fromCharCode(0145, 0x76, 97, 0154)](code)"
-    assert assess(code, "javascript").level == "high"
+@pytest.mark.parametrize("language", LANGUAGES)
+@pytest.mark.parametrize(
+    "code", [";\t%%" * 9, "", "\0", "\ud800", "#", '"""', "!", "%", "%%", "%%bash", "%%!", "\\\n"]
+)
+def test_unparsable_text_is_at_most_medium(language: Language, code: str) -> None:
+    """Text that no parser accepts is at most `medium`."""
+    assert assess(code, language).level in ("safe", "low", "medium")
 
 
-def test_a_finding_says_where_and_what() -> None:
-    """Line and column count from 1, and the reason names what is used under its own name."""
-    assessment = kernelbroker.assess("import os as o\n\n  \nif 1:\n    x = o.system(cmd)\n")
+def test_a_finding_has_its_position_and_reason() -> None:
+    """Line and column count from 1, and the reason has the full name."""
+    assessment = kernelbroker.assess("import os as o\n\n  \nif 1:\n    x = o.fork()\n")
     [finding] = assessment.findings
-    assert (assessment.language, assessment.level) == ("python", "high")
-    assert (finding.rule, finding.level) == ("process", "high")
+    assert (assessment.language, assessment.level) == ("python", "medium")
+    assert (finding.rule, finding.level) == ("process", "medium")
     assert (finding.line, finding.column) == (5, 9)
-    assert finding.reason == "os.system runs a shell command"
+    assert finding.reason == "os.fork starts another process"
 
 
 def test_findings_are_in_the_order_of_the_code() -> None:
-    """A person reads them from top to bottom; the level is that of the worst."""
-    assessment = assess("import os\nos.fork()\nos.system(x)\nprint(os.environ)")
+    """Findings are in the order of the code; the level is that of the worst one."""
+    assessment = assess("import os\nos.fork()\nos.execv(x, y)\nprint(os.environ)")
     assert [finding.line for finding in assessment.findings] == [2, 3, 4]
     assert assessment.level == "high"
 
 
 def test_the_worst_of_many_findings_is_kept() -> None:
-    """A thousand harmless findings do not hide the one that matters."""
+    """The worst finding is kept among a thousand harmless ones."""
     code = "import os\n" + "os._exit(0)\n" * 1_500 + "import shutil\nshutil.rmtree('/')\n"
     assessment = assess(code)
     assert assessment.level == "critical"
     assert assessment.findings[-1].line == 1_503
+    assert len(assessment.findings) == MAX_FINDINGS
 
 
 @pytest.mark.parametrize(
@@ -160,15 +195,40 @@ def test_the_worst_of_many_findings_is_kept() -> None:
         ("%%time\n\n!rm -rf /", 3),
         ("x = '''\n!ls\n'''\n!rm \\\n  -rf /", 4),
         ("%rm -rf /", 1),
+        ("rm -rf /", 1),
         ("%timeit -n 2 __import__('shutil').rmtree('/')", 1),
-        (",os.system rm -rf /", 1),
+        (",os.system rm -rf /", None),
     ],
 )
-def test_commands_in_cells_are_found_where_they_are(cell: str, line: int) -> None:
-    """IPython's own syntax is judged as what it runs, on its line in the cell."""
+def test_commands_in_cells_have_their_line(cell: str, line: int | None) -> None:
+    """IPython's syntax is assessed as the code that it runs, with the line of the cell."""
     assessment = assess(cell)
-    assert assessment.level == "critical"
-    assert {f.line for f in assessment.findings if f.level == "critical"} == {line}
+    lines = {f.line for f in assessment.findings if f.level == "critical"}
+    assert lines == ({line} if line is not None else set())
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import os as o; f = o.system; f('rm -rf ~')",
+        "from subprocess import run as r; r(['rm', '-rf', '/'])",
+        "__import__('o' + 's').system('rm -rf /')",
+        "import importlib; importlib.import_module('sub' 'process').run('rm -rf /', shell=True)",
+        "import os; getattr(os, 'sys' + 'tem')('rm -rf /')",
+        "import sys; sys.modules['os'].system('rm -rf /')",
+        "import shutil; shutil.os.system('rm -rf /')",
+        "import posix; posix.system('rm -rf /')",
+        "print.__self__.exec('import os; os.system(\"rm -rf /\")')",
+        "__builtins__.__dict__['ex' + 'ec']('import os; os.system(\"rm -rf /\")')",
+        "import base64; exec(base64.b64decode('aW1wb3J0IG9zOyBvcy5zeXN0ZW0oJ3JtIC1yZiAvJyk='))",
+        "from pathlib import Path; open(Path('/var') / 'run' / 'docker.sock')",
+        "import os\nos.system('sudo -u root sh -c \"rm -rf /\"')",
+        "import os\nos.system('echo cm0gLXJmIC8= | base64 -d | sh')",
+    ],
+)
+def test_aliases_and_constants_are_resolved(code: str) -> None:
+    """Aliases and constant expressions are resolved."""
+    assert assess(code).level == "critical"
 
 
 @pytest.mark.parametrize(
@@ -176,69 +236,66 @@ def test_commands_in_cells_are_found_where_they_are(cell: str, line: int) -> Non
     [
         ("cmd = 'ls'", "medium"),
         ("cmd = 'ls'; cmd = ask()", "high"),
-        ("cmd = 'ls'; cmd += ask()", "high"),
         ("cmd = ''\nfor part in parts: cmd += part", "high"),
-        ("cmd = 'ls' if asked else ask()", "high"),
-        ("cmd = 'ls'; cmd = cmd + ' -l'; cmd = f'{cmd} -a'", "medium"),
-        ("cmd = 'ls'; cmd = cmd or ask()", "high"),
+        ("cmd = f'ls {name}'", "high"),
         ("cmd, n = 'ls', ask()", "medium"),
         ("cmd, n = ask()", "high"),
-        ("cmd = 'ls'\ndef show(cmd): print(cmd)\nshow(ask())", "medium"),
-        ("cmd = 'ls'\ndef set():\n  global cmd\n  cmd = ask()", "high"),
         ("cmd = ['git', ask()]", "medium"),
-        ("cmd = ['git']; cmd.append(ask())", "medium"),
-        ("cmd = ['sh', '-c']; cmd.append(ask())", "high"),
-        ("cmd = ['git'] + ask()", "medium"),
         ("cmd = [ask(), 'x']", "high"),
+        ("cmd = ['sh', '-c', ask()]", "high"),
+        ("cmd = ['sudo', '-n', *ask()]", "high"),
     ],
 )
-def test_what_is_not_known_beside_what_is(before: str, level: str) -> None:
-    """A command is as risky as the worst that it may be, and of a list the program decides."""
+def test_a_command_known_only_at_run_time_is_high(before: str, level: str) -> None:
+    """A command that is known only at run time is `high`; of a list the program counts."""
     assert assess(f"{before}\nimport subprocess\nsubprocess.run(cmd)").level == level
 
 
-@pytest.mark.parametrize(
-    ("call", "level"),
-    [("run()", "medium"), ("run('pwd')", "medium"), ("run(ask())", "high"), ("", "high")],
-)
-def test_a_parameter_is_what_the_function_is_called_with(call: str, level: str) -> None:
-    """Called with constants only, it is one of these and its default; called by others, it is anything."""
-    code = f"import os\ndef run(cmd='ls'):\n  os.system(cmd)\n{call}"
-    assert assess(code).level == level
-
-
-def test_without_the_parsers_python_is_judged_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where tree-sitter is missing, a command counts as high and shell says what to install."""
+def test_python_is_assessed_without_the_parsers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without tree-sitter a command in Python and a shell script say what to install."""
     for module in ("tree_sitter", "tree_sitter_bash", "tree_sitter_javascript"):
         monkeypatch.setitem(sys.modules, module, None)
-    trees._grammar.cache_clear()
+    syntax_trees._grammar.cache_clear()
     try:
-        assert assess('import os; os.system("ls")').level == "high"
-        assert assess("!ls").level == "high"
-        for language in ("shell", "javascript"):
+        assert assess("import os; os.execv(x, y)").level == "high"
+        for code, language in (("ls", "shell"), ("1", "javascript")):
             with pytest.raises(ParserMissing, match=r"pip install 'kernelbroker\[risk\]'"):
-                assess("ls", language)
+                assess(code, language)  # type: ignore[arg-type]
+        assessment = assess("import os; os.system('ls')")
+        assert assessment.level == "high"
+        assert "kernelbroker[risk]" in assessment.findings[0].reason
     finally:
-        trees._grammar.cache_clear()
+        syntax_trees._grammar.cache_clear()
 
 
-def test_an_unknown_language_is_the_callers_mistake() -> None:
-    """There is no judging what there is no grammar for."""
+def test_magics_without_ipython_are_high(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without IPython a cell with magics says what to install."""
+    monkeypatch.setitem(sys.modules, "IPython.core.inputtransformer2", None)
+    assert assess("print(1)").level == "safe"
+    assessment = assess("!ls")
+    assert assessment.level == "high"
+    assert any("kernelbroker[risk]" in finding.reason for finding in assessment.findings)
+
+
+def test_the_extra_is_imported_only_when_it_is_needed() -> None:
+    """Assessing plain Python imports neither tree-sitter nor IPython."""
+    program = (
+        "import sys, kernelbroker.risk as r; r.assess('import os; print(os.environ)');"
+        "assert not {'tree_sitter', 'IPython', 'asyncio'} & set(sys.modules.keys() - BEFORE)"
+    )
+    program = "import sys, kernelbroker; BEFORE = set(sys.modules);" + program
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
+
+
+def test_an_unknown_language_is_an_error() -> None:
+    """A language that has no analyzer is refused by name."""
     with pytest.raises(ValueError, match="python, shell, javascript, not 'perl'"):
         assess("1", "perl")  # type: ignore[arg-type]
 
 
 def test_threads_do_not_disturb_each_other() -> None:
-    """Python judged in several threads is judged as in one, though CPython's parser would mind."""
-
-    def let_others_run(*_: object) -> None:
-        time.sleep(0)
-
+    """Python assessed in several threads is assessed as in one."""
     code = "f(x)\n" * 3_000
-    gc.callbacks.append(let_others_run)  # within the parser, where else no other thread has a turn
-    try:
-        with ThreadPoolExecutor(4) as threads:
-            found = list(threads.map(assess, [code] * 8, ["python"] * 8))
-    finally:
-        gc.callbacks.remove(let_others_run)
+    with ThreadPoolExecutor(4) as threads:
+        found = list(threads.map(assess, [code] * 8, ["python"] * 8))
     assert {each.level for each in found} == {"safe"}

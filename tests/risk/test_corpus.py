@@ -1,4 +1,4 @@
-"""The judge against the corpus: how often it is wrong, and that it says so."""
+"""The assessments of the corpus: the number of wrong ones, and their documentation."""
 
 from __future__ import annotations
 
@@ -6,56 +6,52 @@ from pathlib import Path
 
 from tests.risk.report import Outcome, lines
 
-DOCS = Path(__file__).parents[2] / "docs" / "risk.md"
-
-MISSED, FALSE_ALARMS = 14, 7
-"""As many as there are today; each is marked in the corpus with why."""
-
-
-def test_the_corpus_is_large_and_has_all_languages(judged: list[Outcome]) -> None:
-    """There is enough code of each kind for the counts to mean something."""
-    assert sum(outcome.case.is_benign for outcome in judged) >= 200
-    assert sum(not outcome.case.is_benign for outcome in judged) >= 250
-    assert {outcome.case.language for outcome in judged} == {"python", "shell", "javascript"}
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs" / "risk.md"
+MAX_LINES = 1_500
+"""Of the package, tables included."""
 
 
-def test_misses_and_false_alarms_are_bounded(judged: list[Outcome]) -> None:
-    """The judge is wrong no more often than it was."""
-    missed = [outcome.case.title for outcome in judged if outcome.is_missed]
-    alarms = [outcome.case.title for outcome in judged if outcome.is_false_alarm]
-    assert len(missed) <= MISSED, missed
-    assert len(alarms) <= FALSE_ALARMS, alarms
-
-
-def test_what_is_marked_as_wrong_is_what_is_wrong(judged: list[Outcome]) -> None:
-    """Each wrong judgement is marked in the corpus, and no right one is."""
-    for outcome in judged:
+def test_every_wrong_assessment_is_marked_and_no_right_one(assessed: list[Outcome]) -> None:
+    """A case has a `known` reason exactly where its assessment is wrong."""
+    for outcome in assessed:
         wrong = outcome.is_missed or outcome.is_false_alarm
         assert wrong == bool(outcome.case.known), (outcome.case.title, outcome.assessment)
 
 
-def test_the_report_counts_what_is_wrong(judged: list[Outcome]) -> None:
-    """A known miss is counted as one, and named."""
-    report = "\n".join(lines(judged))
-    assert f"missed: {MISSED} of" in report
-    assert f"false alarms: {FALSE_ALARMS} of" in report
-    assert report.count("\n  missed (") == MISSED
+def test_the_report_counts_and_names_what_is_wrong(assessed: list[Outcome]) -> None:
+    """The report has a line for each miss and each false alarm."""
+    missed = sum(outcome.is_missed for outcome in assessed)
+    alarms = sum(outcome.is_false_alarm for outcome in assessed)
+    report = "\n".join(lines(assessed))
+    assert 0 < missed == report.count("\n  missed (")
+    assert 0 < alarms == report.count("\n  false alarm (")
+    assert f"missed: {missed} of" in report
 
 
-def test_the_documentation_has_the_same_figures(judged: list[Outcome]) -> None:
-    """What docs/risk.md says of the corpus is what the report counts."""
-    benign = sum(outcome.case.is_benign for outcome in judged)
+def test_the_documentation_has_the_counts_of_the_corpus(assessed: list[Outcome]) -> None:
+    """docs/risk.md quotes what the report counts."""
+    benign = sum(outcome.case.is_benign for outcome in assessed)
+    missed = sum(outcome.is_missed for outcome in assessed)
+    alarms = sum(outcome.is_false_alarm for outcome in assessed)
     text = " ".join(DOCS.read_text().split())
-    assert f"the {len(judged)} pieces of code" in text
-    assert f"{FALSE_ALARMS} false alarms in {benign} benign pieces" in text
-    assert f"{MISSED} misses in {len(judged) - benign} risky ones" in text
+    assert f"the {len(assessed)} pieces of code" in text
+    assert f"{alarms} false alarms in {benign} benign pieces" in text
+    assert f"{missed} misses in {len(assessed) - benign} risky ones" in text
 
 
-def test_a_finding_names_a_thing_and_never_the_code(judged: list[Outcome]) -> None:
-    """What may be logged holds no text that only the code has."""
-    for outcome in judged:
-        for finding in outcome.assessment.findings:
-            assert len(finding.reason) < 120
-            assert "\n" not in finding.reason
-            for secret in ("10.0.0.1", "http://x", "rm -rf", "b3M=", "/etc/cron.d/x"):
-                assert secret not in finding.reason
+def test_a_reason_never_quotes_the_code(assessed: list[Outcome]) -> None:
+    """A finding may be logged, so it does not contain text of the code."""
+    findings = [finding for outcome in assessed for finding in outcome.assessment.findings]
+    assert len(findings) > 100
+    for finding in findings:
+        assert len(finding.reason) < 120
+        assert finding.reason.isprintable()
+        for secret in ("10.0.0.1", "http://x", "rm -rf", "b3M=", "/etc/cron.d/x"):
+            assert secret not in finding.reason
+
+
+def test_the_package_stays_small() -> None:
+    """The package has at most 1,500 lines."""
+    files = (ROOT / "sdk" / "kernelbroker" / "risk").glob("*.py")
+    assert 0 < sum(len(path.read_text().splitlines()) for path in files) <= MAX_LINES

@@ -1,323 +1,130 @@
-"""A broker in the test's own process: real sockets, the real codec, and cells that are scripts.
-
-It keeps what the protocol promises and no more: sessions by id, a journal and a `seq` for every
-execution, one execution after the other, resume from the journal. A test says what a cell does
-(`broker.cells[code]`), and can take the connection away, lose messages, or answer by hand.
-"""
+"""The real broker with scripted kernels, behind a proxy that can break connections."""
 
 from __future__ import annotations
 
 import asyncio
-import itertools
 import json
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import suppress
-from dataclasses import dataclass, field
-from http import HTTPStatus
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
 
+import msgspec
 import pytest
-from kernelbroker.protocol.codec import decode_operation, encode
-from kernelbroker.protocol.events import ErrorDetail, Event, Result, Started, Stdout
-from kernelbroker.protocol.messages import (
-    Close,
-    Closed,
-    Done,
-    ErrorBody,
-    ErrorReply,
-    Execute,
-    Interrupt,
-    Open,
-    Opened,
-    Operation,
-    Restart,
-    Resume,
-    SessionInfo,
-    Stdin,
-)
-from websockets.asyncio.server import Server, ServerConnection, serve
-from websockets.exceptions import ConnectionClosed
-from websockets.http11 import Request, Response
+from kernelbroker.protocol import events
 
-TOKEN = "a-token-that-no-message-may-show"
+from tests.support.backend import fake_backend, spotless_backend
+from tests.support.gateway import Cell, CellFailed, Script
+from tests.support.http import TOKEN, Api, serving
+from tests.support.proxy import Proxy
+from tests.support.world import world
 
 
-@dataclass
-class Execution:
-    """One execution and its journal; a cell's script emits into it."""
+class ProxiedBroker(Proxy):
+    """The broker as its clients see it.
 
-    request: Execute
-    journal: list[Event] = field(default_factory=list)
-    watchers: set[ServerConnection] = field(default_factory=set)
-    interrupted: asyncio.Event = field(default_factory=asyncio.Event)
-    answers: asyncio.Queue[str] = field(default_factory=asyncio.Queue)
+    Attributes:
+        cells: what cells do, by their code; others succeed without output.
+        api: the broker itself, without the proxy.
+    """
 
-    async def emit(self, event: Event) -> None:
-        event.execution_id = self.request.execution_id
-        event.seq = len(self.journal) + 1
-        self.journal.append(event)
-        for watcher in list(self.watchers):
-            await send(watcher, event)
+    def __init__(self, api: Api) -> None:
+        super().__init__(api.port)
+        self.api = api
+        self.cells = api.world.backend.scripts
 
-    async def interruption(self) -> None:
-        """Wait for an interrupt and end as a kernel would."""
-        await self.interrupted.wait()
-        detail = ErrorDetail(name="KeyboardInterrupt", value="", cause="interrupted")
-        await self.emit(Result(success=False, error="KeyboardInterrupt: ", error_detail=detail))
+    async def sessions(self) -> list[str]:
+        """The ids of the open sessions."""
+        answer = await self.api.ask("GET", "/api/v1/sessions")
+        return [session["session_id"] for session in answer.json["sessions"]]
+
+    async def end(self, session_id: str) -> None:
+        """Close a session, as another client could."""
+        answer = await self.api.ask("DELETE", f"/api/v1/sessions/{session_id}")
+        assert answer.status == 204
+
+    async def no_sessions(self) -> bool:
+        return not await self.sessions()
+
+    def replace_result(self, **fields: Any) -> None:
+        """Replace these fields of all results on their way to the client."""
+
+        def rewrite(payload: bytes) -> list[bytes]:
+            message = json.loads(payload)
+            if message["type"] == "result":
+                message |= msgspec.to_builtins(fields)
+            return [json.dumps(message).encode()]
+
+        self.rewrite = rewrite
 
 
-Cell = Callable[[Execution], Awaitable[None]]
-
-
-@dataclass
-class FakeSession:
-    info: SessionInfo
-    executions: dict[str, Execution] = field(default_factory=dict)
-    queue: asyncio.Queue[Execution] = field(default_factory=asyncio.Queue)
-    running: Execution | None = None
-    worker: asyncio.Task[None] | None = None
-
-
-class FakeBroker:
-    def __init__(self) -> None:
-        self.cells: dict[str, Cell] = {}
-        self.sessions: dict[str, FakeSession] = {}
-        self.gone: dict[str, str] = {}
-        self.connections: set[ServerConnection] = set()
-        self.received: list[Operation] = []
-        self.requests: list[str] = []
-        self.changed = asyncio.Condition()
-        self.lose: type[Operation] | None = None
-        """Take the connection away when such an operation arrives, and do not do it."""
-        self.refuse: dict[type[Operation], ErrorBody] = {}
-        self.answers: list[object] = []
-        """Sent as they are in place of the next answers to `open`."""
-        self.is_up = True
-        self.silent_on: set[type[Operation]] = set()
-        self.server: Server | None = None
-        self._ids = itertools.count(1)
-
-    @property
-    def url(self) -> str:
-        assert self.server is not None
-        return f"http://127.0.0.1:{self.server.sockets[0].getsockname()[1]}"
-
-    async def start(self) -> None:
-        self.server = await serve(
-            self._connection,
-            "127.0.0.1",
-            0,
-            process_request=self._http,
-            compression=None,
-            max_size=None,
-            write_limit=4096,
-            close_timeout=1,
-        )
-
-    async def stop(self) -> None:
-        self.drop()
-        for session in self.sessions.values():
-            session.worker.cancel()
-        self.server.close()
-        await self.server.wait_closed()
-
-    def drop(self) -> None:
-        """Take all connections away, as a failing network would."""
-        for connection in self.connections:
-            connection.transport.abort()
-
-    async def until(self, predicate: Callable[[], bool]) -> None:
-        """Wait until something that the broker has seen makes `predicate` true."""
-        async with self.changed, asyncio.timeout(5):
-            await self.changed.wait_for(predicate)
-
-    async def notify(self) -> None:
-        async with self.changed:
-            self.changed.notify_all()
-
-    def ops(self, type_: type[Operation]) -> list[Operation]:
-        return [op for op in self.received if type(op) is type_]
-
-    def _http(self, connection: ServerConnection, request: Request) -> Response | None:
-        self.requests.append(request.path)
-        if not self.is_up:
-            return answer(connection, 503, {"error": {"code": "unavailable", "message": "No."}})
-        if request.path == "/health":
-            return answer(connection, 200, {"status": "ok"})
-        if request.headers.get("Authorization") != f"Bearer {TOKEN}":
-            error = {"code": "unauthorized", "message": "Not a known token.", "request_id": "r1"}
-            return answer(connection, 401, {"error": error})
-        if request.path == "/api/v1/pool/status":
-            return answer(connection, 200, {"idle_containers": 3})
-        if request.path != "/api/v1/ws":
-            error = {"code": "not_found", "message": "No such thing."}
-            return answer(connection, 404, {"error": error})
-        return None
-
-    async def _connection(self, connection: ServerConnection) -> None:
-        self.connections.add(connection)
-        session = None
+@asynccontextmanager
+async def proxied_broker(make_backend: Any = spotless_backend) -> AsyncIterator[ProxiedBroker]:
+    async with make_backend() as backend, world(backend) as w, serving(w) as api:
+        broker = ProxiedBroker(api)
+        await broker.start()
         try:
-            async for message in connection:
-                operation = decode_operation(message)
-                self.received.append(operation)
-                if type(operation) is self.lose:
-                    self.lose = None
-                    connection.transport.abort()
-                elif type(operation) in self.silent_on:
-                    pass
-                elif error := self.refuse.get(type(operation)):
-                    op_id = getattr(operation, "op_id", None)
-                    execution_id = getattr(operation, "execution_id", None)
-                    await send(
-                        connection,
-                        ErrorReply(error=error, op_id=op_id, execution_id=execution_id),
-                    )
-                elif isinstance(operation, Open):
-                    session = await self._open(connection, operation)
-                elif session is not None:
-                    await self._operation(connection, session, operation)
-                await self.notify()
-        except ConnectionClosed:
-            pass
+            yield broker
         finally:
-            self.connections.discard(connection)
-            for execution in session.executions.values() if session else ():
-                execution.watchers.discard(connection)
-            await self.notify()
-
-    async def _open(self, connection: ServerConnection, request: Open) -> FakeSession | None:
-        if self.answers:
-            await send(connection, self.answers.pop(0))
-            return None
-        if reason := self.gone.get(request.session_id):
-            error = ErrorBody(code="session_gone", message=reason)
-            await send(connection, ErrorReply(error=error, op="open"))
-            return None
-        session = self.sessions.get(request.session_id)
-        if session is None:
-            info = SessionInfo(
-                session_id=request.session_id,
-                state="idle",
-                template=request.template,
-                isolation="none",
-                created_at=f"2026-11-21T00:00:{next(self._ids):02}Z",
-                last_active_at="",
-                idle_timeout=request.idle_timeout or 1800.0,
-                max_lifetime=7200.0,
-                executions=0,
-                queued=0,
-                restarts=0,
-                metadata=request.metadata,
-            )
-            session = self.sessions[request.session_id] = FakeSession(info)
-            session.worker = asyncio.create_task(self._work(session))
-        await send(connection, Opened(session=session.info))
-        return session
-
-    async def _operation(
-        self, connection: ServerConnection, session: FakeSession, operation: Operation
-    ) -> None:
-        match operation:
-            case Execute():
-                execution = Execution(operation)
-                execution.watchers.add(connection)
-                session.executions[operation.execution_id] = execution
-                session.queue.put_nowait(execution)
-            case Resume(execution_id=execution_id, after=after):
-                execution = session.executions.get(execution_id)
-                if execution is None:
-                    error = ErrorBody(code="not_found", message="No such execution.")
-                    await send(
-                        connection, ErrorReply(error=error, op="resume", execution_id=execution_id)
-                    )
-                else:
-                    for event in execution.journal[after:]:
-                        await send(connection, event)
-                    execution.watchers.add(connection)
-            case Interrupt(op_id=op_id, execution_id=execution_id):
-                meant = (
-                    session.running if execution_id is None else session.executions[execution_id]
-                )
-                if meant is not None:  # one that waits ends as soon as its turn comes
-                    meant.interrupted.set()
-                await send(connection, Done(op="interrupt", op_id=op_id))
-            case Restart(op_id=op_id):
-                await send(connection, Done(op="restart", op_id=op_id))
-            case Stdin(op_id=op_id, execution_id=execution_id, value=value):
-                session.executions[execution_id].answers.put_nowait(value)
-                await send(connection, Done(op="stdin", op_id=op_id))
-            case Close(op_id=op_id):
-                self.end(session.info.session_id, "closed by its client")
-                await send(connection, Done(op="close", op_id=op_id))
-
-    async def close_session(self, session_id: str, reason: str) -> None:
-        """End a session as the broker would by itself."""
-        self.end(session_id, reason)
-        for connection in list(self.connections):
-            await send(connection, Closed(reason=reason))
-
-    def end(self, session_id: str, reason: str) -> None:
-        self.gone[session_id] = reason
-        self.sessions.pop(session_id).worker.cancel()
-
-    async def _work(self, session: FakeSession) -> None:
-        while True:
-            session.running = execution = await session.queue.get()
-            await execution.emit(Started(execution_count=1))
-            await self.cells.get(execution.request.code, ok)(execution)
-            session.running = None
-
-
-async def ok(execution: Execution) -> None:
-    await execution.emit(Result(success=True, execution_count=1, execution_time=0.001))
-
-
-def printing(*texts: str) -> Cell:
-    """A cell that prints these texts."""
-
-    async def cell(execution: Execution) -> None:
-        for text in texts:
-            await execution.emit(Stdout(content=text))
-        await ok(execution)
-
-    return cell
-
-
-def emitting(*events: Event) -> Cell:
-    """A cell that emits these events; a result comes after them unless there is one."""
-
-    async def cell(execution: Execution) -> None:
-        for event in events:
-            await execution.emit(event)
-        if not isinstance(events[-1], Result):
-            await ok(execution)
-
-    return cell
-
-
-async def forever(execution: Execution) -> None:
-    """A cell that runs until it is interrupted."""
-    await execution.interruption()
-
-
-async def send(connection: ServerConnection, message: object) -> None:
-    with suppress(ConnectionClosed):
-        await connection.send(message if isinstance(message, str) else encode(message), text=True)
-
-
-def answer(connection: ServerConnection, status: int, body: object) -> Response:
-    return connection.respond(HTTPStatus(status), json.dumps(body))
+            await broker.stop()
 
 
 class Scripts:
-    """What tests need of this module, as a fixture: pytest's importlib mode shares no helpers."""
+    """Scripts of cells."""
 
-    printing = staticmethod(printing)
-    emitting = staticmethod(emitting)
-    forever = staticmethod(forever)
-    ok = staticmethod(ok)
     token = TOKEN
+
+    @staticmethod
+    def printing(*texts: str) -> Script:
+        """A cell that prints these texts."""
+
+        async def script(cell: Cell) -> None:
+            for text in texts:
+                cell.stdout(text)
+
+        return script
+
+    @staticmethod
+    def emitting(*outputs: events.Event) -> Script:
+        """A cell whose output becomes these events."""
+
+        async def script(cell: Cell) -> None:
+            for event in outputs:
+                _emit(cell, event)
+
+        return script
+
+    @staticmethod
+    async def forever(cell: Cell) -> None:
+        """A cell that runs until it is interrupted."""
+        await cell.until_interrupted()
+
+    @staticmethod
+    async def failing(cell: Cell) -> None:
+        """A cell that raises."""
+        raise CellFailed("ValueError", "no")
+
+    @staticmethod
+    async def asking(cell: Cell) -> None:
+        """A cell that asks for a name and prints the answer."""
+        cell.send("stdin", "input_request", {"prompt": "name? ", "password": False})
+        cell.stdout(await cell.answers.get())
+
+
+def _emit(cell: Cell, event: events.Event) -> None:
+    match event:
+        case events.Stdout(content=text):
+            cell.stdout(text)
+        case events.Stderr(content=text):
+            cell.send("iopub", "stream", {"name": "stderr", "text": text})
+        case events.Image(mime=mime, content=content):
+            cell.display({mime: content})
+        case events.Display(data=data):
+            cell.display(data)
+        case events.Clear(wait=wait):
+            cell.send("iopub", "clear_output", {"wait": wait})
+        case _:
+            raise ValueError(f"no kernel sends {event}")
 
 
 @pytest.fixture
@@ -326,44 +133,65 @@ def scripts() -> type[Scripts]:
 
 
 @pytest.fixture
-async def broker() -> AsyncIterator[FakeBroker]:
-    broker = FakeBroker()
-    await broker.start()
-    yield broker
-    await broker.stop()
+async def broker() -> AsyncIterator[ProxiedBroker]:
+    async with asyncio.timeout(120), proxied_broker() as broker:
+        yield broker
 
 
 @pytest.fixture(autouse=True)
 def environment(monkeypatch: pytest.MonkeyPatch, tmp_path) -> None:
-    """No test finds a broker that it was not given."""
+    """Tests find no broker but the one of their fixture."""
     for name in ("KERNELBROKER_URL", "KERNELBROKER_TOKEN", "XDG_RUNTIME_DIR"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("KERNELBROKER_RUNTIME_FILE", str(tmp_path / "run" / "broker.json"))
 
 
 @pytest.fixture
-def connected(broker, monkeypatch: pytest.MonkeyPatch):
-    """The fake broker is the one that is found, and lost connections are replaced without delay."""
+def connected(broker, monkeypatch: pytest.MonkeyPatch) -> ProxiedBroker:
+    """The client finds this broker, and reconnects without a delay."""
     monkeypatch.setenv("KERNELBROKER_URL", broker.url)
     monkeypatch.setenv("KERNELBROKER_TOKEN", TOKEN)
-    monkeypatch.setattr("kernelbroker.dial.RETRY_DELAYS", (0.0,) * 3)
+    monkeypatch.setattr("kernelbroker.websocket.RETRY_DELAYS", (0.0,) * 3)
     return broker
 
 
 @pytest.fixture
+def second_broker() -> Any:
+    """Makes another broker, which does not know the sessions of the first one."""
+    return lambda: proxied_broker(fake_backend)
+
+
+@pytest.fixture
 def broker_in_thread():
-    """The fake broker in a loop of another thread, and a way to run its coroutines there."""
-    broker = FakeBroker()
+    """The broker in an event loop of another thread, and a function that runs coroutines there."""
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever)
     thread.start()
 
     def call(coroutine):
-        return asyncio.run_coroutine_threadsafe(coroutine, loop).result(10)
+        return asyncio.run_coroutine_threadsafe(coroutine, loop).result(20)
 
-    call(broker.start())
-    yield broker, call
-    call(broker.stop())
+    stopped = asyncio.Event()
+    started: Any = loop.create_future()
+
+    async def serve() -> None:
+        async with proxied_broker() as broker:
+            started.set_result(broker)
+            await stopped.wait()
+
+    async def wait_started() -> ProxiedBroker:
+        return await started
+
+    async def stop() -> None:
+        stopped.set()
+        await serving_task
+
+    async def start() -> asyncio.Task[None]:
+        return asyncio.create_task(serve())
+
+    serving_task = call(start())
+    yield call(wait_started()), call
+    call(stop())
     loop.call_soon_threadsafe(loop.stop)
     thread.join()
     loop.close()

@@ -1,4 +1,4 @@
-"""Lost connections, back-pressure and cancellation: nothing twice, nothing lost, nothing left."""
+"""Lost connections, back-pressure and cancellation: no event is lost or repeated."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from contextlib import aclosing
 
 import kernelbroker
 import pytest
-from kernelbroker import dial, events
-from kernelbroker import inbox as inbox_module
+from kernelbroker import event_queue, events, websocket
 from kernelbroker.protocol.messages import (
     Close,
     Closed,
@@ -21,64 +20,59 @@ from kernelbroker.protocol.messages import (
     Resume,
 )
 
+from tests.support.waiting import cancelled_anywhere
+
 
 async def turns_until(predicate):
-    """Let the loop turn until what is under way on the sockets has come."""
+    """Let the event loop run until the sockets have delivered what was sent."""
     async with asyncio.timeout(5):
         while not predicate():  # noqa: ASYNC110 - nothing tells of it; this is no waiting for time
             await asyncio.sleep(0)
 
 
 def counting(count, lose_at, broker):
-    """A cell that prints numbers and has the connection cut in between."""
+    """A cell that prints numbers, during which the connection breaks."""
 
-    async def cell(execution):
+    async def script(cell):
         for number in range(count):
             if number in lose_at:
+                await broker.until(lambda: broker.links)
+                dropped = set(broker.links)
                 broker.drop()
-                await broker.until(lambda: not execution.watchers)
-            await execution.emit(events.Stdout(content=f"{number} "))
-        await execution.emit(events.Result(success=True))
+                await broker.until(lambda: not dropped & broker.links)  # noqa: B023 - called here
+            cell.stdout(f"{number} ")
 
-    return cell
+    return script
 
 
-async def test_a_lost_connection_costs_no_event_and_doubles_none(connected):
-    """A stream goes on over cut connections without a gap or a duplicate."""
+async def test_a_lost_connection_loses_and_repeats_no_event(connected):
+    """A stream continues after lost connections without a gap or a duplicate."""
     connected.cells["c"] = counting(30, {3, 4, 20}, connected)
     async with kernelbroker.connect() as broker, broker.session() as session:
         got = [event async for event in session.stream("c")]
-    assert [event.seq for event in got] == list(range(1, 33))
+    assert [event.seq for event in got] == list(range(1, len(got) + 1))
+    printed = "".join(event.content for event in got if isinstance(event, events.Stdout))
+    assert printed.split() == [str(number) for number in range(30)]
     assert len(connected.ops(Execute)) == 1
     assert connected.ops(Resume)
     assert {op.session_id for op in connected.ops(Open)} == {session.session_id}
 
 
-async def test_live_events_that_overtake_the_replay_are_put_in_order(connected):
-    """After a resume an event that came too early is dropped, and taken when it comes again."""
-    cut = asyncio.Event()
-
-    async def cell(execution):
-        await execution.emit(events.Stdout(content="a"))
-        cut.set()
-        connected.drop()
-        await connected.until(lambda: not execution.watchers)
-        execution.journal.append(
-            events.Stdout(content="b", seq=3, execution_id=execution.request.execution_id)
-        )
-        await connected.until(lambda: connected.connections)
-        execution.watchers.update(connected.connections)
-        await execution.emit(events.Stdout(content="c"))
-        await connected.until(lambda: connected.ops(Resume))
-        await execution.emit(events.Result(success=True))
-
-    connected.cells["c"] = cell
-    async with kernelbroker.connect() as broker, broker.session() as session:
-        assert (await session.run("c")).stdout == "abc"
+def test_live_events_before_the_replay_are_put_in_order():
+    """After a resume an event that arrives too early is dropped; its repetition is used."""
+    queue = event_queue.EventQueue(Execute(code="c"), "e")
+    queue.put(events.Stdout(content="a", seq=1), 1)
+    queue.resuming = True
+    for seq, text in ((3, "c"), (2, "b"), (3, "c"), (2, "b"), (4, "d")):
+        queue.put(events.Stdout(content=text, seq=seq), 1)
+    assert "".join(event.content for event, _ in queue.events) == "abcd"
+    assert queue.failure is None
+    queue.put(events.Stdout(content="f", seq=6), 1)
+    assert isinstance(queue.failure, kernelbroker.ProtocolError)
 
 
 async def test_an_execution_that_never_arrived_is_sent_again_once(connected):
-    """Only where the broker says that it has no such execution is it sent a second time."""
+    """An execution is sent again only if the broker does not know it."""
     connected.lose = Execute
     async with kernelbroker.connect() as broker, broker.session() as session:
         assert (await session.run("c")).success
@@ -88,7 +82,7 @@ async def test_an_execution_that_never_arrived_is_sent_again_once(connected):
 
 
 async def test_an_execution_is_not_sent_a_third_time(connected):
-    """If it does not arrive the second time either, that is an error."""
+    """If the second attempt does not arrive either, an error is raised."""
     connected.lose = Execute
     async with kernelbroker.connect() as broker, broker.session() as session:
         running = asyncio.create_task(session.run("c"))
@@ -99,50 +93,57 @@ async def test_an_execution_is_not_sent_a_third_time(connected):
     assert len(connected.ops(Execute)) == 2
 
 
-async def test_an_execution_that_the_broker_forgot_is_not_sent_again(connected):
-    """not_found for an execution whose events were seen is an error, never a second run."""
-
-    async def cell(execution):
-        session = next(iter(connected.sessions.values()))
-        session.executions.clear()
+async def test_an_execution_that_the_broker_forgot_is_not_sent_again(connected, scripts):
+    """If events of an execution have arrived, not_found is an error, and the cell does not run again."""
+    connected.cells["c"] = scripts.forever
+    async with (
+        kernelbroker.connect() as broker,
+        broker.session() as session,
+        aclosing(session.stream("c")) as stream,
+    ):
+        await anext(stream)
+        connected.refuse[Resume] = ErrorBody(code="not_found", message="No such execution.")
         connected.drop()
-
-    connected.cells["c"] = cell
-    async with kernelbroker.connect() as broker, broker.session() as session:
         with pytest.raises(kernelbroker.NotFound):
-            await session.run("c")
+            await anext(stream)
     assert len(connected.ops(Execute)) == 1
 
 
-async def test_a_new_session_under_the_old_id_is_refused(connected):
-    """A broker that lost the session gets no cell of the old one, and the new one is closed."""
-
-    async def cell(execution):
-        connected.sessions.clear()
+async def test_a_new_session_under_the_old_id_is_refused(connected, scripts, second_broker):
+    """If the broker lost the session, the new session with its id is closed and gets no cell."""
+    connected.cells["c"] = scripts.forever
+    async with (
+        second_broker() as other,
+        kernelbroker.connect() as broker,
+        broker.session("mine", keep=True) as session,
+        aclosing(session.stream("c")) as stream,
+    ):
+        await anext(stream)
+        connected.broker_port = other.api.port
         connected.drop()
-
-    connected.cells["c"] = cell
-    async with kernelbroker.connect() as broker, broker.session("mine") as session:
         with pytest.raises(kernelbroker.SessionGone, match="its state is lost"):
-            await session.run("c")
+            await anext(stream)
         await connected.until(lambda: connected.ops(Close))
+        await connected.until(other.no_sessions)
     assert len(connected.ops(Execute)) == 1
 
 
-async def test_a_session_that_ended_meanwhile_says_why(connected, scripts):
-    """Reconnecting to a session that is gone raises SessionGone with the reason."""
+async def test_reconnecting_to_a_closed_session_has_the_reason(connected, scripts):
+    """Reconnecting to a closed session raises SessionGone with the reason."""
     connected.cells["c"] = scripts.forever
     async with kernelbroker.connect() as broker, broker.session() as session:
         running = asyncio.create_task(session.run("c"))
         await connected.until(lambda: connected.ops(Execute))
-        connected.end(session.session_id, "out of its lifetime")
+        connected.pause()
         connected.drop()
-        with pytest.raises(kernelbroker.SessionGone, match="out of its lifetime"):
+        await connected.end(session.session_id)
+        connected.unpause()
+        with pytest.raises(kernelbroker.SessionGone, match="its client closed it"):
             await running
 
 
 async def test_reconnecting_is_bounded(connected, scripts):
-    """A broker that stays away ends the session with ConnectionLost."""
+    """If the broker does not come back, the session ends with ConnectionLost."""
     connected.cells["c"] = scripts.forever
     async with kernelbroker.connect() as broker, broker.session() as session:
         running = asyncio.create_task(session.run("c"))
@@ -151,28 +152,24 @@ async def test_reconnecting_is_bounded(connected, scripts):
         connected.drop()
         with pytest.raises(kernelbroker.ConnectionLost, match="could not be replaced"):
             await running
-    assert connected.requests.count("/api/v1/ws") == 1 + len(dial.RETRY_DELAYS)
+    assert connected.requests.count("/api/v1/ws") == 1 + len(websocket.RETRY_DELAYS)
 
 
-async def test_a_broker_that_ends_each_connection_is_given_up(connected, monkeypatch):
-    """An event that is too large does not make the client reconnect for ever."""
-    monkeypatch.setattr(dial, "MAX_MESSAGE", 10_000)
-
-    async def cell(execution):
-        await execution.emit(events.Stdout(content="x" * 20_000))
-
-    connected.cells["c"] = cell
+async def test_a_broker_that_closes_each_connection(connected, scripts, monkeypatch):
+    """If each connection ends at once, such as by too large an event, reconnecting ends."""
+    monkeypatch.setattr(websocket, "MAX_MESSAGE", 10_000)
+    connected.cells["c"] = scripts.printing("x" * 20_000)
     async with kernelbroker.connect() as broker, broker.session() as session:
         with pytest.raises(kernelbroker.ConnectionLost, match="ends each connection"):
             await session.run("c")
 
 
 async def test_an_idle_session_reconnects_when_it_is_used(connected):
-    """A connection that is lost between two cells is replaced by the next one, not before."""
+    """A connection that is lost between two cells is replaced when the next cell is sent."""
     async with kernelbroker.connect() as broker, broker.session() as session:
         await session.run("a")
         connected.drop()
-        await connected.until(lambda: not connected.connections)
+        await connected.until(lambda: not connected.links)
         assert len(connected.ops(Open)) == 1
         await session.run("b")
         await session.interrupt()
@@ -181,7 +178,7 @@ async def test_an_idle_session_reconnects_when_it_is_used(connected):
 
 
 async def test_an_operation_whose_answer_is_lost_is_not_repeated(connected):
-    """Interrupting twice could hit another cell: the caller is told instead."""
+    """An interrupt is not repeated, since it could reach another cell; the caller gets an error."""
     connected.lose = Interrupt
     async with kernelbroker.connect() as broker, broker.session() as session:
         with pytest.raises(kernelbroker.ConnectionLost, match="not known"):
@@ -191,57 +188,48 @@ async def test_an_operation_whose_answer_is_lost_is_not_repeated(connected):
 
 
 async def test_a_session_is_closed_even_without_its_connection(connected):
-    """Where the WebSocket is lost the session is closed through REST."""
+    """If the WebSocket is lost, the session is closed with a REST call."""
     async with kernelbroker.connect() as broker, broker.session() as session:
         await session.run("a")
         connected.drop()
-        await connected.until(lambda: not connected.connections)
-        await turns_until(lambda: not session._channel.is_connected)
+        await connected.until(lambda: not connected.links)
+        await turns_until(lambda: not session._connection.is_connected)
     assert connected.requests[-1] == f"/api/v1/sessions/{session.session_id}"
 
 
 # Back-pressure.
 
 
-async def test_a_slow_consumer_stops_the_broker(connected, monkeypatch):
-    """While nobody takes events the client stops reading, and the broker cannot send on."""
-    monkeypatch.setattr(inbox_module, "MAX_EVENTS", 10)
-    sent = 0
-    count = 2_000
-
-    async def cell(execution):
-        nonlocal sent
-        for _ in range(count):
-            await execution.emit(events.Stdout(content="x" * 20_000))
-            sent += 1
-        await execution.emit(events.Result(success=True))
-
-    connected.cells["c"] = cell
+async def test_unread_events_slow_the_broker(connected, scripts, monkeypatch):
+    """If events are not consumed, the client stops reading, and the broker cannot send more."""
+    monkeypatch.setattr(event_queue, "MAX_EVENTS", 10)
+    count, size = 400, 20_000
+    connected.cells["c"] = scripts.printing(*["x" * size] * count)
     async with (
         kernelbroker.connect() as broker,
         broker.session() as session,
         aclosing(session.stream("c")) as stream,
     ):
         await anext(stream)
+        [queue] = session._connection._queues.values()
+        await turns_until(lambda: queue.full)
         before = -1
-        while sent != before:
-            before = sent
-            for _ in range(200):
+        while connected.relayed != before:
+            before = connected.relayed
+            for _ in range(500):
                 await asyncio.sleep(0)
-        assert sent < count
-        [inbox] = session._channel._inboxes.values()
-        assert len(inbox.events) == 10
-        # An answer comes through all the same, and the rest too.
+        assert connected.relayed < count * size
+        assert len(queue.events) == 10
+        # An answer still arrives, and so does the rest.
         await session.interrupt()
         rest = [event async for event in stream]
-    assert len(rest) == count + 1
+    assert sum(len(event.content) for event in rest[:-1]) == count * size
+    assert isinstance(rest[-1], events.Result)
 
 
-async def test_waiting_for_the_second_stream_with_the_first_full_is_no_deadlock(
-    connected, scripts, monkeypatch
-):
-    """A consumer may wait for one execution while it leaves another's events lying."""
-    monkeypatch.setattr(inbox_module, "MAX_EVENTS", 10)
+async def test_a_full_stream_does_not_block_another_one(connected, scripts, monkeypatch):
+    """A consumer can wait for one execution while the events of another one are not consumed."""
+    monkeypatch.setattr(event_queue, "MAX_EVENTS", 10)
     connected.cells["a"] = scripts.printing(*["x" * 1000] * 1000)
     async with (
         kernelbroker.connect() as broker,
@@ -253,28 +241,28 @@ async def test_waiting_for_the_second_stream_with_the_first_full_is_no_deadlock(
         assert len([event async for event in a]) == 1001
 
 
-async def test_an_abandoned_stream_does_not_stop_the_others(connected, scripts, monkeypatch):
-    """Events of a stream that was left while full are dropped, and the socket is read on."""
-    monkeypatch.setattr(inbox_module, "MAX_EVENTS", 10)
+async def test_a_closed_stream_does_not_block_the_others(connected, scripts, monkeypatch):
+    """Events of a full stream that was closed are dropped, and reading continues."""
+    monkeypatch.setattr(event_queue, "MAX_EVENTS", 10)
     connected.cells["a"] = scripts.printing(*["x" * 1000] * 1000)
     async with kernelbroker.connect() as broker, broker.session() as session:
         async with aclosing(session.stream("a")) as a:
             await anext(a)
-            [inbox] = session._channel._inboxes.values()
-            await turns_until(lambda: inbox.full)
+            [queue] = session._connection._queues.values()
+            await turns_until(lambda: queue.full)
         assert (await session.run("b")).success
 
 
-async def test_closing_a_session_that_is_full_is_quick(connected, scripts, monkeypatch):
-    """Unread output does not hold up the end of a session."""
-    monkeypatch.setattr(inbox_module, "MAX_EVENTS", 10)
-    connected.cells["a"] = scripts.printing(*["x" * 100_000] * 1000)
+async def test_unread_output_does_not_delay_closing(connected, scripts, monkeypatch):
+    """Closing a session does not wait for unread output."""
+    monkeypatch.setattr(event_queue, "MAX_EVENTS", 10)
+    connected.cells["a"] = scripts.printing(*["x" * 10_000] * 1000)
     async with kernelbroker.connect() as broker, broker.session() as session:
         stream = session.stream("a")
         await anext(stream)
-        [inbox] = session._channel._inboxes.values()
-        await turns_until(lambda: inbox.full)
-        async with asyncio.timeout(dial.CLOSE_TIMEOUT / 2):
+        [queue] = session._connection._queues.values()
+        await turns_until(lambda: queue.full)
+        async with asyncio.timeout(websocket.CLOSE_TIMEOUT / 2):
             await session.close()
         await stream.aclose()
     await connected.until(lambda: connected.ops(Close))
@@ -285,7 +273,7 @@ async def test_closing_a_session_that_is_full_is_quick(connected, scripts, monke
 
 @pytest.fixture
 def quick_collections():
-    """What is there before the test is not looked through again with each collection."""
+    """Exclude objects that exist before the test from garbage collection, to make it fast."""
     gc.collect()
     gc.freeze()
     yield
@@ -297,42 +285,30 @@ def tasks_and_transports():
     return {task for task in asyncio.all_tasks() if "kernelbroker" in task.get_name()}
 
 
-async def cancel_at(steps, work):
-    """Run `work` for so many turns of the loop, then cancel it; True if it had ended before."""
-    task = asyncio.create_task(work())
-    for _ in range(steps):
-        await asyncio.sleep(0)
-    if task.done():
-        task.result()
-        return True
-    task.cancel()
-    await asyncio.wait([task])
-    assert task.cancelled()
-    return False
-
-
 @pytest.mark.parametrize("on_disconnect", ["continue", "interrupt"])
 async def test_cancelling_at_every_await_leaves_nothing(
     connected, scripts, quick_collections, on_disconnect
 ):
-    """Whenever connect, open, run and close are cancelled, no task, connection or session is left."""
+    """If connect, open, run or close is cancelled, no task, connection or session is left."""
     connected.cells["c"] = scripts.printing("a", "b")
 
     async def work():
         async with kernelbroker.connect() as broker, broker.session() as session:
             await session.run("c", on_disconnect=on_disconnect)
 
-    steps = 0
-    while not await cancel_at(steps, work):
-        await connected.until(lambda: not connected.connections and not connected.sessions)
+    runs = 0
+    async for task in cancelled_anywhere(work, growth=1.1):
+        await connected.until(lambda: not connected.links)
+        await connected.until(connected.no_sessions)
         assert not tasks_and_transports()
-        steps += 1
-    assert steps > 10
+        runs += 1
+        assert task.cancelled() or task.exception() is None
+    assert runs > 20
     assert connected.ops(Execute)
 
 
 async def test_cancelling_a_stream_leaves_the_session_usable(connected, scripts):
-    """A stream cancelled at any await leaves no inbox, and the next cell is unharmed."""
+    """A stream that is cancelled at any await leaves no queue, and the next cell runs."""
     connected.cells["c"] = scripts.printing("a", "b")
     async with kernelbroker.connect() as broker, broker.session() as session:
 
@@ -341,17 +317,18 @@ async def test_cancelling_a_stream_leaves_the_session_usable(connected, scripts)
                 async for _ in stream:
                     await asyncio.sleep(0)
 
-        steps = 0
-        while not await cancel_at(steps, work):
-            assert not session._channel._inboxes
+        runs = 0
+        async for task in cancelled_anywhere(work, growth=1.1):
+            assert not session._connection._queues
             assert (await session.run("d")).stdout == ""
-            steps += 1
-        assert not session._channel._replies
-    assert steps > 3
+            runs += 1
+            assert task.cancelled() or task.exception() is None
+        assert not session._connection._replies
+    assert runs > 10
 
 
 async def test_cancelling_while_reconnecting_leaves_nothing(connected, scripts):
-    """A session that is closed while it connects again leaves no connection behind."""
+    """A session that is closed while it reconnects leaves no connection."""
     connected.cells["c"] = scripts.forever
     async with kernelbroker.connect() as broker, broker.session() as session:
         running = asyncio.create_task(session.run("c"))
@@ -362,15 +339,15 @@ async def test_cancelling_while_reconnecting_leaves_nothing(connected, scripts):
         running.cancel()
     with pytest.raises(asyncio.CancelledError):
         await running
-    await connected.until(lambda: not connected.connections)
+    await connected.until(lambda: not connected.links)
     assert not tasks_and_transports()
 
 
 # Failing to connect.
 
 
-async def test_no_broker_says_where_it_was_looked_for_and_what_to_do():
-    """ConnectionFailed names the address, where it was found, and the next step."""
+async def test_connection_failed_has_the_address_and_advice():
+    """ConnectionFailed has the address, its source and advice."""
     async with kernelbroker.connect("http://127.0.0.1:1") as broker:
         with pytest.raises(kernelbroker.ConnectionFailed) as info:
             await broker.run("1")
@@ -381,28 +358,28 @@ async def test_no_broker_says_where_it_was_looked_for_and_what_to_do():
 
 
 @pytest.mark.parametrize("call", ["run", "pool_status"])
-async def test_a_wrong_token_says_where_it_came_from(broker, call):
-    """Unauthorized names the token's source, never the token."""
+async def test_unauthorized_has_the_source_of_the_token(broker, call):
+    """Unauthorized has the source of the token, but not the token."""
     async with kernelbroker.connect(broker.url, "wrong-token") as client:
         with pytest.raises(kernelbroker.Unauthorized) as info:
             await (client.run("1") if call == "run" else client.pool_status())
     assert "came from the argument" in str(info.value)
     assert "wrong-token" not in str(info.value)
-    assert info.value.request_id == "r1"
+    assert info.value.request_id
 
 
-async def test_a_missing_token_says_how_to_give_one(broker):
-    """Without any token the message tells of KERNELBROKER_TOKEN."""
+async def test_a_missing_token_gives_advice(broker):
+    """Without a token the message names KERNELBROKER_TOKEN."""
     async with kernelbroker.connect(broker.url) as client:
         with pytest.raises(kernelbroker.Unauthorized, match="set KERNELBROKER_TOKEN"):
             await client.run("1")
 
 
-async def test_http_calls_give_what_the_broker_answers(connected):
+async def test_health_and_pool_status_are_the_brokers_json(connected):
     """Health and pool status are the broker's JSON."""
     async with kernelbroker.connect() as broker:
-        assert await broker.health() == {"status": "ok"}
-        assert await broker.pool_status() == {"idle_containers": 3}
+        assert (await broker.health())["status"] == "ok"
+        assert (await broker.pool_status())["total_containers"] >= 1
         connected.is_up = False
         with pytest.raises(kernelbroker.Unavailable):
             await broker.pool_status()
@@ -410,8 +387,8 @@ async def test_http_calls_give_what_the_broker_answers(connected):
             await broker.run("1")
 
 
-async def test_a_server_that_is_no_broker_is_told(connected):
-    """Another server's 404 is not taken for a broker's answer."""
+async def test_another_server_is_reported(connected):
+    """A 404 of another server is not taken for an answer of a broker."""
     async with kernelbroker.connect(connected.url + "/elsewhere") as broker:
         with pytest.raises(kernelbroker.NotFound):
             await broker.run("1")
@@ -428,45 +405,45 @@ async def test_a_server_that_is_no_broker_is_told(connected):
     ],
 )
 async def test_a_refused_session_raises_and_leaves_no_connection(connected, reply, error):
-    """Whatever else than `opened` comes is an error of its own kind."""
+    """Each answer but `opened` raises the appropriate error."""
     connected.answers.append(reply)
     async with kernelbroker.connect() as broker:
         with pytest.raises(getattr(kernelbroker, error)):
             await broker.session().open()
-        await connected.until(lambda: not connected.connections)
+        await connected.until(lambda: not connected.links)
 
 
-async def test_a_broker_that_does_not_answer_gives_up_and_closes(connected, monkeypatch):
-    """Opening a session ends after the timeout, and asks the broker to close it if it is there."""
-    monkeypatch.setattr(dial, "GIVE_UP_TIMEOUT", 0.05)
+async def test_opening_times_out_and_closes_the_session(connected, monkeypatch):
+    """Opening a session ends after the timeout, and asks the broker to close the session."""
+    monkeypatch.setattr(websocket, "GIVE_UP_TIMEOUT", 0.05)
     connected.silent_on.add(Open)
-    async with kernelbroker.connect(timeout=0.05) as broker:
+    async with kernelbroker.connect(open_timeout=0.05) as broker:
         with pytest.raises(kernelbroker.ConnectionFailed, match=r"opened no session in 0\.05 s"):
             await broker.session().open()
-    await connected.until(lambda: connected.ops(Close) and not connected.connections)
+    await connected.until(lambda: connected.ops(Close) and not connected.links)
 
 
 @pytest.mark.parametrize("session_id", [None, "mine"])
 async def test_an_opening_that_failed_can_be_tried_again(connected, monkeypatch, session_id):
-    """What the broker opened too late has an id that is used up, but a name of the caller's stays."""
-    monkeypatch.setattr(dial, "GIVE_UP_TIMEOUT", 0.05)
+    """A retry gets a new id, unless the caller chose the id."""
+    monkeypatch.setattr(websocket, "GIVE_UP_TIMEOUT", 0.05)
     connected.silent_on.add(Open)
-    async with kernelbroker.connect(timeout=0.05) as broker:
+    async with kernelbroker.connect(open_timeout=0.05) as broker:
         session = broker.session(session_id)
         files, before = session.files, session.session_id
         with pytest.raises(kernelbroker.ConnectionFailed):
             await session.open()
     connected.silent_on.clear()
-    connected.gone[before] = "its client closed it"
+    await connected.api.world.open(before)
+    await connected.end(before)
     async with kernelbroker.connect() as broker:
-        session._timeout = 30
+        session._timeouts = broker._timeouts
         if session_id is not None:
             with pytest.raises(kernelbroker.SessionGone):
                 await session.open()
             return
         async with session:
             assert (await session.run("c")).success
-            with pytest.raises(kernelbroker.NotFound):
-                await files.list()
+            assert await files.list() == []
             assert connected.requests[-1].startswith(f"/api/v1/sessions/{session.session_id}/files")
             assert session.session_id != before

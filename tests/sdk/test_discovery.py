@@ -1,4 +1,4 @@
-"""How a broker is found, and which runtime files are refused."""
+"""How the client finds a broker, and which runtime files it refuses."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from kernelbroker import ConnectionFailed, discovery
-from kernelbroker.protocol.runtime import runtime_file
+from kernelbroker.protocol.runtime_file import runtime_file
 
 LEFT = {"url": "http://127.0.0.1:4321", "token": "secret", "pid": 1}
 
@@ -26,8 +26,8 @@ def find(file, url=None, token=None, **environ):
     return discovery.find(url, token, {"KERNELBROKER_RUNTIME_FILE": str(file), **environ})
 
 
-def test_what_is_given_comes_before_what_is_found(file):
-    """The argument, then the environment, then the runtime file; each tells of its source."""
+def test_arguments_come_before_environment_and_runtime_file(file):
+    """The argument is used first, then the environment, then the runtime file; each has its source."""
     environ = {"KERNELBROKER_URL": "http://env:1/", "KERNELBROKER_TOKEN": "e"}
     given = find(file, "https://given:2/", "g", **environ)
     assert (given.url, given.token, given.source) == ("https://given:2", "g", "the argument")
@@ -39,41 +39,41 @@ def test_what_is_given_comes_before_what_is_found(file):
     assert (found.url, found.token, found.source) == (LEFT["url"], "secret", str(file))
 
 
-def test_without_anything_it_is_the_default(tmp_path):
-    """With nothing given or left behind the default address is tried, without a token."""
+def test_the_default_address_has_no_token(tmp_path):
+    """Without any setting the default address is used, without a token."""
     address = find(tmp_path / "none" / "broker.json")
     assert (address.url, address.token) == ("http://127.0.0.1:8720", None)
 
 
 def test_the_files_token_goes_to_the_files_address_only(file):
-    """Another address never gets the runtime file's token; the same one does."""
+    """The token of the runtime file is sent only to the address in that file."""
     assert find(file, "http://elsewhere:1").token is None
     assert find(file, LEFT["url"] + "/").token == "secret"
     assert find(file, KERNELBROKER_TOKEN="mine").token == "mine"
 
 
 def test_the_token_is_in_no_repr(file):
-    """What may be printed does not hold the token."""
+    """The repr does not contain the token."""
     assert "secret" not in repr(find(file))
 
 
 @pytest.mark.parametrize("mode", [0o640, 0o604, 0o620])
 def test_a_file_that_others_may_use_is_refused(file, mode):
-    """The file must be its owner's alone."""
+    """Only the owner may have access to the file."""
     file.chmod(mode)
     with pytest.raises(ConnectionFailed, match="should be 0600"):
         find(file)
 
 
 def test_a_directory_that_others_may_write_to_is_refused(file):
-    """Who can write to the directory can put another file there."""
+    """If others can write to the directory, they could replace the file."""
     file.parent.chmod(0o777)
     with pytest.raises(ConnectionFailed, match="write to its directory"):
         find(file)
 
 
 def test_a_symlink_or_a_pipe_is_refused(file, tmp_path):
-    """Only a regular file at that very path will do."""
+    """The path must be a regular file."""
     link = file.parent / "link.json"
     link.symlink_to(file)
     with pytest.raises(ConnectionFailed, match="cannot be read"):
@@ -85,28 +85,28 @@ def test_a_symlink_or_a_pipe_is_refused(file, tmp_path):
 
 
 def test_another_users_file_is_refused(file, monkeypatch):
-    """Whoever owns the file would get the code that is sent to its address."""
+    """The file must belong to the user, since code is sent to its address."""
     monkeypatch.setattr(os, "getuid", lambda: 4242)
     with pytest.raises(ConnectionFailed, match="owns it"):
         find(file)
 
 
-def test_a_damaged_file_is_told(file):
-    """A file that is no JSON of that shape is an error, not silence."""
+def test_a_damaged_file_is_an_error(file):
+    """A file with invalid content is an error, and is not ignored."""
     file.write_text("{}")
     with pytest.raises(ConnectionFailed, match="damaged"):
         find(file)
 
 
 @pytest.mark.parametrize("url", ["localhost:8888", "ftp://host", "http://"])
-def test_a_url_that_is_none_is_told(file, url):
-    """An address without http or https is refused with an example."""
+def test_an_invalid_url_is_refused(file, url):
+    """An address without http or https is refused, with an example."""
     with pytest.raises(ConnectionFailed, match="not a URL like"):
         find(file, url)
 
 
 def test_the_path_of_the_runtime_file():
-    """Explicit, else the user's runtime directory, else one of the user's own in /tmp."""
+    """The path is the configured one, or in the runtime directory, or in a private directory in /tmp."""
     assert runtime_file({"KERNELBROKER_RUNTIME_FILE": "/a", "XDG_RUNTIME_DIR": "/x"}, 7) == Path(
         "/a"
     )

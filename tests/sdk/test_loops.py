@@ -1,4 +1,4 @@
-"""A client that is used in one event loop after the other."""
+"""A client that is used in several event loops, one after the other."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from kernelbroker.protocol.messages import Execute, Open
 
 @pytest.fixture
 def found(broker_in_thread, scripts, monkeypatch):
-    """A broker that is there for longer than a loop, and is found."""
+    """A broker that outlives the event loops of a test and that clients find."""
     fake, _ = broker_in_thread
     monkeypatch.setenv("KERNELBROKER_URL", fake.url)
     monkeypatch.setenv("KERNELBROKER_TOKEN", scripts.token)
@@ -21,7 +21,7 @@ def found(broker_in_thread, scripts, monkeypatch):
 
 @pytest.fixture(params=["ends", "is left"])
 def run(request):
-    """`asyncio.run`; where the loop is left, its tasks are cancelled when the test is over alone."""
+    """Runs a coroutine in a new event loop, which is closed at once or at the end of the test."""
     with ExitStack() as left:
         if request.param == "ends":
             yield asyncio.run
@@ -30,7 +30,7 @@ def run(request):
 
 
 def test_a_session_says_that_it_belongs_to_another_loop(found, run):
-    """In a second loop each call says what to do, and closing closes the session all the same."""
+    """In a second loop each call raises an error with advice; closing still works."""
     broker = kernelbroker.connect()
     session = broker.session()
     assert run(session.run("a")).success
@@ -42,8 +42,8 @@ def test_a_session_says_that_it_belongs_to_another_loop(found, run):
     run(session.close())
 
 
-def test_the_simplest_client_begins_anew(found, run):
-    """In a second loop `SandboxClient` has a new session, says so, and closes the old one."""
+def test_sandbox_client_opens_a_new_session_in_a_new_loop(found, run):
+    """In a second loop `SandboxClient` opens a new session, reports it, and closes the old one."""
     client = kernelbroker.SandboxClient()
     assert not run(client.execute("a")).kernel_restarted
     assert run(client.execute("b")).kernel_restarted
@@ -54,12 +54,12 @@ def test_the_simplest_client_begins_anew(found, run):
 
 
 async def test_a_cancelled_reader_ends_the_session(connected, scripts):
-    """Where all tasks are cancelled, as at a loop's end, nobody waits for the session any more."""
+    """If all tasks are cancelled, as at the end of a loop, no caller waits for the session."""
     connected.cells["c"] = scripts.forever
     async with kernelbroker.connect() as broker, broker.session() as session:
         running = asyncio.create_task(session.run("c"))
         await connected.until(lambda: connected.ops(Execute))
-        session._channel._reader.cancel()
+        session._connection._reader.cancel()
         with pytest.raises(kernelbroker.ConnectionLost, match="reader was cancelled"):
             await asyncio.wait_for(running, 20)
         with pytest.raises(kernelbroker.ConnectionLost):

@@ -1,4 +1,4 @@
-"""For each backend a whole broker, a session that attempts to escape, and a neighbour worth reaching."""
+"""For each backend a broker, a session that attempts to escape, and a session beside it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import pytest
 from kernelbroker_server import app
 
 from tests.backends.probes import BACKENDS
-from tests.e2e.support import HOST_SECRET, BrokerProcess, running_broker
+from tests.e2e.support import HOST_SECRET, BrokerProcess, backend_settings, running_broker
 
 from .attempts.prelude import prelude
 
@@ -25,7 +25,7 @@ MIB = 1024**2
 LIMITS = {"memory": 300 * MIB, "processes": 60, "tmp_size": 8 * MIB, "open_files": 300}
 
 NEIGHBOUR = """
-import ctypes, os, socket, subprocess, sys
+import ctypes, os, socket, subprocess, sys  # used by later cells as well
 for folder in ("/data", "/tmp", "/dev/shm", "/home/sandbox"):
     open(f"{folder}/{needle}", "w").close()
 abstract = socket.socket(socket.AF_UNIX)
@@ -34,12 +34,12 @@ abstract.listen()
 port = socket.create_server(("127.0.0.1", 0))
 sleeper = subprocess.Popen([sys.executable, "-c", "import signal; signal.pause()", needle])
 assert ctypes.CDLL(None).shmget(4711, 4096, 0o1666) >= 0
-told = port.getsockname()[1]"""
+verdict = port.getsockname()[1]"""
 
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """A broker with a backend of this kind, and what an attacker might know of it and its host."""
+    """A broker with a backend of this kind, and the facts that an attacker might know of its host."""
 
     kind: str
     broker: BrokerProcess
@@ -57,12 +57,15 @@ class Inside:
         self.prepare()
 
     def prepare(self) -> None:
-        """For a fresh kernel."""
-        assert self.told(self._prelude) == ["ready"]
+        """Run the prelude in a new kernel."""
+        assert self.verdicts(self._prelude) == ["ready"]
 
-    def told(self, code: str) -> list[Any]:
-        """What a cell leaves in `told`, as a list."""
-        result = self.session.run(code, result_var="told")
+    def verdicts(self, code: str) -> list[Any]:
+        """Run a cell. Returns its `verdict` as a list; `ended` if the cell ended the sandbox."""
+        result = self.session.run(code, result_var="verdict")
+        if result.kernel_restarted:
+            self.prepare()
+            return ["ended"]
         assert result.success, result.error_detail
         value = result.return_value
         return value if isinstance(value, list) else [value]
@@ -70,13 +73,14 @@ class Inside:
 
 @pytest.fixture(scope="session", params=BACKENDS)
 def kind(request: pytest.FixtureRequest) -> str:
+    """The kind of backend. A test can request `gvisor` as well, by indirect parametrization."""
     return str(request.param)
 
 
 @pytest.fixture(scope="session")
 def world(kind: str) -> Iterator[World]:
     settings: dict[str, Any] = {f"SANDBOX__{name.upper()}": size for name, size in LIMITS.items()}
-    settings |= {"BACKEND": kind, "POOL__MIN_SIZE": 2, "POOL__MAX_SIZE": 8}
+    settings |= {**backend_settings(kind), "POOL__MIN_SIZE": 2, "POOL__MAX_SIZE": 8}
     with (
         running_broker(POOL__ACQUIRE_TIMEOUT=60, **settings) as broker,
         kernelbroker.sync.connect(broker.url, broker.token) as client,
@@ -93,7 +97,7 @@ def world(kind: str) -> Iterator[World]:
 
 @pytest.fixture(scope="session")
 def inside(world: World) -> Iterator[Inside]:
-    """One sandbox for all attempts that leave it alive."""
+    """A sandbox that all harmless attempts share."""
     with world.client.session() as session:
         yield Inside(world, session)
 
@@ -107,7 +111,7 @@ def doomed(world: World) -> Iterator[Inside]:
 
 def _facts(broker: BrokerProcess, neighbour: kernelbroker.sync.Session) -> dict[str, Any]:
     needle = f"needle-{secrets.token_hex(8)}"
-    result = neighbour.run(f"needle = {needle!r}\n{NEIGHBOUR}", result_var="told")
+    result = neighbour.run(f"needle = {needle!r}\n{NEIGHBOUR}", result_var="verdict")
     assert result.success, result.error_detail
     (broker_id,) = broker.broker_ids()
     addresses = {

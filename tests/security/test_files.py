@@ -1,4 +1,4 @@
-"""Attacks upon the files of a workspace: by paths, by what cells planted, by what clients leave undone."""
+"""Attacks on the files of a workspace: by paths, by planted files, by incomplete requests."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ async def session(broker: BrokerProcess) -> AsyncIterator[kernelbroker.Session]:
 
 
 def outside(broker: BrokerProcess) -> dict[str, str]:
-    """What lies around the workspaces on the host, but for what the pool itself changes."""
+    """The files around the workspaces on the host, except those that the pool itself changes."""
     root = broker.data_dir.parent
     found = [root.parent / "x", *root.glob("*"), *broker.data_dir.glob("*/*")]
     found += [*(root / "shared").iterdir(), Path("/etc/passwd"), Path("/etc/x")]
@@ -70,7 +70,7 @@ def outside(broker: BrokerProcess) -> dict[str, str]:
 
 
 def workspace(broker: BrokerProcess) -> Path:
-    """On the host, the workspace that holds `mark`."""
+    """The directory on the host of the workspace that contains `mark`."""
     (mark,) = broker.data_dir.glob("*/sandboxes/*/workspace/mark")
     return mark.parent
 
@@ -78,7 +78,7 @@ def workspace(broker: BrokerProcess) -> Path:
 async def ask(
     broker: BrokerProcess, method: str, path: str, body: bytes | None = None
 ) -> tuple[int, Any]:
-    """Status and JSON of a call whose path is sent as it stands."""
+    """Send a request with the path as given. Returns status and JSON."""
     parts = urlsplit(broker.url)
 
     def work() -> tuple[int, Any]:
@@ -153,10 +153,10 @@ async def test_paths_out_of_the_workspace(
     "path",
     ["%252e%252e%252fx", "..%5cx", "%5c%5cetc", "...", ".%20.", "%c0%ae%c0%ae%2fx", "%uff0e"],
 )
-async def test_names_that_only_look_dangerous(
+async def test_unusual_names_are_ordinary_names(
     broker: BrokerProcess, session: kernelbroker.Session, path: str
 ) -> None:
-    """What is no traversal once it is decoded, once, is a name like any other."""
+    """A path that is no traversal after decoding it once is an ordinary name."""
     assert await ask(broker, "PUT", f"/odd/{path}", b"content") == (204, b"")
     assert await ask(broker, "GET", f"/odd/{path}") == (200, b"content")
     await session.files.delete("odd", recursive=True)
@@ -182,8 +182,8 @@ NAMES = [
 
 
 @pytest.mark.parametrize("name", NAMES)
-async def test_names(session: kernelbroker.Session, name: str) -> None:
-    """Any name that the file system takes can be written, listed, moved, read and deleted."""
+async def test_any_file_name_works(session: kernelbroker.Session, name: str) -> None:
+    """Any name that the file system accepts can be written, listed, moved, read and deleted."""
     files = session.files
     await files.write(f"names/{name}/{name}", "content")
     assert await files.read_text(f"names/{name}/{name}") == "content"
@@ -200,7 +200,7 @@ async def test_names(session: kernelbroker.Session, name: str) -> None:
 
 
 async def test_names_that_are_too_long(session: kernelbroker.Session) -> None:
-    """A name of more than 255 bytes is refused in every place where it may stand."""
+    """A name of more than 255 bytes is refused at every position of a path."""
     long, files = "汉" * 86, session.files
     await files.write("short", "")
     with pytest.raises(BadRequest, match="too long"):
@@ -215,8 +215,8 @@ async def test_names_that_are_too_long(session: kernelbroker.Session) -> None:
         await files.read("\ud800")
 
 
-async def test_links(session: kernelbroker.Session) -> None:
-    """A link is shown and removed as one, and neither read, written nor walked through."""
+async def test_links_are_not_followed(session: kernelbroker.Session) -> None:
+    """A link is listed and removed as a link, and is not followed."""
     await run(
         session,
         """
@@ -249,7 +249,7 @@ value = 1
     assert sorted(f.path for f in listed) == sorted(
         ["l/real", "l/real/file", *(f"l/{name}" for name in links)]
     )
-    await files.write("l/near", "a file now")  # in the place of the link
+    await files.write("l/near", "a file now")  # in place of the link
     assert await files.read("l/real/file") == b"inside"
     assert await files.read("l/near") == b"a file now"
     await files.delete("l/dir", recursive=True)  # the link, not what it leads to
@@ -258,8 +258,8 @@ value = 1
     assert await run(session, "value = os.path.exists('/etc/passwd')")
 
 
-async def test_what_is_no_file(session: kernelbroker.Session) -> None:
-    """Pipes and sockets are refused at once, whoever waits at their other end."""
+async def test_pipes_and_sockets_are_refused(session: kernelbroker.Session) -> None:
+    """Pipes and sockets are refused at once."""
     await run(
         session,
         """
@@ -282,7 +282,7 @@ value = 1
 
 
 async def test_files_and_directories_in_each_others_place(session: kernelbroker.Session) -> None:
-    """Each is refused where the other is meant, with the reason."""
+    """A file in place of a directory, or the reverse, is refused with the reason."""
     files = session.files
     await files.write("k/file", "x")
     await files.mkdir("k/directory/below")
@@ -312,8 +312,8 @@ async def test_files_and_directories_in_each_others_place(session: kernelbroker.
     await files.delete("k", recursive=True)
 
 
-async def test_many_entries(session: kernelbroker.Session) -> None:
-    """Thousands of entries are listed in order; more than the bound are cut, and this is told."""
+async def test_long_listings_are_cut(session: kernelbroker.Session) -> None:
+    """Thousands of entries are listed in order; a listing over the limit is cut, and says so."""
     files = session.files
     await run(
         session,
@@ -336,8 +336,8 @@ value = 1
     assert not await files.exists("many")
 
 
-async def test_a_deep_tree(session: kernelbroker.Session) -> None:
-    """A tree deeper than any path can say is listed as far as it goes, and deleted whole."""
+async def test_a_deep_tree_can_be_deleted(session: kernelbroker.Session) -> None:
+    """A tree deeper than any path is listed as far as possible, and deleted completely."""
     await run(
         session,
         """
@@ -354,8 +354,10 @@ value = 1
     assert not await session.files.exists("deep")
 
 
-async def test_a_race(broker: BrokerProcess, session: kernelbroker.Session) -> None:
-    """Directories that become links while they are walked lead nowhere."""
+async def test_directories_swapped_during_a_walk(
+    broker: BrokerProcess, session: kernelbroker.Session
+) -> None:
+    """Directories that become links during a walk are not followed."""
     files = session.files
     swapping = asyncio.create_task(
         session.run(
@@ -392,10 +394,10 @@ while not os.path.exists("race/stop") and time.time() < end:
 
 
 @pytest.mark.parametrize("chunked", [False, True])
-async def test_an_upload_that_breaks_off(
+async def test_an_incomplete_upload_leaves_nothing(
     broker: BrokerProcess, session: kernelbroker.Session, chunked: bool
 ) -> None:
-    """It leaves nothing, and what it would have replaced stays."""
+    """An incomplete upload leaves nothing, and the old file stays."""
     files = session.files
     await files.write("mark", "before")
     before = [f.path for f in await files.list(recursive=True)]
@@ -418,8 +420,10 @@ async def test_an_upload_that_breaks_off(
     assert await files.read("mark") == b"before"
 
 
-async def test_the_shared_directory(broker: BrokerProcess, session: kernelbroker.Session) -> None:
-    """What belongs to all sessions can be read, and not changed in any way."""
+async def test_the_shared_directory_is_read_only(
+    broker: BrokerProcess, session: kernelbroker.Session
+) -> None:
+    """Shared files can be read, and cannot be changed."""
     files = session.files
     assert await files.read("shared/common.txt") == b"common"
     attempts: list[Callable[[], Any]] = [
@@ -438,8 +442,8 @@ async def test_the_shared_directory(broker: BrokerProcess, session: kernelbroker
         await files.write("shared/new", "x")
 
 
-async def test_the_limit(session: kernelbroker.Session) -> None:
-    """A file over `limits.file` is refused, its length announced or not; one at the limit is not."""
+async def test_uploads_over_the_limit_are_refused(session: kernelbroker.Session) -> None:
+    """A file over `limits.file` is refused, with or without a length; one at the limit is not."""
     files = session.files
 
     async def pieces(size: int) -> AsyncIterator[bytes]:
@@ -456,8 +460,10 @@ async def test_the_limit(session: kernelbroker.Session) -> None:
     await files.delete("limit")
 
 
-async def test_no_page_of_ours(broker: BrokerProcess, session: kernelbroker.Session) -> None:
-    """What a cell wrote is never shown by a browser under the broker's address."""
+async def test_downloads_are_never_rendered(
+    broker: BrokerProcess, session: kernelbroker.Session
+) -> None:
+    """No browser renders a cell's file under the broker's address."""
     await session.files.write("page.html", "<script>alert(1)</script>")
     parts = urlsplit(broker.url)
     connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=DEADLINE_S)
@@ -472,10 +478,10 @@ async def test_no_page_of_ours(broker: BrokerProcess, session: kernelbroker.Sess
     assert answer.headers["Content-Type"] == "text/html"
 
 
-async def test_a_workspace_is_its_sessions_alone(
+async def test_other_sessions_and_clients_have_no_access(
     broker: BrokerProcess, session: kernelbroker.Session
 ) -> None:
-    """Without the token, or with another session, nobody gets at it."""
+    """Without the token, or with another session, a workspace cannot be accessed."""
     await session.files.write("mine", "x")
     async with kernelbroker.connect(broker.url, "wrong") as stranger:
         with pytest.raises(kernelbroker.KernelBrokerError):

@@ -19,15 +19,14 @@ from kernelbroker.protocol.errors import (
 from kernelbroker.protocol.events import Event, Input, Result, Started, Stdout
 from kernelbroker.protocol.messages import ExecutionRequest
 from kernelbroker_server.backends.base import EndCause
-from kernelbroker_server.kernels.client import ChannelClosed
+from kernelbroker_server.kernels.channel import ChannelClosed
 from kernelbroker_server.kernels.outputs import OutputLimits
-from kernelbroker_server.pool import warm
+from kernelbroker_server.pool import warm_sandbox
 from kernelbroker_server.pool.state import PoolLimits
-from kernelbroker_server.sessions import history
-from kernelbroker_server.sessions.execution import Execution, ExecutionState
-from kernelbroker_server.sessions.gate import Gate
-from kernelbroker_server.sessions.journal import Journal
-from kernelbroker_server.sessions.session import Session, SessionState
+from kernelbroker_server.sessions import store
+from kernelbroker_server.sessions.admission import Admission
+from kernelbroker_server.sessions.session import Session
+from kernelbroker_server.sessions.store import ExecutionLog, MemoryLog
 
 from tests.support.backend import FakeBackend
 from tests.support.gateway import Cell
@@ -50,7 +49,7 @@ async def who(cell: Cell) -> None:
     cell.stdout(cell.kernel.path.name)
 
 
-async def kernel_of(execution: Execution) -> str:
+async def kernel_of(execution: ExecutionLog) -> str:
     """Which kernel ran it, if its code was `who`."""
     return "".join(e.content for e in await events_of(execution) if isinstance(e, Stdout))
 
@@ -61,7 +60,7 @@ class Crowd:
 
     one: Session
     other: Session
-    held: Execution
+    held: ExecutionLog
     hold: Breakpoint
 
     async def make_way(self) -> None:
@@ -74,7 +73,7 @@ class Crowd:
 async def crowd(backend: FakeBackend) -> AsyncIterator[Crowd]:
     hold = Breakpoint()
     backend.scripts["hold"] = hold
-    async with world(backend, gate=Gate(1, 2)) as w:
+    async with world(backend, admission=Admission(1, 2)) as w:
         one, other = await w.open(), await w.open()
         held = submit(one, "hold")
         await hold.reached()
@@ -93,7 +92,7 @@ async def test_events_of_a_cell(backend: FakeBackend) -> None:
         assert {event.execution_id for event in events} == {execution.id}
         assert isinstance(events[0], Started)
         assert events[0].queued_s >= 0
-        assert execution.state is ExecutionState.DONE
+        assert execution.state == "done"
 
 
 async def test_one_after_the_other(backend: FakeBackend) -> None:
@@ -106,16 +105,16 @@ async def test_one_after_the_other(backend: FakeBackend) -> None:
         await first.reached()
         assert [cell.code for cell in backend.cells] == ["first"]
         assert [e.state for e in executions] == [
-            ExecutionState.RUNNING,
-            ExecutionState.QUEUED,
-            ExecutionState.QUEUED,
+            "running",
+            "queued",
+            "queued",
         ]
-        assert (session.state, session.queued) == (SessionState.BUSY, 2)
+        assert (session.state, session.queued) == ("busy", 2)
         first.go_on.set()
         for execution in executions:
             assert (await result_of(execution)).success
         assert [cell.code for cell in backend.cells] == ["first", "b", "c"]
-        await until(lambda: session.state is SessionState.IDLE)
+        await until(lambda: session.state == "idle")
 
 
 async def test_sessions_run_in_parallel(backend: FakeBackend) -> None:
@@ -127,13 +126,13 @@ async def test_sessions_run_in_parallel(backend: FakeBackend) -> None:
         held = submit(one, "hold")
         await hold.reached()
         assert (await result_of(submit(other))).success
-        assert held.state is ExecutionState.RUNNING
+        assert held.state == "running"
         hold.go_on.set()
         assert (await result_of(held)).success
 
 
-async def test_concurrency_is_bounded(backend: FakeBackend, crowd: Crowd) -> None:
-    """Over all sessions no more cells run than may, and no more wait."""
+async def test_running_and_waiting_cells_are_bounded(backend: FakeBackend, crowd: Crowd) -> None:
+    """The numbers of running and waiting cells are limited over all sessions."""
     waiting = [submit(crowd.other), submit(crowd.one)]
     with pytest.raises(TooManyRequests):
         submit(crowd.other)
@@ -148,8 +147,8 @@ async def test_concurrency_is_bounded(backend: FakeBackend, crowd: Crowd) -> Non
 
 
 @pytest.mark.parametrize("named", [False, True])
-async def test_interrupt(backend: FakeBackend, named: bool) -> None:
-    """An interrupt ends the running cell with the cause; the kernel is kept, the next cell runs."""
+async def test_an_interrupt_ends_the_running_cell(backend: FakeBackend, named: bool) -> None:
+    """An interrupt ends the running cell with the cause; the kernel is kept."""
     backend.scripts |= {"wait": interruptible, "who": who}
     async with world(backend) as w:
         session = await w.open()
@@ -164,7 +163,7 @@ async def test_interrupt(backend: FakeBackend, named: bool) -> None:
 
 
 async def test_interrupt_at_any_moment(backend: FakeBackend) -> None:
-    """One that comes before the kernel has the cell is kept for it; an idle kernel would drop it."""
+    """An early interrupt is kept for the cell; an idle kernel would drop it."""
     backend.scripts["wait"] = interruptible
     async with world(backend) as w:
         session = await w.open()
@@ -175,8 +174,8 @@ async def test_interrupt_at_any_moment(backend: FakeBackend) -> None:
             assert cause_of(await result_of(execution)) == "interrupted"
 
 
-async def test_interrupt_of_one_that_waits(backend: FakeBackend) -> None:
-    """An interrupt that names a waiting cell takes it out of the line; the running one runs on."""
+async def test_interrupt_of_a_waiting_cell(backend: FakeBackend) -> None:
+    """An interrupt of a waiting cell takes it out of the queue; the running one continues."""
     hold = Breakpoint()
     backend.scripts["hold"] = hold
     async with world(backend) as w:
@@ -188,11 +187,13 @@ async def test_interrupt_of_one_that_waits(backend: FakeBackend) -> None:
         hold.go_on.set()
         assert (await result_of(held)).success
         assert [cell.code for cell in backend.cells] == ["hold"]
-        assert w.gate.waiting == 0
+        assert w.admission.waiting == 0
 
 
-async def test_interrupt_of_one_that_waits_for_its_turn(backend: FakeBackend, crowd: Crowd) -> None:
-    """A cell that waits for a turn among all sessions can be interrupted as well."""
+async def test_interrupt_of_a_cell_that_waits_for_its_turn(
+    backend: FakeBackend, crowd: Crowd
+) -> None:
+    """A cell that waits for its turn among all sessions can be interrupted."""
     waiting = submit(crowd.other, "waiting")
     await turns(5)
     crowd.other.interrupt(waiting.id)
@@ -202,20 +203,19 @@ async def test_interrupt_of_one_that_waits_for_its_turn(backend: FakeBackend, cr
     assert "waiting" not in [cell.code for cell in backend.cells]
 
 
-async def test_interrupt_of_nothing(backend: FakeBackend) -> None:
-    """To interrupt where nothing runs, or what has ended, does nothing to the next cell."""
+async def test_an_interrupt_without_a_running_cell_does_nothing(backend: FakeBackend) -> None:
+    """An interrupt without a running cell does not affect the next cell."""
     async with world(backend) as w:
         session = await w.open()
         session.interrupt()
         execution = submit(session)
         await result_of(execution)
         session.interrupt(execution.id)
-        execution.interrupt()
         session.interrupt("unknown")
         assert (await result_of(submit(session))).success
 
 
-async def test_timeout(backend: FakeBackend) -> None:
+async def test_a_timeout_interrupts_the_cell(backend: FakeBackend) -> None:
     """A cell that takes too long is interrupted, and keeps its kernel if it reacts."""
     backend.scripts |= {"wait": interruptible, "who": who}
     async with world(backend) as w:
@@ -229,8 +229,8 @@ async def test_timeout(backend: FakeBackend) -> None:
         assert session.restarts == 0
 
 
-async def test_timeout_and_grace(backend: FakeBackend) -> None:
-    """A cell that does not react to the interrupt either loses its kernel, and its result says so."""
+async def test_a_cell_that_ignores_its_interrupt_loses_its_kernel(backend: FakeBackend) -> None:
+    """A cell that ignores its interrupt loses its kernel after the grace period."""
     backend.scripts |= {"deaf": deaf, "who": who}
     async with world(backend) as w:
         session = await w.open()
@@ -240,7 +240,7 @@ async def test_timeout_and_grace(backend: FakeBackend) -> None:
         assert cause_of(result) == "timeout"
         assert result.kernel_restarted
         assert await kernel_of(following) != before
-        assert not (await result_of(following)).kernel_restarted  # told already
+        assert not (await result_of(following)).kernel_restarted  # reported already
         assert session.restarts == 1
 
 
@@ -272,7 +272,7 @@ async def test_close_while_the_gateway_does_not_read(backend: FakeBackend) -> No
         for sandbox in backend.live.values():
             sandbox.gateway.stop_reading()
         execution = submit(session, "x", env={"X": "x" * 10**6})
-        await until(lambda: execution.state is ExecutionState.RUNNING)
+        await until(lambda: execution.state == "running")
         await turns(20)
         async with asyncio.timeout(2):
             await session.close("enough")
@@ -283,7 +283,7 @@ async def test_close_while_the_gateway_does_not_read(backend: FakeBackend) -> No
 
 
 @pytest.mark.parametrize("cause", list(EndCause))
-async def test_death(backend: FakeBackend, cause: EndCause) -> None:
+async def test_a_dead_kernel_ends_its_cell(backend: FakeBackend, cause: EndCause) -> None:
     """A kernel that dies ends its cell at once with the cause; the next cell has a fresh one."""
 
     async def die(cell: Cell) -> None:
@@ -306,9 +306,11 @@ async def test_death(backend: FakeBackend, cause: EndCause) -> None:
         assert session.restarts == 1
 
 
-async def test_channel_lost(backend: FakeBackend, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A channel that closes under a cell ends it as lost."""
-    monkeypatch.setattr(warm, "END_GRACE_S", 0.01)
+async def test_a_lost_channel_ends_its_cell(
+    backend: FakeBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A channel that closes while a cell runs ends it as lost."""
+    monkeypatch.setattr(warm_sandbox, "END_GRACE_S", 0.01)
 
     async def cut(cell: Cell) -> None:
         for channel in list(cell.kernel.channels):
@@ -321,29 +323,30 @@ async def test_channel_lost(backend: FakeBackend, monkeypatch: pytest.MonkeyPatc
         assert (await result_of(submit(session))).success
 
 
-async def test_a_result_that_cannot_be_kept(
+async def test_a_result_that_cannot_be_stored_is_replaced(
     backend: FakeBackend, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Whatever fault of the broker's own it is, there is a result, and nobody waits for ever."""
-    append = Journal.append
+    """If a result cannot be stored, the execution still gets one, and no reader waits."""
+    append = MemoryLog.append
 
-    def refuse(journal: Journal, event: Event) -> None:
+    def refuse(log: MemoryLog, event: Event) -> None:
         if isinstance(event, Result) and event.success:
             raise RuntimeError("a fault")
-        append(journal, event)
+        append(log, event)
 
-    monkeypatch.setattr(Journal, "append", refuse)
+    monkeypatch.setattr(MemoryLog, "append", refuse)
     async with world(backend) as w:
         session = await w.open()
         execution, following = submit(session), submit(session)
         assert cause_of(await result_of(execution)) == "sandbox_lost"
-        assert cause_of(await result_of(following)) == "rejected"
-        assert session.closed_reason == "a fault of the broker's own"
-    assert "could not be kept" in caplog.text
+        assert cause_of(await result_of(following)) == "sandbox_lost"
+        monkeypatch.undo()
+        assert (await result_of(submit(session))).success
+    assert "could not be stored" in caplog.text
 
 
-async def test_death_while_idle(backend: FakeBackend) -> None:
-    """Where a kernel died between two cells, the next result says that the state is lost; once."""
+async def test_a_death_while_idle_is_reported_once(backend: FakeBackend) -> None:
+    """If a kernel dies between two cells, the next result reports the lost state, once."""
     backend.scripts["who"] = who
     async with world(backend) as w:
         session = await w.open()
@@ -358,7 +361,7 @@ async def test_death_while_idle(backend: FakeBackend) -> None:
 
 
 async def test_no_sandbox_after_a_death(backend: FakeBackend) -> None:
-    """Where no sandbox is to be had a cell is rejected with the reason, and later ones try again."""
+    """If no sandbox is available, a cell is rejected with the reason, and later ones try again."""
     hold = asyncio.Event()
 
     async def launch(_sandbox: object) -> None:
@@ -382,8 +385,8 @@ async def test_no_sandbox_after_a_death(backend: FakeBackend) -> None:
 # Restart.
 
 
-async def test_restart_while_running(backend: FakeBackend) -> None:
-    """A restart ends the running cell and keeps the line; the rest runs on a fresh kernel."""
+async def test_restart_ends_the_running_cell(backend: FakeBackend) -> None:
+    """A restart ends the running cell and keeps the queue, which runs on a fresh kernel."""
     backend.scripts |= {"deaf": deaf, "who": who}
     async with world(backend) as w:
         session = await w.open()
@@ -399,8 +402,8 @@ async def test_restart_while_running(backend: FakeBackend) -> None:
         assert name.removesuffix(".sock") not in backend.live
 
 
-async def test_restart_while_idle(backend: FakeBackend) -> None:
-    """A restart that was asked for is no loss of state to be told of."""
+async def test_restart_while_idle_reports_no_lost_state(backend: FakeBackend) -> None:
+    """A requested restart is not reported as lost state."""
     async with world(backend) as w:
         session = await w.open()
         async with asyncio.timeout(DEADLINE_S):
@@ -410,7 +413,7 @@ async def test_restart_while_idle(backend: FakeBackend) -> None:
 
 
 async def test_restart_without_a_sandbox(backend: FakeBackend) -> None:
-    """A restart for which there is no sandbox says so, and the session can be used later."""
+    """A restart without a sandbox fails with the reason, and the session can be used later."""
     hold = asyncio.Event()
 
     async def launch(_sandbox: object) -> None:
@@ -442,8 +445,8 @@ async def test_restart_while_a_cell_waits_for_its_turn(crowd: Crowd) -> None:
     assert crowd.other.restarts == 1
 
 
-async def test_close_while_restarting(backend: FakeBackend) -> None:
-    """Who waits for a restart when the session is closed is told so, and does not wait for ever."""
+async def test_close_answers_waiting_restarts(backend: FakeBackend) -> None:
+    """A caller that waits for a restart gets the reason when the session is closed."""
 
     async def launch(_sandbox: object) -> None:
         await asyncio.Event().wait()
@@ -462,8 +465,8 @@ async def test_close_while_restarting(backend: FakeBackend) -> None:
 # Close.
 
 
-async def test_close_while_running(backend: FakeBackend) -> None:
-    """A session that is closed ends its running cell and those in line, each with the reason."""
+async def test_close_ends_running_and_waiting_cells(backend: FakeBackend) -> None:
+    """A closed session ends its running and waiting cells, each with the reason."""
     backend.scripts["deaf"] = deaf
     async with world(backend) as w:
         session = await w.open()
@@ -471,9 +474,9 @@ async def test_close_while_running(backend: FakeBackend) -> None:
         await running(executions[0])
         async with asyncio.timeout(DEADLINE_S):
             await session.close("enough")
-        results = [execution.journal.result for execution in executions]
+        results = [execution.result for execution in executions]
         assert [result.error for result in results if result] == ["SessionClosed: enough"] * 3
-        assert session.state is SessionState.CLOSED
+        assert session.state == "closed"
         with pytest.raises(SessionGone, match="enough"):
             submit(session)
         with pytest.raises(SessionGone, match="enough"):
@@ -483,7 +486,7 @@ async def test_close_while_running(backend: FakeBackend) -> None:
 
 
 async def test_close_while_waiting_for_a_turn(crowd: Crowd) -> None:
-    """A cell that waits for its turn when its session is closed is told the reason."""
+    """A cell that waits for its turn gets the reason when its session is closed."""
     waiting = submit(crowd.other)
     await turns(5)
     async with asyncio.timeout(DEADLINE_S):
@@ -494,7 +497,7 @@ async def test_close_while_waiting_for_a_turn(crowd: Crowd) -> None:
 
 @pytest.mark.parametrize("count", range(12))
 async def test_close_at_any_moment(backend: FakeBackend, count: int) -> None:
-    """Closed at whatever turn of the loop, every execution has one result and the sandbox goes."""
+    """If a session is closed at any moment, every execution has one result and the sandbox is released."""
     async with world(backend) as w:
         session = await w.open()
         executions = [submit(session), submit(session)]
@@ -502,12 +505,12 @@ async def test_close_at_any_moment(backend: FakeBackend, count: int) -> None:
         async with asyncio.timeout(DEADLINE_S):
             await session.close("enough")
         for execution in executions:
-            assert execution.journal.result is not None
+            assert execution.result is not None
         await until(lambda: w.pool.status().busy_containers == 0)
 
 
-async def test_closed_by_two(backend: FakeBackend) -> None:
-    """To close a session again waits for its end, and keeps the first reason."""
+async def test_a_second_close_waits_and_keeps_the_reason(backend: FakeBackend) -> None:
+    """A second close waits for the end, and the first reason is kept."""
     async with world(backend) as w:
         session = await w.open()
         async with asyncio.timeout(DEADLINE_S):
@@ -529,7 +532,7 @@ async def test_the_same_id_twice(backend: FakeBackend) -> None:
         with pytest.raises(Conflict, match="mine"):
             submit(session, "b", execution_id="mine")
         assert [cell.code for cell in backend.cells] == ["a"]
-        assert w.gate.waiting == 0
+        assert w.admission.waiting == 0
 
 
 @pytest.mark.parametrize(
@@ -540,18 +543,20 @@ async def test_the_same_id_twice(backend: FakeBackend) -> None:
         (ExecutionRequest(code="", timeout=301), "300 s"),
     ],
 )
-async def test_limits(backend: FakeBackend, request_: ExecutionRequest, told: str) -> None:
-    """A request beyond a limit is refused with the limit, and leaves no trace."""
+async def test_a_request_over_a_limit_is_refused(
+    backend: FakeBackend, request_: ExecutionRequest, told: str
+) -> None:
+    """A request over a limit is refused with the limit, and leaves no trace."""
     async with world(backend, max_code_chars=10) as w:
         session = await w.open()
         with pytest.raises(BadRequest, match=told):
-            session.submit(request_)
+            w.service.executions.submit(session, request_)
         assert not session.executions
-        assert w.gate.waiting == 0
+        assert w.admission.waiting == 0
 
 
-async def test_unknown_execution(backend: FakeBackend) -> None:
-    """An execution that a session does not know is not found."""
+async def test_an_unknown_execution_is_not_found(backend: FakeBackend) -> None:
+    """An unknown execution is not found."""
     async with world(backend) as w:
         session = await w.open()
         with pytest.raises(NotFound, match="nothing"):
@@ -563,7 +568,7 @@ async def test_unknown_execution(backend: FakeBackend) -> None:
 
 async def test_history_is_bounded(backend: FakeBackend, monkeypatch: pytest.MonkeyPatch) -> None:
     """A session forgets the oldest executions that have ended, by number and by size."""
-    monkeypatch.setattr(history, "_HISTORY", 3)
+    monkeypatch.setattr(store, "_EXECUTIONS", 3)
 
     async def talk(cell: Cell) -> None:
         cell.stdout("x" * 1000)
@@ -576,12 +581,12 @@ async def test_history_is_bounded(backend: FakeBackend, monkeypatch: pytest.Monk
             executions.append(submit(session))
             await result_of(executions[-1])
         assert list(session.executions.values()) == executions[-3:]
-        monkeypatch.setattr(history, "_HISTORY_BYTES", 1500)
+        monkeypatch.setattr(store, "_EXECUTION_BYTES", 1500)
         for _ in range(3):
             executions.append(submit(session, "talk"))
             await result_of(executions[-1])
         assert executions[-1].id in session.executions
-        held = [e.journal.size for e in session.executions.values()]
+        held = [e.size for e in session.executions.values()]
         assert sum(held[:-1]) <= 1500
         for large in ({"secrets": {"S": "x" * 1000}}, {"env": {"E": "x" * 1000}}):
             executions.append(submit(session, **large))
@@ -593,7 +598,7 @@ async def test_history_keeps_what_has_not_ended(
     backend: FakeBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An execution that runs or waits is never forgotten."""
-    monkeypatch.setattr(history, "_HISTORY", 1)
+    monkeypatch.setattr(store, "_EXECUTIONS", 1)
     hold = Breakpoint()
     backend.scripts["hold"] = hold
     async with world(backend) as w:
@@ -605,8 +610,8 @@ async def test_history_keeps_what_has_not_ended(
             await result_of(execution)
 
 
-async def test_output_is_bounded(backend: FakeBackend) -> None:
-    """A cell whose output goes beyond its budget runs on, and its journal stays small."""
+async def test_output_over_the_budget_is_cut(backend: FakeBackend) -> None:
+    """A cell whose output exceeds its budget continues, and its log stays small."""
 
     async def talk(cell: Cell) -> None:
         for _ in range(100):
@@ -620,11 +625,11 @@ async def test_output_is_bounded(backend: FakeBackend) -> None:
         assert result.success
         assert result.truncated is not None
         assert result.truncated.output_bytes > 90_000
-        assert execution.journal.size < 10_000
+        assert execution.size < 10_000
 
 
 async def test_late_output_does_not_reach_the_next_cell(backend: FakeBackend) -> None:
-    """What a replaced kernel still says reaches nobody."""
+    """Late output of a replaced kernel reaches no cell."""
     late = Breakpoint()
 
     async def linger(cell: Cell) -> None:
@@ -643,8 +648,8 @@ async def test_late_output_does_not_reach_the_next_cell(backend: FakeBackend) ->
         assert not [event for event in events if isinstance(event, Stdout)]
 
 
-async def test_input(backend: FakeBackend) -> None:
-    """A cell's question is an event, and its answer reaches the kernel."""
+async def test_input_is_asked_and_answered(backend: FakeBackend) -> None:
+    """A cell's `input()` is an event, and the answer reaches the kernel."""
 
     async def ask(cell: Cell) -> None:
         assert cell.content["allow_stdin"]
@@ -654,26 +659,72 @@ async def test_input(backend: FakeBackend) -> None:
     backend.scripts["ask"] = ask
     async with world(backend) as w:
         session = await w.open()
-        execution = session.submit(ExecutionRequest(code="ask"), allow_stdin=True)
+        ask_ = ExecutionRequest(code="ask")
+        execution = w.service.executions.submit(session, ask_, allow_stdin=True)
         async with asyncio.timeout(DEADLINE_S):
-            async for entry in execution.journal.follow():
+            async for entry in execution.follow():
                 if isinstance(entry.event, Input):
                     assert entry.event.prompt == "name? "
-                    await execution.answer("Ada \ud800")
+                    await session.answer(execution.id, "Ada \ud800")
         events = await events_of(execution)
         assert Stdout(content="Ada \ud800", execution_id=execution.id, seq=3) in events
         with pytest.raises(ChannelClosed):  # it would be the next one's
-            await execution.answer("late")
+            await session.answer(execution.id, "late")
 
 
-async def test_many_interrupts(backend: FakeBackend) -> None:
-    """A storm of interrupts ends the cell once and leaves nothing behind."""
+async def test_many_interrupts_are_one_task(backend: FakeBackend) -> None:
+    """Many interrupts are one task with one or two calls, and end the cell once."""
     backend.scripts["wait"] = interruptible
     async with world(backend) as w:
         session = await w.open()
         execution = submit(session, "wait")
         await running(execution)
+        tasks = len(asyncio.all_tasks())
         for _ in range(200):
             session.interrupt()
+        assert len(asyncio.all_tasks()) <= tasks + 1
         assert cause_of(await result_of(execution)) == "interrupted"
+        assert sum(sandbox.gateway.interrupts for sandbox in backend.live.values()) <= 2
         assert (await result_of(submit(session))).success
+
+
+async def test_a_condemned_sandbox_runs_no_cell(backend: FakeBackend, crowd: Crowd) -> None:
+    """A cell that waits for its turn when its sandbox is condemned runs in the next one, and says so."""
+    backend.scripts["who"] = who
+    await turns(5)
+    condemned = crowd.other._runner._lease.current
+    assert condemned is not None
+    waiting = submit(crowd.other, "who")
+    await turns(5)
+    crowd.other._runner.apply(crowd.other._machine.condemn("quota_exceeded"))
+    await crowd.make_way()
+    result = await result_of(waiting)
+    assert result.kernel_restarted
+    assert await kernel_of(waiting) != f"{condemned.sandbox.id}.sock"
+
+
+async def test_interrupt_as_the_turn_comes(
+    backend: FakeBackend, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A cell that is interrupted at any moment while its turn comes ends once, and holds no turn."""
+    ended_by_itself = False
+    moment = 0
+    while not ended_by_itself:
+        hold = Breakpoint()
+        backend.scripts["hold"] = hold
+        async with world(backend, admission=Admission(1, 2)) as w:
+            one, other = await w.open(), await w.open()
+            held = submit(one, "hold")
+            await hold.reached()
+            waiting = submit(other)
+            await turns(3)
+            hold.go_on.set()
+            await turns(moment)
+            ended_by_itself = waiting.result is not None
+            other.interrupt(waiting.id)
+            await result_of(waiting)
+            assert (await result_of(held)).success
+            assert (await result_of(submit(other))).success
+        moment += 1
+    assert moment > 5
+    assert "failed" not in caplog.text

@@ -1,4 +1,4 @@
-"""Sessions opened once for each id, closed in time, remembered for a while."""
+"""The sessions of a tenant: opened once for each id, closed in time, remembered for a while."""
 
 from __future__ import annotations
 
@@ -12,18 +12,23 @@ import pytest
 from kernelbroker.protocol.errors import (
     BadRequest,
     Conflict,
+    InternalError,
     NotFound,
     SessionGone,
     TooManyRequests,
     Unavailable,
 )
-from kernelbroker.protocol.messages import SessionOptions
+from kernelbroker.protocol.messages import ExecutionRequest, SessionOptions
 from kernelbroker_kernel.contract import CONFIGURE_CODE, METADATA_KEY
+from kernelbroker_server import supervisor as supervisor_module
 from kernelbroker_server.pool.state import PoolLimits
+from kernelbroker_server.service import tenant_service
+from kernelbroker_server.service.executions import Target
 from kernelbroker_server.sessions import registry as registry_module
-from kernelbroker_server.sessions.gate import Gate
+from kernelbroker_server.sessions.admission import Admission
+from kernelbroker_server.sessions.registry import Registry
 from kernelbroker_server.sessions.session import Session
-from kernelbroker_server.telemetry.facts import Fact, SandboxReplaced, SessionClosed
+from kernelbroker_server.telemetry.events import SandboxReplaced, TelemetryEvent
 from kernelbroker_server.telemetry.logs import bound, bound_ids
 from kernelbroker_server.tenants.tenant import Tenant
 
@@ -54,10 +59,8 @@ def never(backend: FakeBackend) -> asyncio.Event:
 
 async def closed(session: Session) -> str:
     """Wait for the session's end; why."""
-    with session.executions.watch() as executions:
-        async with asyncio.timeout(DEADLINE_S):
-            while session.closed_reason is None:
-                await executions.get()
+    async with asyncio.timeout(DEADLINE_S):
+        await asyncio.wait([session.closed])
     assert session.closed_reason is not None
     return session.closed_reason
 
@@ -74,65 +77,61 @@ async def test_opened_by_many_at_once(backend: FakeBackend) -> None:
         assert (again, is_new) == (answers[0][0], False)
 
 
-async def test_what_outlives_a_request_is_not_logged_as_its_own(backend: FakeBackend) -> None:
-    """The pool's tasks tell no request, and a session's own its tenant and itself alone."""
+async def test_background_tasks_are_not_logged_with_a_request(backend: FakeBackend) -> None:
+    """Tasks of the pool carry no request id; tasks of a session carry its tenant and id."""
     told: dict[str, Mapping[str, str]] = {}
 
     async def launch(sandbox: FakeSandbox) -> None:
         told[sandbox.id] = bound_ids()
 
-    def listen(fact: Fact) -> None:
+    def listen(fact: TelemetryEvent) -> None:
         if isinstance(fact, SandboxReplaced):
             told["replaced"] = bound_ids()
 
     backend.on_launch = launch
     async with world(backend, observer=listen, pool=PoolLimits(0, 1)) as w:
-        with bound(request_id="r", tenant="t"):
+        with bound(request_id="r"):
             session = await w.open("mine")
         await session.restart()
-    assert told.pop("replaced") == {"tenant": "t", "session_id": "mine"}
+    assert told.pop("replaced") == {"tenant": "default", "session_id": "mine"}
     assert len(told) == 2
     assert not any(told.values())
 
 
-async def test_a_fault_of_the_brokers_own(
+async def test_a_fault_while_the_sandbox_is_replaced(
     backend: FakeBackend, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A session whose worker fails is closed and says why, and its end is told once."""
-    ends: list[str] = []
+    """A restart that fails for an unforeseen reason says so; the session goes on with the next use."""
+    faults = ["unforeseen"]
 
-    def listen(fact: Fact) -> None:
-        if isinstance(fact, SessionClosed):
-            ends.append(fact.reason)
-        if isinstance(fact, SandboxReplaced):
-            raise RuntimeError("unforeseen")
+    def listen(event: TelemetryEvent) -> None:
+        if isinstance(event, SandboxReplaced) and faults:
+            raise RuntimeError(faults.pop())
 
     async with world(backend, observer=listen) as w:
         session = await w.open("mine")
-        with pytest.raises(SessionGone, match="a fault of the broker's own"):
+        with pytest.raises(InternalError):
             await session.restart()
+        result = await result_of(submit(session))
+        assert (result.success, result.kernel_restarted) == (True, True)
         await session.close("its client closed it")
-        with pytest.raises(SessionGone, match="a fault of the broker's own"):
-            w.registry.get("mine")
         await until(lambda: w.pool.status().busy_containers == 0)
-    assert ends == ["a fault of the broker's own"]
     assert "unforeseen" in caplog.text
 
 
-async def test_a_tenant_that_comes_when_all_is_over(backend: FakeBackend) -> None:
-    """It is refused, and nothing is left of it."""
+async def test_a_stopped_registry_refuses_tenants(backend: FakeBackend) -> None:
+    """A tenant that comes after the stop is refused, and leaves nothing behind."""
     async with world(backend) as w:
-        await w.registries.stop("the broker is shutting down")
-        late = w.registries.of(Tenant("late"))
+        await w.tenants.stop("the broker is shutting down")
+        late = w.tenants.of(Tenant("late"))
         with pytest.raises(Unavailable, match="shutting down"):
-            await late.open(SessionOptions())
-        await turns(5)
-        assert "session sweeper" not in broker_tasks()
+            await late.sessions.open(SessionOptions())
+        assert late.sessions.list() == []
 
 
 @pytest.mark.parametrize("gone", [True, False])
-async def test_stopped_while_one_is_opened(backend: FakeBackend, gone: bool) -> None:
-    """The end waits for what was begun, also where its client went away."""
+async def test_stop_waits_for_an_opening(backend: FakeBackend, gone: bool) -> None:
+    """The stop waits for an opening, even if its client has disconnected."""
     never(backend)
     async with world(backend, pool=PoolLimits(0, 1)) as w:
         opening = asyncio.create_task(w.open("mine"))
@@ -147,7 +146,7 @@ async def test_stopped_while_one_is_opened(backend: FakeBackend, gone: bool) -> 
 
 
 async def test_ids_made_by_the_broker(backend: FakeBackend) -> None:
-    """Without an id each open is a session of its own."""
+    """Without an id each `open` makes a new session."""
     async with world(backend) as w:
         one, other = await w.open(), await w.open()
         assert one.id != other.id
@@ -155,8 +154,8 @@ async def test_ids_made_by_the_broker(backend: FakeBackend) -> None:
         assert w.registry.get(one.id) is one
 
 
-async def test_unknown(backend: FakeBackend) -> None:
-    """An id that no session ever had is not found, and a template that there is not is refused."""
+async def test_unknown_ids_and_templates_are_refused(backend: FakeBackend) -> None:
+    """An unknown session id is not found, and an unknown template is refused."""
     async with world(backend) as w:
         with pytest.raises(NotFound, match="nobody"):
             w.registry.get("nobody")
@@ -168,14 +167,14 @@ async def test_same_id_with_another_template(backend: FakeBackend) -> None:
     """A session is not handed out as one of another template."""
     async with world(backend) as w:
         session = await w.open("mine")
-        w.registry._pools["other"] = w.pool
+        w.registry.pools["other"] = w.pool  # type: ignore[index]
         with pytest.raises(Conflict, match="mine"):
             await w.open("mine", template="other")
         assert w.registry.list() == [session]
 
 
-async def test_environment_is_delivered(backend: FakeBackend) -> None:
-    """What belongs to the session alone reaches the kernel as data, before any of its cells."""
+async def test_environment_is_delivered_before_any_cell(backend: FakeBackend) -> None:
+    """The session's environment reaches the kernel as data before any of its cells."""
     async with world(backend) as w:
         await w.open(env={"A": "'; import os"}, cwd="sub dir")
         cells = [c for s in backend.live.values() for c in s.gateway.cells]
@@ -184,8 +183,8 @@ async def test_environment_is_delivered(backend: FakeBackend) -> None:
         assert asked == {"env": {"A": "'; import os"}, "cwd": "sub dir"}
 
 
-async def test_environment_that_is_refused(backend: FakeBackend) -> None:
-    """What the kernel cannot do for the session is told, and leaves neither session nor lease."""
+async def test_a_refused_environment_leaves_no_session(backend: FakeBackend) -> None:
+    """An environment that the kernel refuses gives an error, and leaves neither session nor lease."""
 
     async def refuse(_cell: Cell) -> None:
         raise CellFailed("FileNotFoundError", "nowhere")
@@ -217,8 +216,8 @@ async def test_sandbox_that_fails_at_once(backend: FakeBackend, how: str) -> Non
         await until(lambda: w.pool.status().busy_containers == 0)
 
 
-async def test_no_sandbox(backend: FakeBackend) -> None:
-    """Without a sandbox in time there is no session, and as many wait as may."""
+async def test_opening_without_a_sandbox_fails(backend: FakeBackend) -> None:
+    """Without a sandbox in time there is no session, and the number of waiters is limited."""
     never(backend)
     limits = PoolLimits(min_size=0, max_size=1, max_waiters=1)
     async with world(backend, pool=limits, acquire_timeout=0.05) as w:
@@ -235,25 +234,58 @@ async def test_no_sandbox(backend: FakeBackend) -> None:
 # Those who go away while it is opened.
 
 
-@pytest.mark.parametrize("count", range(14))
-async def test_open_cancelled_anywhere(backend: FakeBackend, count: int) -> None:
+async def test_a_cancelled_open_leaves_nothing(backend: FakeBackend) -> None:
     """An open that is cancelled at any moment leaves neither session nor lease."""
     async with world(backend) as w:
-        await until(lambda: w.pool.status().idle_containers)
-        opening = asyncio.create_task(w.registry.open(SessionOptions(env={"A": "1"})))
-        await turns(count)
-        opening.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            session, _ = await opening
-            await session.close("it was opened after all")
-        await until(lambda: w.pool.status().busy_containers == 0)
-        await until(lambda: not w.registry.list())
-        assert w.registry._opening == {}
-        assert w.registry._waiting == {}
+        ended = False
+        count = 0
+        while not ended:
+            await until(lambda: w.pool.status().idle_containers)
+            opening = asyncio.create_task(w.registry.open(SessionOptions(env={"A": "1"})))
+            await turns(count)
+            ended = opening.done()
+            count += 1
+            opening.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                session, _ = await opening
+                await session.close("it was opened after all")
+            await until(lambda: w.pool.status().busy_containers == 0)
+            await until(lambda: not w.registry.list())
+            assert w.registry._opening == {}
+        assert count > 5
 
 
-async def test_one_of_two_goes_away(backend: FakeBackend) -> None:
-    """A session that somebody else waits for is opened all the same."""
+async def test_two_openers_of_which_one_is_cancelled_as_both_wake(backend: FakeBackend) -> None:
+    """An opener that is cancelled in the turn in which both wake closes nothing of the other's."""
+    async with world(backend, pool=PoolLimits(0, 3)) as w:
+        cancelled_late = 0
+        for number in range(3):
+            options = SessionOptions(session_id=f"mine{number}")
+            first = asyncio.create_task(w.registry.open(options))
+            second = asyncio.create_task(w.registry.open(options))
+            await turns(2)
+            opening = w.registry._opening[f"mine{number}"].task
+
+            def cancel(_: object, second: asyncio.Task[object] = second) -> None:
+                nonlocal cancelled_late
+                cancelled_late += second.cancel()
+
+            # Called behind the callbacks that wake both, in the same turn.
+            opening.add_done_callback(cancel)
+            async with asyncio.timeout(DEADLINE_S):
+                session, is_new = await first
+            assert is_new
+            with contextlib.suppress(asyncio.CancelledError):
+                await second
+            await turns(20)
+            assert session.closed_reason is None
+            assert (await result_of(submit(session))).success
+            await session.close("done")
+        assert cancelled_late
+
+
+async def test_an_opening_continues_for_the_other_caller(backend: FakeBackend) -> None:
+    """A session that another caller waits for is opened."""
     hold = never(backend)
     async with world(backend, pool=PoolLimits(0, 2)) as w:
         leaving = asyncio.create_task(w.open("mine"))
@@ -269,8 +301,10 @@ async def test_one_of_two_goes_away(backend: FakeBackend) -> None:
 
 
 @pytest.mark.parametrize("count", range(4))
-async def test_who_comes_back_at_once(backend: FakeBackend, count: int) -> None:
-    """Who lost the connection while opening, and asks again at once, gets a session of that id."""
+async def test_a_client_that_returns_at_once_gets_a_session(
+    backend: FakeBackend, count: int
+) -> None:
+    """A client that disconnects during an opening and returns gets a session with that id."""
     hold = never(backend)
     async with world(backend, pool=PoolLimits(0, 2)) as w:
         leaving = asyncio.create_task(w.open("mine"))
@@ -289,10 +323,10 @@ async def test_who_comes_back_at_once(backend: FakeBackend, count: int) -> None:
 # The end of sessions.
 
 
-async def test_closed_sessions_say_why(
+async def test_closed_sessions_report_the_reason(
     backend: FakeBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A closed session is gone, with the reason; after an hour its id is as good as new."""
+    """A closed session reports the reason; after an hour its id is unknown."""
     async with world(backend) as w:
         session = await w.open("mine")
         await session.close("its client closed it")
@@ -309,10 +343,10 @@ async def test_closed_sessions_say_why(
             w.registry.get("other")
 
 
-async def test_memory_of_the_gone_is_bounded(
+async def test_remembered_sessions_are_bounded(
     backend: FakeBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """However many sessions were closed, only so many are remembered."""
+    """The number of remembered closed sessions is limited."""
     monkeypatch.setattr(registry_module, "_REMEMBERED_MAX", 2)
     async with world(backend) as w:
         for name in "abc":
@@ -327,8 +361,8 @@ async def test_memory_of_the_gone_is_bounded(
 async def test_idle_sessions_are_closed(
     backend: FakeBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A session without executions for so long is closed, and says so."""
-    monkeypatch.setattr(registry_module, "_SWEEP_S", 0.01)
+    """An idle session is closed, and the reason says so."""
+    monkeypatch.setattr(tenant_service, "_SWEEP_S", 0.01)
     async with world(backend, idle_timeout=0.05) as w:
         session = await w.open("mine")
         assert "idle for 0.05 s" in await closed(session)
@@ -337,13 +371,13 @@ async def test_idle_sessions_are_closed(
         await until(lambda: w.pool.status().busy_containers == 0)
 
 
-async def test_times_are_not_the_wall_clocks(
+async def test_wall_clock_changes_close_no_session(
     backend: FakeBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A clock that is set closes no session and forgets none; the time that passes does."""
-    monkeypatch.setattr(registry_module, "_SWEEP_S", 0.01)
+    """A changed wall clock closes and forgets no session; elapsed time does."""
+    monkeypatch.setattr(tenant_service, "_SWEEP_S", 0.01)
     now = 1000.0
-    async with world(backend, gate=Gate(50, 100, lambda: now)) as w:
+    async with world(backend, admission=Admission(50, 100, lambda: now)) as w:
         session, gone = await w.open(), await w.open("gone")
         await gone.close("done")
         far = time.time() + 10**6
@@ -363,7 +397,7 @@ async def test_a_running_cell_is_not_idle(
     backend: FakeBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A session is not idle while a cell runs, and has its whole time again when that has ended."""
-    monkeypatch.setattr(registry_module, "_SWEEP_S", 0.01)
+    monkeypatch.setattr(tenant_service, "_SWEEP_S", 0.01)
     backend.scripts["wait"] = interruptible
     async with world(backend) as w:
         session = await w.open(idle_timeout=0.05)
@@ -374,9 +408,11 @@ async def test_a_running_cell_is_not_idle(
         assert "idle" in await closed(session)
 
 
-async def test_lifetime(backend: FakeBackend, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A session ends with its lifetime, whatever runs in it."""
-    monkeypatch.setattr(registry_module, "_SWEEP_S", 0.01)
+async def test_a_session_ends_with_its_lifetime(
+    backend: FakeBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A session ends with its lifetime, even if a cell runs."""
+    monkeypatch.setattr(tenant_service, "_SWEEP_S", 0.01)
     backend.scripts["wait"] = interruptible
     async with world(backend) as w:
         session = await w.open(max_lifetime=0.1)
@@ -387,8 +423,8 @@ async def test_lifetime(backend: FakeBackend, monkeypatch: pytest.MonkeyPatch) -
         assert "lifetime of 0.1 s" in (result.error or "")
 
 
-async def test_times_are_capped(backend: FakeBackend) -> None:
-    """No session can ask for more time than there is."""
+async def test_durations_are_capped(backend: FakeBackend) -> None:
+    """Durations of a session are capped at the limit."""
     async with world(backend, max_lifetime=100, idle_timeout=50) as w:
         session = await w.open(max_lifetime=1e9, idle_timeout=1e9)
         assert (session.max_lifetime, session.idle_timeout) == (100, 100)
@@ -396,12 +432,13 @@ async def test_times_are_capped(backend: FakeBackend) -> None:
         assert (session.max_lifetime, session.idle_timeout) == (100, 50)
 
 
-async def test_ephemeral(backend: FakeBackend) -> None:
-    """A session for one execution is gone with its block, however that ends."""
+async def test_an_ephemeral_session_ends_with_its_block(backend: FakeBackend) -> None:
+    """A session for one execution is closed with its block, however the block ends."""
     async with world(backend) as w:
         with pytest.raises(ZeroDivisionError):
-            async with w.registry.ephemeral(SessionOptions()) as session:
-                assert (await result_of(submit(session))).success
+            request = ExecutionRequest(code="pass")
+            async with w.service.executions.execute(request, Target()) as submitted:
+                assert (await result_of(submitted.log)).success
                 raise ZeroDivisionError
         await until(lambda: w.pool.status().busy_containers == 0)
         assert w.registry.list() == []
@@ -412,8 +449,8 @@ async def stop(w: World) -> None:
         await w.registry.stop("closing time")
 
 
-async def test_stop(backend: FakeBackend) -> None:
-    """When the broker stops every session is closed with the reason, and no new one is opened."""
+async def test_stop_closes_every_session(backend: FakeBackend) -> None:
+    """A stopped registry closes every session with the reason, and opens no new one."""
     backend.scripts["wait"] = interruptible
     async with world(backend) as w:
         sessions = [await w.open(), await w.open()]
@@ -427,32 +464,32 @@ async def test_stop(backend: FakeBackend) -> None:
         await stop(w)
 
 
-async def test_drain(backend: FakeBackend) -> None:
-    """Idle sessions are closed at once, the others when what runs, waits or is transferred has ended."""
+async def test_drain_closes_idle_sessions_first(backend: FakeBackend) -> None:
+    """Idle sessions are closed at once, the others when their executions and transfers have ended."""
     hold = Breakpoint()
     backend.scripts["hold"] = hold
     async with world(backend, pool=PoolLimits(min_size=1, max_size=3)) as w:
-        idle, busy, visited = await w.open("idle"), await w.open("busy"), await w.open("visited")
+        idle, busy, borrowed = await w.open("idle"), await w.open("busy"), await w.open("borrowed")
         executions = [submit(busy, "hold"), submit(busy)]
         await hold.reached()
         waits = asyncio.create_task(w.open("fourth"))
         await until(lambda: w.pool.status().pending_requests)
-        async with visited.visit():
-            draining = asyncio.create_task(w.registries.drain("closing time"))
+        async with borrowed.borrow():
+            draining = asyncio.create_task(w.tenants.drain("closing time"))
             with pytest.raises(Unavailable) as refused:
                 await waits
             assert refused.value.retry_after
             assert await closed(idle) == "closing time"
             with pytest.raises(SessionGone, match="closing time"):
                 w.registry.get("idle")
-            for refusing in (lambda: submit(busy), lambda: submit(visited)):
+            for refusing in (lambda: submit(busy), lambda: submit(borrowed)):
                 with pytest.raises(Unavailable) as refused:
                     refusing()
                 assert refused.value.retry_after
             await turns(20)
-            assert w.registry.list() == [busy, visited]
+            assert w.registry.list() == [busy, borrowed]
             assert await w.open("busy") is busy  # whose client may have lost its connection
-        assert await closed(visited) == "closing time"
+        assert await closed(borrowed) == "closing time"
         hold.go_on.set()
         assert [(await result_of(execution)).success for execution in executions] == [True, True]
         assert await closed(busy) == "closing time"
@@ -462,8 +499,8 @@ async def test_drain(backend: FakeBackend) -> None:
             await w.open()
 
 
-async def test_drain_is_given_up(backend: FakeBackend) -> None:
-    """Who does not wait for the end of a cell stops it."""
+async def test_stop_ends_a_drain(backend: FakeBackend) -> None:
+    """A stop during a drain ends the running cells."""
     backend.scripts["wait"] = interruptible
     async with world(backend) as w:
         session = await w.open()
@@ -471,21 +508,21 @@ async def test_drain_is_given_up(backend: FakeBackend) -> None:
         await running(execution)
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.05):
-                await w.registries.drain("closing time")
+                await w.tenants.drain("closing time")
         assert session.closed_reason is None
         await stop(w)
         assert (await result_of(execution)).error == "SessionClosed: closing time"
 
 
 @pytest.mark.parametrize("count", range(14))
-async def test_drain_while_opening(backend: FakeBackend, count: int) -> None:
-    """A session that is being opened meanwhile is refused, or closed as the others are."""
+async def test_drain_refuses_an_opening(backend: FakeBackend, count: int) -> None:
+    """A session that is being opened during a drain is refused, or closed like the others."""
     async with world(backend) as w:
         await until(lambda: w.pool.status().idle_containers)
         opening = asyncio.create_task(w.registry.open(SessionOptions(env={"A": "1"})))
         await turns(count)
         async with asyncio.timeout(DEADLINE_S):
-            await w.registries.drain("closing time")
+            await w.tenants.drain("closing time")
         with contextlib.suppress(Unavailable):
             session, _ = await opening
             assert session.closed_reason == "closing time"
@@ -494,8 +531,8 @@ async def test_drain_while_opening(backend: FakeBackend, count: int) -> None:
 
 
 @pytest.mark.parametrize("count", range(14))
-async def test_stop_while_opening(backend: FakeBackend, count: int) -> None:
-    """A session that is being opened when the broker stops leaves nothing, and its client is told."""
+async def test_stop_refuses_an_opening(backend: FakeBackend, count: int) -> None:
+    """A session that is being opened during a stop leaves nothing, and its client gets the reason."""
     async with world(backend) as w:
         await until(lambda: w.pool.status().idle_containers)
         opening = asyncio.create_task(w.registry.open(SessionOptions(env={"A": "1"})))
@@ -505,3 +542,48 @@ async def test_stop_while_opening(backend: FakeBackend, count: int) -> None:
             session, _ = await opening
             assert session.closed_reason == "closing time"
         await until(lambda: w.pool.status().busy_containers == 0)
+
+
+async def test_expiry_goes_on_after_an_unexpected_error(
+    backend: FakeBackend, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A sweep that fails is logged, and a later one closes the session."""
+    monkeypatch.setattr(supervisor_module, "BACKOFF_S", (0.0,))
+    monkeypatch.setattr(tenant_service, "_SWEEP_S", 0.01)
+    close_expired, errors = Registry.close_expired, [RuntimeError("unexpected")]
+
+    def fail_once(registry: Registry) -> None:
+        if errors:
+            raise errors.pop()
+        close_expired(registry)
+
+    monkeypatch.setattr(Registry, "close_expired", fail_once)
+    async with world(backend, idle_timeout=0.05) as w:
+        session = await w.open()
+        async with asyncio.timeout(DEADLINE_S):
+            await session.closed
+        assert not errors
+    assert "the background task 'session expiry' failed" in caplog.text
+
+
+async def test_a_failing_sweep_does_not_keep_the_sessions_of_other_tenants_open(
+    backend: FakeBackend, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """If the sweep of one tenant always fails, sessions of later tenants still expire."""
+    monkeypatch.setattr(supervisor_module, "BACKOFF_S", (0.0,))
+    monkeypatch.setattr(tenant_service, "_SWEEP_S", 0.01)
+    close_expired = Registry.close_expired
+
+    async with world(backend, idle_timeout=0.05) as w:
+
+        def fail_for_the_first_tenant(registry: Registry) -> None:
+            if registry is w.registry:
+                raise RuntimeError("unexpected")
+            close_expired(registry)
+
+        monkeypatch.setattr(Registry, "close_expired", fail_for_the_first_tenant)
+        later = w.tenants.of(Tenant("later"))
+        session, _ = await later.registry.open(SessionOptions())
+        async with asyncio.timeout(DEADLINE_S):
+            await session.closed
+    assert "RuntimeError: unexpected" in caplog.text

@@ -1,4 +1,4 @@
-"""A backend whose sandboxes are directories and scripted gateways in the test's own process."""
+"""A backend whose sandboxes are directories and scripted gateways in the test's process."""
 
 from __future__ import annotations
 
@@ -13,10 +13,13 @@ from kernelbroker_server.backends.base import (
     Backend,
     EndCause,
     Isolation,
+    Rescue,
     Sandbox,
     SandboxEnd,
     SandboxSpec,
+    Usage,
 )
+from kernelbroker_server.backends.usage import measure
 from kernelbroker_server.kernels.endpoint import UnixEndpoint
 
 from .gateway import Cell, Gateway, Script
@@ -24,10 +27,13 @@ from .waiting import broker_tasks, turns
 
 
 class FakeSandbox(Sandbox):
-    """Laid out as the local backend's are: the workspace in a directory that goes with the sandbox."""
+    """A sandbox with the directories of the local backend: the workspace is removed with the sandbox."""
 
-    def __init__(self, sandbox_id: str, root: Path, scripts: dict[str, Script]) -> None:
+    def __init__(
+        self, sandbox_id: str, spec: SandboxSpec, root: Path, scripts: dict[str, Script]
+    ) -> None:
         self.id = sandbox_id
+        self.spec = spec
         self.directory = root / "sandboxes" / sandbox_id
         self.workspace = self.directory / "workspace"
         self.endpoint = UnixEndpoint(root / f"{sandbox_id}.sock")
@@ -38,19 +44,26 @@ class FakeSandbox(Sandbox):
     async def memory(self) -> int | None:
         return self.memory_used
 
+    async def usage(self, max_files: int) -> Usage:
+        return await asyncio.to_thread(measure, self.workspace, max_files)
+
+    async def kill(self) -> None:
+        await self.die(EndCause.SANDBOX_LOST, "it was killed")
+
     async def die(self, cause: EndCause = EndCause.KERNEL_DIED, detail: str = "it died") -> None:
-        """End by itself."""
+        """End without a call of `remove`."""
         if not self.ended.done():
             self.ended.set_result(SandboxEnd(cause, detail))
         await self.gateway.stop()
 
 
 class FakeBackend(Backend):
-    """
+    """A backend of fake sandboxes.
+
     Attributes:
         scripts: what cells do, in all sandboxes.
-        live: the sandboxes that there are, by id.
-        launched: how many launches were begun.
+        live: the running sandboxes, by id.
+        launched: the number of launches that have begun.
         on_launch: awaited in each launch; it may raise LaunchError, or prepare the sandbox.
     """
 
@@ -58,19 +71,19 @@ class FakeBackend(Backend):
 
     def __init__(self, root: Path) -> None:
         self.root = root
-        self.kept = root / ".workspaces"
+        self.data_dir = root
         self.scripts: dict[str, Script] = {"die": self._die}
         self.live: dict[str, FakeSandbox] = {}
         self.launched = 0
         self.on_launch: Callable[[FakeSandbox], Awaitable[None]] | None = None
         (root / "sandboxes").mkdir()
 
-    async def start(self) -> None:
+    async def start(self, rescue: Rescue | None = None) -> None:
         pass
 
     async def launch(self, sandbox_id: str, spec: SandboxSpec) -> FakeSandbox:
         self.launched += 1
-        sandbox = FakeSandbox(sandbox_id, self.root, self.scripts)
+        sandbox = FakeSandbox(sandbox_id, spec, self.root, self.scripts)
         sandbox.workspace.mkdir(parents=True)
         self.live[sandbox_id] = sandbox
         try:
@@ -101,7 +114,7 @@ class FakeBackend(Backend):
 
     @property
     def cells(self) -> list[Cell]:
-        """What the sandboxes that live were asked to run, but for the broker's own cells."""
+        """The code that the running sandboxes have executed, without internal cells."""
         cells = [cell for sandbox in self.live.values() for cell in sandbox.gateway.cells]
         return [cell for cell in cells if not cell.content["silent"]]
 
@@ -114,7 +127,7 @@ class FakeBackend(Backend):
 
 @asynccontextmanager
 async def fake_backend() -> AsyncIterator[FakeBackend]:
-    """A backend in a directory of its own, whose path is short enough for sockets."""
+    """A backend in a temporary directory whose path is short enough for sockets."""
     with tempfile.TemporaryDirectory(prefix="kb-") as directory:
         backend = FakeBackend(Path(directory))
         try:
@@ -125,7 +138,7 @@ async def fake_backend() -> AsyncIterator[FakeBackend]:
 
 @asynccontextmanager
 async def spotless_backend() -> AsyncIterator[FakeBackend]:
-    """A backend of which, and of the pools and sessions on it, nothing may be left at the end."""
+    """A backend that must have no sandbox, pool task or session left at the end."""
     async with fake_backend() as backend:
         yield backend
         await turns(20)

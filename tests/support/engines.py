@@ -1,7 +1,7 @@
-"""Container engines of a test's own, to be stopped and restarted at will: a dockerd, a Podman service.
+"""Container engines of a test, which it can stop and restart: a dockerd, a Podman service.
 
-They get the kernels' image from the engine that has it, which takes some 20 s, and so are made once
-in a test run.
+They load the kernels' image from the engine that has it. This takes about 20 s, so each engine is started
+once in a test run.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ exec crun "$@"
 
 
 class OwnEngine:
-    """`start` it, then `stop` it, as often as you like; `close` it in the end.
+    """An engine of a test. Call `start` and `stop` as often as needed, and `close` at the end.
 
     Attributes:
-        host: where it listens, as a docker client writes it.
+        host: its address, as docker clients write it.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -51,7 +51,7 @@ class OwnEngine:
         raise NotImplementedError
 
     def start(self, *options: str) -> None:
-        """Returns when it answers."""
+        """Start the engine, and wait until it answers."""
         with (self.directory / "log").open("ab") as log:
             self._process = subprocess.Popen(
                 [*_APART, *self.argv(), *options],
@@ -68,7 +68,7 @@ class OwnEngine:
             time.sleep(0.05)
 
     def stop(self) -> None:
-        """As an administrator would; a dockerd without live-restore ends its containers."""
+        """Stop the engine as an administrator would; a dockerd without live-restore ends its containers."""
         if self._process is not None:
             self._process.terminate()
             self._process.wait(DEADLINE_S)
@@ -83,7 +83,7 @@ class OwnEngine:
         )
 
     def load(self, image: str) -> None:
-        """Take over an image from the engine that the other tests use."""
+        """Load an image from the engine that the other tests use."""
         with subprocess.Popen(["docker", "save", image], stdout=subprocess.PIPE) as save:
             subprocess.run(
                 ["docker", "--host", self.host, "load"],
@@ -94,7 +94,7 @@ class OwnEngine:
 
 
 class OwnDocker(OwnEngine):
-    """A dockerd that offers, next to runc, crun and what a test writes to `gvisor`, as runsc."""
+    """A dockerd with runc, crun, and as runsc the script that a test writes to `gvisor`."""
 
     def __init__(self, directory: Path) -> None:
         super().__init__(directory)
@@ -142,7 +142,7 @@ class OwnPodman(OwnEngine):
 
 
 def missing(*programs: str) -> str | None:
-    """Why engines of these programs cannot be started here."""
+    """The reason why engines of these programs cannot be started here; None if they can."""
     if os.geteuid() != 0:
         return "only root can start a container engine of the tests' own"
     absent = [program for program in programs if shutil.which(program) is None]

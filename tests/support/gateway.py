@@ -1,8 +1,8 @@
-"""A gateway with one scripted kernel, on a unix socket in the test's own process.
+"""A gateway with one scripted kernel, on a unix socket in the test's process.
 
-It speaks what the real one does (POST /api/kernels, POST …/interrupt, a WebSocket of binary frames),
-and runs scripts in the place of cells: `scripts[code]` is a coroutine function that gets the `Cell`.
-A cell without a script succeeds and puts out nothing.
+It supports the requests of the real gateway (POST /api/kernels, POST …/interrupt, a WebSocket of binary
+frames), and runs scripts in place of cells: `scripts[code]` is a coroutine function that gets the `Cell`. A
+cell without a script succeeds without output.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _WORD = 8
 def frame(
     channel: str, msg_type: str, parent_id: str, content: Any, *, date: str = "", msg_id: str = "k"
 ) -> bytes:
-    """A message as the gateway sends it; content may be JSON bytes, well-formed or not."""
+    """Return a message as the gateway sends it; `content` may be JSON bytes, valid or not."""
     body = content if isinstance(content, bytes) else json.dumps(content).encode()
     header = {"msg_id": msg_id, "msg_type": msg_type, "date": date}
     parts = [
@@ -43,7 +43,7 @@ def frame(
 
 
 def raw_frame(parts: list[bytes]) -> bytes:
-    """Any parts, framed as the subprotocol has it."""
+    """Return any parts in the framing of the subprotocol."""
     sizes = itertools.accumulate(map(len, parts), initial=_WORD * (len(parts) + 2))
     offsets = list(sizes)
     return b"".join(n.to_bytes(_WORD, "little") for n in (len(offsets), *offsets)) + b"".join(parts)
@@ -60,7 +60,7 @@ class CellFailed(Exception):
 
 @dataclass
 class Cell:
-    """One execute_request, as its script sees it."""
+    """An execute_request, passed to its script."""
 
     kernel: Gateway
     msg_id: str
@@ -83,7 +83,7 @@ class Cell:
         self.send("iopub", kind, {"data": data, "metadata": {}})
 
     async def until_interrupted(self) -> None:
-        """Sleep as a cell does."""
+        """Wait for the interrupt, as a cell that sleeps."""
         await self.interrupted.wait()
         raise CellFailed("KeyboardInterrupt", "")
 
@@ -92,15 +92,15 @@ Script: TypeAlias = Callable[[Cell], Awaitable[None]]
 
 
 class Gateway:
-    """Listens from `start` to `stop`.
+    """A gateway that listens from `start` to `stop`.
 
     Attributes:
         scripts: what cells do, by their code.
-        cells: every execute_request that came, in order.
+        cells: all execute_requests, in order.
         connected: set while the broker's channel is open.
-        on_channel: in the kernel's place: gets the WebSocket's handler once it is open.
+        on_channel: replaces the kernel: called with the WebSocket's handler when it is open.
         on_start: awaited before `POST /api/kernels` is answered.
-        interrupts: how often it was told to interrupt.
+        interrupts: the number of interrupt requests.
     """
 
     def __init__(self, path: Path, scripts: dict[str, Script] | None = None) -> None:
@@ -137,7 +137,7 @@ class Gateway:
         self.spawn(self._work())
 
     async def stop(self) -> None:
-        """End as a killed process does: every connection is cut. Twice does no harm."""
+        """End like a killed process: every connection is cut. Calling it twice does no harm."""
         if self._server is None:
             return
         server, self._server = self._server, None
@@ -152,7 +152,7 @@ class Gateway:
         self.path.unlink(missing_ok=True)
 
     def stop_reading(self) -> None:
-        """As a process does that was stopped: what is sent to it stays where it is."""
+        """Read no more, like a stopped process."""
         for channel in self.channels:
             asyncio.get_running_loop().remove_reader(channel.stream.socket)
 
@@ -222,7 +222,7 @@ class _Kernels(RequestHandler):
 
 
 class _File(_Kernels):
-    """A workspace without directories, where nothing but whole files is put and got."""
+    """A workspace without directories, whose files can only be read and written completely."""
 
     def decode_argument(self, value: bytes, name: str | None = None) -> str:
         return value.decode("latin-1")

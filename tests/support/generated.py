@@ -1,4 +1,4 @@
-"""Hypothesis, so that each run is the same; and the texts and JSON that Python can hold."""
+"""Hypothesis with deterministic settings, and strategies for the texts and JSON that Python can hold."""
 
 from __future__ import annotations
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -15,9 +16,9 @@ from kernelbroker.protocol.events import Event
 from kernelbroker.protocol.messages import Closed, Done, ErrorReply, Opened
 from kernelbroker_server.api.base import Service
 from kernelbroker_server.api.routes import make_application
+from kernelbroker_server.api.server import BrokerServer
 from kernelbroker_server.tenants.keyring import Keyring
 from kernelbroker_server.tenants.tenant import Tenants
-from tornado.httpserver import HTTPServer
 from tornado.netutil import bind_sockets
 from websockets.asyncio.client import ClientConnection, connect
 
@@ -43,7 +44,7 @@ class Answer:
 
     @property
     def error(self) -> Any:
-        """The error of an answer that is one, in the documented form."""
+        """The error of the answer, which must have the documented form."""
         assert self.status >= 400
         assert set(self.json) == {"error"}
         error = self.json["error"]
@@ -53,7 +54,7 @@ class Answer:
 
 
 class Exchange:
-    """One request, whose answer is read as it comes."""
+    """A request whose answer is read in pieces."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
@@ -68,7 +69,7 @@ class Exchange:
         self.headers = {name.lower(): value.strip() for name, _, value in pairs}
 
     async def chunk(self) -> bytes:
-        """The next piece of a streamed answer; empty at its end."""
+        """Read the next piece of a streamed answer; empty at its end."""
         size = int(await self._reader.readuntil(b"\r\n"), 16)
         data = await self._reader.readexactly(size + 2)
         return data[:-2]
@@ -82,8 +83,12 @@ class Exchange:
         while piece := await self.chunk():
             yield piece
 
+    async def rest(self) -> bytes:
+        """Read until the broker closes the connection."""
+        return await self._reader.read()
+
     def hang_up(self) -> None:
-        """Go away as a client does that has crashed."""
+        """Abort the connection, as a crashing client does."""
         self._writer.transport.abort()
 
     async def close(self) -> None:
@@ -102,7 +107,7 @@ class Socket:
         await self.connection.send(encode({"op": op, **fields}).decode())
 
     async def get(self) -> Any:
-        """The next event or reply; an unknown one is no message of ours."""
+        """Return the next event or reply."""
         async with asyncio.timeout(DEADLINE_S):
             message = decode_incoming(await self.connection.recv())
         assert message is not None
@@ -115,13 +120,13 @@ class Socket:
         return opened
 
     async def until(self, kind: type) -> Any:
-        """The next message of this kind; those before it are dropped."""
+        """Return the next message of this kind, and drop those before it."""
         while not isinstance(message := await self.get(), kind):
             pass
         return message
 
     async def events(self, execution_id: str) -> list[Event]:
-        """What an execution still brings, up to its result."""
+        """Return the remaining events of an execution, up to its result."""
         found: list[Event] = []
         while True:
             message = await self.get()
@@ -132,7 +137,7 @@ class Socket:
                     return found
 
     async def closed(self) -> tuple[int | None, str | None]:
-        """How the connection ended, once it has."""
+        """Wait for the end of the connection; returns its code and reason."""
         async with asyncio.timeout(DEADLINE_S):
             await self.connection.wait_closed()
         return self.connection.close_code, self.connection.close_reason
@@ -155,7 +160,7 @@ class Api:
         length: int | None = None,
         chunked: bool = False,
     ) -> AsyncIterator[Exchange]:
-        """A request whose answer's head has been read."""
+        """Send a request, and read the head of its answer."""
         if not isinstance(body, bytes):
             body = encode(body)
         lines = [f"{method} {path} HTTP/1.1", "Host: broker"]
@@ -177,7 +182,7 @@ class Api:
             await exchange.close()
 
     async def ask(self, method: str, path: str, body: bytes | Any = b"", **options: Any) -> Answer:
-        """A request and its whole answer."""
+        """Send a request, and return the whole answer."""
         async with self.exchange(method, path, body, **options) as exchange:
             async with asyncio.timeout(DEADLINE_S):
                 data = b"" if exchange.status == 204 else await exchange.body()
@@ -194,17 +199,21 @@ class Api:
 
 @asynccontextmanager
 async def serving(
-    world: World, *, keyring: Keyring | None = None, **options: Any
+    world: World,
+    *,
+    keyring: Keyring | None = None,
+    tls: ssl.SSLContext | None = None,
+    **options: Any,
 ) -> AsyncIterator[Api]:
     service = Service(
-        registries=world.registries,
+        tenants=world.tenants,
         pools={"default": world.pool},
         backend=world.backend,
         keyring=keyring or Keyring(Tenants({}), TOKEN),
         version="0",
         **options,
     )
-    server = HTTPServer(make_application(service), max_body_size=64 * 1024**2)
+    server = BrokerServer(make_application(service), service.unauthenticated, tls)
     sockets = bind_sockets(0, "127.0.0.1")
     server.add_sockets(sockets)
     try:

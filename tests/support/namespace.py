@@ -1,4 +1,4 @@
-"""A network of a test's own: a namespace with addresses and names that mean nothing elsewhere."""
+"""A network namespace of a test, with its own addresses and names."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ _LIBC = ctypes.CDLL(None, use_errno=True)
 
 @contextmanager
 def own_network(*addresses: str) -> Iterator[None]:
-    """This thread, and what it starts, are alone on a loopback that has these addresses as well.
+    """Move this thread and its child processes to a new network, which has only a loopback interface.
 
-    Sockets that are made in the block stay in that network; nothing is left when they are closed.
+    The loopback has these addresses as well. Sockets that are created in the block stay in that network.
     """
     with Path("/proc/thread-self/ns/net").open() as former:
         try:

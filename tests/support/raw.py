@@ -1,4 +1,4 @@
-"""Gateways that are none: what they answer is written byte by byte."""
+"""Malformed gateways, whose responses are written byte by byte."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ CREATED = b'HTTP/1.1 201 Created\r\nContent-Length: 10\r\n\r\n{"id":"k"}'
 
 
 def switching(head: bytes) -> bytes:
-    """The answer that turns a connection into a WebSocket (RFC 6455, section 4.2.2)."""
+    """Return the response that turns a connection into a WebSocket (RFC 6455, section 4.2.2)."""
     found = re.search(rb"(?i)sec-websocket-key: *(\S+)", head)
     assert found is not None
     key = found[1] + b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
@@ -37,7 +37,7 @@ def switching(head: bytes) -> bytes:
 
 
 def saying(*pieces: bytes) -> Answer:
-    """A gateway that says just this, and hangs up."""
+    """A gateway that sends these bytes and closes the connection."""
 
     async def answer(head: bytes, writer: asyncio.StreamWriter) -> None:
         for piece in pieces:
@@ -49,7 +49,7 @@ def saying(*pieces: bytes) -> Answer:
 
 @asynccontextmanager
 async def answering(answer: Answer, path: Path | None = None) -> AsyncIterator[int]:
-    """Serve on a unix socket, or on a free TCP port, which is given back."""
+    """Serve on a unix socket, or on a free TCP port, which is yielded."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
@@ -76,8 +76,7 @@ async def answering(answer: Answer, path: Path | None = None) -> AsyncIterator[i
 
 @contextmanager
 def flooding(path: Path, message: bytes, seconds: float) -> Iterator[threading.Event]:
-    """A gateway in a thread of its own that sends one message again and again; the event says
-    that it has begun."""
+    """A gateway in another thread that sends one message repeatedly; the event is set when it has begun."""
     begun = threading.Event()
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(str(path))

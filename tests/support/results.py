@@ -1,4 +1,4 @@
-"""What the results of cells tell, the broker's and the SDK's."""
+"""Helpers that read the results of cells, from the broker and the SDK."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from kernelbroker.protocol.events import Result
 
 
 def cause_of(result: Result | ExecutionResult | None) -> str:
-    """Why a cell failed, which it must have."""
+    """The cause of a cell's failure; the cell must have failed."""
     assert result is not None
     assert result.error_detail is not None, result
     return result.error_detail.cause

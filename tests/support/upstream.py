@@ -1,4 +1,4 @@
-"""Servers on a loopback address of a test's own, on ports 80 and 443, and a resolver that knows them."""
+"""Servers on a loopback address of a test, on ports 80 and 443, and a resolver that knows them."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def serving_http(directory: Path, *names: str, address: str | None = None) -> It
 
 
 def make_certificate(certificate: Path, key: Path, names: Sequence[str]) -> None:
-    """One that vouches for itself."""
+    """Make a self-signed certificate."""
     subprocess.run(
         [
             *("openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256"),

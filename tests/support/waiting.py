@@ -1,14 +1,18 @@
-"""Turn by turn of the loop: waiting for what nobody announces, cancelling, and what was left behind."""
+"""Helpers for event loops: wait for a condition, cancel at any step, and find remaining tasks."""
 
 from __future__ import annotations
 
 import asyncio
+import itertools
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 DEADLINE_S = 10.0
 """For what should take milliseconds: a busy machine is no failure."""
+
+CANCEL_DEADLINE_S = 60.0
+"""For the end of a task that was cancelled."""
 
 _OURS = (
     "launch ",
@@ -16,6 +20,8 @@ _OURS = (
     "watch ",
     "check ",
     "pool clock",
+    "memory watchdog",
+    "quota watch",
     "session ",
     "kernel-reader",
     "egress ",
@@ -23,7 +29,7 @@ _OURS = (
 
 
 async def until(condition: Callable[[], object], what: str = "the condition") -> None:
-    """Let the loop turn until the condition holds."""
+    """Let the event loop run until the condition holds."""
     end = time.monotonic() + DEADLINE_S
     while not condition():
         if time.monotonic() > end:
@@ -32,18 +38,44 @@ async def until(condition: Callable[[], object], what: str = "the condition") ->
 
 
 async def turns(count: int) -> None:
-    """Let the loop turn so many times."""
+    """Let the event loop run this many times."""
     for _ in range(count):
         await asyncio.sleep(0)
 
 
+async def cancelled_anywhere(
+    work: Callable[[], Awaitable[Any]], *, growth: float = 1.0
+) -> AsyncIterator[asyncio.Task[Any]]:
+    """Run `work` again and again, each time cancelled later, until it ends before it is cancelled.
+
+    Yields each task when it has ended: cancelled, or with a result if it was not cancelled in time.
+
+    Args:
+        growth: how many more turns of the loop the next run gets: the turns so far times `growth`
+            minus 1, and at least one. 1 tries every turn; work that waits for other processes takes
+            thousands of turns and needs more.
+    """
+    count = 0
+    for _ in itertools.count():
+        task = asyncio.ensure_future(work())
+        await turns(count)
+        complete = task.done()
+        task.cancel()
+        done, _ = await asyncio.wait([task], timeout=CANCEL_DEADLINE_S)
+        assert done, f"not ended {CANCEL_DEADLINE_S:g} s after it was cancelled"
+        yield task
+        if complete:
+            return
+        count = max(count + 1, int(count * growth))
+
+
 async def cancelled_at(coroutine: Any, step: int) -> bool:
-    """Run a coroutine, cancel it when it waits for the `step`th time; tells whether it got there."""
+    """Run a coroutine and cancel it at its `step`th wait. Returns whether it waited so often."""
     task = asyncio.current_task()
     assert task is not None
 
     class Steps:
-        """Stands between the coroutine and the loop, and counts."""
+        """Wraps a coroutine and counts how often it waits."""
 
         def __await__(self) -> Any:
             waits = 0
@@ -74,7 +106,7 @@ async def cancelled_at(coroutine: Any, step: int) -> bool:
 
 
 def broker_tasks() -> set[str]:
-    """Names of the broker's tasks that still run."""
+    """The names of the broker's running tasks."""
     return {
         task.get_name()
         for task in asyncio.all_tasks()

@@ -1,4 +1,4 @@
-"""Wheels made on the spot: a module each, what its metadata says, and whatever else a test puts in."""
+"""Wheels made by tests: each has a module, metadata, and any other files of the test."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sessions over a pool over a fake backend: the broker without its HTTP."""
+"""The broker without HTTP: sessions with a pool and a fake backend."""
 
 from __future__ import annotations
 
@@ -14,16 +14,19 @@ from kernelbroker.risk import assess
 from kernelbroker_server.backends.base import SandboxSpec
 from kernelbroker_server.pool.runner import Pool
 from kernelbroker_server.pool.state import PoolLimits
-from kernelbroker_server.sessions.execution import Execution
-from kernelbroker_server.sessions.gate import Gate
+from kernelbroker_server.service.executions import Executions
+from kernelbroker_server.service.policy import Policies
+from kernelbroker_server.service.tenant_service import TenantService, TenantServices
+from kernelbroker_server.sessions.admission import Admission
 from kernelbroker_server.sessions.limits import SessionLimits
-from kernelbroker_server.sessions.policy import Policies
-from kernelbroker_server.sessions.registries import Registries
 from kernelbroker_server.sessions.registry import Registry
 from kernelbroker_server.sessions.session import Session
-from kernelbroker_server.sessions.workspace import Workspaces
-from kernelbroker_server.telemetry.facts import Observer, nobody
+from kernelbroker_server.sessions.store import ExecutionLog, MemoryStore
+from kernelbroker_server.supervisor import Supervisor
+from kernelbroker_server.telemetry.events import Observer, ignore_event
 from kernelbroker_server.tenants.tenant import DEFAULT
+from kernelbroker_server.workspaces.directory_store import DirectoryStore
+from kernelbroker_server.workspaces.store import WorkspaceStore
 
 from .backend import FakeBackend
 from .gateway import Cell
@@ -34,9 +37,20 @@ from .waiting import DEADLINE_S
 class World:
     backend: FakeBackend
     pool: Pool
-    gate: Gate
-    registries: Registries
-    registry: Registry
+    admission: Admission
+    tenants: TenantServices
+    service: TenantService
+
+    @property
+    def registry(self) -> Registry:
+        return self.service.registry
+
+    @property
+    def workspaces_in_use(self) -> bool:
+        """Whether a session has a workspace, or a workspace is still being put back."""
+        store = self.service.workspaces
+        assert isinstance(store, DirectoryStore)
+        return bool(store._claims)
 
     async def open(self, session_id: str | None = None, **options: Any) -> Session:
         async with asyncio.timeout(DEADLINE_S):
@@ -44,42 +58,59 @@ class World:
             return (await self.registry.open(SessionOptions(**options)))[0]
 
 
+_worlds: list[World] = []
+"""Those that are, for `submit`."""
+
+
 @asynccontextmanager
 async def world(
     backend: FakeBackend,
     *,
     pool: PoolLimits | None = None,
-    gate: Gate | None = None,
+    admission: Admission | None = None,
     acquire_timeout: float = DEADLINE_S,
     spec: SandboxSpec | None = None,
-    workspaces: Workspaces | None = None,
-    observer: Observer = nobody,
+    workspaces: WorkspaceStore | None = None,
+    observer: Observer = ignore_event,
     policies: Policies | None = None,
     **limits: Any,
 ) -> AsyncIterator[World]:
-    """It must stop in order, whatever was done with it."""
+    """Run the broker without HTTP. At the end it must stop in order."""
     settings = {"interrupt_grace": 0.05, **limits}
-    gate = gate or Gate(50, 100)
+    admission = admission or Admission(50, 100)
     sizes = pool or PoolLimits(min_size=1, max_size=4)
     warm = Pool(backend, spec or SandboxSpec(), sizes, acquire_timeout=acquire_timeout)
-    workspaces = workspaces or Workspaces(backend.kept)
-    registries = Registries(
-        {"default": warm}, SessionLimits(**settings), gate, workspaces, observer, policies
+    workspaces = workspaces or DirectoryStore(backend.data_dir)
+    supervisor = Supervisor()
+    tenants = TenantServices(
+        {"default": warm},
+        SessionLimits(**settings),
+        admission,
+        workspaces,
+        MemoryStore(),
+        observer,
+        policies,
+        supervisor,
     )
-    registry = registries.of(DEFAULT)
-    workspaces.start()
+    supervisor.start("session expiry", tenants.close_expired)
+    workspaces.start(supervisor)
     warm.start()
+    made = World(backend, warm, admission, tenants, tenants.of(DEFAULT))
+    _worlds.append(made)
     try:
-        yield World(backend, warm, gate, registries, registry)
+        yield made
     finally:
+        _worlds.remove(made)
         async with asyncio.timeout(DEADLINE_S):
-            await registries.stop("the test is over")
+            await supervisor.stop()
+            await tenants.stop("the test is over")
+            await workspaces.stop()
             await warm.stop(5)
-        assert (gate.waiting, gate.running) == (0, 0)
+        assert (admission.waiting, admission.running) == (0, 0)
 
 
 class Breakpoint:
-    """A script that says when its cell runs, and ends the cell when told to."""
+    """A script that reports when its cell runs, and ends the cell on request."""
 
     def __init__(self) -> None:
         self.running = asyncio.Event()
@@ -95,37 +126,54 @@ class Breakpoint:
 
 
 async def interruptible(cell: Cell) -> None:
-    """Runs until it is interrupted."""
+    """A script that runs until it is interrupted."""
     cell.stdout("running\n")
     await cell.until_interrupted()
 
 
 async def deaf(cell: Cell) -> None:
-    """Runs for ever, whatever it is told."""
+    """A script that runs forever and ignores interrupts."""
     cell.stdout("running\n")
     await asyncio.Event().wait()
 
 
-def submit(session: Session, code: str = "pass", **request: Any) -> Execution:
+def executions_of(session: Session) -> Executions:
+    """The use cases of the tenant to which the session belongs."""
+    for each in _worlds:
+        for service in each.tenants:
+            if session in service.registry.list():
+                return service.executions
+    return _worlds[-1].service.executions
+
+
+def submit(session: Session, code: str = "pass", **request: Any) -> ExecutionLog:
     asked = ExecutionRequest(code=code, **request)
-    return session.submit(asked, assessment=assess(asked.code, asked.language))
+    assessment = assess(asked.code, asked.language)
+    return executions_of(session).submit(session, asked, assessment=assessment)
 
 
-async def events_of(execution: Execution, after: int = 0) -> list[Event]:
-    """All events, once the result is in."""
+def watchers_of(session: Session) -> int:
+    """The number of watchers of the session's executions."""
+    store = session._store
+    assert isinstance(store, MemoryStore)
+    return len(store._sessions[session.key].watchers) if session.key in store._sessions else 0
+
+
+async def events_of(log: ExecutionLog, after: int = 0) -> list[Event]:
+    """All events of an execution, after its result has arrived."""
     async with asyncio.timeout(DEADLINE_S):
-        return [entry.event async for entry in execution.journal.follow(after)]
+        return [stored.event async for stored in log.follow(after)]
 
 
-async def result_of(execution: Execution) -> Result:
-    result = (await events_of(execution))[-1]
+async def result_of(log: ExecutionLog) -> Result:
+    result = (await events_of(log))[-1]
     assert isinstance(result, Result)
     return result
 
 
-async def running(execution: Execution) -> None:
-    """Wait until the cell has put something out."""
+async def running(log: ExecutionLog) -> None:
+    """Wait until the cell has sent output."""
     async with asyncio.timeout(DEADLINE_S):
-        async for entry in execution.journal.follow():
-            if isinstance(entry.event, Stdout):
+        async for stored in log.follow():
+            if isinstance(stored.event, Stdout):
                 return

@@ -1,4 +1,4 @@
-"""Log lines: each tells what it belongs to, in words or as JSON."""
+"""Log lines as text and as JSON, with the ids of their task."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ def record(message: str, *args: object, failed: bool = False) -> logging.LogReco
     return logging.LogRecord("a.b", logging.WARNING, __file__, 1, message, args, exc_info)
 
 
-def test_json() -> None:
-    """A line is one object, whatever is in it."""
+def test_json_lines() -> None:
+    """A line is one JSON object, for any message."""
     with bound(request_id="r", session_id="s"):
         line = JsonFormatter().format(record("odd %s", 'line\n"quoted"\ud800', failed=True))
     assert "\n" not in line
@@ -33,15 +33,15 @@ def test_json() -> None:
     assert "request_id" not in json.loads(JsonFormatter().format(record("x")))
 
 
-def test_text() -> None:
-    """The ids stand at the end of the line's message."""
+def test_text_lines_end_with_the_ids() -> None:
+    """The ids are at the end of the line."""
     with bound(request_id="r"):
         assert TextFormatter().format(record("x")).endswith("WARNING a.b: x [request_id=r]")
     assert TextFormatter().format(record("x")).endswith("WARNING a.b: x")
 
 
-async def test_ids_are_the_tasks() -> None:
-    """What one task binds, another does not see, but those that it makes do."""
+async def test_ids_belong_to_the_task() -> None:
+    """Ids that a task binds are seen by tasks that it creates, and by no others."""
 
     async def child() -> str:
         return bound_ids()["request_id"]

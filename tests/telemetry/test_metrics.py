@@ -1,18 +1,18 @@
-"""Metrics: what happened is counted, under labels that are bounded."""
+"""Prometheus metrics, and their bounded labels."""
 
 from __future__ import annotations
 
 import pytest
 from kernelbroker_server.telemetry import metrics as metrics_module
-from kernelbroker_server.telemetry.facts import (
+from kernelbroker_server.telemetry.events import (
     ExecutionEnded,
-    Fact,
     LaunchEnded,
     RequestEnded,
     SandboxLeased,
     SandboxReplaced,
     SessionOpened,
-    all_of,
+    TelemetryEvent,
+    combine_observers,
 )
 from kernelbroker_server.telemetry.metrics import Metrics
 from prometheus_client.parser import text_string_to_metric_families
@@ -36,7 +36,7 @@ def ended(**changed: object) -> ExecutionEnded:
 
 
 def samples(metrics: Metrics) -> dict[tuple[str, ...], float]:
-    """By name and the values of labels, in the order of the labels' names."""
+    """The values of a metric, by the values of its labels, in the order of the labels' names."""
     found = {}
     for family in text_string_to_metric_families(metrics.text().decode()):
         for sample in family.samples:
@@ -46,8 +46,8 @@ def samples(metrics: Metrics) -> dict[tuple[str, ...], float]:
     return found
 
 
-def test_counts() -> None:
-    """Each thing that happened is in its own metric, in seconds and bytes."""
+def test_events_are_counted() -> None:
+    """Each event is in its own metric, in seconds and bytes."""
     metrics = Metrics(lambda: {"sessions": {("acme",): 3}})
     whose = ("acme", "default", "s")
     for fact in (
@@ -60,7 +60,7 @@ def test_counts() -> None:
         LaunchEnded("default", 1.5, None),
         LaunchEnded("default", 60, "no image"),
     ):
-        metrics.notice(fact)
+        metrics.on_event(fact)
     seen = samples(metrics)
     assert seen["kernelbroker_execution_seconds_sum", "success", "default", "acme"] == 2.0
     assert seen["kernelbroker_execution_seconds_count", "timeout", "default", "acme"] == 1
@@ -74,25 +74,25 @@ def test_counts() -> None:
     assert seen["kernelbroker_sessions", "acme"] == 3
 
 
-def test_tenants_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tenants beyond so many are counted together."""
+def test_the_number_of_tenant_labels_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tenants after the first hundred share one label."""
     monkeypatch.setattr(metrics_module, "_MAX_TENANTS", 2)
     metrics = Metrics(lambda: {"sessions": {("a",): 1, ("b",): 2, ("x",): 3, ("y",): 4}})
     for tenant in ("a", "b", "c", "d", "a"):
-        metrics.notice(SessionOpened(tenant, "default", "s"))
+        metrics.on_event(SessionOpened(tenant, "default", "s"))
     seen = {key[2]: v for key, v in samples(metrics).items() if key[0].endswith("opened_total")}
     assert seen == {"a": 2, "b": 1, "other": 2}
     there = {key[1]: v for key, v in samples(metrics).items() if key[0].endswith("r_sessions")}
     assert there == {"a": 1, "b": 2, "other": 7}
 
 
-def test_an_observer_that_fails(caplog: pytest.LogCaptureFixture) -> None:
-    """It is logged, and the others are told all the same."""
+def test_an_observer_that_raises_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    """The other observers are still called."""
 
-    def failing(_: Fact) -> None:
+    def failing(_: TelemetryEvent) -> None:
         raise RuntimeError("broken")
 
     metrics = Metrics(dict)
-    all_of([failing, metrics.notice])(ended())
+    combine_observers([failing, metrics.on_event])(ended())
     assert samples(metrics)["kernelbroker_output_bytes_total", "acme"] == 100
-    assert "an observer failed" in caplog.text
+    assert "a telemetry observer failed" in caplog.text

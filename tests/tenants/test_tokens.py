@@ -1,4 +1,4 @@
-"""The token file, and who is recognised by it."""
+"""The token file and authentication with it."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "tokens.json"
 
 
-def test_a_token_tells_its_tenant(path: Path) -> None:
-    """Each token is one tenant's; what is not exactly a token is nobody's."""
+def test_a_token_belongs_to_one_tenant(path: Path) -> None:
+    """Each token belongs to one tenant; anything that is not exactly a token belongs to none."""
     file = TokenFile(path)
     one, other = file.create("acme"), file.create("umbrella")
     assert (file.tenant_of(one), file.tenant_of(other)) == ("acme", "umbrella")
@@ -33,8 +33,8 @@ def test_a_token_tells_its_tenant(path: Path) -> None:
         assert file.tenant_of(token) is None
 
 
-def test_no_secret_is_in_the_file(path: Path) -> None:
-    """The file has no token, and nobody else may read even what it has."""
+def test_the_file_contains_no_secret(path: Path) -> None:
+    """The file does not contain the token, and only its owner may read it."""
     token = TokenFile(path).create("acme")
     assert token.split("_")[2] not in path.read_text()
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
@@ -42,8 +42,8 @@ def test_no_secret_is_in_the_file(path: Path) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
-def test_the_file_stays_whose_it_is(path: Path) -> None:
-    """A change by root leaves the file to its owner, with its mode, so that the broker reads it on."""
+def test_a_change_keeps_owner_and_mode(path: Path) -> None:
+    """A change by root leaves the file to its owner, with its mode, so that the broker can read it."""
     file = TokenFile(path)
     file.create("acme")
     os.chown(path, 1234, 2345)
@@ -55,8 +55,10 @@ def test_the_file_stays_whose_it_is(path: Path) -> None:
     assert stat.S_IMODE(status.st_mode) == 0o640
 
 
-def test_a_change_that_fails(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A file that would have to change hands stays as it was, and nothing is left beside it."""
+def test_a_failed_change_leaves_the_file_as_it_was(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If the owner cannot be kept, the file stays as it was, and no other file is left."""
     file = TokenFile(path)
     token = file.create("acme")
 
@@ -64,14 +66,14 @@ def test_a_change_that_fails(path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
         raise PermissionError(errno.EPERM, "Operation not permitted")
 
     monkeypatch.setattr(os, "fchown", refuse)
-    with pytest.raises(TokenError, match="only its owner, or root, may change it"):
+    with pytest.raises(TokenError, match="only its owner and root may change it"):
         file.create("acme")
     assert file.tenant_of(token) == "acme"
     assert list(path.parent.iterdir()) == [path]
 
 
 def test_changes_are_seen_at_once(path: Path) -> None:
-    """A broker that has read the file sees what another process makes and revokes."""
+    """A broker that has read the file sees what another process creates and revokes."""
     broker, operator = TokenFile(path), TokenFile(path)
     token = operator.create("acme")
     assert broker.tenant_of(token) == "acme"
@@ -84,8 +86,8 @@ def test_changes_are_seen_at_once(path: Path) -> None:
         operator.revoke(token.split("_")[1])
 
 
-def test_an_expired_token(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A token is good until its time is over."""
+def test_a_token_expires(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A token is valid until it expires."""
     file = TokenFile(path)
     token = file.create("acme", lifetime=60)
     assert file.tenant_of(token) == "acme"
@@ -96,16 +98,18 @@ def test_an_expired_token(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("name", ["", "a b", "a/b", "../x", "a\n", "-a", "é", "x" * 65])
-def test_a_tenant_without_a_proper_name(path: Path, name: str) -> None:
-    """It is refused, and the file stays as it was."""
-    with pytest.raises(TokenError, match="no tenant's name"):
+def test_an_invalid_tenant_name_is_refused(path: Path, name: str) -> None:
+    """The name is refused, and the file stays as it was."""
+    with pytest.raises(TokenError, match="not a valid tenant name"):
         TokenFile(path).create(name)
     assert not path.exists()
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", '{"tokens": [{}]}', '{"tokens": [], "x": 1}'])
-def test_a_file_that_is_none(path: Path, content: str, caplog: pytest.LogCaptureFixture) -> None:
-    """It lets nobody in, is not overwritten, and the log says why; the broker's own token works on."""
+def test_an_invalid_file_authenticates_nobody(
+    path: Path, content: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is not overwritten, the log has the reason, and the token of the settings still works."""
     token = TokenFile(path).create("acme")
     path.write_text(content)
     keyring = Keyring(Tenants({}), "own", TokenFile(path))
@@ -119,14 +123,14 @@ def test_a_file_that_is_none(path: Path, content: str, caplog: pytest.LogCapture
     assert path.read_text() == content
 
 
-def test_a_directory_that_is_not_there(path: Path) -> None:
-    """A token for a file whose directory is missing is refused, with what to make."""
-    with pytest.raises(TokenError, match=rf"make its directory first, {path.parent / 'none'}$"):
+def test_a_missing_directory_is_named(path: Path) -> None:
+    """The error says which directory to create."""
+    with pytest.raises(TokenError, match=rf"create its directory first: {path.parent / 'none'}$"):
         TokenFile(path.parent / "none" / "tokens.json").create("acme")
 
 
-def test_a_file_that_has_gone(path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """It lets nobody in, also who was let in before."""
+def test_a_deleted_file_authenticates_nobody(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Tokens that were accepted before are refused as well."""
     file = TokenFile(path)
     keyring, token = Keyring(Tenants({}), None, file), file.create("acme")
     assert keyring.tenant_of(token) is not None
@@ -135,8 +139,8 @@ def test_a_file_that_has_gone(path: Path, caplog: pytest.LogCaptureFixture) -> N
     assert "No such file" in caplog.text
 
 
-def test_limits_belong_to_the_tenant(path: Path) -> None:
-    """A tenant has the limits of its name; one without has none."""
+def test_a_tenant_has_the_limits_of_its_name(path: Path) -> None:
+    """A tenant has the limits of its name; one without an entry has none."""
     file = TokenFile(path)
     limits = TenantLimits(sessions=1)
     keyring = Keyring(Tenants({"acme": limits}), None, file)
@@ -146,8 +150,8 @@ def test_limits_belong_to_the_tenant(path: Path) -> None:
     assert (acme.limits, other.limits) == (limits, TenantLimits())
 
 
-def test_many_at_once(path: Path) -> None:
-    """What several processes make and revoke at the same time is all done, and nothing else is lost."""
+def test_concurrent_changes_are_not_lost(path: Path) -> None:
+    """All changes that several processes make at the same time are kept."""
     file = TokenFile(path)
     kept, *revoked = (file.create("acme") for _ in range(4))
     environ = os.environ | {"KERNELBROKER_TOKENS_FILE": str(path)}
@@ -170,10 +174,10 @@ def test_many_at_once(path: Path) -> None:
     assert len(file.list()) == 4
 
 
-def test_the_command(
+def test_the_token_command(
     path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """An operator makes, lists and revokes tokens."""
+    """An operator creates, lists and revokes tokens."""
     monkeypatch.setenv("KERNELBROKER_TOKENS_FILE", str(path))
     assert main(["token", "create", "acme", "--days", "30"]) == 0
     token = capsys.readouterr().out.strip()

@@ -1,4 +1,4 @@
-"""What all handlers share: the token, the request's id, JSON bodies, and errors as JSON."""
+"""The base classes of handlers: authentication, request ids, JSON bodies, and errors as JSON."""
 
 from __future__ import annotations
 
@@ -8,10 +8,12 @@ import logging
 import math
 import re
 import secrets
+import time
+from asyncio import Future
 from collections.abc import Awaitable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from kernelbroker.protocol.codec import decode_as, encode
 from kernelbroker.protocol.errors import (
@@ -35,24 +37,29 @@ from tornado.web import HTTPError, RequestHandler, stream_request_body
 
 from ..backends.base import Backend
 from ..pool.runner import Pool
-from ..sessions.registries import Registries
-from ..sessions.registry import Registry
-from ..telemetry.facts import Observer, RequestEnded, nobody
-from ..telemetry.logs import bind
+from ..service.idempotency import IdempotencyKey
+from ..service.tenant_service import TenantService, TenantServices
+from ..supervisor import Supervisor
+from ..telemetry.events import Observer, RequestEnded, ignore_event
+from ..telemetry.logs import bind, bound_ids
 from ..telemetry.metrics import Metrics
+from ..telemetry.traces import valid_traceparent
 from ..tenants.keyring import Keyring
-from .contract import methods_of
-
-if TYPE_CHECKING:
-    from .websocket import SessionSocket
+from . import cors, credentials
+from .credentials import Tickets
+from .disconnect import ClientDisconnected
+from .openapi import methods_of
+from .server import UnauthenticatedConnections
+from .unread_bodies import UnreadBodies
 
 logger = logging.getLogger(__name__)
 
 MAX_BODY_BYTES = 2 * 1024**2
-"""Of a JSON body or a WebSocket message; holds the longest code, fully escaped."""
+"""Of a JSON body or a WebSocket message. The longest code fits, fully escaped."""
 
-_MAX_READ_BYTES = 16 * 1024**2
-"""Of a body that is too large: a client that still sends when it is answered may not read why."""
+_MAX_DISCARDED_BYTES = 16 * 1024**2
+"""Of a body that is read although it is too large. A client that still sends when the connection is
+closed would see a reset instead of the answer."""
 
 _STATUS: dict[type[RequestError], int] = {
     BadRequest: 400,
@@ -74,80 +81,133 @@ _REQUEST_ID = re.compile(r"[A-Za-z0-9_.:-]{1,64}")
 T = TypeVar("T")
 
 
+class OpenWebSocket(Protocol):
+    """The interface of a connected WebSocket for the broker's shutdown."""
+
+    async def last_words(self) -> None:
+        """Wait until the client has received the end of its session."""
+
+    def close(self, code: int | None = None, reason: str | None = None) -> None:
+        """Send a close frame."""
+
+
 @dataclass(frozen=True, slots=True)
 class Service:
-    """What handlers work with."""
+    """The objects that handlers use."""
 
-    registries: Registries
+    tenants: TenantServices
     pools: Mapping[str, Pool]
     backend: Backend
     keyring: Keyring
     version: str
-    observer: Observer = nobody
+    supervisor: Supervisor = field(default_factory=Supervisor)
+    observer: Observer = ignore_event
     metrics: Metrics | None = None
     operator_tokens: tuple[str, ...] = ()
     allowed_origins: frozenset[str] = frozenset()
-    websockets: set[SessionSocket] = field(default_factory=set)
+    tickets: Tickets = field(default_factory=Tickets)
+    unauthenticated: UnauthenticatedConnections = field(default_factory=UnauthenticatedConnections)
+    unread_bodies: UnreadBodies = field(default_factory=UnreadBodies)
+    started_at: float = field(default_factory=time.monotonic)
+    websockets: set[OpenWebSocket] = field(default_factory=set)
 
 
+@stream_request_body
 class Authenticated(RequestHandler):
-    """A request with an id of its own, whose token is checked before anything else.
+    """A request with an id. Its token is checked before its body is read.
 
     Attributes:
-        registry: the sessions of whose token it is, and nobody else's.
+        tenant: the use cases of the tenant that the token belongs to.
     """
 
+    requires_token = True
     service: Service
     request_id: str
-    registry: Registry
+    tenant: TenantService
 
     def initialize(self, service: Service) -> None:
         self.service = service
         given = self.request.headers.get("X-Request-ID", "")
         # Not in `prepare`, which an unknown method does not reach.
         self.request_id = given if _REQUEST_ID.fullmatch(given) else secrets.token_hex(8)
+        self._set_own_headers()
 
     def prepare(self) -> Awaitable[None] | None:
-        self.set_header("X-Request-ID", self.request_id)
         bind(request_id=self.request_id)
-        self.authenticate()
+        if traceparent := valid_traceparent(self.request.headers.get("traceparent")):
+            bind(traceparent=traceparent)
+        if self.service.allowed_origins and cors.is_preflight(
+            self.request.method, self.request.headers
+        ):
+            self._answer_preflight()
+        elif self.requires_token:
+            self.authenticate()
+            connection: Any = self.request.connection
+            self.service.unauthenticated.discard(connection.stream)
         return None
 
     def authenticate(self) -> None:
-        tenant = self.service.keyring.tenant_of(self.bearer())
+        """Set `tenant`. Raises Unauthorized."""
+        headers = self.request.headers
+        if ticket := credentials.ticket(headers):
+            tenant = self.service.tickets.redeem(ticket)
+        else:
+            tenant = self.service.keyring.tenant_of(credentials.bearer_token(headers))
         if tenant is None:
-            raise Unauthorized("send a token of the broker's as 'Authorization: Bearer TOKEN'")
-        self.registry = self.service.registries.of(tenant)
+            raise Unauthorized("send a token of this broker as 'Authorization: Bearer TOKEN'")
+        self.tenant = self.service.tenants.of(tenant)
         bind(tenant=tenant.name)
 
-    def bearer(self) -> str:
-        """The token that is shown; empty if there is none."""
-        scheme, _, token = self.request.headers.get("Authorization", "").partition(" ")
-        return token.strip() if scheme.lower() == "bearer" else ""
+    def select_subprotocol(self, subprotocols: list[str]) -> str | None:
+        """Called by Tornado for a WebSocket."""
+        return credentials.choose_subprotocol(subprotocols)
+
+    def _set_own_headers(self) -> None:
+        self.set_header("X-Request-ID", self.request_id)
+        headers = cors.response_headers(self.request.headers, self.service.allowed_origins)
+        for name, value in headers.items():
+            self.set_header(name, value)
+
+    def _answer_preflight(self) -> None:
+        for name, value in cors.preflight_headers(methods_of(type(self))).items():
+            self.set_header(name, value)
+        self.set_status(204)
+        self.finish()
+
+    def data_received(self, chunk: bytes) -> Awaitable[None] | None:
+        """Discard the body. Handlers that take one override this."""
 
     def body_length(self) -> int | None:
-        """As it was announced; None where only the body's end will tell. Raises BadRequest."""
+        """Return the Content-Length; None for a chunked body. Raises BadRequest."""
         value = self.request.headers.get("Content-Length")
         if "Transfer-Encoding" in self.request.headers:
-            if value is not None:  # Tornado says so as well, but only when it reads the body
+            if value is not None:  # Tornado checks this as well, but not before it reads the body
                 raise BadRequest("a body has a Content-Length or a Transfer-Encoding, not both")
             return None
         value = value or "0"
         if not (value.isascii() and value.isdigit() and len(value) < 19):
-            raise BadRequest("Content-Length is no number")
+            raise BadRequest("the Content-Length header is invalid: it must be a number of bytes")
         return int(value)
 
+    def finish(self, chunk: str | bytes | dict[str, Any] | None = None) -> Future[None]:
+        connection = self.request.connection
+        assert connection is not None
+        if connection in self.service.unread_bodies:
+            self.set_header("Connection", "close")  # since Tornado will close it
+        return super().finish(chunk)
+
     def on_finish(self) -> None:
-        registry = getattr(self, "registry", None)
+        tenant = getattr(self, "tenant", None)
         route = self.settings["routes"].get(type(self), "other")
         method = self.request.method if self.request.method in self.SUPPORTED_METHODS else "other"
         self.service.observer(
             RequestEnded(
-                None if registry is None else registry.tenant.name,
+                None if tenant is None else tenant.name,
                 str(method),
                 route,
                 self.get_status(),
                 self.request.request_time(),
+                bound_ids().get("traceparent"),
             )
         )
 
@@ -159,7 +219,7 @@ class Authenticated(RequestHandler):
         error = kwargs.get("exc_info", (None, None, None))[1]
         body = error_body(error, self.request_id)
         self.set_status(status_of(error, status_code))
-        self.set_header("X-Request-ID", self.request_id)  # what `prepare` set was cleared
+        self._set_own_headers()  # Tornado has cleared the headers
         self.set_header("Content-Type", "application/json")
         if body.retry_after is not None:
             self.set_header("Retry-After", str(max(1, math.ceil(body.retry_after))))
@@ -170,7 +230,7 @@ class Authenticated(RequestHandler):
         self.finish(encode({"error": body}))
 
     def log_exception(self, typ: Any, value: Any, tb: Any) -> None:
-        if isinstance(value, RequestError | ProtocolError | HTTPError):
+        if isinstance(value, RequestError | ProtocolError | HTTPError | ClientDisconnected):
             logger.info("%s: %s", self.request.path, type(value).__name__)
         else:
             logger.error("%s failed", self.request.path, exc_info=(typ, value, tb))
@@ -182,14 +242,13 @@ class Authenticated(RequestHandler):
         self.finish(encode(value))
 
 
-@stream_request_body
 class ApiHandler(Authenticated):
-    """A REST call. Its body is bounded while it is read."""
+    """A REST call with a bounded body."""
 
     def prepare(self) -> None:
         self._body = bytearray()
         super().prepare()
-        if (self.body_length() or 0) > _MAX_READ_BYTES:
+        if (self.body_length() or 0) > _MAX_DISCARDED_BYTES:
             raise TooLarge(f"a body has at most {MAX_BODY_BYTES:,} bytes")
 
     def data_received(self, chunk: bytes) -> None:
@@ -197,38 +256,37 @@ class ApiHandler(Authenticated):
             self._body += chunk
 
     def body(self) -> bytes:
-        """Raises TooLarge."""
+        """Return the body. Raises TooLarge."""
         if len(self._body) > MAX_BODY_BYTES:
             raise TooLarge(f"a body has at most {MAX_BODY_BYTES:,} bytes")
         return bytes(self._body)
 
     def body_as(self, type_: type[T]) -> T:
-        """The JSON body; an empty one is an empty object. Raises BadRequest, TooLarge."""
+        """Decode the JSON body. An empty body counts as `{}`. Raises BadRequest, TooLarge."""
         try:
             return decode_as(self.body() or b"{}", type_)
         except ProtocolError as exc:
-            raise BadRequest(f"the body does not fit: {exc}") from exc
+            raise BadRequest(f"the body is invalid: {exc}") from exc
 
-    def idempotency_key(self) -> str | None:
-        """Raises BadRequest."""
+    def idempotency_key(self) -> IdempotencyKey | None:
+        """The client's key for this request. Raises BadRequest."""
         key = self.request.headers.get("Idempotency-Key")
-        if key is not None and not _IDEMPOTENCY_KEY.fullmatch(key):
+        if key is None:
+            return None
+        if not _IDEMPOTENCY_KEY.fullmatch(key):
             raise BadRequest("an Idempotency-Key has 1 to 255 visible ASCII characters")
-        return key
-
-    def fingerprint(self) -> bytes:
-        """Tells one request from another."""
         kind = self.request.headers.get("Content-Type", "")
-        parts = (self.request.method or "", self.request.path, kind)
-        return hashlib.sha256("\n".join(parts).encode() + b"\n" + self.body()).digest()
+        head = "\n".join((self.request.method or "", self.request.path, kind))
+        return IdempotencyKey(key, hashlib.sha256(head.encode() + b"\n" + self.body()).digest())
 
 
 class UnknownPath(Authenticated):
-    """Whatever no other handler answers."""
+    """A path that no other handler answers."""
 
     def prepare(self) -> None:
         super().prepare()
-        raise NotFound(f"there is nothing at {self.request.path}")
+        if not self._finished:
+            raise NotFound(f"this broker has no path {self.request.path}; see /api/v1/openapi.json")
 
 
 def status_of(error: BaseException | None, default: int) -> int:
@@ -239,7 +297,7 @@ def status_of(error: BaseException | None, default: int) -> int:
 
 
 def error_body(error: BaseException | None, request_id: str) -> ErrorBody:
-    """An error as the protocol writes it; what was not foreseen says no more than its request's id."""
+    """Return an error as the protocol defines it. Unexpected errors reveal only the request's id."""
     match error:
         case RequestError():
             return ErrorBody(
@@ -254,18 +312,18 @@ def error_body(error: BaseException | None, request_id: str) -> ErrorBody:
         case ProtocolError():
             return ErrorBody(code=BadRequest.code, message=str(error), request_id=request_id)
         case HTTPError(status_code=405):
-            message = "this path does not have that method; the Allow header names those it has"
+            message = "this path does not support the method; see the Allow header"
             return ErrorBody(code=MethodNotAllowed.code, message=message, request_id=request_id)
         case HTTPError(status_code=status) if status < 500:
             reason = http.HTTPStatus(status).phrase
             return ErrorBody(code=BadRequest.code, message=reason, request_id=request_id)
     return ErrorBody(
         code=InternalError.code,
-        message="a fault of the broker's own; its log has more under this request_id",
+        message="internal error; the broker's log has details under this request_id",
         request_id=request_id,
     )
 
 
-def iso_time(timestamp: float) -> str:
-    """Seconds since the epoch as ISO 8601, in UTC."""
-    return datetime.fromtimestamp(timestamp, UTC).isoformat(timespec="milliseconds")
+def utc_time(timestamp: float) -> datetime:
+    """Convert seconds since the epoch to a datetime in UTC, rounded to milliseconds."""
+    return datetime.fromtimestamp(round(timestamp, 3), UTC)

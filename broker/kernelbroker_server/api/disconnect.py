@@ -1,20 +1,25 @@
-"""Requests whose client may go away while they are answered."""
+"""Requests that end when their client disconnects."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator
+from typing import Any
 
 from tornado.iostream import StreamClosedError
 from tornado.web import RequestHandler
 
 
+class ClientDisconnected(Exception):
+    """The client closed the connection before it was answered."""
+
+
 class Disconnectable(RequestHandler):
-    """What is done inside `until_disconnected` ends with the client's connection.
+    """A handler whose work can be bound to the client's connection.
 
     Attributes:
-        gone: the client went away.
+        gone: whether the client has closed the connection.
     """
 
     gone = False
@@ -26,16 +31,41 @@ class Disconnectable(RequestHandler):
         if self._task is not None:
             self._task.cancel()
 
+    def send_error(self, status_code: int = 500, **kwargs: Any) -> None:
+        """Answer with an error, unless the client has disconnected."""
+        if not self.gone:
+            super().send_error(status_code, **kwargs)
+            return
+        if not self._headers_written:
+            self.set_status(
+                499, "Client Closed Request"
+            )  # for logs and metrics: the status of nginx for this case
+        if not self._finished:
+            self.finish()
+
     @contextlib.asynccontextmanager
     async def until_disconnected(self) -> AsyncIterator[None]:
-        """Let the client go away at any moment: the block is cancelled, the request is over."""
-        self._task = asyncio.current_task()
+        """Cancel the block when the client disconnects.
+
+        Raises:
+            ClientDisconnected: the client has disconnected before or during the block. There is
+                nothing left to do; the handler lets it propagate.
+        """
+        if self.gone:
+            raise ClientDisconnected
+        task = self._task = asyncio.current_task()
+        assert task is not None
         try:
             yield
-        except StreamClosedError:  # a write may see it before `on_connection_close` is called
+        except (
+            StreamClosedError
+        ) as exc:  # a write may notice before `on_connection_close` is called
             self.gone = True
-        except asyncio.CancelledError:
+            raise ClientDisconnected from exc
+        except asyncio.CancelledError as exc:
             if not self.gone:
                 raise
+            task.uncancel()
+            raise ClientDisconnected from exc
         finally:
             self._task = None

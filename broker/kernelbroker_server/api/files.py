@@ -1,14 +1,13 @@
-"""Workspace files over HTTP, streamed both ways.
+"""Workspace files over HTTP, streamed in both directions.
 
-What comes out of a sandbox is nobody's page: it is sent as an attachment, with its type guessed from
-its name alone, so that no browser shows it under the broker's address.
+Downloads are attachments whose type is guessed from the file's name, so that no browser renders
+untrusted content under the broker's origin.
 """
 
 from __future__ import annotations
 
 import logging
 import mimetypes
-from collections.abc import Awaitable
 from pathlib import PurePosixPath
 from typing import Literal
 
@@ -16,10 +15,10 @@ from kernelbroker.protocol.errors import BadRequest, RequestError
 from kernelbroker.protocol.messages import ErrorBody, FileList
 from tornado.web import stream_request_body
 
-from ..sessions import files
+from ..service import files
 from .base import ApiHandler, Authenticated
-from .contract import Content, operation
 from .download import Downloading
+from .openapi import Content, operation
 from .upload import Uploading
 
 logger = logging.getLogger(__name__)
@@ -28,28 +27,28 @@ _BYTES = Content({"application/octet-stream": str})
 
 
 class _Paths(Authenticated):
-    """Paths and names are bytes, and need not be UTF-8."""
+    """Accepts paths and names that are not UTF-8."""
 
     def decode_argument(self, value: bytes, name: str | None = None) -> str:  # noqa: ARG002
         return value.decode("utf-8", "surrogateescape")
 
     def query(self, name: str) -> str | None:
-        """One value of the query, as it is: Tornado would change control characters and spaces."""
+        """Return one query parameter unchanged. Tornado's own method alters control characters."""
         values = self.request.query_arguments.get(name)
         return self.decode_argument(values[-1]) if values else None
 
     def flag(self, name: str) -> bool:
         value = self.query(name) or "false"
         if value not in ("true", "false"):
-            raise BadRequest(f"{name} is true or false")
+            raise BadRequest(f"{name} must be true or false")
         return value == "true"
 
 
 class Files(_Paths, ApiHandler):
     @operation({200: FileList}, query={"path": str, "recursive": bool})
     async def get(self, session_id: str) -> None:
-        """List what is in a directory of the workspace."""
-        session = self.registry.get(session_id)
+        """List a directory of the workspace."""
+        session = await self.tenant.sessions.resolve(session_id)
         recursive = self.flag("recursive")
         self.reply(await files.list_(session, self.query("path") or "", recursive=recursive))
 
@@ -63,7 +62,7 @@ class OneFile(_Paths, Uploading, Downloading):
     @operation({200: _BYTES, 206: _BYTES})
     async def get(self, session_id: str, path: str) -> None:
         """Download a file, or a part of it (`Range`)."""
-        session = self.registry.get(session_id)
+        session = await self.tenant.sessions.resolve(session_id)
         part = self.request.headers.get("Range")
         try:
             async with (
@@ -74,13 +73,13 @@ class OneFile(_Paths, Uploading, Downloading):
         except (RequestError, TimeoutError) as exc:
             if not self._headers_written:
                 raise
-            # There is no other way to say so any more: the client sees that less came than announced.
-            logger.info("%s a download broke off: %s", self.request_id, exc)
+            # The headers are sent, so the client learns of it from a body that is too short.
+            logger.info("a download broke off: %s", exc)
             self.hang_up()
 
     @operation({200: None})
     async def head(self, session_id: str, path: str) -> None:
-        """Look at a file's size and type."""
+        """Get a file's size and type."""
         await self.get(session_id, path)
 
     async def _send(self, path: str, download: files.Download) -> None:
@@ -93,50 +92,49 @@ class OneFile(_Paths, Uploading, Downloading):
             self.reply({"error": error}, 416)
             return
         self.set_status(download.status)
-        # The sandbox is asked for HEAD as for GET: an answer to HEAD could not say what is wrong.
+        # The sandbox gets a GET for a HEAD as well, since an answer to HEAD cannot carry an error.
         await self.send(download.body, _content_type(path), download.size)
 
     # Upload.
 
-    def prepare(self) -> Awaitable[None] | None:
+    async def prepare(self) -> None:
         super().prepare()
-        if self.request.method != "PUT":
-            return None
-        session = self.registry.get(self.path_kwargs["session_id"])
-        return self.receive(session, self.path_kwargs["path"])
+        if self.request.method == "PUT":
+            session = await self.tenant.sessions.resolve(self.path_kwargs["session_id"])
+            self.receive(session, self.path_kwargs["path"])
 
     @operation({204: None}, body=_BYTES)
-    async def put(self, session_id: str, path: str) -> None:  # noqa: ARG002  known since `prepare`
-        """Upload a file; its directories are made, and it replaces one that is there."""
+    async def put(self, session_id: str, path: str) -> None:  # noqa: ARG002  used in `prepare`
+        """Upload a file. Missing directories are created, an existing file is replaced."""
         await self.complete()
 
     # The rest.
 
     @operation({204: None}, query={"recursive": bool})
     async def delete(self, session_id: str, path: str) -> None:
-        """Delete a file, or a directory with all that is in it."""
-        session = self.registry.get(session_id)
+        """Delete a file, or a directory with its content (`recursive=true`)."""
+        session = await self.tenant.sessions.resolve(session_id)
         await files.delete(session, path, recursive=self.flag("recursive"))
         self.set_status(204)
 
     @operation({204: None}, query={"op": Literal["mkdir", "move"], "to": str})
     async def post(self, session_id: str, path: str) -> None:
-        """Make a directory, or move what is there to another path."""
-        session = self.registry.get(session_id)
+        """Create a directory (`op=mkdir`), or move a file or directory (`op=move`)."""
+        session = await self.tenant.sessions.resolve(session_id)
         match self.query("op"):
             case "mkdir":
                 await files.make_directory(session, path)
             case "move":
                 target = self.query("to")
                 if target is None:
-                    raise BadRequest("say with 'to' where it is to be moved")
+                    raise BadRequest("op=move needs the target path: add to=PATH")
                 await files.move(session, path, target)
             case _:
-                raise BadRequest("op is mkdir or move")
+                raise BadRequest("op must be mkdir or move")
         self.set_status(204)
 
 
 def _content_type(path: str) -> str:
-    # By the suffix alone: the name as a whole would be taken for a URL, `data:…` for one.
+    # Only the suffix counts. mimetypes would take a whole name such as `data:…` for a URL.
     kind, encoding = mimetypes.guess_type(f"file{PurePosixPath(path).suffix}")
     return "application/octet-stream" if kind is None or encoding is not None else kind

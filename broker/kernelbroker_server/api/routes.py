@@ -1,17 +1,19 @@
-"""Which handler answers which path."""
+"""The routes: paths and their handlers."""
 
 from __future__ import annotations
 
 import re
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
 from kernelbroker.protocol.messages import Identifier
+from tornado.httputil import HTTPConnection, HTTPMessageDelegate
 from tornado.web import Application, RequestHandler
 
-from . import executions, files, risk, sessions, status, tables, workspaces
+from . import executions, files, packages, risk, sessions, status, tables, tickets, workspaces
 from .base import MAX_BODY_BYTES, Service, UnknownPath
-from .contract import document
+from .openapi import document
+from .unread_bodies import UnreadBodies
 from .websocket import SessionSocket
 
 _PREFIX = "/api/v1"
@@ -23,7 +25,7 @@ _PATTERNS = {
     "path": ".*",
     "name": "[^/]*",
 }
-"""What may stand for each name in braces; what it must be, the handlers see to."""
+"""Matches of the path parameters. Handlers validate them further."""
 _TYPES = {
     "session_id": Annotated[Identifier, msgspec.Meta(description="of the session")],
     "execution_id": Annotated[Identifier, msgspec.Meta(description="of the execution")],
@@ -46,14 +48,15 @@ ROUTES: list[tuple[str, type[RequestHandler]]] = [
     (f"{_ONE}/executions/{{execution_id}}/events", executions.ExecutionEvents),
     (f"{_ONE}/files", files.Files),
     (f"{_ONE}/files/{{path}}", files.OneFile),
-    (f"{_ONE}/packages", executions.Packages),
+    (f"{_ONE}/packages", packages.Packages),
     (f"{_ONE}/variables", tables.Variables),
     (f"{_ONE}/variables/{{name}}", tables.OneVariable),
     (f"{_PREFIX}/workspaces", workspaces.Workspaces),
     (f"{_PREFIX}/workspaces/{{workspace}}", workspaces.OneWorkspace),
     (f"{_PREFIX}/pool/status", status.Pools),
+    (f"{_PREFIX}/tickets", tickets.NewTicket),
     (f"{_PREFIX}/ws", SessionSocket),
-    (f"{_PREFIX}/openapi.json", status.Contract),
+    (f"{_PREFIX}/openapi.json", status.OpenApiDocument),
     ("/health", status.Health),
     ("/health/live", status.Live),
     ("/health/ready", status.Ready),
@@ -61,19 +64,34 @@ ROUTES: list[tuple[str, type[RequestHandler]]] = [
 ]
 
 
+class _Application(Application):
+    """Tornado's application, with a record of unread request bodies."""
+
+    def __init__(self, *args: Any, unread_bodies: UnreadBodies, **settings: Any) -> None:
+        super().__init__(*args, **settings)
+        self._unread_bodies = unread_bodies
+
+    def start_request(
+        self, server_conn: object, request_conn: HTTPConnection
+    ) -> HTTPMessageDelegate:
+        delegate = super().start_request(server_conn, request_conn)
+        return self._unread_bodies.track(delegate, request_conn)
+
+
 def make_application(service: Service) -> Application:
     """The broker's HTTP application."""
-    contract = document(ROUTES, _TYPES, service.version)
+    openapi = document(ROUTES, _TYPES, service.version)
     handlers = [(_pattern(path), handler, {"service": service}) for path, handler in ROUTES]
-    return Application(
+    return _Application(
         handlers,
+        unread_bodies=service.unread_bodies,
         default_handler_class=UnknownPath,
         default_handler_args={"service": service},
         websocket_ping_interval=_PING_INTERVAL_S,
         websocket_ping_timeout=_PING_INTERVAL_S,
         websocket_max_message_size=MAX_BODY_BYTES,
         log_function=lambda _handler: None,
-        contract=contract,
+        openapi=openapi,
         routes={handler: path for path, handler in ROUTES},
     )
 

@@ -1,6 +1,6 @@
-"""A session's variables over HTTP; tables are streamed.
+"""A session's variables over HTTP. Tables are streamed.
 
-Like a file, a table is an attachment of a fixed type: no browser shows it under the broker's address.
+A table is an attachment of a fixed type, so that no browser renders it under the broker's origin.
 """
 
 from __future__ import annotations
@@ -12,16 +12,14 @@ from kernelbroker.protocol.errors import BadRequest, RequestError
 from kernelbroker.protocol.messages import VariableList
 
 from ..kernels.transfer import TransferFailed
-from ..sessions import tables
+from ..service import tables
 from .base import ApiHandler
-from .contract import Content, operation
 from .disconnect import Disconnectable
 from .download import Downloading
+from .openapi import Content, operation
 
 logger = logging.getLogger(__name__)
 
-_SILENCE_S = 60.0
-"""How long a client may take nothing of a table."""
 _TYPES: dict[str, str] = {
     "arrow": "application/vnd.apache.arrow.stream",
     "parquet": "application/vnd.apache.parquet",
@@ -33,32 +31,41 @@ _TYPES: dict[str, str] = {
 class Variables(Disconnectable, ApiHandler):
     @operation({200: VariableList})
     async def get(self, session_id: str) -> None:
-        """List the variables that the session holds, when the cells before have ended."""
-        session = self.registry.get(session_id)
+        """List the session's variables, after the cells that were queued before."""
+        session = await self.tenant.sessions.resolve(session_id)
         async with self.until_disconnected():
-            self.reply(await tables.variables(session))
+            self.reply(await tables.variables(self.tenant.executions, session))
 
 
 class OneVariable(Downloading, ApiHandler):
     @operation(
         {200: Content({kind.partition(";")[0]: str for kind in _TYPES.values()})},
-        query={"format": tables.Format},
+        query={"format": tables.Format, "lossy": bool},
     )
     async def get(self, session_id: str, name: str) -> None:
-        """Download a table, when the cells before have ended: as an Arrow stream, or another format."""
-        session = self.registry.get(session_id)
+        """Download a table in one of several formats, after the cells that were queued before.
+
+        With `lossy=true`, values that the format has no type for are changed instead of refused. The
+        metadata of an Arrow or Parquet file lists the changes.
+        """
+        session = await self.tenant.sessions.resolve(session_id)
         format_: Any = self.get_query_argument("format", "arrow")
         if format_ not in get_args(tables.Format):
-            raise BadRequest(f"format is one of {', '.join(get_args(tables.Format))}")
+            raise BadRequest(f"format must be one of {', '.join(get_args(tables.Format))}")
+        lossy = self.get_query_argument("lossy", "false")
+        if lossy not in ("true", "false"):
+            raise BadRequest("lossy must be true or false")
         try:
             async with (
                 self.until_disconnected(),
-                tables.export(session, name, format_) as export,
+                tables.export(
+                    self.tenant.executions, session, name, format_, lossy=lossy == "true"
+                ) as export,
             ):
                 await self.send(export.body, _TYPES[format_], export.size)
         except (RequestError, TransferFailed, TimeoutError) as exc:
             if not self._headers_written:
                 raise
-            # There is no other way to say so any more: the client sees that less came than announced.
-            logger.info("%s a table broke off: %s", self.request_id, exc)
+            # The headers are sent, so the client learns of it from a body that is too short.
+            logger.info("the download of a table broke off: %s", exc)
             self.hang_up()

@@ -1,8 +1,8 @@
-"""/api/v1/ws: one connection, one session; operations in, events out.
+"""The WebSocket /api/v1/ws: a connection has one session, receives operations and sends events.
 
-Every connection of a session sees all executions submitted since it opened; earlier ones it can
-`resume`. A connection reads the journals with cursors of its own and waits for its socket, so a slow
-reader holds up nobody; one that does not answer pings, or falls too far behind, is cut off.
+A connection sends the events of all executions that are submitted to its session while it is open;
+`resume` sends those of earlier ones. It has its own cursor in each log and waits for its socket, so a slow
+client delays no other one. A client that does not answer pings, or falls too far behind, is disconnected.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from kernelbroker.protocol.errors import (
     SessionGone,
     TooManyRequests,
 )
+from kernelbroker.protocol.findings import Assessment
 from kernelbroker.protocol.messages import (
     Close,
     Closed,
@@ -38,16 +39,15 @@ from kernelbroker.protocol.messages import (
     Reply,
     Restart,
     Resume,
-    SessionOptions,
     Stdin,
 )
 from tornado.iostream import StreamClosedError
 from tornado.web import HTTPError
 from tornado.websocket import WebSocketClosedError, WebSocketHandler
 
-from ..kernels.client import ChannelClosed
-from ..sessions.execution import Execution, ExecutionState
+from ..kernels.channel import ChannelClosed
 from ..sessions.session import Session
+from ..sessions.store import ExecutionLog, Watcher
 from .base import Authenticated, error_body
 from .sessions import info
 
@@ -55,10 +55,10 @@ logger = logging.getLogger(__name__)
 
 _MAX_TASKS = 256
 """Operations of one connection that may be under way at once."""
-_MAX_JUDGED = 32
-"""Executions of one connection that may wait to be judged; no more is read while there are so many."""
+_MAX_ASSESSED = 32
+"""Executions of one connection that may wait for their assessment. Nothing more is read at this limit."""
 _MAX_EARLY = 32
-"""The same for what is sent while the session is opened."""
+"""Operations that a client may send while its session is being opened."""
 
 
 class SessionSocket(Authenticated, WebSocketHandler):
@@ -70,7 +70,7 @@ class SessionSocket(Authenticated, WebSocketHandler):
         await super().get(*args, **kwargs)
 
     def check_origin(self, origin: str) -> bool:
-        """Only a browser sends an Origin, for a page that may be anybody's. Raises HTTPError."""
+        """Refuse web pages of other origins; programs send no Origin header. Raises HTTPError."""
         allowed = self.service.allowed_origins
         if super().check_origin(origin) or origin.lower() in allowed:
             return True
@@ -80,32 +80,33 @@ class SessionSocket(Authenticated, WebSocketHandler):
     def open(self, *_args: str, **_kwargs: str) -> None:
         self.set_nodelay(True)
         self._session: Session | None = None
-        self._submitted: list[Execution] = []
+        self._submitted: list[ExecutionLog] = []
         self._accepting: dict[asyncio.Task[None], Execute] = {}
-        """Executions that are judged, or wait for one that is, in the order in which they were sent."""
+        """Executions that are being assessed, or wait for an earlier one, in the order of arrival."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._opening: asyncio.Task[None] | None = None
-        """What waits for the session, which may be given up as long as it does."""
+        """Waits for the session. It can be cancelled until it has one."""
         self._last: asyncio.Task[None] | None = None
-        """The last of what was sent while the session was opened; each waits for the one before."""
+        """The latest operation that came during the opening. Each waits for the one before."""
         self._pumping: asyncio.Task[None] | None = None
         self._watching = contextlib.ExitStack()
         self.service.websockets.add(self)
 
     def on_close(self) -> None:
+        if self not in self.service.websockets:  # refused, so it was never opened
+            return
         self.service.websockets.discard(self)
         self._watching.close()
         for task in self._tasks:
             task.cancel()
         with contextlib.suppress(SessionGone):
-            for execution in self._submitted:
-                if self._session is not None and execution.request.on_disconnect == "interrupt":
-                    self._session.interrupt(execution.id)  # also where it still waits
+            for log in self._submitted:
+                if self._session is not None and log.request.on_disconnect == "interrupt":
+                    self._session.interrupt(log.id)  # running or queued
 
     async def on_message(self, message: str | bytes) -> None:
-        # Awaited before the next frame is read; what takes long is spawned, so that an interrupt
-        # can be read while a cell runs or is judged, and a client that goes away while its session
-        # is opened is seen to.
+        # Tornado awaits this before it reads the next frame. Long work is spawned, so that an interrupt
+        # is read while a cell runs, and a disconnect is noticed while a session is being opened.
         try:
             operation = decode_operation(message)
         except ProtocolError as exc:
@@ -121,19 +122,19 @@ class SessionSocket(Authenticated, WebSocketHandler):
             before = None
         if before is not None or (self._session is None and isinstance(operation, Open)):
             self._last = self._spawn(self._take(operation, before))
-            await asyncio.sleep(0)  # It begins: a 'close' right behind 'open' ends the opening.
+            await asyncio.sleep(0)  # it begins, so that a `close` right behind `open` cancels it
         else:
             await self._take(operation)
 
     async def last_words(self) -> None:
-        """Wait until a session that has ended has had its last word."""
+        """Wait until the client has received the end of its session."""
         if self._pumping is not None:
             await asyncio.wait([self._pumping])
 
     # Operations.
 
     async def _take(self, operation: Operation, before: asyncio.Task[None] | None = None) -> None:
-        """Perform it, or tell why not, when what comes `before` is through."""
+        """Perform or refuse an operation after the operation `before` it."""
         if before is not None:
             await asyncio.wait([before])
         try:
@@ -147,11 +148,10 @@ class SessionSocket(Authenticated, WebSocketHandler):
             await self._refuse(operation, exc)
 
     async def _open_session(self, operation: Open) -> None:
-        fields = SessionOptions.__struct_fields__
-        options = SessionOptions(**{name: getattr(operation, name) for name in fields})
+        options = operation.options()
         self._opening = asyncio.current_task()
-        try:  # a client that goes away meanwhile, or closes it again, cancels it
-            session, is_new = await self.registry.open(options)
+        try:  # cancelled by a disconnect, and by `close`
+            session, is_new = await self.tenant.sessions.open(options)
         except asyncio.CancelledError:
             if self.ws_connection is None:
                 raise
@@ -161,17 +161,19 @@ class SessionSocket(Authenticated, WebSocketHandler):
         if self.ws_connection is None:
             if is_new:
                 reason = "its client went away while it was opened"
-                self.registry.close_soon(session, reason)
+                self.tenant.sessions.close_soon(session, reason)
             return
         self._session = session
-        executions = self._watching.enter_context(session.executions.watch())
+        executions = self._watching.enter_context(session.watch())
         self._pumping = self._spawn(self._pump(session, executions))
         await self._send(Opened(session=info(session, self.service.backend.isolation)))
 
     async def _perform(self, session: Session, operation: Operation) -> None:
         match operation:
+            case Execute() if not self._accepting and not self._is_assessed(session):
+                self._submit(session, operation.request(), operation.allow_stdin)
             case Execute():
-                while len(self._accepting) >= _MAX_JUDGED:
+                while len(self._accepting) >= _MAX_ASSESSED:
                     await asyncio.wait([next(iter(self._accepting))])
                 earlier = next(reversed(self._accepting), None)
                 task = self._started(self._accept(session, operation, earlier))
@@ -183,45 +185,54 @@ class SessionSocket(Authenticated, WebSocketHandler):
                 session.interrupt(operation.execution_id)
                 await self._done(operation)
             case Stdin():
-                await session.execution(operation.execution_id).answer(operation.value)
+                await session.answer(operation.execution_id, operation.value)
                 await self._done(operation)
             case Resume():
-                execution = session.execution(operation.execution_id)
-                self._spawn(self._follow(execution, operation.after))
+                log = session.execution(operation.execution_id)
+                self._spawn(self._follow(log, operation.after))
             case Restart():
                 self._spawn(self._finish(operation, session.restart()))
             case Close():
                 # The session closes even if its client does not wait for the answer.
-                closing = self.registry.close_soon(session, "its client closed it")
+                closing = self.tenant.sessions.close_soon(session)
                 self._spawn(self._finish(operation, asyncio.shield(closing)))
             case Open():
-                raise Conflict("this connection has its session; use another connection")
+                raise Conflict("this connection has a session already; open another connection")
 
     async def _accept(
         self, session: Session, operation: Execute, earlier: asyncio.Task[None] | None
     ) -> None:
-        """Have the code judged, and submit it when what was sent before it has been."""
-        fields = ExecutionRequest.__struct_fields__
-        request = ExecutionRequest(**{name: getattr(operation, name) for name in fields})
+        """Assess the code, and submit it after the executions that came before it."""
+        request = operation.request()
         try:
             try:
-                assessment = await session.judge(request)
+                assessment = await self.tenant.executions.assess_for(session, request)
             finally:
                 if earlier is not None:
                     await asyncio.wait([earlier])
             if self.ws_connection is None and request.on_disconnect == "interrupt":
-                return  # its client went away meanwhile
-            execution = session.submit(
-                request, allow_stdin=operation.allow_stdin, assessment=assessment
-            )
+                return  # the client has disconnected
+            self._submit(session, request, operation.allow_stdin, assessment)
         except RequestError as exc:
             await self._refuse(operation, exc)
-            return
-        self._submitted = [e for e in self._submitted if e.state is not ExecutionState.DONE]
-        self._submitted.append(execution)
+
+    def _is_assessed(self, session: Session) -> bool:
+        return self.tenant.executions.are_assessed(session.options.template)
+
+    def _submit(
+        self,
+        session: Session,
+        request: ExecutionRequest,
+        allow_stdin: bool,
+        assessment: Assessment | None = None,
+    ) -> None:
+        log = self.tenant.executions.submit(
+            session, request, allow_stdin=allow_stdin, assessment=assessment
+        )
+        self._submitted = [*(log for log in self._submitted if log.result is None), log]
 
     def _to_wait_for(self, operation: Interrupt | Stdin | Resume) -> asyncio.Task[None] | None:
-        """What accepts the execution that is meant, if that was sent before and is not accepted yet."""
+        """Return the task that accepts the execution named by the operation, if there is one."""
         meant, sent = operation.execution_id, reversed(self._accepting.items())
         found = (task for task, each in sent if each.execution_id == meant)
         return None if meant is None else next(found, None)
@@ -239,7 +250,7 @@ class SessionSocket(Authenticated, WebSocketHandler):
 
     async def _refuse(self, operation: Operation | _Echo, exc: Exception) -> None:
         if isinstance(exc, ChannelClosed):
-            exc = Conflict("the execution has ended; nobody waits for input")
+            exc = Conflict("the execution has ended and does not wait for input")
         reply = ErrorReply(
             error=error_body(exc, self.request_id),
             op=operation.op if isinstance(operation, _Echo) else _name(operation),
@@ -250,25 +261,25 @@ class SessionSocket(Authenticated, WebSocketHandler):
 
     # Events.
 
-    async def _pump(self, session: Session, executions: asyncio.Queue[Execution | None]) -> None:
-        """Send the events of every execution from now on, then how the session ended."""
-        while (execution := await executions.get()) is not None:
-            await self._follow(execution, 0)
+    async def _pump(self, session: Session, executions: Watcher) -> None:
+        """Send the events of each execution from now on, then the reason why the session ended."""
+        while (log := await executions.get()) is not None:
+            await self._follow(log, 0)
         if session.closed_reason is None:
             self.close(1008, "too far behind; reconnect and resume")
             return
         if answering := self._tasks - {asyncio.current_task()} | self._accepting.keys():
-            await asyncio.wait(answering)  # nothing may come after the last word
+            await asyncio.wait(answering)  # nothing may follow `closed`
         await self._send(Closed(reason=session.closed_reason))
-        self.close(1001 if self.service.registries.stopping else 1000, "the session is closed")
+        self.close(1001 if self.service.tenants.stopping else 1000, "the session is closed")
 
-    async def _follow(self, execution: Execution, after: int) -> None:
-        async for entry in execution.journal.follow(after):
-            await self.write_message(entry.json.decode())
+    async def _follow(self, log: ExecutionLog, after: int) -> None:
+        async for stored in log.follow(after):
+            await self.write_message(stored.json)
 
     async def _send(self, reply: Reply) -> None:
-        with contextlib.suppress(WebSocketClosedError, StreamClosedError):  # `on_close` sees to it
-            await self.write_message(encode(reply).decode())
+        with contextlib.suppress(WebSocketClosedError, StreamClosedError):  # `on_close` handles it
+            await self.write_message(encode(reply))
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         if len(self._tasks) >= _MAX_TASKS:
@@ -281,7 +292,9 @@ class SessionSocket(Authenticated, WebSocketHandler):
 
     def _started(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.create_task(self._guarded(work))
-        task.add_done_callback(lambda _: work.close())  # cancelled before its first step
+        task.add_done_callback(
+            lambda _: work.close()
+        )  # a task that was cancelled before its first step does not close it
         return task
 
     async def _guarded(self, work: Coroutine[Any, Any, None]) -> None:
@@ -290,11 +303,11 @@ class SessionSocket(Authenticated, WebSocketHandler):
                 await work
         except Exception:
             logger.exception("a WebSocket task failed")
-            self.close(1011, "a fault of the broker's own")
+            self.close(1011, "an internal error of the broker")
 
 
 class _Echo(msgspec.Struct):
-    """What of a malformed operation still tells whose answer its error is."""
+    """The fields of a malformed operation that tell the client which operation an error answers."""
 
     op: str | None = None
     op_id: str | None = None

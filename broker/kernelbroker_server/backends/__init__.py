@@ -1,1 +1,1 @@
-"""What launches and removes sandboxes: the contract in `base`, and one module for each kind."""
+"""Launches and removes sandboxes: the contract in `base`, and a module for each kind of sandbox."""

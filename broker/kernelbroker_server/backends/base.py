@@ -1,9 +1,9 @@
-"""The contract between the pool and whatever launches sandboxes. Nothing here does I/O.
+"""The contract between the pool and the backends. No I/O.
 
-A backend has four verbs, in pairs: `start`/`stop` for itself, `launch`/`remove` for a sandbox. It
-launches from a `SandboxSpec` and gives back a `Sandbox`: where its gateway listens, where its
-workspace lies on the host, and a future that tells of its end. The pool and the sessions know no
-more than that, so that all backends look alike from above.
+A backend has four methods, in pairs: `start` and `stop` for itself, `launch` and `remove` for a sandbox. It
+launches from a `SandboxSpec` and returns a `Sandbox`: the address of its gateway, the directory of its
+workspace on the host, and a future that resolves when it ends. The pool and the sessions use only these, so
+that they work with every backend.
 """
 
 from __future__ import annotations
@@ -11,32 +11,33 @@ from __future__ import annotations
 import asyncio
 import enum
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeAlias
 
 from ..kernels.endpoint import Endpoint
 
 
 class Isolation(enum.StrEnum):
-    """What stands between user code and the host, weakest first."""
+    """The boundary between user code and the host, weakest first."""
 
     PROCESS = "process"
-    """A plain process: no boundary at all. For trying things out on loopback only."""
+    """A plain process without any boundary. For experiments on loopback only."""
 
     BUBBLEWRAP = "bubblewrap"
     """A jail of Linux namespaces with seccomp."""
 
     CONTAINER = "container"
-    """A container on the host's own kernel, without capabilities and with the engine's seccomp filter."""
+    """A container on the host's kernel, without capabilities and with the engine's seccomp filter."""
 
     GVISOR = "gvisor"
-    """A container on a kernel of its own in user space."""
+    """A container on gVisor, a kernel in user space."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What one sandbox may use. Sizes in bytes, `cpus` in cores."""
+    """The limits of one sandbox. Sizes are in bytes, `cpus` in cores."""
 
     cpus: float = 1.0
     memory: int = 2 * 1024**3
@@ -44,45 +45,45 @@ class Limits:
     tmp_size: int = 100 * 1024**2
     open_files: int = 1024
     workspace_size: int = 1024**3
-    """Of all files together, which the sessions watch; no single file grows beyond it."""
+    """Of all files together, enforced by the sessions. It is also the limit of a single file."""
     workspace_files: int = 100_000
     """Files and directories in the workspace."""
 
 
 class Network(enum.StrEnum):
-    """What a sandbox may reach."""
+    """The network that a sandbox can reach."""
 
     NONE = "none"
-    """Nothing at all."""
+    """No network."""
 
     ALLOWLIST = "allowlist"
-    """The domains that its template names, over HTTP and HTTPS, through the broker's own proxy."""
+    """The domains of the template's `allow`, over HTTP and HTTPS, through the broker's proxy."""
 
     OPEN = "open"
-    """Whatever the host reaches. Never a default."""
+    """Everything that the host reaches. Never a default."""
 
 
 @dataclass(frozen=True, slots=True)
 class SandboxSpec:
-    """All that a launch may depend on. What belongs to one session alone is delivered after the lease."""
+    """Everything that a launch depends on. What depends on the session is sent after the lease."""
 
     template: str = "default"
     image: str | None = None
-    """What a container is made of; the backend's own if None. A jail has none."""
+    """The image of a container; the backend's if None. A jail has no image."""
     limits: Limits = field(default_factory=Limits)
     env: Mapping[str, str] = field(default_factory=dict)
     """Environment variables of the template."""
     network: Network = Network.NONE
     allow: tuple[str, ...] = ()
-    """The domains that `Network.ALLOWLIST` lets through; `*.example.org` for all below one."""
+    """The allowed domains of `Network.ALLOWLIST`; `*.example.org` allows all subdomains."""
     imports: tuple[str, ...] = ()
-    """Modules that the kernel has loaded when the sandbox counts as warm."""
+    """Modules that the kernel imports before the sandbox counts as warm."""
     shared_data: Path | None = None
-    """A host directory, seen read-only at /data/shared."""
+    """A host directory that is visible at /data/shared, read-only."""
     wheels: Path | None = None
-    """A host directory of wheels that sessions may install, seen read-only at /opt/wheels."""
+    """A host directory of wheels that sessions may install, visible at /opt/wheels, read-only."""
     index_url: str | None = None
-    """Where packages are installed from, as far as the network allows; PyPI if None."""
+    """The index of packages, if the network allows it; PyPI if None."""
 
 
 class EndCause(enum.StrEnum):
@@ -96,9 +97,9 @@ class SandboxEnd:
     """How a sandbox ended by itself.
 
     Attributes:
-        detail: one line for a person.
-        last_line: what it wrote last, where `detail` does not have that, for messages to whoever runs the
-            broker. User code may have written it, if any has run.
+        detail: one line for people.
+        last_line: the end of its output, if `detail` does not have it, for messages to the operator of the
+            broker. If user code has run, it may have written this line.
     """
 
     cause: EndCause
@@ -111,64 +112,98 @@ class LaunchError(Exception):
 
 
 class BackendUnavailable(Exception):
-    """This backend cannot work on this machine; the message says what is missing."""
+    """The backend does not work on this machine; the message says what is missing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """The size of a workspace.
+
+    Attributes:
+        size: bytes on the disk.
+        files: inodes; hard links count once.
+        complete: everything was counted; otherwise the numbers are lower bounds.
+    """
+
+    size: int = 0
+    files: int = 0
+    complete: bool = True
 
 
 class Sandbox(ABC):
     """One launched sandbox.
 
     Attributes:
-        id: unique for the life of the broker, safe in a path.
-        endpoint: where the broker reaches the gateway.
-        workspace: the host directory that is `/data` inside. The broker renames it or its top-level
-            entries, measures it (`usage.py`), and removes it; it never opens a path below it, since
-            user code may have planted links there. To rename it while the sandbox runs harms
-            nobody, and `remove` copes with its absence.
-        ended: resolved, never cancelled, when the sandbox is gone, for whatever reason.
+        id: unique during the life of the broker, and safe in a path.
+        spec: the spec of its launch.
+        endpoint: the address of its gateway.
+        workspace: the host directory that is `/data` in the sandbox. Only the backend and the store of
+            workspaces use it. They rename it or its top-level entries, and never open a path below it,
+            since user code may have created links there. It may be renamed while the sandbox runs, and
+            `remove` accepts that it is missing.
+        ended: resolves when the sandbox has ended for any reason; never cancelled.
     """
 
     id: str
+    spec: SandboxSpec
     endpoint: Endpoint
     workspace: Path
     ended: asyncio.Future[SandboxEnd]
 
     @abstractmethod
     async def memory(self) -> int | None:
-        """Bytes that its processes and its files in memory take up; None where that cannot be told.
+        """Return the bytes that its processes and its files in memory use; None if unknown.
 
-        What the kernel would give back at once does not count. Cheap enough to be asked several
-        times a minute, and never raises.
+        Memory that the kernel can free at once does not count. The call is cheap enough for several calls a
+        minute, and never raises.
         """
+
+    @abstractmethod
+    async def usage(self, max_files: int) -> Usage:
+        """Return the size of its workspace; counts at most `max_files` inodes. Never raises OSError."""
+
+    @abstractmethod
+    async def kill(self) -> None:
+        """End all its processes, and wait until none is left and `ended` is resolved.
+
+        The files stay until `Backend.remove`. Never raises: if the processes do not end in time, an error
+        is logged. Calling it twice does no harm.
+        """
+
+
+Rescue: TypeAlias = Callable[[str], bool]
 
 
 class Backend(ABC):
     """Launches and removes sandboxes of one kind.
 
     Attributes:
-        kept: the directory for workspaces that no sandbox has, made by whoever needs it first
-            (`kept.py`). On the same file system as all `Sandbox.workspace`, and in a directory
-            whose path below it they have in common, `kept.parent`. It outlives the broker, and
-            other brokers may share it. Before `start` removes what a dead broker left behind, it
-            moves that broker's files here (`rescue`).
+        data_dir: the directory that contains every `Sandbox.workspace`. A store of workspaces uses it as
+            well, so that files can be moved by renaming. It outlives the broker, and several brokers
+            may share it.
     """
 
     isolation: Isolation
-    kept: Path
+    data_dir: Path
     networks: frozenset[Network] = frozenset({Network.NONE})
-    """What it can give a sandbox, once it is started."""
+    """The supported network policies, after `start`."""
 
     def require_network(self, spec: SandboxSpec) -> None:
-        """Raises LaunchError where it cannot give what the spec asks for."""
+        """Check that the backend supports the network of the spec. Raises LaunchError."""
         if spec.network not in self.networks:
             offered = ", ".join(sorted(self.networks))
             raise LaunchError(
-                f'network = "{spec.network}" of the template {spec.template} cannot be had from this '
-                f"backend with isolation {self.isolation}, but: {offered}; see docs/network.md"
+                f"this backend with isolation {self.isolation} does not support the network "
+                f'"{spec.network}" of the template {spec.template}, but {offered}; see docs/network.md'
             )
 
     @abstractmethod
-    async def start(self) -> None:
-        """Prepare, and reap what an earlier broker left behind.
+    async def start(self, rescue: Rescue | None = None) -> None:
+        """Prepare, and remove what dead brokers left behind.
+
+        Args:
+            rescue: called with the id of a dead broker, in a thread, when its sandboxes have ended and
+                before their directories are removed. If it returns False, the directories are kept.
 
         Raises:
             BackendUnavailable: with what is missing and how to get it.
@@ -176,20 +211,22 @@ class Backend(ABC):
 
     @abstractmethod
     async def launch(self, sandbox_id: str, spec: SandboxSpec) -> Sandbox:
-        """Start a sandbox; its gateway need not answer yet. If cancelled, nothing is left behind.
+        """Start a sandbox; its gateway need not answer yet.
+
+        If this fails or is cancelled, nothing is left behind.
 
         Raises:
-            LaunchError: nothing was left behind.
+            LaunchError: the sandbox could not be started.
         """
 
     @abstractmethod
     async def remove(self, sandbox: Sandbox) -> None:
-        """End it and remove every trace of it. Never raises; calling it twice does no harm."""
+        """End a sandbox and remove everything of it. Never raises; calling it twice does no harm."""
 
     @abstractmethod
     async def stop(self) -> None:
-        """Remove whatever is left and let go of what `start` took."""
+        """Remove all sandboxes, and release what `start` acquired."""
 
     @abstractmethod
     def describe(self) -> dict[str, object]:
-        """For `/health`: how isolation and each limit are enforced here, in JSON values."""
+        """Return how isolation and each limit are enforced, as JSON values for `/health`."""

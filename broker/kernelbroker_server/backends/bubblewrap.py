@@ -1,7 +1,8 @@
-"""Starts a jail, places it while bubblewrap still waits at its gate, and ends it.
+"""Starts and ends jails with bubblewrap.
 
-Bubblewrap is two processes: the child that we start and that tells how the jail ended, and in the
-jail the first process of its pid namespace, with whose death the whole jail dies.
+Bubblewrap runs as two processes. The child of the broker reports the exit status of the gateway. The leader
+is the first process of the jail's pid namespace: if it dies, all processes of the jail die. Bubblewrap
+waits at its gate, a pipe, until the broker has set the limits of the leader.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from . import jail, seccomp
 from .base import LaunchError, SandboxSpec
 from .child import Child, readable
 from .host import Host
-from .inside import UID, gateway_argv
+from .sandbox_layout import UID, gateway_argv
 
 _REPORT_TIMEOUT_S = 10.0
 _STATUS_BYTES = 4096
@@ -31,7 +32,7 @@ class Jail:
     """A running jail.
 
     Attributes:
-        leader: the host's pid of its first process, the ancestor of all others.
+        leader: the host's pid of the first process in the jail, the ancestor of all others.
     """
 
     def __init__(self, child: Child, leader: int, status: int) -> None:
@@ -41,7 +42,7 @@ class Jail:
         self._leader_fd = os.pidfd_open(leader)
 
     def exit_status(self) -> int | None:
-        """The gateway's exit status, after `child.exited`; None if the jail was never set up."""
+        """The gateway's exit status, once `child.exited` is done; None if the jail was never set up."""
         with contextlib.suppress(BlockingIOError):
             found = _EXIT_CODE.search(os.read(self._status, _STATUS_BYTES))
             return int(found[1]) if found else None
@@ -52,13 +53,14 @@ class Jail:
             signal.pidfd_send_signal(self._leader_fd, signal.SIGKILL)
 
     async def gone(self) -> None:
-        """Wait until none of its processes is left."""
+        """Wait until all processes of the jail have ended."""
         await self.child.wait()
         await readable(self._leader_fd)
 
     def close(self) -> None:
-        """The last call, after `gone`."""
-        with contextlib.suppress(ChildProcessError):  # it became ours if we are a container's init
+        """Close the descriptors. Call it once, after `gone`."""
+        # If the broker is pid 1 of a container, the leader has become its child.
+        with contextlib.suppress(ChildProcessError):
             os.waitid(os.P_PIDFD, self._leader_fd, os.WEXITED | os.WNOHANG)
         os.close(self._leader_fd)
         os.close(self._status)
@@ -71,18 +73,23 @@ async def start(
     command: Sequence[str],
     etc: Path,
     workspace: Path,
-    way_out: Path | None,
+    egress_socket: Path | None,
     listener: int,
     host_uid: int | None,
     place: Callable[[int], None],
 ) -> Jail:
-    """Start a jail. `place` is called with its leader's pid before anything of it runs.
+    """Start a jail.
 
-    `host_uid` is the user that the kernel's code is on the host, given if and only if `host.root`.
-    Short, and not to be cancelled: nobody could end a leader that was not reported yet.
+    Do not cancel this: until bubblewrap has reported the leader, nothing can kill it. It takes some
+    milliseconds.
+
+    Args:
+        etc: a directory with the files of `jail.ETC`.
+        host_uid: the user id of the kernel on the host. Required if `host.root`, else None.
+        place: called with the pid of the leader, before the leader runs anything.
 
     Raises:
-        LaunchError, OSError: nothing is left of it.
+        LaunchError, OSError: no process is left.
     """
     with contextlib.ExitStack() as ours, contextlib.ExitStack() as theirs:
         status, status_write = _pipe(ours, theirs)
@@ -91,8 +98,8 @@ async def start(
         theirs.callback(os.close, info)
         descriptors = jail.Descriptors(
             status=status_write,
-            # As root the gate is standard input: bubblewrap leaves that one open in the jail, where
-            # it then reads as empty.
+            # With --userns-block-fd bubblewrap leaves the gate open in the jail. As standard input it is
+            # harmless: reads return the end of the file.
             gate=0 if host.root else gate,
             info=info if host.root else None,
             seccomp=_seccomp_fd(theirs),
@@ -102,13 +109,13 @@ async def start(
             spec,
             etc=etc,
             workspace=workspace,
-            way_out=way_out,
+            egress_socket=egress_socket,
             gateway=gateway_argv(jail.python_inside(host), command, ("--fd", str(listener)), spec),
             descriptors=descriptors,
         )
         child = Child(
             argv,
-            env={},  # bubblewrap's own could be read from inside
+            env={},  # code in the jail can read bubblewrap's environment
             stdin=gate if host.root else subprocess.DEVNULL,
             pass_fds=[fd for fd in (listener, *descriptors) if fd],
         )
@@ -135,7 +142,7 @@ async def start(
 
 
 async def _leader(status: int, child: Child) -> int:
-    """The pid that bubblewrap reports before it waits at its gate."""
+    """The pid of the leader, which bubblewrap reports before it waits at its gate."""
     report = b""
     while (found := _CHILD_PID.search(report)) is None:
         await readable(status)
@@ -147,7 +154,7 @@ async def _leader(status: int, child: Child) -> int:
 
 
 def _map_users(pid: int, host_uid: int) -> None:
-    """Root is there for bubblewrap's own work, which ends before user code begins."""
+    """Map the sandbox's user, and root, which bubblewrap needs only until the gateway starts."""
     for name in ("uid_map", "gid_map"):
         Path(f"/proc/{pid}/{name}").write_text(f"0 0 1\n{UID} {host_uid} 1\n")
 

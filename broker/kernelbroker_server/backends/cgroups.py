@@ -1,9 +1,8 @@
-"""Control groups: memory, processes and CPU of one sandbox, held to its limits by the kernel.
+"""Control groups limit the memory, the processes and the CPU time of one sandbox.
 
-Both versions are used where they are writable. One directory of ours, `kernelbroker-<broker id>`,
-holds a group for each sandbox: in version 2 below the broker's own group, in version 1 at the top
-of each controller. A controller that is missing or read-only is left out; what then stands in is
-the backend's business.
+Version 1 and version 2 are supported. Each broker makes a directory `kernelbroker-<broker id>` with a
+group for each sandbox: below the broker's own group in version 2, at the top of each controller in
+version 1. A controller that is missing or read-only is not used; `local.py` decides what replaces it.
 """
 
 from __future__ import annotations
@@ -36,13 +35,12 @@ class Version(enum.StrEnum):
 
 
 def settings(version: Version, controller: str, limits: Limits) -> dict[str, str]:
-    """The files of one controller and what to write to them, in this order.
+    """The files of one controller and their values, in the order in which they must be written.
 
-    Swap is denied, where it is accounted for: else the limit of memory would only be one of RAM.
-    Memory's `oom.group` is left off: a child process that takes too much dies alone, and the kernel
-    with its state lives on.
+    The limit of memory includes swap. `memory.oom.group` stays off, so that the kernel of Linux kills
+    only the process that uses too much memory; the Jupyter kernel keeps its state.
     """
-    quota = max(1000, int(limits.cpus * _CPU_PERIOD_US))  # the kernel takes no less than 1 ms
+    quota = max(1000, int(limits.cpus * _CPU_PERIOD_US))  # the kernel refuses less than 1 ms
     if controller == "pids":
         return {"pids.max": str(limits.processes)}
     if version is Version.V2:
@@ -56,27 +54,27 @@ def settings(version: Version, controller: str, limits: Limits) -> dict[str, str
 
 
 def memory_in_use(usage: int, stat: Mapping[str, int]) -> int:
-    """Bytes in use without the files' pages that are merely cached, from a group's `memory.stat`.
+    """Bytes in use without the page cache, from a group's `memory.stat`.
 
-    Version 1 has the sums over a whole subtree under names of their own.
+    Version 1 prefixes the sums over a subtree with `total_`.
     """
     kinds = ("active_file", "inactive_file")
     return usage - sum(stat.get(f"total_{kind}", stat.get(kind, 0)) for kind in kinds)
 
 
 class Cgroup:
-    """The groups of one sandbox: one directory in version 2, one a controller in version 1."""
+    """The groups of one sandbox: one directory in version 2, one for each controller in version 1."""
 
     def __init__(self, version: Version, directories: Mapping[str, Path]) -> None:
         self._version = version
         self._directories = directories
 
     def create(self, limits: Limits) -> None:
-        """Raises OSError; then `remove` what was made."""
+        """Make the groups and set the limits. Call `remove` if this raises OSError."""
         for controller, directory in self._directories.items():
             directory.mkdir(exist_ok=True)
             for name, value in settings(self._version, controller, limits).items():
-                with contextlib.suppress(FileNotFoundError):  # accounting of swap may be off
+                with contextlib.suppress(FileNotFoundError):  # without swap accounting
                     _write(directory / name, value)
 
     def add(self, pid: int) -> None:
@@ -84,7 +82,7 @@ class Cgroup:
             _write(directory / "cgroup.procs", str(pid))
 
     def oom_kills(self) -> int:
-        """How many of its processes the kernel has ended for want of memory."""
+        """The number of processes that the kernel killed because memory ran out."""
         if (directory := self._directories.get("memory")) is None:
             return 0
         name = "memory.events" if self._version is Version.V2 else "memory.oom_control"
@@ -92,7 +90,7 @@ class Cgroup:
         return next((int(line.split()[1]) for line in lines if line.startswith("oom_kill ")), 0)
 
     def memory(self) -> int | None:
-        """Bytes in use, as `memory_in_use`; None where memory is not accounted for. Raises OSError."""
+        """Bytes in use without the page cache; None without a memory controller. Raises OSError."""
         if (directory := self._directories.get("memory")) is None:
             return None
         name = "memory.current" if self._version is Version.V2 else "memory.usage_in_bytes"
@@ -101,14 +99,14 @@ class Cgroup:
         return memory_in_use(usage, {key: int(value) for key, value in map(str.split, lines)})
 
     async def remove(self) -> None:
-        """End what still runs in it, and remove it; gives up, with a warning, after a second."""
+        """Kill the processes in the groups and remove the groups; log a warning if that takes over 1 s."""
         for directory in set(self._directories.values()):
             await _remove(directory)
 
 
 @dataclass(frozen=True, slots=True)
 class Cgroups:
-    """Where this broker's groups lie, by controller; empty where none can be used."""
+    """This broker's directory of groups, by controller; empty if no controller can be used."""
 
     version: Version
     parents: Mapping[str, Path]
@@ -138,23 +136,24 @@ class Cgroups:
 
     @staticmethod
     async def reap(broker_id: str, root: Path = ROOT) -> None:
-        """Remove what a broker that is dead has left behind."""
+        """Remove the groups of a dead broker."""
         for directory in _directories_of(broker_id, root):
             await _remove_all(directory)
 
 
 def _own_group(root: Path) -> Path:
-    """The group that this process is in, in version 2."""
+    """The group of this process, in version 2."""
     lines = Path("/proc/self/cgroup").read_text().splitlines()
     own = next((line[3:] for line in lines if line.startswith("0::")), "/")
     path = root / own.lstrip("/")
-    # A broker may have moved us before. A path as seen from outside our namespace is of no use.
+    # An earlier broker may have moved this process (see _prepare_v2). In a cgroup namespace the path may
+    # be one of the host, which does not exist here.
     path = path.parent if path.name == _PREFIX + "brokers" else path
     return path if path.is_dir() else root
 
 
 def _prepare_v2(base: Path, name: str) -> dict[str, Path]:
-    """Hand the controllers down to a directory of ours; returns those that arrive there."""
+    """Make a directory with all available controllers enabled; returns it for each of them."""
     try:
         available = (base / "cgroup.controllers").read_text().split()
         wanted = [controller for controller in _CONTROLLERS if controller in available]
@@ -164,7 +163,7 @@ def _prepare_v2(base: Path, name: str) -> dict[str, Path]:
         except OSError as error:
             if error.errno != errno.EBUSY:
                 raise
-            # Groups with processes hand nothing down, so these move to a group of their own.
+            # A group that has processes cannot enable controllers: move the processes to a child group.
             (base / (_PREFIX + "brokers")).mkdir(exist_ok=True)
             for pid in (base / "cgroup.procs").read_text().split():
                 _write(base / (_PREFIX + "brokers") / "cgroup.procs", pid)
@@ -197,7 +196,7 @@ def _groups_in(directory: Path) -> list[Path]:
 
 
 async def _remove(directory: Path) -> None:
-    """Retried while it is busy: a process leaves its group a moment after its death is reported."""
+    """Remove a group. Retries while it is busy: a dead process leaves its group with a delay."""
     for _ in range(_RMDIR_TRIES):
         try:
             _kill_and_rmdir(directory)
@@ -221,7 +220,7 @@ def _kill_and_rmdir(directory: Path) -> None:
 
 
 def _write(path: Path, value: str) -> None:
-    # Not Path.write_text: a file that is missing must not be created (in a test's directory).
+    # Path.write_text would create a missing file, in the directory of a test.
     fd = os.open(path, os.O_WRONLY)
     try:
         os.write(fd, value.encode())

@@ -1,8 +1,8 @@
-"""A sandbox as a container: what the engine is asked for. Pure: a spec in, the API's JSON out.
+"""Builds the engine's request for a sandbox's container. No I/O.
 
-The body of `POST /containers/create` (Docker Engine API 1.41, which Podman understands as well). What
-is not named here is the engine's default on purpose: its seccomp profile, the masked parts of /proc
-and /sys, and namespaces of its own for everything.
+The result is the body of `POST /containers/create` (Docker Engine API 1.41, which Podman supports too).
+Options that are missing here have the engine's defaults on purpose: its seccomp profile, the masked parts
+of /proc and /sys, and separate namespaces.
 """
 
 from __future__ import annotations
@@ -15,80 +15,98 @@ from typing import Any
 from kernelbroker_kernel.contract import TOKEN_VARIABLE, WORKSPACE
 
 from .base import Limits, SandboxSpec
-from .inside import HOME, TMP, WAY_OUT, WHEELS, environment, gateway_argv, max_file_bytes
 from .internal_network import NO_RESOLVER, PORT
+from .sandbox_layout import (
+    EGRESS_SOCKET,
+    HOME,
+    TMP,
+    WHEELS,
+    environment,
+    gateway_argv,
+    max_file_bytes,
+)
 
 LABEL_BROKER = "kernelbroker.broker"
 LABEL_DATA = "kernelbroker.data"
-"""The directory in which the brokers that may share this engine and these files keep their locks."""
+"""The value is `data_dir`, which has the locks of the brokers that share this engine."""
 LABEL_SANDBOX = "kernelbroker.sandbox"
 LABEL_TEMPLATE = "kernelbroker.template"
 
 HANDOVER = Path("/run/kernelbroker.handover")
 PYTHON = "python"
-"""Found by the image's own PATH, so that an image may bring a Python of its own."""
+"""Found by the image's PATH, so that an image can have any Python."""
 
 _CPU_PERIOD_US = 100_000
+_GVISOR_THREADS = 60
+"""Threads of the host that gVisor needs before any process runs in it."""
 SEALED = {
     "/run": "rw,noexec,nosuid,nodev,mode=755,size=64k",
     "/run/lock": "ro,size=4k",
     "/var/tmp": "ro,size=4k",
 }
-"""Where Podman would mount memory without a bound that user code can write to."""
+"""Podman would mount a writable tmpfs without a size limit here."""
 
 
 @dataclass(frozen=True, slots=True)
-class OnSocket:
-    """A gateway that is handed its listening unix socket over another one, at `handover`."""
+class SocketTransport:
+    """The gateway gets its listening unix socket over another socket, at `handover`."""
 
     handover: Path
 
 
 @dataclass(frozen=True, slots=True)
-class OnNetwork:
-    """A gateway that listens on a port in the network of this name, and asks for the token."""
+class NetworkTransport:
+    """The gateway listens on a port in the network of this name, and requires the token."""
 
     network: str
     token: str
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """What one container has on the host.
+class ContainerPlacement:
+    """The resources of one container on the host.
 
     Attributes:
         name: of the container.
-        way: how the gateway is reached.
-        workspace: the directory that is /data inside.
-        owner: the user that code in the container is, inside and on the host.
-        labels: by which brokers find their containers.
-        way_out: the proxy's socket, if it may use one.
-        network: of the engine, if it may use one.
+        transport: how the broker reaches the gateway.
+        workspace: the directory that is /data in the container.
+        owner: the user of the code in the container, inside and on the host.
+        labels: brokers find their containers by these.
+        egress_socket: the proxy's socket, if the sandbox has an allow list.
+        network: a network of the engine, if the sandbox has an open network.
+        gvisor: whether it runs under gVisor.
     """
 
     name: str
-    way: OnSocket | OnNetwork
+    transport: SocketTransport | NetworkTransport
     workspace: Path
     owner: int
     labels: dict[str, str]
-    way_out: Path | None = None
+    egress_socket: Path | None = None
     network: str | None = None
+    gvisor: bool = False
 
 
 def container_options(
-    spec: SandboxSpec, place: Place, *, image: str, runtime: str, command: Sequence[str]
+    spec: SandboxSpec,
+    placement: ContainerPlacement,
+    *,
+    image: str,
+    runtime: str,
+    command: Sequence[str],
 ) -> dict[str, Any]:
-    """The whole request.
+    """Return the whole request.
 
-    `image` is for a spec that names none; `command` is what Python is given, before the gateway's
-    options.
+    Args:
+        image: the image, if the spec has none.
+        command: the arguments of Python, before the gateway's options.
     """
     variables = environment(spec, home=HOME, tmp=TMP, workspace=Path(WORKSPACE))
-    match place.way:
-        case OnSocket():
+    match placement.transport:
+        case SocketTransport():
             listen = ("--handover", str(HANDOVER))
-            network: dict[str, Any] = {"NetworkMode": place.network or "none"}
-        case OnNetwork(network=name, token=token):
+            network: dict[str, Any] = {"NetworkMode": placement.network or "none"}
+        case NetworkTransport(network=name, token=token):
             listen = ("--tcp", f"0.0.0.0:{PORT}")
             network = {"NetworkMode": name, "Dns": [NO_RESOLVER]}
             variables[TOKEN_VARIABLE] = token
@@ -97,12 +115,12 @@ def container_options(
         "Entrypoint": gateway_argv(PYTHON, command, listen, spec),
         "Cmd": [],
         "Env": [f"{name}={value}" for name, value in variables.items()],
-        "User": f"{place.owner}:{place.owner}",
+        "User": f"{placement.owner}:{placement.owner}",
         "WorkingDir": WORKSPACE,
         "Hostname": "sandbox",
-        "Labels": place.labels | {LABEL_TEMPLATE: spec.template},
+        "Labels": placement.labels | {LABEL_TEMPLATE: spec.template},
         "NetworkDisabled": network["NetworkMode"] == "none",
-        "Healthcheck": {"Test": ["NONE"]},  # the broker watches; a check would cost each sandbox
+        "Healthcheck": {"Test": ["NONE"]},  # the broker checks its sandboxes itself
         "HostConfig": {
             "Runtime": runtime,
             **network,
@@ -112,28 +130,28 @@ def container_options(
             "CapDrop": ["ALL"],
             "SecurityOpt": ["no-new-privileges:true"],
             "RestartPolicy": {"Name": "no"},
-            # What the gateway writes is for whoever looks into a failure, and hostile.
+            # The gateway's output helps to explain a failure. It is hostile.
             "LogConfig": {"Type": "json-file", "Config": {"max-size": "64k", "max-file": "1"}},
-            **_files(spec, place),
-            **_limits(spec.limits),
+            **_files(spec, placement),
+            **_limits(spec.limits, placement.gvisor),
         },
     }
 
 
-def _files(spec: SandboxSpec, place: Place) -> dict[str, Any]:
+def _files(spec: SandboxSpec, placement: ContainerPlacement) -> dict[str, Any]:
     size = spec.limits.tmp_size
-    mounts = [_bind(place.workspace, WORKSPACE)]
-    if isinstance(place.way, OnSocket):
-        # Connecting needs no right to write to the mount, and nobody inside can put another file here.
-        mounts.append(_bind(place.way.handover, str(HANDOVER), read_only=True))
-    if place.way_out is not None:
-        mounts.append(_bind(place.way_out, str(WAY_OUT), read_only=True))
+    mounts = [_bind(placement.workspace, WORKSPACE)]
+    if isinstance(placement.transport, SocketTransport):
+        # Connecting needs no write access, and code inside cannot put another file here.
+        mounts.append(_bind(placement.transport.handover, str(HANDOVER), read_only=True))
+    if placement.egress_socket is not None:
+        mounts.append(_bind(placement.egress_socket, str(EGRESS_SOCKET), read_only=True))
     if spec.shared_data is not None:
         mounts.append(_bind(spec.shared_data, f"{WORKSPACE}/shared", read_only=True))
     if spec.wheels is not None:
         mounts.append(_bind(spec.wheels, str(WHEELS), read_only=True))
-    # Programs may be run: what a package's installer builds in /tmp has to be. The mode is no more than
-    # a wish: where the image has a directory of that name, runc takes that one's.
+    # `exec`, since installers of packages run programs in /tmp. If the image has this directory, runc
+    # ignores the mode.
     options = f"rw,exec,nosuid,nodev,mode=1777,size={size}"
     return {
         "ReadonlyRootfs": True,
@@ -143,15 +161,18 @@ def _files(spec: SandboxSpec, place: Place) -> dict[str, Any]:
     }
 
 
-def _limits(limits: Limits) -> dict[str, Any]:
+def _limits(limits: Limits, gvisor: bool) -> dict[str, Any]:
+    # Under gVisor the threads of the host count, about five for each process inside. gVisor ends when it
+    # reaches the limit; processes inside do not get EAGAIN.
+    processes = _GVISOR_THREADS + 6 * limits.processes if gvisor else limits.processes
     return {
         "Memory": limits.memory,
         "MemorySwap": limits.memory,  # memory and swap together: no swap
-        # Not NanoCpus, which the engine refuses where it exceeds the machine's own.
+        # Not NanoCpus, which the engine refuses if it exceeds the machine's cores.
         "CpuPeriod": _CPU_PERIOD_US,
-        "CpuQuota": max(1000, int(limits.cpus * _CPU_PERIOD_US)),  # the kernel takes no less
-        "PidsLimit": limits.processes,
-        # No limit of processes: that one counts all that this user runs, in every container.
+        "CpuQuota": max(1000, int(limits.cpus * _CPU_PERIOD_US)),  # the kernel's minimum
+        "PidsLimit": processes,
+        # Without `nproc`, which counts the processes of this user in all containers.
         "Ulimits": [
             {"Name": name, "Soft": value, "Hard": value}
             for name, value in (

@@ -1,8 +1,8 @@
-"""A broker's own directories, the lock that tells that it lives, and their removal.
+"""The directories of a broker, their lock, and their removal.
 
-Each broker has a directory of its own name below `data_dir` (workspaces, kept on disk) and one
-below `run_dir` (sockets, which need a short path). The lock lies in the former: what is on disk
-outlives a reboot and must be found then. A broker that died, in whatever way, holds no lock.
+Each broker has a directory below `data_dir` for workspaces, and one below `run_dir` for sockets, which need
+a short path. The name of both is the broker's id. A running broker holds a lock on its directory below
+`data_dir`, which survives a reboot. The lock of a dead broker is free.
 """
 
 from __future__ import annotations
@@ -21,16 +21,18 @@ from .child import Child
 log = logging.getLogger(__name__)
 
 _LOCK = "lock"
-_KEPT = ".workspaces"  # no broker's directory: `of_the_dead` passes over it
+WORKSPACES = "workspaces"
+"""A directory beside those of the brokers; see `workspaces/layout.py`."""
 _REMOVE_TIMEOUT_S = 120.0
 
 
 @dataclass(frozen=True, slots=True)
 class Directories:
-    """
+    """The two directories of one broker, locked.
+
     Attributes:
-        broker_id: new for each broker.
-        data, run: the broker's own two directories, open to nobody else.
+        broker_id: random, new for each start of a broker.
+        data, run: the broker's two directories, with mode 0700.
     """
 
     broker_id: str
@@ -45,47 +47,47 @@ class Directories:
 
     @classmethod
     def create(cls, data_dir: Path, run_dir: Path) -> Directories:
-        """Make both and take the lock. Raises OSError."""
+        """Make both directories and take the lock. Raises OSError."""
         broker_id = secrets.token_hex(4)
         data, run = data_dir.absolute() / broker_id, run_dir.absolute() / broker_id
         for directory in (data.parent, run.parent):
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        # It gets its name only once it is locked, or another broker would take it for a dead one's.
+        # Without the lock another broker would remove the directory, so rename it after locking.
         unnamed = data.with_name(f".{broker_id}")
         unnamed.mkdir(mode=0o700)
         (unnamed / "sandboxes").mkdir()
         (unnamed / _LOCK).touch()
         lock = _take_lock(unnamed)
         unnamed.rename(data)
-        run.mkdir(mode=0o700, exist_ok=True)  # the same one if data_dir is run_dir
+        run.mkdir(mode=0o700, exist_ok=True)  # it exists if data_dir is run_dir
         return cls(broker_id, data, run, lock)
 
     def of_the_dead(self) -> list[Directories]:
-        """Those of brokers that are gone, locked by us now, so that no other broker takes them."""
+        """The directories of dead brokers, locked so that no other broker removes them too."""
         found = []
         for data in self.data.parent.iterdir():
-            if data != self.data and not data.name.startswith("."):
-                with contextlib.suppress(OSError):  # locked, or no broker's directory
+            if data not in (self.data, data.with_name(WORKSPACES)) and not data.name.startswith(
+                "."
+            ):
+                with contextlib.suppress(OSError):  # locked, or not a broker's directory
                     lock = _take_lock(data)
                     found.append(Directories(data.name, data, self.run.with_name(data.name), lock))
         return found
 
     async def remove(self) -> None:
-        """Remove both, and let go of the lock, which goes last: without it nobody tries again."""
+        """Remove both directories and release the lock.
+
+        The directory with the lock is removed last: if this fails, another broker tries again.
+        """
         if await remove_tree(self.sandboxes) and await remove_tree(self.run):
             await remove_tree(self.data)
         os.close(self._lock)
 
 
-def kept_below(data_dir: Path) -> Path:
-    """Where all brokers with this `data_dir` keep the workspaces that no sandbox has."""
-    return data_dir.absolute() / _KEPT
-
-
 async def remove_tree(path: Path) -> bool:
-    """Remove a directory that hostile code has filled, and tell whether it is gone. Never raises.
+    """Remove a directory with files of user code. Returns whether it is removed; never raises.
 
-    By rm(1): it follows no link, copes with any depth, and leaves the loop's threads to others.
+    rm(1) does not follow links, removes trees of any depth, and occupies no thread of the event loop.
     """
     output = ""
     for command in ("rm -rf", "chmod -R u+rwx", "rm -rf"):  # an ordinary user may lack permissions
@@ -112,7 +114,7 @@ def _exists(path: Path) -> bool:
 
 
 def _take_lock(directory: Path) -> int:
-    """Raises OSError if another process holds it, or there is none."""
+    """Raises OSError if another process holds the lock, or the file does not exist."""
     lock = os.open(directory / _LOCK, os.O_RDWR | os.O_CLOEXEC)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

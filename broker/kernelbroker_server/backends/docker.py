@@ -1,9 +1,9 @@
 """The `docker` backend: each sandbox is a container of an engine on this machine, Docker or Podman.
 
-The container has no network; the gateway's socket comes to it as a descriptor (`sockets.py`). Where
-its runtime cannot pass one, it has an `InternalNetwork`. A broker may die at any time: its gateways
-end then, and the next broker removes the containers and networks, known by their labels. The engine
-may go and come back: the sandboxes that it kept alive are used on.
+The container has no network. The gateway gets its socket as a descriptor (`sockets.py`), or, if the runtime
+cannot pass descriptors, listens in an `InternalNetwork`. If the broker dies, its gateways end, and the next
+broker finds the containers and networks by their labels and removes them. If the engine restarts, sandboxes
+that survived are used further.
 """
 
 from __future__ import annotations
@@ -22,37 +22,42 @@ from .base import (
     Isolation,
     LaunchError,
     Network,
+    Rescue,
     Sandbox,
     SandboxSpec,
 )
 from .container_options import LABEL_BROKER, LABEL_DATA, LABEL_SANDBOX
-from .directories import Directories, kept_below
-from .docker_sandbox import DockerSandbox, Ground
-from .docker_ways import AUTO, GVISOR, Asked, Transport, Way, Ways
+from .directories import Directories
+from .docker_sandbox import BackendContext, DockerSandbox
+from .docker_transport import AUTO, LaunchMode, LaunchModeSelector, RequestedMode, Transport
 from .engine import Engine, EngineError, Event, Missing
-from .inside import GATEWAY_COMMAND, UID
 from .internal_network import InternalNetwork
-from .kept import rescue
 from .open_network import OpenNetwork
-from .roster import Roster
+from .sandbox_layout import GATEWAY_COMMAND, UID
+from .sandbox_set import SandboxSet
+from .startup_check import RunCell, run_cell
+from .usage import UsageMeter
 
 log = logging.getLogger(__name__)
 
 
 class DockerBackend(Backend):
-    """
+    """Runs sandboxes as containers.
+
     Args:
-        image: what sandboxes are made of, by name or id; the engine must have it.
-        data_dir: where workspaces are kept, in a directory for each broker. The engine must see it
+        image: the image of the sandboxes, by name or id; the engine must have it.
+        data_dir: the directory of workspaces, with a subdirectory for each broker. The engine must see it
             under the same path.
-        run_dir: where sockets lie; short, since a socket's path has at most 107 bytes. As data_dir.
-        host: where the engine listens; see `Engine`.
-        runtime: `runc`, `runsc` (gVisor) or whatever the engine offers, or `auto`: gVisor where it
-            works, else the engine's own choice.
-        transport: how the gateways are reached.
-        network: of the engine, for sandboxes with an open network; one of our own if not named.
-        proxy: the way out of sandboxes with an allow list.
-        command: what the image's Python runs, before the gateway's options.
+        run_dir: the directory of sockets, also under the same path. The path of a socket has at most 107
+            bytes, so keep it short.
+        host: the address of the engine; see `Engine`.
+        runtime: `runc`, `runsc` (gVisor) or another runtime of the engine, or `auto`: gVisor if it works,
+            else the engine's default.
+        transport: how the broker reaches the gateways.
+        network: a network of the engine for sandboxes with an open network; None to create one.
+        proxy: the egress proxy of sandboxes with an allow list.
+        command: the arguments of the image's Python, before the gateway's options.
+        run_cell: runs the cell of the check at startup; it must fit the command.
     """
 
     isolation = Isolation.CONTAINER
@@ -70,24 +75,25 @@ class DockerBackend(Backend):
         network: str | None = None,
         proxy: Proxy | None = None,
         command: Sequence[str] = GATEWAY_COMMAND,
+        run_cell: RunCell = run_cell,
     ) -> None:
         self._image = image
-        self._data_dir = data_dir
+        self.data_dir = data_dir.absolute()
         self._run_dir = run_dir
-        self.kept = kept_below(data_dir)
         self._engine = Engine(host)
-        self._asked = Asked(image, runtime, transport)
-        self._way = Way(runtime)
-        self._ways: Ways | None = None
+        self._requested = RequestedMode(image, runtime, transport)
+        self._mode = LaunchMode(runtime)
+        self._modes: LaunchModeSelector | None = None
         self._network = network
         self._proxy = proxy or Proxy()
         self._command = command
+        self._run_cell = run_cell
         self._info: Mapping[str, Any] = {}
-        self._ground: Ground | None = None
-        self._roster: Roster[DockerSandbox] = Roster()
+        self._context: BackendContext | None = None
+        self._sandboxes: SandboxSet[DockerSandbox] = SandboxSet()
         self._removals: set[asyncio.Task[None]] = set()
 
-    async def start(self) -> None:
+    async def start(self, rescue: Rescue | None = None) -> None:
         engine = self._engine
         try:
             self._info = await engine.connect()
@@ -96,20 +102,20 @@ class DockerBackend(Backend):
             await engine.close()
             raise BackendUnavailable(
                 f"The engine does not have the image {self._image}. Build it with `make image`, "
-                "pull it, or name another one by docker.image."
+                "pull it, or set docker.image to another one."
             ) from error
         except EngineError as error:
             await engine.close()
             raise BackendUnavailable(
                 f"No container engine can be used: {error}. Start one (systemctl start docker), join "
-                "the group that may use its socket, or say by docker.host where it listens."
+                "the group that may use its socket, or set docker.host to its address."
             ) from error
         try:
-            directories = Directories.create(self._data_dir, self._run_dir)
+            directories = Directories.create(self.data_dir, self._run_dir)
         except OSError as error:
             await engine.close()
-            raise BackendUnavailable(f"data_dir or run_dir is of no use: {error}") from error
-        # Who is not root can give files to nobody else, so user code is its own user, contained.
+            raise BackendUnavailable(f"data_dir or run_dir cannot be used: {error}") from error
+        # A broker that is not root cannot change owners of files, so user code runs as its user.
         owner = UID if os.geteuid() == 0 else os.geteuid()
         labels = {
             LABEL_BROKER: directories.broker_id,
@@ -117,42 +123,50 @@ class DockerBackend(Backend):
         }
         name = f"kernelbroker-{directories.broker_id}-open"
         network = OpenNetwork(engine, self._network, name, labels)
-        self._ground = Ground(engine, directories, self._image, owner, self._proxy, network)
+        self._context = BackendContext(
+            engine, directories, self._image, owner, self._proxy, network, UsageMeter()
+        )
         try:
-            await self._reap(self._ground)
+            await self._reap(self._context, rescue)
             broker = f"{LABEL_BROKER}={directories.broker_id}"
             engine.listen(broker, self._on_event, self._on_gap)
-            self._ways = Ways(self._ground, self._info, self._asked, self._launch, self.remove)
-            self._way = await self._ways.choose()
-            if self._way.network is not None:  # over which nothing else can be had
-                self.networks = frozenset({Network.NONE})
+            self._modes = LaunchModeSelector(
+                self._context,
+                self._info,
+                self._requested,
+                self._launch,
+                self.remove,
+                self._run_cell,
+            )
+            self._mode = await self._modes.choose()
+            self.networks = self._mode.networks
+            if self._mode.gvisor:
+                self.isolation = Isolation.GVISOR
         except EngineError as error:
             await self.stop()
-            raise BackendUnavailable(f"The container engine fails: {error}") from error
+            raise BackendUnavailable(f"The container engine failed: {error}") from error
         except BaseException:
             await self.stop()
             raise
-        if self._way.runtime == GVISOR:
-            self.isolation = Isolation.GVISOR
 
     async def launch(self, sandbox_id: str, spec: SandboxSpec) -> DockerSandbox:
-        return await self._launch(sandbox_id, spec, self._way, self._command)
+        return await self._launch(sandbox_id, spec, self._mode)
 
     async def remove(self, sandbox: Sandbox) -> None:
-        await self._roster.remove(sandbox)
+        await self._sandboxes.remove(sandbox)
 
     async def stop(self) -> None:
-        ground, self._ground = self._ground, None  # no launch from here on
-        if ground is not None:
-            await self._roster.remove_all()
-            if self._ways is not None:
-                await self._ways.close()
+        context, self._context = self._context, None  # refuse further launches
+        if context is not None:
+            await self._sandboxes.remove_all()
+            if self._modes is not None:
+                await self._modes.close()
             try:
-                await ground.open_network.remove()
+                await context.open_network.remove()
             except EngineError as error:
                 log.error("The network of open sandboxes could not be removed: %s", error)
-            await ground.engine.close()
-            await ground.directories.remove()
+            await context.engine.close()
+            await context.directories.remove()
 
     def describe(self) -> dict[str, object]:
         group = f"cgroup-v{self._info.get('CgroupVersion', '1')}"
@@ -163,12 +177,12 @@ class DockerBackend(Backend):
         return {
             "backend": "docker",
             "isolation": self.isolation.value,
-            "runtime": self._way.runtime,
-            "transport": Transport.TCP if self._way.network else Transport.UNIX,
-            "host_network": "out of reach" if self._way.host_guarded else "within reach",
+            "runtime": self._mode.runtime,
+            "transport": Transport.TCP if self._mode.network else Transport.UNIX,
+            "host_network": "out of reach" if self._mode.host_guarded else "within reach",
             "engine": f"{self._info.get('ServerVersion')}",
             "image": self._image,
-            "seccomp": "on" if "seccomp" in str(self._info.get("SecurityOptions")) else "none",
+            "seccomp": self._seccomp(),
             "host_user": "one of its own" if os.geteuid() == 0 else "the broker's",
             "networks": sorted(self.networks),
             "limits": {
@@ -181,13 +195,18 @@ class DockerBackend(Backend):
             },
         }
 
-    async def _launch(
-        self, sandbox_id: str, spec: SandboxSpec, way: Way, command: Sequence[str]
-    ) -> DockerSandbox:
-        if self._ground is None:
+    def _seccomp(self) -> str:
+        if self._mode.gvisor:
+            return "gVisor's own"  # gVisor does not use the engine's filter
+        return "on" if "seccomp" in str(self._info.get("SecurityOptions")) else "none"
+
+    async def _launch(self, sandbox_id: str, spec: SandboxSpec, mode: LaunchMode) -> DockerSandbox:
+        if self._context is None:
             raise LaunchError("The backend is not running")
-        sandbox = DockerSandbox(sandbox_id, spec, self._ground, way.runtime, way.network)
-        await self._roster.launch(sandbox, sandbox.open(command))
+        sandbox = DockerSandbox(
+            sandbox_id, spec, self._context, mode.runtime, mode.network, gvisor=mode.gvisor
+        )
+        await self._sandboxes.launch(sandbox, sandbox.open(self._command))
         try:
             await sandbox.listening()
         except BaseException:
@@ -197,37 +216,38 @@ class DockerBackend(Backend):
 
     def _on_event(self, event: Event) -> None:
         name = event.get("Actor", {}).get("Attributes", {}).get(LABEL_SANDBOX)
-        if (sandbox := self._roster.sandboxes.get(name)) is not None and not sandbox.closing:
+        if (sandbox := self._sandboxes.by_id.get(name)) is not None and not sandbox.closing:
             sandbox.on_event(event)
 
     def _on_gap(self) -> None:
-        for sandbox in self._roster.sandboxes.values():
-            if sandbox.closing:  # an earlier try may have found no engine
+        for sandbox in self._sandboxes.by_id.values():
+            if sandbox.closing:  # an earlier attempt may have failed without an engine
                 removal = asyncio.create_task(self.remove(sandbox))
                 self._removals.add(removal)
                 removal.add_done_callback(self._removals.discard)
             else:
                 sandbox.look(after_gap=True)
 
-    async def _reap(self, ground: Ground) -> None:
-        """Remove the containers of brokers that are dead, and then their directories.
+    async def _reap(self, context: BackendContext, rescue: Rescue | None) -> None:
+        """Remove the containers of dead brokers, and then their directories.
 
-        A broker has a directory as long as it has containers, or it had one: its lock tells.
+        The lock on a broker's directory shows whether the broker is dead. A directory stays as long as
+        there are containers of its broker.
         """
-        data_dir = ground.directories.data.parent
+        data_dir = context.directories.data.parent
         dead = {
-            directories.broker_id: directories for directories in ground.directories.of_the_dead()
+            directories.broker_id: directories for directories in context.directories.of_the_dead()
         }
-        for container in await ground.engine.with_label(f"{LABEL_DATA}={data_dir}"):
+        for container in await context.engine.with_label(f"{LABEL_DATA}={data_dir}"):
             broker_id = container["Labels"][LABEL_BROKER]
             if broker_id in dead or not (data_dir / broker_id).exists():
                 log.info("Removing a container that the broker %s left behind", broker_id)
-                await ground.engine.remove(container["Names"][0].removeprefix("/"))
-        for network in await ground.engine.networks_with_label(f"{LABEL_DATA}={data_dir}"):
+                await context.engine.remove(container["Names"][0].removeprefix("/"))
+        for network in await context.engine.networks_with_label(f"{LABEL_DATA}={data_dir}"):
             broker_id = network["Labels"][LABEL_BROKER]
             if broker_id in dead or not (data_dir / broker_id).exists():
-                await ground.engine.remove_network(network["Name"])
-                await InternalNetwork(ground.engine, broker_id).remove()  # and what goes with it
+                await context.engine.remove_network(network["Name"])
+                await InternalNetwork(context.engine, broker_id).remove()  # its firewall rule
         for directories in dead.values():
-            if await asyncio.to_thread(rescue, directories):
+            if rescue is None or await asyncio.to_thread(rescue, directories.broker_id):
                 await directories.remove()

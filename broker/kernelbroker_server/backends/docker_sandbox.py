@@ -1,4 +1,4 @@
-"""One sandbox of the `docker` backend: its container, its directory, and how it ended."""
+"""One sandbox of the `docker` backend: its container, its directory, and the cause of its end."""
 
 from __future__ import annotations
 
@@ -11,39 +11,40 @@ from dataclasses import dataclass, replace
 
 from ..egress.proxy import Proxy
 from ..kernels.endpoint import TcpEndpoint, UnixEndpoint
-from .base import EndCause, LaunchError, Network, SandboxEnd, SandboxSpec
+from .base import EndCause, LaunchError, Network, SandboxEnd, SandboxSpec, Usage
 from .cgroups import memory_in_use
 from .container_options import (
     LABEL_BROKER,
     LABEL_DATA,
     LABEL_SANDBOX,
-    OnNetwork,
-    OnSocket,
-    Place,
+    ContainerPlacement,
+    NetworkTransport,
+    SocketTransport,
     container_options,
 )
 from .directories import Directories, remove_tree
-from .ends import end_of
+from .egress_socket import EgressSocket
 from .engine import Engine, EngineError, Event, Missing
+from .exit_reason import end_of
 from .internal_network import PORT, InternalNetwork
 from .open_network import OpenNetwork
-from .roster import OwnSandbox
+from .sandbox_set import ClosableSandbox
 from .sockets import Handover, listen
-from .way_out import WayOut
+from .usage import UsageMeter
 
 log = logging.getLogger(__name__)
 
 _POLL_S = 0.02
 _KILL_OF_ANY_SIGNAL = "None"
-"""Podman tells of a kill, but not of its signal."""
+"""Podman reports a kill, but not its signal."""
 
 
 @dataclass(frozen=True, slots=True)
-class Ground:
-    """What all containers of one broker stand on.
+class BackendContext:
+    """The objects that all containers of one broker share.
 
     Attributes:
-        owner: who user code is, in the container and on the host.
+        owner: the user of the code, in the container and on the host.
     """
 
     engine: Engine
@@ -52,97 +53,110 @@ class Ground:
     owner: int
     proxy: Proxy
     open_network: OpenNetwork
+    meter: UsageMeter
 
     @property
     def labels(self) -> dict[str, str]:
-        """By which what this broker made is found when it is dead."""
+        """The labels of everything that this broker creates, by which other brokers find it."""
         return {
             LABEL_BROKER: self.directories.broker_id,
             LABEL_DATA: str(self.directories.data.parent),
         }
 
 
-class DockerSandbox(OwnSandbox):
-    """`open` it once, then `close` it until that says that everything is gone.
+class DockerSandbox(ClosableSandbox):
+    """Call `open` once, then `close` until it returns True.
 
     Attributes:
-        closing: somebody wants it gone.
-        exit_status: the gateway's, once it has ended and the engine has told.
+        closing: its removal has begun.
+        exit_status: of the gateway; None until it has ended and the engine has reported it.
     """
 
     def __init__(
         self,
         sandbox_id: str,
         spec: SandboxSpec,
-        ground: Ground,
+        context: BackendContext,
         runtime: str,
         network: InternalNetwork | None,
+        *,
+        gvisor: bool,
     ) -> None:
-        directories = ground.directories
+        directories = context.directories
         self.id = sandbox_id
         self.spec = spec
         self.ended = asyncio.get_running_loop().create_future()
         self.closing = False
         self.exit_status: int | None = None
-        self._ground = ground
+        self._context = context
         self._runtime = runtime
         self._directory = directories.sandboxes / sandbox_id
         self.workspace = self._directory / "workspace"
-        way: OnSocket | OnNetwork
+        transport: SocketTransport | NetworkTransport
         if network is None:
             self.endpoint = UnixEndpoint(directories.run / f"{sandbox_id}.sock")
-            way = OnSocket(directories.run / f"{sandbox_id}.give")
+            transport = SocketTransport(directories.run / f"{sandbox_id}.give")
         else:
-            way = OnNetwork(network.name, secrets.token_urlsafe(24))
-            self.endpoint = TcpEndpoint("", PORT, way.token)  # its address comes with its start
-        self._place = Place(
+            transport = NetworkTransport(network.name, secrets.token_urlsafe(24))
+            # The engine assigns the address at the start.
+            self.endpoint = TcpEndpoint("", PORT, transport.token)
+        self._placement = ContainerPlacement(
             name=f"kernelbroker-{directories.broker_id}-{sandbox_id}",
-            way=way,
+            transport=transport,
             workspace=self.workspace,
-            owner=ground.owner,
-            labels=ground.labels | {LABEL_SANDBOX: sandbox_id},
+            owner=context.owner,
+            labels=context.labels | {LABEL_SANDBOX: sandbox_id},
+            gvisor=gvisor,
         )
-        self._way_out: WayOut | None = None
+        self._egress_socket: EgressSocket | None = None
         self._handover: Handover | None = None
         self._out_of_memory = False
-        self._signals: set[str] = set()  # sent to it from outside
+        self._signals: set[str] = set()  # that it has received
         self._created = False
+        self._killed = False
         self._looks: set[asyncio.Task[None]] = set()
 
     async def open(self, command: Sequence[str]) -> None:
-        """Start it. Not to be cancelled; it is short. Whatever it raises, `close` is called next.
+        """Start the sandbox. Do not cancel this; it is short. Call `close` if it fails.
 
         Raises:
             LaunchError
         """
-        ground, spec, place = self._ground, self.spec, self._place
+        context, spec, placement = self._context, self.spec, self._placement
         try:
             self._make_directories()
-            if isinstance(place.way, OnNetwork) and spec.network is not Network.NONE:
+            if (
+                isinstance(placement.transport, NetworkTransport)
+                and spec.network is not Network.NONE
+            ):
                 raise LaunchError(
-                    f"The template {spec.template} wants the network {spec.network}, which only "
-                    "sandboxes have that are reached over unix sockets: see docs/network.md"
+                    f"The template {spec.template} needs the network {spec.network}, which only sandboxes "
+                    "over unix sockets support: see docker.transport in docs/network.md"
                 )
             if spec.network is Network.ALLOWLIST:
-                path = ground.directories.run / f"{self.id}.out"
-                self._way_out = WayOut(ground.proxy, path, ground.owner, self.id, spec)
-                place = replace(place, way_out=path)
+                path = context.directories.run / f"{self.id}.out"
+                self._egress_socket = EgressSocket(
+                    context.proxy, path, context.owner, self.id, spec
+                )
+                placement = replace(placement, egress_socket=path)
             elif spec.network is Network.OPEN:
-                place = replace(place, network=await ground.open_network.name())
+                placement = replace(placement, network=await context.open_network.name())
             options = container_options(
-                spec, place, image=ground.image, runtime=self._runtime, command=command
+                spec, placement, image=context.image, runtime=self._runtime, command=command
             )
-            if isinstance(place.way, OnSocket) and isinstance(self.endpoint, UnixEndpoint):
+            if isinstance(placement.transport, SocketTransport) and isinstance(
+                self.endpoint, UnixEndpoint
+            ):
                 listener = listen(self.endpoint.path)
-                self._handover = Handover(place.way.handover, listener, ground.owner)
-            await ground.engine.create(place.name, options)
+                self._handover = Handover(placement.transport.handover, listener, context.owner)
+            await context.engine.create(placement.name, options)
             self._created = True
-            await ground.engine.start(place.name)
-            if isinstance(place.way, OnNetwork):
-                host = await ground.engine.address(place.name, place.way.network)
-                self.endpoint = TcpEndpoint(host, PORT, place.way.token)
+            await context.engine.start(placement.name)
+            if isinstance(placement.transport, NetworkTransport):
+                host = await context.engine.address(placement.name, placement.transport.network)
+                self.endpoint = TcpEndpoint(host, PORT, placement.transport.token)
         except Missing as error:
-            image = self.spec.image or ground.image
+            image = self.spec.image or context.image
             raise LaunchError(
                 f"The container could not be started: {error}. Build or pull {image}"
             ) from error
@@ -151,14 +165,21 @@ class DockerSandbox(OwnSandbox):
 
     async def memory(self) -> int | None:
         try:
-            told = await self._ground.engine.memory(self._place.name)
+            stats = await self._context.engine.memory(self._placement.name)
         except EngineError as error:
-            log.debug("How much memory sandbox %s uses is not known: %s", self.id, error)
+            log.debug("The memory of sandbox %s is unknown: %s", self.id, error)
             return None
-        return memory_in_use(told["usage"], told["stats"]) if "stats" in told else None
+        return memory_in_use(stats["usage"], stats["stats"]) if "stats" in stats else None
+
+    async def usage(self, max_files: int) -> Usage:
+        return await self._context.meter.measure(self.workspace, max_files)
+
+    async def kill(self) -> None:
+        # The files are in a directory of the host, and stay.
+        await self._remove_container()
 
     async def listening(self) -> None:
-        """Wait until to connect is not too early, or it has ended. A unix socket waits by itself."""
+        """Wait until the gateway listens over TCP, or has ended. A unix socket always listens."""
         if isinstance(self.endpoint, TcpEndpoint) and self.endpoint.host:
             answers = asyncio.create_task(_answers(self.endpoint.host, self.endpoint.port))
             self.ended.add_done_callback(lambda _: answers.cancel())
@@ -168,31 +189,43 @@ class DockerSandbox(OwnSandbox):
                 answers.cancel()
 
     async def close(self) -> bool:
-        """End it and remove all that belongs to it; tells whether everything is gone."""
+        """End the sandbox and remove everything of it. Returns whether everything is removed."""
         self.closing = True
+        if not await self._remove_container():
+            return False
+        if isinstance(self.endpoint, UnixEndpoint):
+            self.endpoint.path.unlink(missing_ok=True)
+        if self._egress_socket is not None:
+            await self._egress_socket.close()
+        return await remove_tree(self._directory)
+
+    async def _remove_container(self) -> bool:
+        """End all its processes. Returns whether they have ended."""
+        self._killed = True
         try:
-            await self._ground.engine.remove(self._place.name)
+            await self._context.engine.remove(self._placement.name)
         except EngineError as error:
-            log.error("Sandbox %s could not be removed; its remains are kept: %s", self.id, error)
+            log.error(
+                "Sandbox %s could not be removed; it is tried again when the engine answers: %s",
+                self.id,
+                error,
+            )
+            self._killed = False
             return False
         if self._looks:
             await asyncio.wait(self._looks)
         self._end(SandboxEnd(EndCause.SANDBOX_LOST, "it was removed"))
-        if isinstance(self.endpoint, UnixEndpoint):
-            self.endpoint.path.unlink(missing_ok=True)
-        if self._way_out is not None:
-            await self._way_out.close()
-        return await remove_tree(self._directory)
+        return True
 
     async def output_tail(self) -> str:
-        """The last of what it wrote, for messages to whoever runs the broker."""
+        """Return the end of its output, for messages to the operator."""
         try:
-            return await self._ground.engine.output_tail(self._place.name)
+            return await self._context.engine.output_tail(self._placement.name)
         except EngineError as error:
             return str(error)
 
     def on_event(self, event: Event) -> None:
-        """What the engine tells of the container."""
+        """Handle an event of the container."""
         match event.get("Action"):
             case "oom":
                 self._out_of_memory = True
@@ -200,18 +233,18 @@ class DockerSandbox(OwnSandbox):
                 self._signals.add(str(event["Actor"]["Attributes"].get("signal")))
             case "pause":
                 self._end(_lost("was paused from outside"))
-            case "die" | "destroy" | "remove":  # as Podman calls it
+            case "die" | "destroy" | "remove":  # "remove" is Podman's
                 self.look()
 
     def look(self, *, after_gap: bool = False) -> None:
-        """Find out from the engine whether it has ended, and how."""
-        if self._created and not self.ended.done():
+        """Ask the engine whether the container has ended, and how."""
+        if self._created and not self._killed and not self.ended.done():
             look = asyncio.create_task(self._look(after_gap))
             self._looks.add(look)
             look.add_done_callback(self._looks.discard)
 
     async def _look(self, after_gap: bool) -> None:
-        engine, name = self._ground.engine, self._place.name
+        engine, name = self._context.engine, self._placement.name
         try:
             state = await engine.state(name)
             if state["Status"] in ("running", "created"):
@@ -221,9 +254,9 @@ class DockerSandbox(OwnSandbox):
         except Missing:
             self._end(_lost("was removed from outside"))
         except EngineError as error:
-            log.warning("How sandbox %s fares is not known: %s", self.id, error)
+            log.warning("The state of sandbox %s is unknown: %s", self.id, error)
             if not after_gap:
-                self._end(_lost("ended, and the engine does not tell how"))
+                self._end(_lost("ended, and the engine does not report how"))
         else:
             out_of_memory = self._out_of_memory or bool(state.get("OOMKilled"))
             ours = {str(self.exit_status - 128), _KILL_OF_ANY_SIGNAL}
@@ -236,7 +269,7 @@ class DockerSandbox(OwnSandbox):
 
     def _end(self, end: SandboxEnd) -> None:
         if self._handover is not None:
-            self._handover.close()  # whoever still waits in the socket's queue is let go
+            self._handover.close()  # closes connections that wait in the socket's queue
         if not self.ended.done():
             self.ended.set_result(end)
 
@@ -245,7 +278,7 @@ class DockerSandbox(OwnSandbox):
         self.workspace.mkdir(mode=0o700)
         if self.spec.shared_data is not None:
             (self.workspace / "shared").mkdir()
-        os.chown(self.workspace, self._ground.owner, self._ground.owner)
+        os.chown(self.workspace, self._context.owner, self._context.owner)
 
 
 def _lost(what: str) -> SandboxEnd:
@@ -253,7 +286,7 @@ def _lost(what: str) -> SandboxEnd:
 
 
 async def _answers(host: str, port: int) -> None:
-    """Wait until somebody listens there; nothing tells but to try."""
+    """Try to connect until the gateway listens."""
     while True:
         try:
             _, writer = await asyncio.open_connection(host, port)

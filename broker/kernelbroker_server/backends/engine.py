@@ -1,6 +1,6 @@
-"""The container engine, Docker or Podman: the few calls that the broker makes, and its events.
+"""The container engine, Docker or Podman: the calls that the broker makes, and the engine's events.
 
-docker-py blocks, so every call runs in a thread of this module's own. Its errors end here.
+docker-py blocks, so every call runs in a thread pool of this module. Its errors are translated here.
 """
 
 from __future__ import annotations
@@ -23,25 +23,31 @@ _THREADS = 8
 _TIMEOUT_S = 60
 _RECONNECT_S = 1.0
 _STOP_TIMEOUT_S = 2.0
+_REMOVE_PAUSES_S = (0.1, 0.3, 1.0)
+"""Seconds between the attempts to remove a container."""
 
 T = TypeVar("T")
 Event = Mapping[str, Any]
 
 
 class EngineError(Exception):
-    """The engine refused, or could not be reached; the message is its own."""
+    """The engine refused a call, or could not be reached. The message is the engine's."""
 
 
 class Missing(EngineError):
-    """There is no such container or image."""
+    """The container or image does not exist."""
+
+
+class Refused(EngineError):
+    """The engine answered with an error."""
 
 
 class Engine:
-    """A connection to an engine. `connect` comes first, `close` last; all else raises EngineError.
+    """A connection to an engine. Call `connect` first and `close` last. All other calls raise EngineError.
 
     Args:
-        host: where it listens, as a docker client writes it: `unix:///run/podman/podman.sock`; by
-            default what DOCKER_HOST says, else Docker's own socket.
+        host: the address of the engine, as docker clients write it: `unix:///run/podman/podman.sock`. By
+            default DOCKER_HOST, else Docker's own socket.
     """
 
     def __init__(self, host: str | None) -> None:
@@ -51,7 +57,7 @@ class Engine:
         self._events: _Events | None = None
 
     async def connect(self) -> Mapping[str, Any]:
-        """What the engine tells of itself (`GET /info`)."""
+        """Return the engine's description of itself (`GET /info`)."""
 
         def connect() -> Mapping[str, Any]:
             where = {"base_url": self._host} if self._host else docker.utils.kwargs_from_env()
@@ -71,14 +77,14 @@ class Engine:
     def listen(
         self, label: str, on_event: Callable[[Event], None], on_gap: Callable[[], None]
     ) -> None:
-        """Have `on_event` called, in the event loop, for each event of containers with this label.
+        """Call `on_event`, in the event loop, for each event of containers with this label.
 
-        `on_gap` is called each time the events begin, since some may have been missed before.
+        `on_gap` is called each time the stream of events begins, since events may have been missed before.
         """
         self._events = _Events(self._api, label, on_event, on_gap)
 
     async def require_image(self, image: str) -> None:
-        """Raises Missing if the engine does not have it."""
+        """Raise Missing if the engine does not have the image."""
         await self._call(lambda: self._api.inspect_image(image))
 
     async def create(self, name: str, options: Mapping[str, Any]) -> None:
@@ -88,26 +94,34 @@ class Engine:
         await self._call(lambda: self._api.start(name))
 
     async def state(self, name: str) -> Mapping[str, Any]:
-        """`State` of `GET /containers/{name}/json`."""
+        """Return `State` of `GET /containers/{name}/json`."""
         container = await self._call(lambda: self._api.inspect_container(name))
         state: Mapping[str, Any] = container["State"]
         return state
 
     async def memory(self, name: str) -> Mapping[str, Any]:
-        """`memory_stats` of `GET /containers/{name}/stats`: `usage` and `stats`, empty if it has ended."""
+        """Return `memory_stats` of `GET /containers/{name}/stats`; empty if the container has ended."""
         stats = await self._call(lambda: self._api.stats(name, stream=False, one_shot=True))
         memory: Mapping[str, Any] = stats.get("memory_stats", {})
         return memory
 
     async def output_tail(self, name: str) -> str:
-        """The last lines of what the container wrote."""
+        """Return the last lines of the container's output."""
         output: bytes = await self._call(lambda: self._api.logs(name, tail=20))
         return output.decode(errors="replace").strip()
 
     async def remove(self, name: str) -> None:
-        """End and remove a container, which may be gone already."""
-        with contextlib.suppress(Missing):
-            await self._call(lambda: self._api.remove_container(name, force=True, v=True))
+        """End and remove a container. It may have been removed already."""
+        for pause in (*_REMOVE_PAUSES_S, None):
+            try:
+                with contextlib.suppress(Missing):
+                    await self._call(lambda: self._api.remove_container(name, force=True, v=True))
+                return
+            except Refused as error:  # Podman refuses while it cleans up after the container's end
+                if pause is None:
+                    raise
+                log.debug("Container %s is not yet removed: %s", name, error)
+                await asyncio.sleep(pause)
 
     async def has_network(self, name: str) -> bool:
         try:
@@ -117,14 +131,14 @@ class Engine:
         return True
 
     async def with_label(self, label: str) -> list[Mapping[str, Any]]:
-        """The containers with this `name=value`, in any state."""
+        """Return the containers with this `name=value`, in any state."""
         found: list[Mapping[str, Any]] = await self._call(
             lambda: self._api.containers(all=True, filters={"label": label})
         )
         return found
 
     async def create_network(self, name: str, options: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Returns what `GET /networks/{name}` tells of it."""
+        """Create a network; returns its description (`GET /networks/{name}`)."""
 
         def create() -> Mapping[str, Any]:
             self._api.create_network(name, check_duplicate=True, **options)
@@ -134,19 +148,19 @@ class Engine:
         return await self._call(create)
 
     async def remove_network(self, name: str) -> None:
-        """Remove a network, which may be gone already."""
+        """Remove a network. It may have been removed already."""
         with contextlib.suppress(Missing):
             await self._call(lambda: self._api.remove_network(name))
 
     async def networks_with_label(self, label: str) -> list[Mapping[str, Any]]:
-        """The networks with this `name=value`."""
+        """Return the networks with this `name=value`."""
         found: list[Mapping[str, Any]] = await self._call(
             lambda: self._api.networks(filters={"label": label})
         )
         return found
 
     async def address(self, name: str, network: str) -> str:
-        """The container's address in a network; empty if it has none, having ended."""
+        """Return the container's address in a network; empty if the container has ended."""
         container = await self._call(lambda: self._api.inspect_container(name))
         networks: Mapping[str, Any] = container["NetworkSettings"]["Networks"] or {}
         return str(networks.get(network, {}).get("IPAddress", ""))
@@ -156,7 +170,7 @@ class Engine:
 
 
 class _Events:
-    """One thread that reads the engine's events for all sandboxes, and begins anew when they end."""
+    """A thread that reads the engine's events for all sandboxes, and reconnects when they end."""
 
     def __init__(
         self,
@@ -172,7 +186,7 @@ class _Events:
         self._loop = asyncio.get_running_loop()
         self._stream: Any = None
         self._stopping = threading.Event()
-        # It waits without a limit; as a daemon it never keeps the broker from ending.
+        # Its reads have no timeout; a daemon thread does not keep the broker from ending.
         self._thread = threading.Thread(target=self._run, name="engine events", daemon=True)
         self._thread.start()
 
@@ -196,7 +210,7 @@ class _Events:
     def _read(self) -> None:
         self._stream = self._api.events(decode=True, filters=self._filters)
         try:
-            if self._stopping.is_set():  # `stop` may have come too early to see the stream
+            if self._stopping.is_set():  # `stop` may have been called before the stream existed
                 return
             self._tell(self._on_gap)
             for event in self._stream:
@@ -207,7 +221,7 @@ class _Events:
             self._stream = None
 
     def _tell(self, callback: Callable[..., None], *args: Any) -> None:
-        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody is there to be told
+        with contextlib.suppress(RuntimeError):  # the loop is closed
             self._loop.call_soon_threadsafe(callback, *args)
 
 
@@ -217,6 +231,6 @@ def _translated(call: Callable[[], T]) -> T:
     except NotFound as error:
         raise Missing(str(error.explanation or error)) from error
     except APIError as error:
-        raise EngineError(str(error.explanation or error)) from error
+        raise Refused(str(error.explanation or error)) from error
     except (DockerException, requests.RequestException, OSError) as error:
         raise EngineError(str(error)) from error

@@ -1,6 +1,6 @@
-"""What the local backend knows of its machine: the kernels' Python, programs, the layout of /usr.
+"""Describes the machine of the local backend: the Python of the kernels, programs, the layout of /usr.
 
-Found out once at start; a value from then on.
+`Host.discover` runs once at start; the result does not change.
 """
 
 from __future__ import annotations
@@ -24,15 +24,16 @@ _WHICH_TIMEOUT_S = 20.0
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """
+    """The machine of the local backend.
+
     Attributes:
-        python: the interpreter of the kernels, by the path it was configured with.
-        environment: the virtual environment it belongs to, or None for a Python of its own.
-        bases: where the Python itself lies, as far as that is outside /usr.
+        python: the interpreter of the kernels, as configured.
+        environment: the virtual environment of `python`; None if it is not in one.
+        bases: the installation directories of the Python, without those in /usr.
         package: the directory of `kernelbroker_kernel`.
-        system: /bin and its like: the path, and the target where it is a symbolic link.
-        bwrap, setpriv: the programs, or None where they are missing.
-        root: whether the broker has the right to give each sandbox a host uid of its own.
+        system: /bin, /lib and so on: the path, and its target if it is a symbolic link.
+        bwrap, setpriv: the paths of the programs; None if they are missing.
+        root: whether the broker is root, and can run sandboxes as another host user.
     """
 
     python: Path
@@ -46,7 +47,7 @@ class Host:
 
     @classmethod
     def discover(cls, kernel_python: Path, bwrap: str) -> Host:
-        """Look around; blocks while Python starts. Raises BackendUnavailable."""
+        """Inspect the machine. Blocks while Python starts. Raises BackendUnavailable."""
         python = kernel_python.absolute()
         try:
             answer = subprocess.run(
@@ -67,7 +68,7 @@ class Host:
         return cls(
             python=python,
             environment=prefix if prefix != base else None,
-            # Links into it may name the prefix by either path.
+            # Symbolic links may contain either path.
             bases=tuple(
                 path for path in dict.fromkeys((base, base.resolve())) if _outside_usr(path)
             ),

@@ -1,9 +1,9 @@
-"""A network of the engine for gateways that cannot be handed a unix socket, gVisor's for one.
+"""A network of the engine for gateways that cannot get a unix socket, such as those under gVisor.
 
-Internal, so that it leads nowhere; without communication between its containers; and without a
-resolver that answers. What is left is the host itself, which has an address in it, for else the
-broker could not reach a gateway. So where the broker may, it has the host's firewall refuse what a
-sandbox begins. Whether all that holds is for a trial to find out: no promise is made here.
+The network is internal, so it has no route to the outside. Its containers cannot communicate, and it has no
+working resolver. The host has an address in it, since the broker must reach the gateways. If the broker has
+the rights, it adds a firewall rule of the host that refuses connections of sandboxes. The check at startup
+tests whether all this holds; this module does not.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ from .engine import Engine
 log = logging.getLogger(__name__)
 
 PORT = 8888
-"""Where a gateway listens, at its container's own address."""
+"""The port of a gateway, at the address of its container."""
 NO_RESOLVER = "192.0.2.1"
-"""An address that is nobody's (RFC 5737). Without one, engines before 26 pass on what a sandbox asks
-the resolver to the host's own (CVE-2024-29018)."""
+"""An address that is never assigned (RFC 5737). Without it, engines before 26 pass queries of sandboxes to
+the host's resolver (CVE-2024-29018)."""
 _BRIDGE_PREFIX = "kb-"
 _FIREWALL_TIMEOUT_S = 10.0
 _PATH = "/usr/sbin:/usr/bin:/sbin:/bin"
 
 
 class InternalNetwork:
-    """The network of one broker: `create` it, then `remove` it.
+    """The network of one broker. Call `create`, then `remove`.
 
     Attributes:
-        name: as the engine knows it.
-        gateway: the host's own address in it, once it is created.
+        name: its name in the engine.
+        gateway: the host's address in it, after `create`.
     """
 
     def __init__(self, engine: Engine, broker_id: str) -> None:
@@ -44,22 +44,22 @@ class InternalNetwork:
         self._bridge = f"{_BRIDGE_PREFIX}{broker_id}"  # an interface's name has at most 15 bytes
 
     async def create(self, labels: Mapping[str, str]) -> None:
-        """Raises EngineError."""
+        """Create the network and the firewall rule. Raises EngineError."""
         network = await self._engine.create_network(
             self.name, network_options(self._bridge, labels)
         )
         self.gateway = network["IPAM"]["Config"][0]["Gateway"].partition("/")[0]
         if problem := await self._firewall("-I"):
-            log.warning("The firewall was not told to guard the host from sandboxes: %s", problem)
+            log.warning("No firewall rule protects the host from sandboxes: %s", problem)
 
     async def remove(self) -> None:
-        """Raises EngineError. Calling it twice, or for a network that is gone, does no harm."""
+        """Remove both. Calling it again does no harm. Raises EngineError."""
         await self._engine.remove_network(self.name)
         while os.geteuid() == 0 and await self._firewall("-D") == "":
-            pass  # a broker that was killed at the wrong moment may have left two
+            pass  # a killed broker may have left two
 
     async def _firewall(self, verb: str) -> str:
-        """Insert or delete the rule; returns what went wrong."""
+        """Insert or delete the rule. Returns the error message, or an empty text."""
         try:
             child = Child(["iptables", *firewall_rule(verb, self._bridge)], env={"PATH": _PATH})
         except OSError as error:
@@ -71,7 +71,7 @@ class InternalNetwork:
 
 
 def network_options(bridge: str, labels: Mapping[str, str]) -> dict[str, Any]:
-    """What the engine is asked for; the rest of `POST /networks/create` (API 1.41) is its default."""
+    """Return the request; other options of `POST /networks/create` (API 1.41) have their defaults."""
     return {
         "driver": "bridge",
         "internal": True,
@@ -85,6 +85,6 @@ def network_options(bridge: str, labels: Mapping[str, str]) -> dict[str, Any]:
 
 
 def firewall_rule(verb: str, bridge: str) -> list[str]:
-    """Refuse what comes from the bridge to the host, but for answers to what the host began."""
+    """Return the rule that refuses packets from the bridge to the host, except answers."""
     match = ["-i", bridge, "-m", "conntrack", "!", "--ctstate", "ESTABLISHED,RELATED"]
     return ["--wait", "5", verb, "INPUT", *match, "-j", "REJECT"]

@@ -1,8 +1,7 @@
-"""The jail of one sandbox as a bubblewrap command. Pure: values in, argv out.
+"""Builds the bubblewrap command of a sandbox. Does no I/O; `bubblewrap.py` runs the command.
 
-Inside there is a read-only system, one Python environment, the workspace, and nothing else: all
-namespaces are its own, the network is its own loopback, the root is read-only, and what can be
-written outside the workspace is memory with a bound. `bubblewrap.py` runs what is built here.
+A jail has its own namespaces. It contains a read-only system, one Python environment and the workspace. The
+network is a loopback interface. Outside the workspace only tmpfs of a limited size is writable.
 """
 
 from __future__ import annotations
@@ -15,13 +14,13 @@ from kernelbroker_kernel.contract import WORKSPACE
 
 from .base import Limits, SandboxSpec
 from .host import Host
-from .inside import (
+from .sandbox_layout import (
+    EGRESS_SOCKET,
     ENVIRONMENT,
     HOME,
     LIBRARY,
     TMP,
     UID,
-    WAY_OUT,
     WHEELS,
     environment,
     python_environment,
@@ -34,7 +33,7 @@ ETC = {
     "nsswitch.conf": "passwd: files\ngroup: files\nhosts: files\nservices: files\n",
     "resolv.conf": "",
 }
-"""Files of /etc that are the same in every jail; the host's own would tell of the host."""
+"""Files of /etc, the same in every jail. The host's files would reveal users and hosts."""
 
 _HOST_ETC = (
     "alternatives",
@@ -49,11 +48,11 @@ _HOST_ETC = (
     "ssl/certs",
     "ssl/openssl.cnf",
 )
-"""What programs need of the host's /etc, where it is there."""
+"""Entries of the host's /etc that programs need. Missing ones are left out."""
 
 
 class Descriptors(NamedTuple):
-    """What bubblewrap inherits; it waits at the `gate` until a byte comes."""
+    """The descriptors that bubblewrap inherits. It waits until it can read a byte from `gate`."""
 
     status: int
     gate: int
@@ -71,13 +70,16 @@ def jail_argv(
     *,
     etc: Path,
     workspace: Path,
-    way_out: Path | None = None,
+    egress_socket: Path | None = None,
     gateway: Sequence[str],
     descriptors: Descriptors,
 ) -> list[str]:
-    """The whole command.
+    """The command and its arguments.
 
-    `etc` is a directory that holds the files of `ETC`; `way_out` the proxy's socket, if there is one.
+    Args:
+        etc: a directory with the files of `ETC`.
+        egress_socket: the socket of the egress proxy, if the sandbox has one.
+        gateway: the command that starts the gateway in the jail.
     """
     assert host.bwrap is not None
     return [
@@ -88,8 +90,8 @@ def jail_argv(
         *_python(host),
         *_workspace(workspace, spec.shared_data),
         *([] if spec.wheels is None else _read_only(spec.wheels, WHEELS)),
-        *([] if way_out is None else _read_only(way_out, WAY_OUT)),
-        # The tree itself is a tmpfs without a bound, and an ordinary user's jail would own it.
+        *([] if egress_socket is None else _read_only(egress_socket, EGRESS_SOCKET)),
+        # The root is a tmpfs without a size limit, and a jail of an ordinary user owns it.
         *("--remount-ro", "/", "--remount-ro", "/dev"),
         *_variables(host, spec),
         *("--chdir", WORKSPACE),
@@ -104,13 +106,15 @@ def _boundaries(host: Host, descriptors: Descriptors) -> list[str]:
     args += ["--hostname", "sandbox", "--die-with-parent", "--new-session", "--cap-drop", "ALL"]
     args += ["--json-status-fd", str(descriptors.status)]
     if host.root:
-        # The broker writes the uid map, so that the user inside is one of its own outside, too.
-        # Bubblewrap then works as the namespace's root, and leaves the change to `_become_user`.
+        # The broker writes the uid map, so that the sandbox runs as another user of the host. Bubblewrap
+        # stays root of the namespace, and `_become_user` changes the user.
         args += ["--userns-block-fd", str(descriptors.gate), "--info-fd", str(descriptors.info)]
-        for capability in ("SETUID", "SETGID", "SETPCAP", "DAC_READ_SEARCH"):  # the last for chdir
+        # DAC_READ_SEARCH is for --chdir.
+        for capability in ("SETUID", "SETGID", "SETPCAP", "DAC_READ_SEARCH"):
             args += ["--cap-add", f"CAP_{capability}"]
     else:
-        # Not to be had with --userns-block-fd; the seccomp filter refuses such namespaces as well.
+        # --disable-userns cannot be combined with --userns-block-fd. As root only the seccomp filter
+        # denies user namespaces.
         args += ["--block-fd", str(descriptors.gate), "--disable-userns"]
     if descriptors.seccomp is not None:
         args += ["--seccomp", str(descriptors.seccomp)]
@@ -138,7 +142,7 @@ def _system(host: Host, etc: Path) -> list[str]:
 
 
 def _memory(limits: Limits) -> list[str]:
-    """What can be written outside the workspace. It counts as the sandbox's memory, too."""
+    """The tmpfs directories. Their content also counts towards the sandbox's memory."""
     args = [*_parents(HOME)]
     for path in (TMP, HOME, Path("/dev/shm")):
         args += ["--perms", "1777", "--size", str(limits.tmp_size), "--tmpfs", str(path)]
@@ -152,7 +156,7 @@ def _python(host: Host) -> list[str]:
     if host.environment is not None:
         args += _read_only(host.environment, ENVIRONMENT)
         if not any(map(host.environment.is_relative_to, (Path("/usr"), *host.bases))):
-            # Its scripts (pip and the like) name the interpreter by the path on the host.
+            # Scripts such as pip contain the host's path of the interpreter.
             args += [
                 *_parents(host.environment),
                 "--symlink",
@@ -183,7 +187,7 @@ def _read_only(source: Path, target: Path) -> list[str]:
 
 
 def _parents(path: Path) -> list[str]:
-    """Make the directories above `path`, open to all: bubblewrap would make them 0700."""
+    """Make the parent directories of `path` with mode 0755. Bubblewrap would make them with 0700."""
     args = []
     for parent in reversed(path.parents[:-1]):
         args += ["--perms", "0755", "--dir", str(parent)]

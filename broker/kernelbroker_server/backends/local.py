@@ -1,8 +1,8 @@
 """The `local` backend: each sandbox is a bubblewrap jail on this machine.
 
-Where no jail can be had, and that is not insisted on, a sandbox is a plain process. Limits are held
-by control groups where they are writable; memory by a watchdog otherwise, the number of processes
-by RLIMIT_NPROC. What a workspace takes on the disk the sessions watch.
+Where jails do not work, and `require_isolation` is off, a sandbox is a plain process. Control groups
+enforce the limits if they are writable. Otherwise a watchdog enforces the limit of memory, and RLIMIT_NPROC
+the number of processes. Sessions watch the disk usage of workspaces (`workspaces/quota_watch.py`).
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ..egress.proxy import Proxy
+from ..supervisor import SupervisedTask, Supervisor
 from . import jail, process, procfs, seccomp
 from .base import (
     Backend,
@@ -24,17 +25,18 @@ from .base import (
     Isolation,
     LaunchError,
     Network,
+    Rescue,
     Sandbox,
     SandboxSpec,
 )
 from .cgroups import ROOT, Cgroups
-from .directories import Directories, kept_below
+from .directories import Directories
 from .host import Host
-from .inside import GATEWAY_COMMAND
-from .kept import rescue
-from .local_sandbox import Ground, LocalSandbox
-from .roster import Roster
+from .local_sandbox import LocalContext, LocalSandbox
+from .sandbox_layout import GATEWAY_COMMAND
+from .sandbox_set import SandboxSet
 from .sockets import SUN_PATH_BYTES
+from .usage import UsageMeter
 
 log = logging.getLogger(__name__)
 
@@ -45,23 +47,25 @@ _ADVICE = "Install bubblewrap 0.8 or later (apt-get install bubblewrap) and allo
 
 
 class LocalBackend(Backend):
-    """
+    """Runs sandboxes as jails or plain processes of this machine.
+
     Args:
         kernel_python: the interpreter of an environment with kernel_image/requirements.txt.
-        data_dir: where workspaces are kept, in a directory for each broker.
-        run_dir: where sockets lie; short, since a socket's path has at most 107 bytes.
-        require_isolation: refuse to start where jails do not work, rather than do without.
-        sandbox_uid: if the broker is root, who code in a jail is on the host. No account on the
-            machine may have it. All jails share it, since a session's files move from one to the
-            next; with namespaces of their own they cannot reach each other.
-        proxy: the way out of sandboxes with an allow list.
-        command: what the kernels' Python runs, before `--fd N`.
+        data_dir: the directory of workspaces, with a subdirectory for each broker.
+        run_dir: the directory of sockets. The path of a socket has at most 107 bytes, so keep it short.
+        require_isolation: refuse to start where jails do not work.
+        sandbox_uid: the host user of code in a jail, if the broker is root. No account on the machine
+            may have it. All jails share it, since the files of a session move from one jail to the next.
+            The namespaces of the jails isolate them from each other.
+        proxy: the egress proxy of sandboxes with an allow list.
+        supervisor: restarts the memory watchdog when it fails.
+        command: the arguments of the kernels' Python, before `--fd N`.
         bwrap: bubblewrap's name or path.
         cgroup_root: where control groups are mounted.
     """
 
     isolation = Isolation.BUBBLEWRAP
-    # Open would be the host's own network, and all that listens on its loopback, the broker included.
+    # An open network would be the network of the host, where the broker itself listens on the loopback.
     networks = frozenset({Network.NONE, Network.ALLOWLIST})
 
     def __init__(
@@ -73,65 +77,67 @@ class LocalBackend(Backend):
         require_isolation: bool = False,
         sandbox_uid: int = 200_000,
         proxy: Proxy | None = None,
+        supervisor: Supervisor | None = None,
         command: Sequence[str] = GATEWAY_COMMAND,
         bwrap: str = "bwrap",
         cgroup_root: Path = ROOT,
     ) -> None:
         self._kernel_python = kernel_python
-        self._data_dir = data_dir
+        self.data_dir = data_dir.absolute()
         self._run_dir = run_dir
-        self.kept = kept_below(data_dir)
         self._require_isolation = require_isolation
         self._sandbox_uid = sandbox_uid
         self._proxy = proxy or Proxy()
+        self._supervisor = supervisor or Supervisor()
         self._command = command
         self._bwrap = bwrap
         self._cgroup_root = cgroup_root
-        self._ground: Ground | None = None
-        self._watchdog: asyncio.Task[None] | None = None
-        self._roster: Roster[LocalSandbox] = Roster()
+        self._context: LocalContext | None = None
+        self._watchdog: SupervisedTask | None = None
+        self._sandboxes: SandboxSet[LocalSandbox] = SandboxSet()
 
-    async def start(self) -> None:
+    async def start(self, rescue: Rescue | None = None) -> None:
         host = await asyncio.to_thread(Host.discover, self._kernel_python, self._bwrap)
         try:
-            directories = Directories.create(self._data_dir, self._run_dir)
+            directories = Directories.create(self.data_dir, self._run_dir)
         except OSError as error:
-            raise BackendUnavailable(f"data_dir or run_dir is of no use: {error}") from error
+            raise BackendUnavailable(f"data_dir or run_dir cannot be used: {error}") from error
         cgroups = Cgroups.prepare(directories.broker_id, self._cgroup_root)
-        self._ground = Ground(host, directories, cgroups, Isolation.BUBBLEWRAP, self._proxy)
+        self._context = LocalContext(
+            host, directories, cgroups, Isolation.BUBBLEWRAP, self._proxy, UsageMeter()
+        )
         try:
-            _lay_out(directories.run, host)
-            await self._reap(directories)
+            _write_common_files(directories.run, host)
+            await self._reap(directories, rescue)
             if (failure := await self._try_jail(host)) is not None:
-                self._do_without_jail(self._ground, failure)
+                self._run_without_jail(self._context, failure)
         except BaseException:
             await self.stop()
             raise
         if cgroups.enforced_by("memory") is None:
-            self._watchdog = asyncio.create_task(self._watch_memory())
+            self._watchdog = self._supervisor.start("memory watchdog", self._watch_memory)
 
     async def launch(self, sandbox_id: str, spec: SandboxSpec) -> LocalSandbox:
         return await self._launch(sandbox_id, spec, self._command)
 
     async def remove(self, sandbox: Sandbox) -> None:
-        await self._roster.remove(sandbox)
+        await self._sandboxes.remove(sandbox)
 
     async def stop(self) -> None:
         if self._watchdog is not None:
-            self._watchdog.cancel()
-            await asyncio.wait([self._watchdog])
+            await self._watchdog.stop()
             self._watchdog = None
-        ground, self._ground = self._ground, None  # no launch from here on
-        await self._roster.remove_all()
-        if ground is not None:
-            await ground.cgroups.remove()
-            await ground.directories.remove()
+        context, self._context = self._context, None  # refuse further launches
+        await self._sandboxes.remove_all()
+        if context is not None:
+            await context.cgroups.remove()
+            await context.directories.remove()
 
     def describe(self) -> dict[str, object]:
-        assert self._ground is not None, "start() comes first"
+        assert self._context is not None, "start() comes first"
         jailed = self.isolation is Isolation.BUBBLEWRAP
-        enforced_by = self._ground.cgroups.enforced_by
-        own_user = jailed and self._ground.host.root
+        enforced_by = self._context.cgroups.enforced_by
+        own_user = jailed and self._context.host.root
         return {
             "backend": "local",
             "isolation": self.isolation.value,
@@ -151,28 +157,28 @@ class LocalBackend(Backend):
     async def _launch(
         self, sandbox_id: str, spec: SandboxSpec, command: Sequence[str]
     ) -> LocalSandbox:
-        ground = self._ground
-        if ground is None:
+        context = self._context
+        if context is None:
             raise LaunchError("The backend is not running")
         self.require_network(spec)
-        own_user = ground.host.root and ground.isolation is Isolation.BUBBLEWRAP
+        own_user = context.host.root and context.isolation is Isolation.BUBBLEWRAP
         host_uid = self._sandbox_uid if own_user else None
-        sandbox = LocalSandbox(sandbox_id, spec, ground, host_uid)
-        await self._roster.launch(sandbox, sandbox.open(command))
+        sandbox = LocalSandbox(sandbox_id, spec, context, host_uid)
+        await self._sandboxes.launch(sandbox, sandbox.open(command))
         return sandbox
 
-    async def _reap(self, directories: Directories) -> None:
+    async def _reap(self, directories: Directories, rescue: Rescue | None) -> None:
         for dead in directories.of_the_dead():
-            log.info("Removing what the broker %s left behind", dead.broker_id)
+            log.info("Removing the files and processes of the dead broker %s", dead.broker_id)
             for pid in procfs.started_in(dead.sandboxes):
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
             await Cgroups.reap(dead.broker_id, self._cgroup_root)
-            if await asyncio.to_thread(rescue, dead):
+            if rescue is None or await asyncio.to_thread(rescue, dead.broker_id):
                 await dead.remove()
 
     async def _try_jail(self, host: Host) -> str | None:
-        """Run Python in a real jail; returns what went wrong."""
+        """Run Python in a jail. Returns the reason of a failure, or None if it works."""
         if host.bwrap is None:
             return "bubblewrap is missing"
         if host.root and host.setpriv is None:
@@ -183,56 +189,47 @@ class LocalBackend(Backend):
             return str(error)
         try:
             await asyncio.wait([probe.ended], timeout=_PROBE_TIMEOUT_S)
-            return None if probe.exit_status == 0 else f"the trial failed: {probe.output_tail()}"
+            return None if probe.exit_status == 0 else f"the check failed: {probe.output_tail()}"
         finally:
             await self.remove(probe)
 
-    def _do_without_jail(self, ground: Ground, failure: str) -> None:
+    def _run_without_jail(self, context: LocalContext, failure: str) -> None:
         if self._require_isolation:
-            raise BackendUnavailable(f"No jail can be had: {failure}. {_ADVICE}.")
-        if process.longest_socket_path(ground.directories.sandboxes) >= SUN_PATH_BYTES:
+            raise BackendUnavailable(f"Jails do not work here: {failure}. {_ADVICE}.")
+        if process.longest_socket_path(context.directories.sandboxes) >= SUN_PATH_BYTES:
             raise BackendUnavailable(
-                f"No jail can be had: {failure}. {_ADVICE}. To do without one, set a shorter "
-                f"data_dir: the kernels' sockets lie below {self._data_dir}, which is too long for them."
+                f"Jails do not work here: {failure}. {_ADVICE}. To run without jails, set a shorter "
+                f"data_dir: {self.data_dir} is too long for the paths of the kernels' sockets."
             )
         self.isolation = Isolation.PROCESS
-        self.networks = frozenset({Network.NONE})  # not that it would be enforced
-        self._ground = dataclasses.replace(ground, isolation=Isolation.PROCESS)
+        self.networks = frozenset({Network.NONE})  # nothing enforces it
+        self._context = dataclasses.replace(context, isolation=Isolation.PROCESS)
         log.warning(
             "NO ISOLATION: user code runs as a plain process, with the files, the network and the "
-            "rights of this broker, since no jail can be had: %s. %s.",
+            "rights of this broker, since jails do not work here: %s. %s.",
             failure,
             _ADVICE,
         )
 
     async def _watch_memory(self) -> None:
-        """Where no control group holds memory: look, again and again, whatever comes in between."""
-        failure: type[Exception] | None = None
+        """Enforce the limit of memory without control groups until cancelled."""
         while True:
+            await self._end_over_memory()
             await asyncio.sleep(_WATCH_INTERVAL_S)
-            try:
-                await self._end_over_memory()
-            except Exception as error:
-                # Such as no descriptor being left: the next look may go well. Told once, not at each.
-                if failure is not type(error):
-                    log.exception("Nobody's memory is watched until this is over")
-                failure = type(error)
-            else:
-                failure = None
 
     async def _end_over_memory(self) -> None:
-        watched = {s.leader: s for s in self._roster.sandboxes.values() if s.leader is not None}
+        watched = {s.leader: s for s in self._sandboxes.by_id.values() if s.leader is not None}
         limits = {leader: sandbox.spec.limits.memory for leader, sandbox in watched.items()}
         if limits:
             for leader in await asyncio.to_thread(procfs.over_memory, limits):
                 watched[leader].kill_over_memory()
 
 
-def _lay_out(run: Path, host: Host) -> None:
-    """The files that every sandbox is given."""
+def _write_common_files(run: Path, host: Host) -> None:
+    """Write the files that every sandbox gets."""
     (run / "etc").mkdir()
     for name, content in jail.ETC.items():
         (run / "etc" / name).write_text(content)
-    # For plain processes: our package, and nothing else of the broker's environment.
+    # Plain processes import the kernel package from here, without the rest of the broker's environment.
     (run / "lib").mkdir()
     (run / "lib" / host.package.name).symlink_to(host.package)

@@ -1,8 +1,7 @@
-"""One sandbox of the `local` backend: what belongs to it, from its directory to its last process.
+"""One sandbox of the `local` backend: its directory, its socket, its limits and its processes.
 
-The broker makes the listening socket itself, in a directory that no jail sees, and hands it to the
-gateway by inheritance: user code can neither remove nor replace it, and to connect is never too
-early.
+The broker makes the listening socket in a directory that is in no jail, and the gateway inherits it. User
+code can therefore neither remove nor replace the socket. Clients can connect before the gateway is ready.
 """
 
 from __future__ import annotations
@@ -18,15 +17,16 @@ from dataclasses import dataclass
 from ..egress.proxy import Proxy
 from ..kernels.endpoint import UnixEndpoint
 from . import bubblewrap, process, procfs
-from .base import EndCause, Isolation, LaunchError, Limits, Network, SandboxEnd, SandboxSpec
+from .base import EndCause, Isolation, LaunchError, Limits, Network, SandboxEnd, SandboxSpec, Usage
 from .cgroups import Cgroups
 from .directories import Directories, remove_tree
-from .ends import end_of
+from .egress_socket import EgressSocket
+from .exit_reason import end_of
 from .host import Host
-from .inside import max_file_bytes
-from .roster import OwnSandbox
+from .sandbox_layout import max_file_bytes
+from .sandbox_set import ClosableSandbox
 from .sockets import listen
-from .way_out import WayOut
+from .usage import UsageMeter
 
 log = logging.getLogger(__name__)
 
@@ -34,42 +34,44 @@ _KILL_TIMEOUT_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
-class Ground:
-    """What all sandboxes of one broker stand on."""
+class LocalContext:
+    """The objects that all sandboxes of a local backend share."""
 
     host: Host
     directories: Directories
     cgroups: Cgroups
     isolation: Isolation
     proxy: Proxy
+    meter: UsageMeter
 
 
-class LocalSandbox(OwnSandbox):
-    """`open` it once, then `close` it until that says that everything is gone."""
+class LocalSandbox(ClosableSandbox):
+    """Call `open` once, then `close` until it returns True."""
 
     endpoint: UnixEndpoint
 
     def __init__(
-        self, sandbox_id: str, spec: SandboxSpec, ground: Ground, host_uid: int | None
+        self, sandbox_id: str, spec: SandboxSpec, context: LocalContext, host_uid: int | None
     ) -> None:
         self.id = sandbox_id
         self.spec = spec
         self.host_uid = host_uid
-        self.endpoint = UnixEndpoint(ground.directories.run / f"{sandbox_id}.sock")
+        self.endpoint = UnixEndpoint(context.directories.run / f"{sandbox_id}.sock")
         self.ended = asyncio.get_running_loop().create_future()
-        self._ground = ground
-        self._directory = ground.directories.sandboxes / sandbox_id
+        self._context = context
+        self._directory = context.directories.sandboxes / sandbox_id
         self.workspace = self._directory / "workspace"
-        self._cgroup = ground.cgroups.of(sandbox_id)
-        self._way_out: WayOut | None = None
+        self._cgroup = context.cgroups.of(sandbox_id)
+        self._egress_socket: EgressSocket | None = None
         self._running: bubblewrap.Jail | process.Process | None = None
+        self._ending: asyncio.Task[bool] | None = None
         self._over_memory = False
         self.exit_status: int | None = None
-        """The gateway's, once it has ended; None if its jail was never set up."""
+        """The exit status of the gateway; None until it has ended, or if its jail was never set up."""
 
     @property
     def leader(self) -> int | None:
-        """The pid whose family is all that runs in the sandbox, while something may."""
+        """The pid of the sandbox's first process; None before its start and after its end."""
         return None if self._running is None or self.ended.done() else self._running.leader
 
     async def memory(self) -> int | None:
@@ -80,38 +82,49 @@ class LocalSandbox(OwnSandbox):
                 return used
         return await asyncio.to_thread(procfs.memory_of, leader)
 
+    async def usage(self, max_files: int) -> Usage:
+        return await self._context.meter.measure(self.workspace, max_files)
+
+    async def kill(self) -> None:
+        if not await self._end_all():
+            log.error("Sandbox %s does not end", self.id)
+
     async def open(self, command: Sequence[str]) -> None:
-        """Start it. Not to be cancelled; it is short. Whatever it raises, `close` is called next.
+        """Start the sandbox. Do not cancel this; it is short. Call `close` if it fails.
 
         Raises:
             LaunchError
         """
-        ground = self._ground
+        context = self._context
         try:
             self._make_directories()
             if self.spec.network is Network.ALLOWLIST:
-                path = ground.directories.run / f"{self.id}.out"
-                self._way_out = WayOut(ground.proxy, path, self.host_uid, self.id, self.spec)
+                path = context.directories.run / f"{self.id}.out"
+                self._egress_socket = EgressSocket(
+                    context.proxy, path, self.host_uid, self.id, self.spec
+                )
             with listen(self.endpoint.path) as listener:
                 self._cgroup.create(self.spec.limits)
-                if ground.isolation is Isolation.BUBBLEWRAP:
+                if context.isolation is Isolation.BUBBLEWRAP:
                     self._running = await bubblewrap.start(
-                        ground.host,
+                        context.host,
                         self.spec,
                         command=command,
-                        etc=ground.directories.run / "etc",
+                        etc=context.directories.run / "etc",
                         workspace=self.workspace,
-                        way_out=None if self._way_out is None else self._way_out.path,
+                        egress_socket=None
+                        if self._egress_socket is None
+                        else self._egress_socket.path,
                         listener=listener.fileno(),
                         host_uid=self.host_uid,
                         place=self._place,
                     )
                 else:
                     self._running = await process.start(
-                        ground.host,
+                        context.host,
                         self.spec,
                         command=command,
-                        library=ground.directories.run / "lib",
+                        library=context.directories.run / "lib",
                         directory=self._directory,
                         listener=listener.fileno(),
                         place=self._place,
@@ -121,26 +134,40 @@ class LocalSandbox(OwnSandbox):
         self._running.child.exited.add_done_callback(self._on_exit)
 
     async def close(self) -> bool:
-        """End it and remove all that belongs to it; tells whether everything is gone."""
+        """End the sandbox and remove everything that belongs to it. Returns whether all is gone."""
+        if not await self._end_all():
+            log.error("Sandbox %s does not end; its files are kept for now", self.id)
+            return False
         if self._running is not None:
-            self._running.kill()
-            try:
-                await asyncio.wait_for(self._running.gone(), _KILL_TIMEOUT_S)
-            except TimeoutError:
-                log.error("Sandbox %s does not die; its remains are kept for now", self.id)
-                return False
             self._running.close()
             self._running = None
         elif not self.ended.done():
             self.ended.set_result(SandboxEnd(EndCause.SANDBOX_LOST, "it was never started"))
         self.endpoint.path.unlink(missing_ok=True)
-        if self._way_out is not None:
-            await self._way_out.close()
+        if self._egress_socket is not None:
+            await self._egress_socket.close()
         await self._cgroup.remove()
         return await remove_tree(self._directory)
 
+    async def _end_all(self) -> bool:
+        """Kill all processes. Returns whether they have ended."""
+        if self._running is None:
+            return True
+        if self._ending is None:  # the event loop takes one reader for a descriptor
+            self._ending = asyncio.create_task(self._wait_until_gone(self._running))
+        return await asyncio.shield(self._ending)
+
+    async def _wait_until_gone(self, running: bubblewrap.Jail | process.Process) -> bool:
+        running.kill()
+        try:
+            await asyncio.wait_for(running.gone(), _KILL_TIMEOUT_S)
+        except TimeoutError:
+            self._ending = None  # the next call tries again
+            return False
+        return True
+
     def kill_over_memory(self) -> None:
-        """The watchdog's verdict."""
+        """Kill the sandbox because it exceeded its limit of memory."""
         if self._running is not None:
             self._over_memory = True
             self._running.kill()
@@ -153,15 +180,15 @@ class LocalSandbox(OwnSandbox):
         self.workspace.mkdir(mode=0o700)
         if self.spec.shared_data is not None:
             (self.workspace / "shared").mkdir()
-        if self._ground.isolation is Isolation.PROCESS:
+        if self._context.isolation is Isolation.PROCESS:
             (self._directory / process.HOME).mkdir(mode=0o700)
         if self.host_uid is not None:
             os.chown(self.workspace, self.host_uid, self.host_uid)
 
     def _place(self, pid: int) -> None:
-        """Put the sandbox's first process under its limits, which all others inherit."""
+        """Set the limits of the first process. All other processes inherit them."""
         self._cgroup.add(pid)
-        for kind, value in rlimits(self.spec.limits, self._ground.isolation).items():
+        for kind, value in rlimits(self.spec.limits, self._context.isolation).items():
             _, hard = resource.prlimit(pid, kind)
             if hard != resource.RLIM_INFINITY:
                 value = min(value, hard)
@@ -179,12 +206,12 @@ class LocalSandbox(OwnSandbox):
 
 
 def rlimits(limits: Limits, isolation: Isolation) -> dict[int, int]:
-    """Values by `resource.RLIMIT_*`; not of address space, of which numpy reserves far too much."""
+    """Values by `resource.RLIMIT_*`. Without RLIMIT_AS, since numpy reserves a lot of address space."""
     values = {
         resource.RLIMIT_CORE: 0,
         resource.RLIMIT_FSIZE: max_file_bytes(limits),
         resource.RLIMIT_NOFILE: limits.open_files,
     }
-    if isolation is Isolation.BUBBLEWRAP:  # elsewhere it would count all that its user runs
+    if isolation is Isolation.BUBBLEWRAP:  # without a jail it counts all processes of the user
         values[resource.RLIMIT_NPROC] = limits.processes
     return values

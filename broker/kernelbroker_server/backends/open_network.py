@@ -1,6 +1,6 @@
-"""The network of containers with `network = "open"`: a bridge of the broker's own, made when needed.
+"""The network of containers with `network = "open"`: a bridge that the broker creates when it is needed.
 
-Containers on it reach whatever the engine routes, and not each other.
+Containers on it reach every network that the engine routes to, but not each other.
 """
 
 from __future__ import annotations
@@ -14,10 +14,11 @@ _OPTIONS = {"com.docker.network.bridge.enable_icc": "false"}
 
 
 class OpenNetwork:
-    """
+    """Provides the network.
+
     Args:
-        given: the name of a network to use in place of one of our own.
-        own: the name of our own.
+        given: the name of an existing network to use; None to create one.
+        own: the name of the network that is created.
     """
 
     def __init__(
@@ -31,17 +32,17 @@ class OpenNetwork:
         self._used = False
 
     async def name(self) -> str:
-        """What a container is to be attached to. Raises EngineError."""
+        """Return the network's name. Creates the network if necessary. Raises EngineError."""
         if self._given is not None:
             return self._given
         async with self._lock:
             self._used = True
-            if not await self._engine.has_network(self._own):  # or no more: somebody tidied up
+            if not await self._engine.has_network(self._own):  # or it was removed meanwhile
                 options = {"driver": "bridge", "options": _OPTIONS, "labels": dict(self._labels)}
                 await self._engine.create_network(self._own, options)
         return self._own
 
     async def remove(self) -> None:
-        """After the last container. Raises EngineError."""
+        """Remove the created network, after the last container. Raises EngineError."""
         if self._used:
             await self._engine.remove_network(self._own)

@@ -1,8 +1,8 @@
-"""The fallback where no jail can be had: the gateway as a plain process, with no boundary at all.
+"""Runs a gateway as a plain process without isolation, where jails do not work.
 
-User code then is whoever runs the broker, sees the host's files, and finds its workspace by its
-real path in `KERNELBROKER_WORKSPACE`. What remains: a clean environment, limits as far as they go
-without a jail, death with the broker, and that everything started is ended.
+User code runs as the broker's user and can read the host's files. `KERNELBROKER_WORKSPACE` is the path of
+its workspace. The process still gets a clean environment and the limits that work without a jail. It ends
+with its sandbox and with the broker.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from . import procfs
 from .base import SandboxSpec
 from .child import Child
 from .host import Host
-from .inside import environment, gateway_argv, python_environment
+from .sandbox_layout import environment, gateway_argv, python_environment
 
 HOME = "home"
-"""Beside the workspace; the kernel's own sockets lie in it."""
+"""The name of the home directory, beside the workspace. It has the sockets of the kernel."""
 
-# Sets the signal that ends this process with its parent (prctl(2), PR_SET_PDEATHSIG), and becomes
-# the command, unless the parent has died before.
+# Sets PR_SET_PDEATHSIG (prctl(2)), so that this process dies with its parent, and then runs the command.
+# Exits if the parent is already dead.
 _DIE_WITH_PARENT = """
 import ctypes, os, signal, sys
 ctypes.CDLL(None).prctl(1, signal.SIGKILL, 0, 0, 0)
@@ -33,11 +33,15 @@ if os.getppid() == int(sys.argv[1]):
     os.execv(sys.argv[2], sys.argv[2:])
 """
 _KILL_ROUNDS = 20
-_ID_CHARS = 12  # of the ids that a pool gives to its sandboxes
+_ID_CHARS = 12  # the length of a sandbox's id
 
 
 class Process:
-    """A running gateway outside of any jail; `leader` is its pid, and that of its session."""
+    """A running gateway without a jail.
+
+    Attributes:
+        leader: its pid, which is also the id of its process session.
+    """
 
     def __init__(self, child: Child, directory: Path) -> None:
         self.child = child
@@ -48,10 +52,10 @@ class Process:
         return self.child.exited.result()
 
     def kill(self) -> None:
-        """End it and all it started, but for what has covered its tracks."""
+        """Kill it and its descendants. Processes that hide their origin survive."""
         for _ in range(_KILL_ROUNDS):
             alive = set(procfs.started_in(self._directory))
-            if not self.child.exited.done():  # afterwards the pid may be another's
+            if not self.child.exited.done():  # after its exit the pid may be reused
                 alive |= procfs.family(procfs.processes(), self.leader)
             for pid in alive:
                 with contextlib.suppress(ProcessLookupError):
@@ -67,7 +71,7 @@ class Process:
 
 
 def longest_socket_path(sandboxes: Path) -> int:
-    """Bytes of the paths of a kernel's own sockets, in the home of a sandbox below `sandboxes`."""
+    """The length in bytes of the longest socket path of a kernel in a sandbox below `sandboxes`."""
     return len(os.fsencode(sandboxes / ("0" * _ID_CHARS) / HOME)) + KERNEL_SOCKET_BYTES
 
 
@@ -81,9 +85,14 @@ async def start(
     listener: int,
     place: Callable[[int], None],
 ) -> Process:
-    """Start a gateway in the directory of its sandbox, which holds `workspace` and `home`.
+    """Start a gateway.
 
-    `place` is called with its pid while Python still starts. Raises OSError.
+    Args:
+        directory: the directory of the sandbox, with the subdirectories `workspace` and `home`.
+        place: called with the pid as soon as the process exists.
+
+    Raises:
+        OSError
     """
     python, home, workspace = host.python, directory / HOME, directory / "workspace"
     variables = python_environment(python, library) | environment(

@@ -1,4 +1,4 @@
-"""What /proc tells of processes: their families, their memory, and whose they are."""
+"""Reads processes from /proc: their descendants, their memory, and the sandbox they belong to."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ class Entry(NamedTuple):
     parent: int
     session: int
     resident: int
-    """Bytes, those shared with other processes included."""
+    """Bytes, including pages that are shared with other processes."""
 
 
 def processes() -> dict[int, Entry]:
-    """Every process that is visible and not a zombie, by pid."""
+    """All visible processes by pid, without zombies."""
     found = {}
     for pid in _pids():
         with contextlib.suppress(OSError):
-            # The name may hold anything, so the fields are counted from behind it (proc(5)).
+            # The process name may contain spaces and parentheses, so parse what follows it (proc(5)).
             fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
             if fields[0] not in (b"Z", b"X"):
                 found[pid] = Entry(int(fields[1]), int(fields[3]), int(fields[21]) * _PAGE)
@@ -31,10 +31,10 @@ def processes() -> dict[int, Entry]:
 
 
 def family(table: Mapping[int, Entry], leader: int) -> set[int]:
-    """The leader, its session and all their descendants, as far as they are in the table.
+    """The pids of the leader, of its session, and of all their descendants in the table.
 
-    The first process of a pid namespace becomes the parent of every orphan in it: its family is all
-    that runs in the jail.
+    Orphans in a pid namespace become children of its first process. The family of that process is
+    therefore the whole jail.
     """
     children: dict[int, list[int]] = {}
     for pid, entry in table.items():
@@ -49,17 +49,21 @@ def family(table: Mapping[int, Entry], leader: int) -> set[int]:
 
 
 def memory_of(leader: int) -> int:
-    """Bytes that the leader's family takes up, a page that several share counted once."""
+    """Bytes that the leader's family uses. A page that processes share is counted once."""
     return sum(map(_proportional_memory, family(processes(), leader)))
 
 
 def over_memory(limits: Mapping[int, int]) -> list[int]:
-    """The leaders, of those given with a limit in bytes, whose families use more RAM than that."""
+    """The leaders whose families use more memory than their limit.
+
+    Args:
+        limits: bytes by leader.
+    """
     table = processes()
     found = []
     for leader, limit in limits.items():
         members = family(table, leader)
-        # The quick sum counts a page once for each process that shares it, the slow one only once.
+        # The resident sizes are quick to read, but count a shared page once for each process.
         if (
             sum(table[pid].resident for pid in members) > limit
             and sum(map(_proportional_memory, members)) > limit
@@ -69,10 +73,10 @@ def over_memory(limits: Mapping[int, int]) -> list[int]:
 
 
 def started_in(directory: Path) -> list[int]:
-    """Processes of the sandboxes below a directory, found by how they were started.
+    """The pids of processes of the sandboxes below a directory.
 
-    A jail names its workspace in its command line, a plain process and what it started in their
-    environment.
+    A jail has the path of its workspace in its command line; a plain process and its children have it in
+    their environment.
     """
     path = os.fsencode(directory) + b"/"
     found = []

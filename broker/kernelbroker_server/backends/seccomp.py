@@ -1,12 +1,12 @@
-"""The system calls that a jail refuses, as a seccomp filter in classic BPF. Pure: data and bytes.
+"""Builds the seccomp filter of a jail: a list of denied system calls in classic BPF. Does no I/O.
 
-A list of what is denied, after the default profile of Docker: what loads code into the kernel,
-looks into other processes, makes new namespaces, mounts, sets clocks, or has mostly served
-exploits. A denied call fails with EPERM, as it would for a lack of privilege; `clone3`, whose flags
-lie in memory where no filter can see them, with ENOSYS, upon which the C library falls back to
-`clone`. Calls of a foreign architecture, whose numbers mean something else, end the process.
+The list follows the default profile of Docker. It denies calls that load code into the kernel, read other
+processes, create namespaces, mount file systems or set clocks, and calls that are used mostly by exploits.
+A denied call fails with EPERM. `clone3` fails with ENOSYS, since a filter cannot read its flags in memory;
+the C library then uses `clone`. A call of another architecture kills the process, since its number means a
+different call there.
 
-The format is that of seccomp(2) and of bpf(4): `struct sock_filter` over `struct seccomp_data`.
+The formats are described in seccomp(2) and bpf(4): `struct sock_filter` and `struct seccomp_data`.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ import platform
 import struct
 from typing import NamedTuple
 
-# name: (number on x86_64, number on aarch64); None where there is no such call.
+# name: (number on x86_64, number on aarch64); None if the architecture does not have the call.
 _DENIED: dict[str, tuple[int, int | None]] = {
-    # File systems and the tree they are mounted in
+    # File systems and mounts
     "mount": (165, 40),
     "umount2": (166, 39),
     "pivot_root": (155, 41),
@@ -64,7 +64,7 @@ _DENIED: dict[str, tuple[int, int | None]] = {
     "process_madvise": (440, 440),
     "pidfd_getfd": (438, 438),
     "kcmp": (312, 272),
-    # Keyrings, which no namespace separates
+    # Keyrings: there is no namespace for them
     "add_key": (248, 217),
     "request_key": (249, 218),
     "keyctl": (250, 219),
@@ -75,7 +75,7 @@ _DENIED: dict[str, tuple[int, int | None]] = {
     "adjtimex": (159, 171),
     "sethostname": (170, 161),
     "setdomainname": (171, 162),
-    # Hardware, and what is obsolete
+    # Hardware and obsolete calls
     "iopl": (172, None),
     "ioperm": (173, None),
     "modify_ldt": (154, None),
@@ -92,13 +92,13 @@ _NOT_IMPLEMENTED: dict[str, tuple[int, int | None]] = {"clone3": (435, 435)}
 
 _EQUAL, _NOT_EQUAL, _NO_BITS = "equal", "not equal", "no bits"
 
-# Every CLONE_NEW* flag but CLONE_NEWTIME, whose bit belongs to the exit signal in `clone`.
+# All CLONE_NEW* flags except CLONE_NEWTIME: in `clone` its bit is part of the exit signal.
 _CLONE_NEW = 0x7E020000
 _TIOCSTI, _TIOCLINUX = 0x5412, 0x541C
 _AF_UNIX, _AF_INET, _AF_INET6, _AF_NETLINK, _NETLINK_ROUTE = 1, 2, 10, 16, 0
 
-# A call is allowed if all tests (argument, comparison, value) of one of its lines hold. Only the
-# low 32 bits are looked at, since the kernel takes no more of these arguments.
+# A call is allowed if all tests (argument, comparison, value) of one of its lines hold. The filter compares
+# only the low 32 bits, since the kernel ignores the high bits of these arguments.
 _CONDITIONAL: dict[tuple[int, int | None], list[list[tuple[int, str, int]]]] = {
     (56, 220): [[(0, _NO_BITS, _CLONE_NEW)]],  # clone
     (16, 29): [[(1, _NOT_EQUAL, _TIOCSTI), (1, _NOT_EQUAL, _TIOCLINUX)]],  # ioctl: forged input
@@ -106,11 +106,11 @@ _CONDITIONAL: dict[tuple[int, int | None], list[list[tuple[int, str, int]]]] = {
         [(0, _EQUAL, _AF_UNIX)],
         [(0, _EQUAL, _AF_INET)],
         [(0, _EQUAL, _AF_INET6)],
-        # getaddrinfo() and getifaddrs() ask it about the interfaces
+        # getaddrinfo() and getifaddrs() list the interfaces with it
         [(0, _EQUAL, _AF_NETLINK), (2, _EQUAL, _NETLINK_ROUTE)],
     ],
     (53, 199): [[(0, _EQUAL, _AF_UNIX)]],  # socketpair
-    # personality: Linux, 32-bit Linux, either with the old uname, and the query
+    # personality: Linux and 32-bit Linux, both with and without UNAME26; the last value is a query
     (135, 92): [[(0, _EQUAL, value)] for value in (0, 8, 0x20000, 0x20008, 0xFFFFFFFF)],
 }
 
@@ -133,7 +133,7 @@ _X32_BIT = 0x40000000
 
 
 def filter_for(machine: str = platform.machine()) -> bytes | None:
-    """The filter for `bwrap --seccomp`, or None for an architecture that is not in the table."""
+    """The filter for `bwrap --seccomp`; None for an unknown architecture."""
     architecture = _ARCHITECTURES.get(machine)
     return None if architecture is None else _assemble(architecture)
 
@@ -145,7 +145,7 @@ def _assemble(architecture: _Architecture) -> bytes:
         _instruction(_JUMP_EQUAL, architecture.audit, then=1),
         _instruction(_RETURN, _KILL_PROCESS),
         _instruction(_LOAD, _NUMBER_AT),
-        # The x32 calls of x86_64 carry this bit; no call of any architecture has a number above.
+        # The x32 calls of x86_64 have this bit set. No architecture has call numbers above it.
         _instruction(_JUMP_GREATER_EQUAL, _X32_BIT, otherwise=1),
         refuse,
     ]
@@ -164,13 +164,13 @@ def _assemble(architecture: _Architecture) -> bytes:
 
 
 def _allow_if_all(line: list[tuple[int, str, int]]) -> list[bytes]:
-    """Return _ALLOW if every test holds, and go on behind this line otherwise."""
+    """Instructions that return _ALLOW if all tests hold, and otherwise continue after the line."""
     block: list[bytes] = []
     for position, (argument, comparison, value) in enumerate(line):
         past_the_line = 2 * (len(line) - position - 1) + 1
         code = _JUMP_BITS if comparison == _NO_BITS else _JUMP_EQUAL
         then, otherwise = (0, past_the_line) if comparison == _EQUAL else (past_the_line, 0)
-        block.append(_instruction(_LOAD, 16 + 8 * argument))  # low half: both are little-endian
+        block.append(_instruction(_LOAD, 16 + 8 * argument))  # the low half (little-endian)
         block.append(_instruction(code, value, then=then, otherwise=otherwise))
     return [*block, _instruction(_RETURN, _ALLOW)]
 

@@ -1,9 +1,9 @@
-"""The broker makes every sandbox's listening socket itself, where no sandbox can see its name.
+"""The listening sockets of sandboxes, which the broker creates in directories that no sandbox sees.
 
-User code that could name the socket could put another file in its place, a symbolic link to the
-container engine's socket for one, and the broker would talk to that. So the gateway gets a descriptor
-and never a name: a jail by inheritance, a container by a `Handover`. It also means that to connect is
-never too early: who does waits in the socket's queue until the gateway is there.
+If user code could see the name of the socket, it could replace it, for example by a symbolic link to the
+container engine's socket, and the broker would connect to that. Therefore the gateway gets descriptors:
+in a jail it inherits the listening socket; in a container it gets each connection from a `Handover`. The
+broker can connect at any time: connections wait in the socket's queue until the gateway accepts them.
 """
 
 from __future__ import annotations
@@ -19,12 +19,15 @@ from .base import LaunchError
 _BACKLOG = 64
 SUN_PATH_BYTES = 108
 """Room for the path of a unix socket, and a zero byte behind it (unix(7))."""
+_CHANNEL_BYTES = 8192
 
 
 def listen(path: Path, owner: int | None = None) -> socket.socket:
-    """A unix socket that listens at `path`, for the broker, or for the user `owner` alone.
+    """Return a unix socket that listens at `path`, for the broker or only for the user `owner`.
 
-    Raises LaunchError or OSError.
+    Raises:
+        LaunchError: the path is too long.
+        OSError: the socket could not be made.
     """
     if len(os.fsencode(path)) >= SUN_PATH_BYTES:
         raise LaunchError(f"The socket's path {path} is too long for Linux: set a shorter run_dir")
@@ -42,42 +45,68 @@ def listen(path: Path, owner: int | None = None) -> socket.socket:
 
 
 class Handover:
-    """A socket that gives away the listening one, once, to the first who connects.
+    """Passes the connections of a listening socket to the gateway, over a socket that it connects to.
 
-    That is the gateway: no user code runs before it. Afterwards nobody listens here any more, and
-    the broker has no part in the listening socket, which so closes with the gateway. The connection
-    stays, unused: when it closes, the broker has died, and the gateway ends.
+    The gateway is the first to connect, since no user code runs before it; further connections are refused.
+    The connections are passed, not the listening socket, because gVisor accepts no connections on a socket
+    of the host. If the broker dies, the channel to the gateway closes, and the gateway ends.
     """
 
     def __init__(self, path: Path, listener: socket.socket, owner: int) -> None:
-        """Takes the listener over. `owner` is the user who may connect. Raises LaunchError, OSError."""
+        """Start to listen at `path`, and take ownership of the listener.
+
+        Args:
+            owner: the user who may connect to `path`.
+
+        Raises:
+            LaunchError: the path is too long.
+            OSError: the socket could not be made.
+        """
         self._path = path
         self._listener = listener
-        self._taker: socket.socket | None = None
-        self._loop = asyncio.get_running_loop()
         try:
-            self._giver = listen(path, owner)
+            self._entrance = listen(path, owner)
         except BaseException:
             listener.close()
             raise
-        self._giver.setblocking(False)
-        self._loop.add_reader(self._giver, self._give)
+        self._listener.setblocking(False)
+        self._entrance.setblocking(False)
+        self._task = asyncio.create_task(self._hand_over(), name="handover")
+        self._task.add_done_callback(lambda _: self._close_sockets())  # even if it never ran
 
     def close(self) -> None:
-        """Calling it twice does no harm."""
-        self._stop_giving()
-        if self._taker is not None:
-            self._taker.close()
+        """Refuse further connections and close the channel. Calling it twice does no harm."""
+        self._task.cancel()
 
-    def _give(self) -> None:
-        with contextlib.suppress(OSError):  # it has gone already, and its end will be told
-            self._taker, _ = self._giver.accept()
-            socket.send_fds(self._taker, [b"1"], [self._listener.fileno()])
-        self._stop_giving()
+    async def _hand_over(self) -> None:
+        loop = asyncio.get_running_loop()
+        with contextlib.suppress(OSError):  # the gateway has ended; the engine reports that
+            channel, _ = await loop.sock_accept(self._entrance)
+            with channel:
+                self._close_entrance()
+                # A small buffer bounds the descriptors that the gateway has not received.
+                channel.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _CHANNEL_BYTES)
+                while True:
+                    connection, _ = await loop.sock_accept(self._listener)
+                    with connection:
+                        await _writable(channel)
+                        socket.send_fds(channel, [b"1"], [connection.fileno()])
 
-    def _stop_giving(self) -> None:
-        if self._giver.fileno() != -1:
-            self._loop.remove_reader(self._giver)
-            self._giver.close()
-            self._listener.close()
+    def _close_sockets(self) -> None:
+        self._listener.close()
+        self._close_entrance()
+
+    def _close_entrance(self) -> None:
+        if self._entrance.fileno() != -1:
+            self._entrance.close()
             self._path.unlink(missing_ok=True)
+
+
+async def _writable(channel: socket.socket) -> None:
+    loop = asyncio.get_running_loop()
+    writable = asyncio.Event()
+    loop.add_writer(channel, writable.set)
+    try:
+        await writable.wait()
+    finally:
+        loop.remove_writer(channel)

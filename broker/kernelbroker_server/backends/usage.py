@@ -1,131 +1,207 @@
-"""How much a workspace holds. Hostile code wrote it, and writes on while it is measured.
+"""Measures the size of a workspace, while hostile code may change it.
 
-Each directory is opened from its parent's descriptor and only if it is no link, and nothing else is
-opened at all: no name leads out. What is moved or removed meanwhile may be missed, and is seen the
-next time. Any depth is walked with a bounded number of descriptors.
+A walk opens only directories, each relative to the descriptor of its parent and without following links, so
+that it cannot leave the workspace. The number of open descriptors is bounded at any depth. If a directory
+is moved during the walk, the walk searches for it; if it cannot be found, the result is incomplete.
 """
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import errno
 import os
 import stat
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from .base import Usage
+
 _OPEN = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-_DESCRIPTORS = 64
-_BLOCK = 512  # of st_blocks, whatever the file system's own are
+_DESCRIPTORS = 32
+"""The number of topmost directories that stay open, and of deepest ones."""
+_BLOCK = 512  # the unit of st_blocks on every file system
+_WALKS = 3
+_SEARCHES = 20
+"""How often a walk searches for a renamed entry."""
 
 
-@dataclass(frozen=True, slots=True)
-class Usage:
-    """Bytes on the disk, and inodes; hard links count once."""
+class UsageMeter:
+    """Measures workspaces in threads, at most `concurrency` at the same time."""
 
-    size: int = 0
-    files: int = 0
+    def __init__(self, concurrency: int = 2) -> None:
+        self._turns = asyncio.Semaphore(concurrency)
+
+    async def measure(self, directory: Path, max_files: int) -> Usage:
+        """Call `measure` in a thread."""
+        async with self._turns:
+            return await asyncio.to_thread(measure, directory, max_files)
+
+
+def measure(directory: Path, max_files: int) -> Usage:
+    """Count bytes and inodes below a directory, without the directory itself.
+
+    The count ends after `max_files` and is then incomplete. A walk that missed something is repeated a few
+    times. Never raises OSError: a directory that cannot be opened makes the result incomplete, except one
+    of another user. A missing directory counts as empty.
+    """
+    most = Usage()
+    for _ in range(_WALKS):
+        walk = _Walk(max_files)
+        try:
+            walk.run(directory)
+        finally:
+            walk.close()
+        if walk.complete:
+            return Usage(walk.size, walk.files)
+        most = Usage(max(most.size, walk.size), max(most.files, walk.files), complete=False)
+        if not walk.moved:  # another walk would have the same result
+            break
+    return most
 
 
 @dataclass(slots=True)
 class _Level:
     descriptor: int | None
     inode: int
-    below: list[str] = field(default_factory=list)
-
-
-def measure(directory: Path, max_files: int) -> Usage:
-    """What lies below a directory, without the directory itself; beyond `max_files` the count ends.
-
-    Raises no OSError: what cannot be looked at counts for nothing.
-    """
-    walk = _Walk(max_files)
-    try:
-        walk.run(directory)
-    except OSError:
-        pass
-    finally:
-        walk.close()
-    return Usage(walk.size, walk.files)
+    below: list[tuple[str, int]] = field(default_factory=list)
+    """The names and inodes of the subdirectories that are still to be walked."""
 
 
 class _Walk:
+    """One walk through a directory.
+
+    Attributes:
+        complete: every entry was counted.
+        moved: an entry was missed because it was renamed or removed.
+    """
+
     def __init__(self, max_files: int) -> None:
         self.size = 0
         self.files = 0
+        self.complete = True
+        self.moved = False
         self._max_files = max_files
-        self._links: set[int] = set()
+        self._searches = _SEARCHES
+        self._counted: set[int] = set()
         self._levels: list[_Level] = []
 
     def run(self, directory: Path) -> None:
-        self._enter(os.open(directory, _OPEN))
-        self._device = os.fstat(self._top()).st_dev
+        try:
+            top = os.open(directory, _OPEN)
+        except OSError as error:
+            self.complete = error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
+            return
+        self._push(top)
+        self._device = os.fstat(top).st_dev
         self._list()
         while self.files <= self._max_files:
-            level = self._levels[-1]
-            if level.below:
-                name = level.below.pop()
-                with contextlib.suppress(OSError):  # removed, or a link now
-                    self._enter(_open_below(name, self._top()))
-                    self._list()
+            if self._levels[-1].below:
+                self._enter(*self._levels[-1].below.pop())
             elif len(self._levels) == 1:
                 return
             else:
                 self._leave()
+        self.complete = False
 
     def close(self) -> None:
-        for level in self._levels:
-            if level.descriptor is not None:
-                os.close(level.descriptor)
+        while self._levels:
+            self._pop()
 
     def _top(self) -> int:
         descriptor = self._levels[-1].descriptor
         assert descriptor is not None
         return descriptor
 
-    def _enter(self, descriptor: int) -> None:
+    def _enter(self, name: str | None, inode: int) -> None:
+        while name is not None:
+            try:
+                descriptor = _open_below(name, self._top())
+            except PermissionError:
+                return  # it belongs to another user, so code in the sandbox cannot write there
+            except OSError as error:
+                if error.errno not in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
+                    self.complete = False  # such as EMFILE
+                    return
+                name = self._find(inode)
+            else:
+                self._push(descriptor)
+                self._list()
+                return
+
+    def _find(self, inode: int) -> str | None:
+        """The new name of an entry of the current directory; None if it is gone."""
+        self._searches -= 1
+        if self._searches >= 0:
+            with contextlib.suppress(OSError), os.scandir(self._top()) as entries:
+                for entry in entries:
+                    if entry.inode() == inode:
+                        return entry.name
+        self.complete, self.moved = False, True
+        return None
+
+    def _push(self, descriptor: int) -> None:
         self._levels.append(_Level(descriptor, os.fstat(descriptor).st_ino))
-        if len(self._levels) > _DESCRIPTORS:
-            far = self._levels[-_DESCRIPTORS - 1]
-            if far.descriptor is not None:
-                os.close(far.descriptor)
-                far.descriptor = None
+        far = len(self._levels) - 1 - _DESCRIPTORS
+        if far >= _DESCRIPTORS and (middle := self._levels[far].descriptor) is not None:
+            os.close(middle)
+            self._levels[far].descriptor = None
+
+    def _pop(self) -> None:
+        descriptor = self._levels.pop().descriptor
+        if descriptor is not None:
+            os.close(descriptor)
 
     def _leave(self) -> None:
-        """Raises OSError if the directory has been moved, so that its parent is another one now."""
-        left, parent = self._levels[-1], self._levels[-2]
-        assert left.descriptor is not None
+        """Return to the parent; if this directory was moved, to the nearest ancestor that is still open."""
+        parent = self._levels[-2]
         if parent.descriptor is None:
-            descriptor = os.open("..", _OPEN, dir_fd=left.descriptor)
-            parent.descriptor = descriptor  # closed with the others
-            if os.fstat(descriptor).st_ino != parent.inode:
-                raise OSError("it was moved")
-        os.close(left.descriptor)
-        self._levels.pop()
+            with contextlib.suppress(OSError):
+                descriptor = os.open("..", _OPEN, dir_fd=self._top())
+                if os.fstat(descriptor).st_ino == parent.inode:
+                    parent.descriptor = descriptor
+                else:
+                    os.close(descriptor)
+        self._pop()
+        while self._levels[-1].descriptor is None:  # the topmost directories stay open
+            self.complete, self.moved = False, True
+            self._pop()
 
     def _list(self) -> None:
         level = self._levels[-1]
-        with os.scandir(self._top()) as entries:
-            for entry in entries:
-                try:
-                    status = entry.stat(follow_symlinks=False)
-                except OSError:
-                    continue
-                if status.st_dev != self._device:  # nothing of the workspace's own
-                    continue
-                if status.st_nlink > 1 and not stat.S_ISDIR(status.st_mode):
-                    if status.st_ino in self._links:
-                        continue
-                    self._links.add(status.st_ino)
-                self.files += 1
-                self.size += status.st_blocks * _BLOCK
-                if self.files > self._max_files:
-                    return
-                if stat.S_ISDIR(status.st_mode):
-                    level.below.append(entry.name)
+        try:
+            with os.scandir(self._top()) as entries:
+                for entry in entries:
+                    self._count(entry, level)
+                    if self.files > self._max_files:
+                        return
+        except OSError:
+            self.complete = False
+
+    def _count(self, entry: os.DirEntry[str], level: _Level) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            self._add(entry.name, entry.stat(follow_symlinks=False), level)
+            return
+        while (name := self._find(entry.inode())) is not None:
+            with contextlib.suppress(FileNotFoundError):
+                status = os.stat(name, dir_fd=self._top(), follow_symlinks=False)
+                self._add(name, status, level)
+                return
+
+    def _add(self, name: str, status: os.stat_result, level: _Level) -> None:
+        if status.st_dev != self._device:  # a mount, such as shared data
+            return
+        if status.st_ino in self._counted:  # a hard link, or an entry renamed during the listing
+            return
+        self._counted.add(status.st_ino)
+        self.files += 1
+        self.size += status.st_blocks * _BLOCK
+        if stat.S_ISDIR(status.st_mode):
+            level.below.append((name, status.st_ino))
 
 
 def _open_below(name: str, parent: int) -> int:
-    """Also where the broker is no more than the directory's owner, and the owner may not read it."""
+    """Open a directory. If its owner, the broker's user, may not read it, add that permission first."""
     try:
         return os.open(name, _OPEN, dir_fd=parent)
     except PermissionError:

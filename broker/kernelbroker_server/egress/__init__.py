@@ -1,1 +1,1 @@
-"""The way out of a sandbox with `network = "allowlist"`: rules without I/O, and the proxy over them."""
+"""Egress of sandboxes with `network = "allowlist"`: rules without I/O, and the proxy that applies them."""

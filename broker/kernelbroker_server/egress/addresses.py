@@ -1,8 +1,8 @@
-"""Which addresses the proxy may connect to. Pure.
+"""Which addresses the proxy may connect to. No I/O.
 
-Python's own `is_global` differs between its versions and takes addresses of tunnels and translators
-for what they look like, so what is refused stands here in full. Sources: the IANA registries of
-special-purpose addresses for IPv4 and IPv6, RFC 6052 (NAT64).
+Python's `is_global` differs between versions, and treats addresses of tunnels and translators as public.
+So the refused networks are listed here in full. Sources: the IANA registries of special-purpose addresses
+for IPv4 and IPv6; RFC 6052 (NAT64).
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ _REFUSED_4 = tuple(
         (
             "0.0.0.0/8",
             "10.0.0.0/8",
-            "100.64.0.0/10",  # shared by customers of a carrier
+            "100.64.0.0/10",  # carrier-grade NAT
             "127.0.0.0/8",
-            "169.254.0.0/16",  # link-local, and the clouds' metadata
+            "169.254.0.0/16",  # link-local, metadata services of clouds
             "172.16.0.0/12",
             "192.0.0.0/24",
             "192.0.2.0/24",
             "192.31.196.0/24",
             "192.52.193.0/24",
-            "192.88.99.0/24",  # relays of 6to4
+            "192.88.99.0/24",  # 6to4 relays
             "192.168.0.0/16",
             "192.175.48.0/24",
             "198.18.0.0/15",
@@ -51,7 +51,7 @@ _REFUSED_6 = tuple(
         (
             "2001::/23",  # Teredo, ORCHID and other protocols
             "2001:db8::/32",
-            "2002::/16",  # 6to4: leads to the IPv4 address within
+            "2002::/16",  # 6to4: routed to the IPv4 address inside
             "2620:4f:8000::/48",
             "3fff::/20",
         ),
@@ -61,9 +61,12 @@ _NAT64 = IPv6Network("64:ff9b::/96")
 
 
 def parse_address(text: str) -> Address | None:
-    """An address as a resolver gives it; None for anything else, a zone (`fe80::1%eth0`) included.
+    """Parse an address as a resolver returns it.
 
-    One that only carries an IPv4 address is that one: it leads there.
+    An IPv4-mapped IPv6 address becomes the IPv4 address, which is where connections to it go.
+
+    Returns:
+        None for anything that is not an address, and for an address with a zone (`fe80::1%eth0`).
     """
     try:
         address = ip_address(text)
@@ -77,7 +80,7 @@ def parse_address(text: str) -> Address | None:
 
 
 def may_connect(address: Address, private: Sequence[Network]) -> bool:
-    """Whether it is on the public Internet, or in a network that the operator permits."""
+    """Whether an address is on the public Internet, or in a private network that the operator permits."""
     if any(address in network for network in private):
         return True
     if isinstance(address, IPv6Address):

@@ -1,7 +1,8 @@
-"""The proxy: a door for each sandbox, on a socket of its own, so that it is known who asks.
+"""The egress proxy: one listener for each sandbox.
 
-A sandbox is let through as fast as `Limits` says. What is too much waits in the socket's queue, and
-costs the broker nothing. Every request is recorded, whatever became of it.
+Each sandbox has its own unix socket, which identifies it to the proxy. `ProxyLimits` bounds the rate and
+the number of connections. Connections beyond that wait in the socket's queue, at no cost to the broker.
+Every request is written to the audit log.
 """
 
 from __future__ import annotations
@@ -13,38 +14,39 @@ import socket
 from collections.abc import Sequence
 
 from ..audit import Audit
+from ..supervisor import Supervisor
 from .addresses import Network
-from .dial import Resolve, SystemResolver
-from .names import AllowList
-from .passage import Limits, Passage, Regime
+from .connection import ProxyConnection, ProxyLimits, ProxyPolicy
+from .host_names import AllowList
 from .rules import MAX_HEAD_BYTES
+from .upstream import Resolve, SystemResolver
 
 log = logging.getLogger(__name__)
 
-_MAX_PASSAGES = 256
-"""Requests at the same time over all sandboxes; each has two descriptors of the broker's."""
+_MAX_CONNECTIONS = 256
+"""Connections at the same time over all sandboxes; each uses two file descriptors of the broker."""
 _MIN_CONNECTIONS = 8
-"""Of one sandbox: pip needs a few, and keeps them open."""
-_ACCEPT_PAUSE_S = 1.0
-"""After a failure to accept: the broker is out of descriptors, or of memory."""
+"""The least that a sandbox may have open: pip keeps a few open."""
 
 
-def limits_among(sandboxes: int) -> Limits:
-    """What one sandbox may have where there are as many at most: none can take what is the others'.
+def limits_per_sandbox(sandboxes: int) -> ProxyLimits:
+    """The limits of one sandbox if there are at most so many, so that none takes the share of another.
 
-    Beyond `_MAX_PASSAGES` / `_MIN_CONNECTIONS` of them that holds no more.
+    With more than `_MAX_CONNECTIONS / _MIN_CONNECTIONS` sandboxes the shares add up to more than there is.
     """
-    most, share = Limits().connections, _MAX_PASSAGES // max(1, sandboxes)
-    return Limits(connections=max(_MIN_CONNECTIONS, min(most, share)))
+    most, share = ProxyLimits().connections, _MAX_CONNECTIONS // max(1, sandboxes)
+    return ProxyLimits(connections=max(_MIN_CONNECTIONS, min(most, share)))
 
 
 class Proxy:
-    """
+    """Opens a listener for each sandbox that has an allow list.
+
     Args:
         audit: where requests are recorded.
-        private: networks that may be connected to although they are not public.
-        resolve: how names become addresses.
-        limits: of one sandbox; see `limits_among`.
+        private: private networks that sandboxes may connect to.
+        resolve: resolves names; as the system does if left out.
+        limits: of one sandbox; see `limits_per_sandbox`.
+        supervisor: restarts a listener that fails to accept connections.
     """
 
     def __init__(
@@ -52,64 +54,72 @@ class Proxy:
         audit: Audit | None = None,
         private: Sequence[Network] = (),
         resolve: Resolve | None = None,
-        limits: Limits = Limits(),  # noqa: B008 - frozen
+        limits: ProxyLimits = ProxyLimits(),  # noqa: B008 - frozen
+        supervisor: Supervisor | None = None,
     ) -> None:
         self._audit = audit or Audit(None)
         self._private = tuple(private)
         self._resolve = resolve or SystemResolver()
         self._limits = limits
-        self._slots = asyncio.Semaphore(_MAX_PASSAGES)
+        self._supervisor = supervisor or Supervisor()
+        self._slots = asyncio.Semaphore(_MAX_CONNECTIONS)
 
     def open(
         self, listener: socket.socket, sandbox: str, template: str, allow: Sequence[str]
-    ) -> Door:
-        """Begin to serve one sandbox; takes the listening unix socket over, also if it fails.
+    ) -> ProxyListener:
+        """Serve one sandbox on a listening unix socket, which the proxy owns from now on.
 
-        Raises names.BadName.
+        Raises:
+            InvalidHostName: an entry of `allow` is invalid. The socket is closed.
         """
         try:
             names = AllowList(allow)
         except ValueError:
             listener.close()
             raise
-        regime = Regime(template, names, self._private, self._resolve, self._limits)
-        return Door(listener, sandbox, regime, self._audit, self._slots)
+        policy = ProxyPolicy(template, names, self._private, self._resolve, self._limits)
+        return ProxyListener(listener, sandbox, policy, self._audit, self._slots, self._supervisor)
 
 
-class Door:
-    """One sandbox's way out; made by `Proxy.open`."""
+class ProxyListener:
+    """Serves the connections of one sandbox. Made by `Proxy.open`; the caller must `close` it."""
 
     def __init__(
         self,
         listener: socket.socket,
         sandbox: str,
-        regime: Regime,
+        policy: ProxyPolicy,
         audit: Audit,
         slots: asyncio.Semaphore,
+        supervisor: Supervisor,
     ) -> None:
         self._listener = listener
         self._listener.setblocking(False)
         self._sandbox = sandbox
-        self._regime = regime
+        self._policy = policy
         self._audit = audit
         self._slots = slots
-        self._own_slots = asyncio.Semaphore(regime.limits.connections)
-        self._passages: set[asyncio.Task[None]] = set()
-        self._accepting = asyncio.create_task(self._accept(), name=f"egress of {sandbox}")
+        self._own_slots = asyncio.Semaphore(policy.limits.connections)
+        self._connections: set[asyncio.Task[None]] = set()
+        self._accepting = supervisor.start("egress listener", self._accept)
 
     async def close(self) -> None:
-        """End it and all connections through it; calling it twice does no harm."""
-        self._accepting.cancel()
-        await asyncio.wait([self._accepting])
-        for passage in self._passages:
-            passage.cancel()
-        if self._passages:
-            await asyncio.wait(self._passages)
+        """Stop listening and end all connections. Calling it again does no harm."""
+        await self._accepting.stop()
+        for connection in self._connections:
+            connection.cancel()
+        if self._connections:
+            await asyncio.wait(self._connections)
         self._listener.close()
 
     async def _accept(self) -> None:
-        loop, limits = asyncio.get_running_loop(), self._regime.limits
-        # As if a server took `rate` a second, and `burst` could be ahead of it.
+        """Accept connections until cancelled.
+
+        Raises:
+            OSError: the broker is out of file descriptors or memory.
+        """
+        loop, limits = asyncio.get_running_loop(), self._policy.limits
+        # A leaky bucket: `rate` connections leave it each second, and it holds `burst`.
         served_until = loop.time()
         while True:
             await self._own_slots.acquire()
@@ -117,55 +127,54 @@ class Door:
             served_until = max(served_until, now) + 1 / limits.rate
             await asyncio.sleep(served_until - now - limits.burst / limits.rate)
             try:
-                connection, _ = await loop.sock_accept(self._listener)
-            except OSError as error:
-                log.error("The proxy cannot serve sandbox %s for now: %s", self._sandbox, error)
+                client, _ = await loop.sock_accept(self._listener)
+            except BaseException as error:
                 self._own_slots.release()
-                await asyncio.sleep(_ACCEPT_PAUSE_S)
-                continue
-            passage = asyncio.create_task(self._pass(connection), name=f"egress of {self._sandbox}")
-            self._passages.add(passage)
-            passage.add_done_callback(self._passed)
+                error.add_note(f"while accepting a connection of sandbox {self._sandbox}")
+                raise
+            task = asyncio.create_task(self._serve(client), name=f"egress of {self._sandbox}")
+            self._connections.add(task)
+            task.add_done_callback(self._ended)
 
-    def _passed(self, passage: asyncio.Task[None]) -> None:
-        self._passages.discard(passage)
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._connections.discard(task)
         self._own_slots.release()
-        if not passage.cancelled() and (error := passage.exception()) is not None:
-            log.error("A request of sandbox %s failed", self._sandbox, exc_info=error)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("a request of sandbox %s failed", self._sandbox, exc_info=error)
 
-    async def _pass(self, connection: socket.socket) -> None:
-        with contextlib.closing(connection):
+    async def _serve(self, client: socket.socket) -> None:
+        with contextlib.closing(client):
             async with self._slots:
                 reader, writer = await asyncio.open_unix_connection(
-                    sock=connection, limit=MAX_HEAD_BYTES
+                    sock=client, limit=MAX_HEAD_BYTES
                 )
-                passage = Passage(self._regime, reader, writer)
+                connection = ProxyConnection(self._policy, reader, writer)
                 started = asyncio.get_running_loop().time()
                 try:
-                    await passage.run()
+                    await connection.run()
                 finally:
-                    self._record(passage, asyncio.get_running_loop().time() - started)
+                    self._record(connection, asyncio.get_running_loop().time() - started)
 
-    def _record(self, passage: Passage, duration: float) -> None:
-        refused, asked = passage.refused, passage.asked
-        if refused is None and not asked.host:
-            return  # nobody asked for anything
-        if refused is not None and not asked.host:
-            asked = refused.asked
+    def _record(self, connection: ProxyConnection, duration: float) -> None:
+        refused, destination = connection.refused, connection.destination
+        if refused is None and not destination.host:
+            return  # the client sent no request
+        if refused is not None and not destination.host:
+            destination = refused.destination
         outcome = "allowed"
         if refused is not None:
             outcome = "refused" if refused.status < 500 else "failed"
         self._audit.record(
             "network.request",
-            template=self._regime.template,
+            template=self._policy.template,
             sandbox=self._sandbox,
-            method=asked.method,
-            host=asked.host,
-            port=asked.port,
-            address=passage.address,
+            method=destination.method,
+            host=destination.host,
+            port=destination.port,
+            address=connection.address,
             outcome=outcome,
             reason=None if refused is None else refused.reason,
-            bytes_up=passage.pipe.bytes_up,
-            bytes_down=passage.pipe.bytes_down,
+            bytes_up=connection.streams.bytes_up,
+            bytes_down=connection.streams.bytes_down,
             duration_s=round(duration, 3),
         )

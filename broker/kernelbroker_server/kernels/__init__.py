@@ -1,1 +1,1 @@
-"""One kernel: its messages' framing, an execution as a state machine, and the way to reach it."""
+"""The channel to a kernel: the framing of messages, executions as state machines, and connections."""

@@ -1,4 +1,4 @@
-"""Where a sandbox's gateway listens."""
+"""The address of a sandbox's gateway."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import TypeAlias
 
 @dataclass(frozen=True, slots=True)
 class UnixEndpoint:
-    """A unix socket that user code cannot reach from outside its sandbox; it needs no token."""
+    """A unix socket that only the broker can reach. It needs no token."""
 
     path: Path
 
 
 @dataclass(frozen=True, slots=True)
 class TcpEndpoint:
-    """A port on a network that only the broker can enter, and the gateway's own token."""
+    """A port on a network that only the broker can enter, and the gateway's token."""
 
     host: str
     port: int

@@ -1,9 +1,9 @@
 """One execution as a state machine: Jupyter messages in, events out. No I/O, no clock.
 
-An execution sends the user's cell and, where a variable was asked for, the report cell right behind
-it. It ends when the shell reply *and* the iopub idle of every cell that it sent have come, matched by
-parent id: output may follow the reply, and a reply may overtake the output. What comes in is hostile;
-a message that is not of the shape its type asks for is dropped, and all that is kept is bounded.
+An execution sends the user's cell and, if a variable was asked for, the report cell behind it. It ends
+when the shell reply *and* the iopub idle of each of these cells have come, matched by parent id: output
+may follow the reply, and a reply may overtake the output. Messages are hostile: one of the wrong shape
+is dropped, and everything that is kept is bounded.
 """
 
 from __future__ import annotations
@@ -19,30 +19,35 @@ from kernelbroker.protocol.events import (
     Cause,
     Clear,
     DataFrame,
-    Display,
     ErrorDetail,
     Event,
     FileChange,
     Input,
     Result,
     Started,
-    Stderr,
     Truncated,
     Variable,
 )
 from kernelbroker.protocol.messages import ExecutionRequest
 from kernelbroker_kernel import contract
 
-from .failures import ErrorContent, failure, one_line, traceback_text
+from .failures import (
+    ErrorContent,
+    bounded_name_and_value,
+    failure,
+    one_line,
+    traceback_text,
+)
 from .framing import MAX_WEIGHT, Incoming
 from .outputs import DisplayContent, OutputLimits, Outputs, StreamContent
-from .requests import REPORT_BYTES, Errand, cell, report_cell
+from .requests import REPORT_BYTES, InternalCell, cell, report_cell
 
-_HELPER_BYTES = 6 * REPORT_BYTES
-"""What is accepted from it, by weight: user code can send such messages as well."""
+_MAX_REPORT_WEIGHT = 6 * REPORT_BYTES
+_MAX_SUMMARY_WEIGHT = 6 * 1024**2
+"""The weight of a report or summary that is accepted; user code can send these messages as well."""
 _MAX_INPUTS = 1000
 _PROMPT_CHARS = 10_000
-"""Apart from the output's budget: a cell whose question is not shown would wait for nothing."""
+"""Prompts do not count as output: without its prompt a cell would wait for an answer in vain."""
 
 _T = TypeVar("_T")
 
@@ -94,12 +99,13 @@ class _Report(msgspec.Struct):
 class CellExecution:
     """One submitted cell.
 
-    Send `outgoing`, feed every message to `receive`, pass on the events; after the `Result`, `phase`
-    is ENDED and no event follows. `interrupted` tells it why an interrupt was sent; `end` ends it
-    without the kernel. `clean` takes the secrets out of what is cut afterwards, or is not an event.
+    Send `outgoing`, pass each message to `receive`, and emit the events that it returns. After the
+    `Result`, `phase` is ENDED and no event follows. Call `interrupted` when an interrupt is sent, and
+    `end` to end the execution without its kernel. `clean` masks secrets before a text is cut,
+    `clean_beginning` in one that was cut.
 
     Attributes:
-        taken: the kernel has begun with it: an interrupt is meant for it from now on.
+        taken: the kernel has begun to run the cell, so that an interrupt reaches it.
     """
 
     def __init__(
@@ -108,16 +114,17 @@ class CellExecution:
         limits: OutputLimits,
         *,
         allow_stdin: bool = False,
-        errand: Errand | None = None,
+        internal_cell: InternalCell | None = None,
         clean: Callable[[Any], Any] = lambda value: value,
+        clean_beginning: Callable[[str], str] = lambda text: text,
     ) -> None:
         self.phase = Phase.SENT
         self.taken = False
         self._clean = clean
         self._limits = limits
-        self._outputs = Outputs(limits)
-        self._errand = errand
-        self._cell = cell(request, limits, allow_stdin, errand)
+        self._outputs = Outputs(limits, clean_beginning)
+        self._internal_cell = internal_cell
+        self._cell = cell(request, limits, allow_stdin, internal_cell)
         self._report_cell = report_cell(request) if request.result_var else None
         self.outgoing = [self._cell, *([self._report_cell] if self._report_cell else [])]
         self._awaited = {
@@ -133,11 +140,11 @@ class CellExecution:
         self._report: _Report | None = None
 
     def interrupted(self, cause: Cause, message: str) -> None:
-        """An interrupt is on its way; if the cell fails now, that is why."""
+        """Record that an interrupt is being sent. If it ends the cell, this is the reason."""
         self._interruption = (cause, message)
 
     def receive(self, message: Incoming) -> list[Event]:
-        """The events that a message brings; none for one that is malformed or not this cell's."""
+        """Return the events that a message causes; none if it is malformed or belongs to another cell."""
         if self.phase is Phase.ENDED:
             return []
         try:
@@ -153,7 +160,7 @@ class CellExecution:
         return events
 
     def end(self, cause: Cause, name: str, message: str, *, restarted: bool) -> list[Event]:
-        """End without the kernel's reply: it died, or is not waited for any longer."""
+        """End the execution without the kernel's reply, for example because the kernel died."""
         if self.phase is Phase.ENDED:
             return []
         self.phase = Phase.ENDED
@@ -168,14 +175,12 @@ class CellExecution:
             )
         ]
 
-    # One method for each way in.
-
     def _receive(self, message: Incoming) -> list[Event]:
         kind = message.header.msg_type
         mine = message.parent_id == self._cell.msg_id
         if message.channel == "iopub" and kind == "stream":
-            # Of any parent: what a thread of an earlier cell prints now is seen now, not lost.
-            return self._outputs.stream(message.content_as(StreamContent))
+            # Of any parent, so that output of an earlier cell's thread is not lost.
+            return [*self._outputs.stream(message.content_as(StreamContent))]
         if self._report_cell and message.parent_id == self._report_cell.msg_id:
             self._receive_report(message)
             return []
@@ -187,19 +192,20 @@ class CellExecution:
                     self._awaited.discard((self._cell.msg_id, "idle"))
                 else:
                     self._times[0] = message.header.date
-                    self.taken |= self._errand is not None and self._errand.silent
+                    self.taken |= self._internal_cell is not None and self._internal_cell.silent
                 return []
             case "iopub", "execute_input":
                 self.taken = True
                 self._execution_count = message.content_as(_ExecuteInput).execution_count
-                if self.phase is Phase.STARTED:  # a thread of an earlier cell printed first
+                if self.phase is Phase.STARTED:  # after output of an earlier cell's thread
                     return []
                 return [Started(execution_count=self._execution_count)]
             case "iopub", "display_data" | "execute_result" | "update_display_data":
                 return self._display(message, kind)
             case "iopub", "error":
                 self._error = self._clean(message.content_as(ErrorContent))
-                return self._outputs.text(Stderr, traceback_text(self._error))
+                text = traceback_text(self._error)
+                return self._outputs.traceback(text, *bounded_name_and_value(self._error))
             case "iopub", "clear_output":
                 return self._outputs.rich(Clear(wait=message.content_as(_Clear).wait), 0)
             case "stdin", "input_request":
@@ -215,7 +221,7 @@ class CellExecution:
                 if message.content_as(_Status).execution_state == "idle":
                     self._awaited.discard((self._report_cell.msg_id, "idle"))
             case "iopub", "display_data":
-                if message.weight > _HELPER_BYTES:
+                if message.weight > _MAX_REPORT_WEIGHT:
                     self._report = _Report(truncated="the report was too large to send")
                     return
                 data = message.content_as(DisplayContent).data
@@ -231,15 +237,15 @@ class CellExecution:
         self._times[1] = message.header.date
         try:
             self._reply = self._clean(message.content_as(_Reply))
-        except ProtocolError:  # an exception can say what its traceback is; the cell has ended
+        except ProtocolError:  # a traceback can be of any type; the cell has ended in any case
             self._reply = _Reply()
         self._execution_count = self._reply.execution_count or self._execution_count
         pages = [item.get("data") for item in self._reply.payload if item.get("source") == "page"]
         return [
-            event  # what `name?` shows
+            event  # shown by `name?`
             for data in pages
             if isinstance(data, dict)
-            for event in self._outputs.rich(Display(data=data), message.weight)
+            for event in self._outputs.display(DisplayContent(data=data))
         ]
 
     def _input(self, request: _InputRequest) -> list[Event]:
@@ -254,16 +260,17 @@ class CellExecution:
             return []
         content = message.content_as(DisplayContent)
         if contract.SUMMARY_MIME in content.data:
-            if message.weight <= _HELPER_BYTES:
+            if message.weight <= _MAX_SUMMARY_WEIGHT:
                 self._summary = _convert(content.data[contract.SUMMARY_MIME], _Summary)
             return []
-        if self._errand is not None and contract.ERRAND_MIME in content.data:
-            self._errand.on_answer(self._clean(content.data[contract.ERRAND_MIME]))
+        if self._internal_cell is not None and contract.INTERNAL_CELL_MIME in content.data:
+            self._internal_cell.on_answer(self._clean(content.data[contract.INTERNAL_CELL_MIME]))
             return []
-        update = kind == "update_display_data"
-        return self._outputs.display(content, message.weight, update=update)
-
-    # The end.
+        return self._outputs.display(
+            content,
+            is_result=kind == "execute_result",
+            update=kind == "update_display_data",
+        )
 
     def _finish(self) -> Result:
         self.phase = Phase.ENDED
@@ -277,7 +284,7 @@ class CellExecution:
         truncated.files = self._summary.files_truncated
         report = self._report or _Report()
         if success and self._report_cell and self._report is None:
-            report.truncated = "the kernel sent no report"  # the cell has disabled what it takes
+            report.truncated = "the kernel sent no report"  # user code has disabled the report
         truncated.report = report.truncated
         return Result(
             success=success,
@@ -294,7 +301,7 @@ class CellExecution:
         )
 
     def _execution_time(self) -> float | None:
-        """The helper's measure; where user code removed the helper, from the messages' own dates."""
+        """Return the time that the hooks measured. If user code removed them, use the dates of messages."""
         if self._summary.execution_time is not None:
             return self._summary.execution_time
         try:
@@ -309,8 +316,8 @@ class CellExecution:
 
 
 def _convert(value: Any, type_: type[_T]) -> _T:
-    """User code can send this MIME type as well; what does not fit counts for nothing."""
+    """User code can send this MIME type as well. A payload of another shape is ignored."""
     try:
         return msgspec.convert(value, type_)
-    except (msgspec.ValidationError, UnicodeError):  # the latter for a key with a lone surrogate
+    except (msgspec.ValidationError, UnicodeError):  # UnicodeError: a key with a lone surrogate
         return type_()

@@ -1,4 +1,4 @@
-"""Why a cell failed, from what its kernel says of it; in plain text, and bounded. No I/O."""
+"""The reason of a failed cell, from its kernel's messages, as bounded plain text. No I/O."""
 
 from __future__ import annotations
 
@@ -12,13 +12,15 @@ _ERROR_VALUE_CHARS = 10_000
 _TRACEBACK_LINES = 200
 _TRACEBACK_CHARS = 100_000
 
+_INTERRUPT_NAMES = frozenset({"KeyboardInterrupt", "CancelledError"})
+"""The errors that an interrupt raises; the latter in a cell that awaits."""
 _INTERRUPTED: dict[Cause, str] = {"timeout": "TimeoutError", "quota_exceeded": "QuotaExceeded"}
 
 _ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|[@-Z\\-_])?")
 
 
 class ErrorContent(msgspec.Struct):
-    """What an `error` message and a failed reply have in common."""
+    """The fields that an `error` message and a failed reply have in common."""
 
     ename: str = ""
     evalue: str = ""
@@ -28,31 +30,41 @@ class ErrorContent(msgspec.Struct):
 def failure(
     error: ErrorContent, status: str, interruption: tuple[Cause, str] | None
 ) -> ErrorDetail:
-    """Why a cell failed whose reply had this status; `interruption` says why it was interrupted."""
+    """Return the reason of a failed cell whose reply had this status.
+
+    `interruption` is the reason why the cell was interrupted. It is the cause only if the interrupt
+    ended the cell: a cell can catch it, and fail with another error later.
+    """
     traceback = _plain_traceback(error)
-    ename = " ".join(error.ename.split())[:_ERROR_LINE_CHARS]  # a class can have any name
-    if interruption is not None:
+    ename, evalue = bounded_name_and_value(error)
+    if interruption is not None and ename in _INTERRUPT_NAMES:
         cause, message = interruption
-        name = _INTERRUPTED.get(cause) or ename or "KeyboardInterrupt"
+        name = _INTERRUPTED.get(cause, ename)
         return ErrorDetail(name=name, value=message, cause=cause, traceback=traceback)
     if status == "aborted":
         return ErrorDetail(name="Aborted", value="the kernel skipped the cell", cause="rejected")
     return ErrorDetail(
         name=ename or "Error",
-        value=error.evalue[:_ERROR_VALUE_CHARS],
+        value=evalue,
         cause="exception",
         traceback=traceback,
     )
 
 
+def bounded_name_and_value(error: ErrorContent) -> tuple[str, str]:
+    """The name in one line, since a class can have any name, and the value, both cut."""
+    name = " ".join(error.ename.split())[:_ERROR_LINE_CHARS]
+    return name, error.evalue[:_ERROR_VALUE_CHARS]
+
+
 def traceback_text(error: ErrorContent) -> str:
-    """The traceback as it is shown on standard error."""
+    """Return the traceback as it is shown on standard error."""
     text = _ANSI.sub("", "\n".join(error.traceback)) or f"{error.ename}: {error.evalue}"
     return text if text.endswith("\n") else text + "\n"
 
 
 def one_line(detail: ErrorDetail) -> str:
-    """`Name: message`, cut to one line of bounded length."""
+    """Return `Name: message`, cut to one line of bounded length."""
     value = detail.value.strip()
     first = value.splitlines()[0] if value else ""
     return (f"{detail.name}: {first}" if first else detail.name)[:_ERROR_LINE_CHARS]

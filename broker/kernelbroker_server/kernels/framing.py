@@ -1,15 +1,17 @@
 """Jupyter messages as WebSocket frames: the `v1.kernel.websocket.jupyter.org` subprotocol. No I/O.
 
-A frame is: the number of offsets (8 bytes, little endian), the offsets, then the channel's name, the
-header, the parent header, the metadata and the content, each beginning at its offset, then buffers.
-Source: jupyter_server's documentation, "WebSocket kernel wire protocols". What comes in is hostile:
-every field is checked, and content is parsed only by those who want it.
+A frame has the number of offsets (8 bytes, little endian), the offsets, the channel's name, the header,
+the parent header, the metadata and the content, each at its offset, and then buffers. Source:
+jupyter_server's documentation, "WebSocket kernel wire protocols". Frames are hostile: every field is
+checked, and the content is parsed only on demand.
 """
 
 from __future__ import annotations
 
+import struct
 import uuid
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import Any, Final
 
 import msgspec
@@ -19,23 +21,23 @@ from kernelbroker.protocol.errors import ProtocolError
 SUBPROTOCOL: Final = "v1.kernel.websocket.jupyter.org"
 
 MAX_WEIGHT: Final = 24 * 1024**2
-"""Of a message that is parsed: the largest that the gateway passes on, with some room for structure."""
-_VALUE_BYTES = 8
+"""The greatest weight of a message that is parsed: the gateway's limit, and some structure."""
+VALUE_BYTES: Final = 8
+_MAX_QUOTES = 100_000
 _MAX_OFFSETS = 64
 _WORD = 8
 
 
 class Header(msgspec.Struct):
-    """The part of a Jupyter header that matters here. An absent parent is an empty header."""
+    """The fields of a Jupyter header that are used. An absent parent is an empty header."""
 
     msg_id: str = ""
     msg_type: str = ""
     date: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Incoming:
-    """A message from the kernel: where it came from, what it answers, and its content as JSON bytes."""
+class Incoming(msgspec.Struct, frozen=True):
+    """A message from the kernel. `parent_id` is the request that it answers; the content is JSON."""
 
     channel: str
     header: Header
@@ -45,11 +47,16 @@ class Incoming:
 
     @property
     def weight(self) -> int:
-        """Bytes, with a surcharge for each value: `[],[],…` takes far more memory than text does."""
-        return len(self.content) + _VALUE_BYTES * self.content.count(b",")
+        """Bytes, plus a surcharge for each JSON value: `[],[],…` needs far more memory than its text.
+
+        Commas in strings count as values, unless the message would be too heavy because of them.
+        """
+        size = len(self.content)
+        weight = size + VALUE_BYTES * self.content.count(b",")
+        return weight if weight <= MAX_WEIGHT else size + VALUE_BYTES * _commas(self.content)
 
     def content_as(self, type_: type[Any]) -> Any:
-        """The content, parsed. Raises ProtocolError where it is not of that shape, or too heavy."""
+        """Return the parsed content. Raises ProtocolError if it is malformed or too large."""
         if self.weight > MAX_WEIGHT:
             raise ProtocolError(f"a message of {len(self.content):,} bytes with too many values")
         return decode_as(self.content, type_)
@@ -82,41 +89,42 @@ def encode_frame(message: Outgoing, session: str) -> bytes:
         encode(message.metadata),
         encode(message.content),
     ]
-    offset = _WORD * (len(parts) + 2)
-    offsets = [offset]
-    for part in parts:
-        offset += len(part)
-        offsets.append(offset)
-    words = b"".join(word.to_bytes(_WORD, "little") for word in (len(offsets), *offsets))
-    return words + b"".join(parts)
+    count = len(parts) + 1
+    offsets = accumulate(map(len, parts), initial=_WORD * (count + 1))
+    return b"".join([struct.pack(f"<{count + 1}Q", count, *offsets), *parts])
+
+
+def _commas(data: bytes) -> int:
+    """Count the commas of a JSON text; those in strings only if there are too many strings to look at."""
+    data = data.replace(rb"\\", b"").replace(rb"\"", b"")
+    if data.count(b'"') > _MAX_QUOTES:
+        return data.count(b",")
+    return sum(outside.count(b",") for outside in data.split(b'"')[::2])
 
 
 def decode_frame(frame: bytes | str) -> Incoming:
-    """A frame as a message.
+    """Decode a frame.
 
     Raises:
-        ProtocolError: it is not one.
+        ProtocolError: the frame is invalid.
     """
     if isinstance(frame, str):
-        raise ProtocolError("a text frame where the subprotocol has binary ones")
+        raise ProtocolError("a text frame; the subprotocol has binary frames only")
     count = int.from_bytes(frame[:_WORD], "little")
     if not 6 <= count <= _MAX_OFFSETS or len(frame) < _WORD * (count + 1):
         raise ProtocolError(f"a frame with {count} offsets")
-    ends = [
-        int.from_bytes(frame[start : start + _WORD], "little")
-        for start in range(_WORD, _WORD * (count + 1), _WORD)
-    ]
-    if ends[0] != _WORD * (count + 1) or ends != sorted(ends) or ends[-1] > len(frame):
+    ends = struct.unpack_from(f"<{count}Q", frame, _WORD)
+    if ends[0] != _WORD * (count + 1) or [*ends] != sorted(ends) or ends[-1] > len(frame):
         raise ProtocolError("a frame whose offsets do not fit")
-    channel, header, parent, metadata, content = (frame[ends[i] : ends[i + 1]] for i in range(5))
+    channel, header, parent, metadata, content, end = ends[:6]
     try:
-        channel_name = channel.decode("ascii")
+        channel_name = frame[channel:header].decode("ascii")
     except UnicodeDecodeError as exc:
         raise ProtocolError("a channel whose name is not ASCII") from exc
     return Incoming(
         channel=channel_name,
-        header=decode_as(header, Header),
-        parent_id=decode_as(parent, Header).msg_id,
-        metadata=metadata,
-        content=content,
+        header=decode_as(frame[header:parent], Header),
+        parent_id=decode_as(frame[parent:metadata], Header).msg_id,
+        metadata=frame[metadata:content],
+        content=frame[content:end],
     )

@@ -1,21 +1,27 @@
-"""What a cell puts out, as events of bounded size, as far as its budget goes. No I/O.
+"""A cell's output as events of bounded size, within a budget. No I/O.
 
-Text that does not fit is cut; the cell runs on, and the result says how much was lost.
+Output beyond the budget is dropped. The cell continues, and the result says how much was dropped.
 """
 
 from __future__ import annotations
 
 import base64
 import binascii
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
+from kernelbroker.protocol.codec import encode
 from kernelbroker.protocol.events import Display, Event, Image, Stderr, Stdout, Truncated
 from kernelbroker_kernel import contract
 
+from .framing import VALUE_BYTES
+
 _EVENT_OVERHEAD = 100
-"""Bytes that an event costs besides its content, so that a million tiny outputs are bounded too."""
+"""The cost of an event in addition to its content, so that a million tiny outputs are bounded as well."""
+
+T = TypeVar("T", Stdout, Stderr)
 
 _IMAGE_MIMES = ("image/png", "image/jpeg", "image/gif", "image/webp", "image/svg+xml")
 
@@ -41,30 +47,44 @@ class DisplayContent(msgspec.Struct):
 
 
 class Outputs:
-    """Turns outputs into events, and keeps account.
+    """Turns outputs into events, within the budget of one execution.
+
+    `clean_beginning` masks secrets in the text of a rich output that was cut.
 
     Attributes:
-        truncated: what was cut so far.
+        truncated: the amounts that were dropped so far.
     """
 
-    def __init__(self, limits: OutputLimits) -> None:
+    def __init__(
+        self, limits: OutputLimits, clean_beginning: Callable[[str], str] = lambda text: text
+    ) -> None:
+        self._clean_beginning = clean_beginning
         self.truncated = Truncated()
         self._max_event_size = limits.max_event_size
         self._budget = limits.max_output_size
 
-    def stream(self, content: StreamContent) -> list[Event]:
-        return self.text(Stderr if content.name == "stderr" else Stdout, content.text)
+    def stream(self, content: StreamContent) -> Sequence[Event]:
+        if content.name == "stderr":
+            return self.text(Stderr, content.text)
+        return self.text(Stdout, content.text)
 
-    def text(self, kind: type[Stdout] | type[Stderr], text: str) -> list[Event]:
-        """Text as events of bounded size, as far as the budget goes."""
-        events: list[Event] = []
+    def traceback(self, text: str, name: str, value: str) -> list[Event]:
+        """The traceback of an error as events. The first one has the error's name and value."""
+        events = self.text(Stderr, text)
+        for event in events:
+            event.is_traceback = True
+        if events:
+            events[0].error_name, events[0].error_value = name, value
+            self._budget -= _size(name) + _size(value)
+        return [*events]
+
+    def text(self, kind: type[T], text: str) -> list[T]:
+        """Text as events of bounded size, as far as the budget allows."""
+        events: list[T] = []
         step = max(1, self._max_event_size // 4)  # a character has at most 4 bytes
         for start in range(0, len(text), step):
             piece = text[start : start + step]
-            size = _size(piece)
-            room = max(0, self._budget - _EVENT_OVERHEAD)
-            kept = piece if size <= room else _cut(piece, room)
-            self.truncated.output_bytes += size - (size if kept is piece else _size(kept))
+            kept = self._fitting(piece)
             if kept:
                 self._budget -= _size(kept) + _EVENT_OVERHEAD
                 events.append(kind(content=kept))
@@ -72,27 +92,56 @@ class Outputs:
                 self._budget = 0
         return events
 
-    def display(self, content: DisplayContent, size: int, *, update: bool) -> list[Event]:
-        """A rich output: a picture, or whatever else it is. `size` is its weight, in bytes.
+    def display(
+        self, content: DisplayContent, *, is_result: bool = False, update: bool = False
+    ) -> list[Event]:
+        """A rich output as an `Image` or a `Display`. Where it does not fit, only its plain text is left.
 
-        One with a display id stays a bundle, so that its updates find it.
+        A picture with a display id is a `Display`, so that its updates find it.
         """
-        if contract.DROPPED_MIME in content.data:
-            self.truncated.rich_outputs += 1
-            return []
+        dropped = content.data.pop(contract.DROPPED_MIME, None)
+        size = _bundle_size(content.data) + _bundle_size(content.metadata)
+        if dropped is not None or size + _EVENT_OVERHEAD > self._budget:
+            self._count_dropped(dropped, content.data)
+            text = self._clean_beginning(self._fitting(content.data.get("text/plain")))
+            if not text:
+                return []
+            content.data, content.metadata, size = {"text/plain": text}, {}, _size(text)
         display_id = content.transient.get("display_id")
         if display_id is None and not update and (image := _image(content)):
-            return self.rich(image, _size(image.content))
+            image.is_result = is_result
+            return self.rich(image, size)
         event = Display(
             data=content.data,
             metadata=content.metadata,
             display_id=display_id if isinstance(display_id, str) else None,
             update=update,
+            is_result=is_result,
         )
         return self.rich(event, size)
 
+    def _count_dropped(self, dropped: Any, data: dict[str, Any]) -> None:
+        """Count what is lost of a bundle besides its plain text; `dropped` was lost in the sandbox."""
+        is_rich = data.keys() != {"text/plain"}
+        if isinstance(dropped, dict):  # user code can send anything under this name
+            is_rich = is_rich or dropped.get("rich") is not False
+            if isinstance(lost := dropped.get("text_bytes"), int):
+                self.truncated.output_bytes += max(0, lost)
+        self.truncated.rich_outputs += is_rich
+
+    def _fitting(self, text: Any) -> str:
+        """The beginning of a text that the budget allows. What is cut off is counted."""
+        if not isinstance(text, str):
+            return ""
+        size, room = _size(text), max(0, self._budget - _EVENT_OVERHEAD)
+        if size <= room:
+            return text
+        kept = _cut(text, room)
+        self.truncated.output_bytes += size - _size(kept)
+        return kept
+
     def rich(self, event: Event, size: int) -> list[Event]:
-        """A rich output whole, or not at all: half a picture is of no use."""
+        """A rich output, complete or not at all."""
         if size + _EVENT_OVERHEAD > self._budget:
             self.truncated.rich_outputs += 1
             return []
@@ -101,7 +150,7 @@ class Outputs:
 
 
 def _image(content: DisplayContent) -> Image | None:
-    """The picture of a bundle, unless it carries something richer (Plotly, Vega) that has one beside."""
+    """The picture of a bundle with its other forms; None if one of these is richer (Plotly, Vega)."""
     data = content.data
     if any(mime.startswith("application/") for mime in data):
         return None
@@ -114,6 +163,8 @@ def _image(content: DisplayContent) -> Image | None:
                 content=picture if mime == "image/svg+xml" else "".join(picture.split()),
                 width=width,
                 height=height,
+                data={other: form for other, form in data.items() if other != mime},
+                metadata=content.metadata,
             )
     return None
 
@@ -131,6 +182,18 @@ def _dimensions(mime: str, picture: str, metadata: Any) -> tuple[int | None, int
         if isinstance(width, int) and isinstance(height, int):
             return width, height
     return None, None
+
+
+def _bundle_size(bundle: dict[str, Any]) -> int:
+    """Bytes: of texts as UTF-8, of other values as JSON with a surcharge for each."""
+    size = 0
+    for name, value in bundle.items():
+        if isinstance(value, str):
+            size += len(name) + _size(value)
+        else:
+            data = encode(value)
+            size += len(name) + len(data) + VALUE_BYTES * data.count(b",")
+    return size
 
 
 def _size(text: str) -> int:

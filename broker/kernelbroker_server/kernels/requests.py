@@ -1,7 +1,7 @@
-"""What a kernel is asked to run: a user's cell, an errand of the broker's own, the report behind a cell.
+"""The messages that run code: a user's cell, an internal cell, and the report cell.
 
-What an execution asks for rides in its request's metadata, where the helper finds it; no value ever
-becomes part of code that is not the user's.
+The options of an execution are in its request's metadata, where the kernel's hooks read them. No value
+becomes part of any code but the user's own.
 """
 
 from __future__ import annotations
@@ -16,71 +16,75 @@ from kernelbroker_kernel import contract
 from .framing import Outgoing
 from .outputs import OutputLimits
 
-REPORT_BYTES = 1024 * 1024
-"""What the helper is asked to keep a report to."""
+REPORT_BYTES = 4 * 1024**2
+"""The greatest size of a report, as JSON."""
 
 
 @dataclass(frozen=True, slots=True)
-class Errand:
-    """A cell of ours in the place of a user's: constant code, and what it is to do.
+class InternalCell:
+    """A cell that the broker runs: constant code, and its options.
 
     Attributes:
         silent: it leaves no trace in the kernel's history.
-        on_answer: called with what it publishes as `contract.ERRAND_MIME`; of any form.
-        packages: what it installs, for those who are told of it.
+        on_answer: called with the payload of `contract.INTERNAL_CELL_MIME`, which can be any JSON.
+        packages: the packages that it installs, for observers.
     """
 
     code: str
-    asked: Mapping[str, Any]
+    options: Mapping[str, Any]
     silent: bool = True
     on_answer: Callable[[Any], None] = lambda _: None
     packages: Sequence[str] = ()
 
 
 def cell(
-    request: ExecutionRequest, limits: OutputLimits, allow_stdin: bool, errand: Errand | None
+    request: ExecutionRequest,
+    limits: OutputLimits,
+    allow_stdin: bool,
+    internal_cell: InternalCell | None,
 ) -> Outgoing:
-    """The user's code, or an errand in its place."""
-    asked: dict[str, Any] = {
+    """The request for the user's code, or for an internal cell in its place."""
+    options: dict[str, Any] = {
         "on_error": request.on_error,
         "max_variables": limits.max_variables,
         "env": {**request.env, **request.secrets},
     }
     if request.cwd is not None:
-        asked["cwd"] = request.cwd
+        options["cwd"] = request.cwd
     code = request.code
-    if errand is not None:
-        return execute_request(errand.code, {**asked, **errand.asked}, silent=errand.silent)
+    if internal_cell is not None:
+        options |= internal_cell.options
+        return execute_request(internal_cell.code, options, silent=internal_cell.silent)
     if request.language != "python":
-        asked["foreign"] = {
-            "language": request.language,
+        options["language"] = {
+            "name": request.language,
             "code": code,
             "result_var": request.result_var,
         }
         code = contract.LANGUAGE_CODE
-    return execute_request(code, asked, silent=False, allow_stdin=allow_stdin)
+    return execute_request(code, options, silent=False, allow_stdin=allow_stdin)
 
 
 def report_cell(request: ExecutionRequest) -> Outgoing:
-    """Serializes the variable that was asked for; to be sent right behind the cell."""
-    asked = {
+    """The request for the value of `result_var`, to be sent behind the cell."""
+    options = {
         "result_var": request.result_var,
         "preview_rows": request.preview_rows,
         "max_bytes": REPORT_BYTES,
     }
-    return execute_request(contract.REPORT_CODE, {"report": asked})
+    return execute_request(contract.REPORT_CODE, {"report": options})
 
 
 def execute_request(
-    code: str, asked: dict[str, Any], *, silent: bool = True, allow_stdin: bool = False
+    code: str, options: dict[str, Any], *, silent: bool = True, allow_stdin: bool = False
 ) -> Outgoing:
-    """A request to run code; `asked` rides in its metadata, for the helper."""
+    """A request to run code, with options for the kernel's hooks in its metadata."""
     content = {
         "code": code,
         "silent": silent,
         "store_history": not silent,
         "user_expressions": {},
         "allow_stdin": allow_stdin,
-        "stop_on_error": False,  # else a failing cell would abort the report pipelined behind it
+        "stop_on_error": False,  # otherwise a failing cell would abort the report behind it
     }
-    return Outgoing("shell", "execute_request", content, {contract.METADATA_KEY: asked})
+    return Outgoing("shell", "execute_request", content, {contract.METADATA_KEY: options})

@@ -1,1 +1,1 @@
-"""The warm sandboxes: the rules in `state`, and the runner that carries them out in `runner`."""
+"""Pools of warm sandboxes. `state` decides without I/O, `runner` carries the decisions out."""

@@ -1,8 +1,8 @@
-"""Carries out what the pool's rules decide: launches, checks, hands over, removes sandboxes.
+"""Carries out the decisions of `state.py`: launches, checks, hands over and removes sandboxes.
 
-How one is launched, and found to be well, stands in `warm.py`. A lease is a change of owner in memory. All
-I/O is done in tasks of the pool's own, so that whoever acquires or releases waits for nothing but its turn,
-and may be cancelled at any moment.
+`warm_sandbox.py` launches and checks a single sandbox. A lease is only a change of owner in memory. All I/O
+runs in tasks of the pool, so `acquire` and `release` wait for nothing but a free sandbox, and a caller may
+be cancelled at any moment.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ import math
 import secrets
 import time
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
 from typing import Any
 
 from ..backends.base import Backend, LaunchError, SandboxSpec
-from ..kernels.client import ChannelClosed
-from ..telemetry.facts import LaunchEnded, Observer, nobody
-from ..telemetry.logs import apart
+from ..kernels.channel import ChannelClosed
+from ..supervisor import SupervisedTask, Supervisor
+from ..telemetry.events import LaunchEnded, Observer, ignore_event
+from ..telemetry.logs import detached_context
 from .sandboxes import SandboxState
 from .state import (
     Action,
@@ -34,63 +34,34 @@ from .state import (
     Refuse,
     Remove,
 )
-from .warm import WarmSandbox, complaint_of, discard, first_of, launch
+from .status import LaunchFailure, PoolDetails, PoolStatus
+from .warm_sandbox import WarmSandbox, discard, first_of, health_check, launch
 
 logger = logging.getLogger(__name__)
 
 _TICK_S = 0.25
-"""How late the pool may notice that it is time for something."""
+"""Seconds between two ticks of the pool's clock."""
 
 
 class AcquireTimeout(Exception):
-    """No sandbox became free in time."""
+    """No sandbox became free within the timeout."""
 
 
 class PoolClosed(Exception):
     """The pool is shutting down."""
 
 
-@dataclass(frozen=True, slots=True)
-class PoolStatus:
-    """How many sandboxes there are, and who waits; one that is being checked counts as idle."""
-
-    total_containers: int
-    idle_containers: int
-    busy_containers: int
-    starting_containers: int
-    pending_requests: int
-
-
-@dataclass(frozen=True, slots=True)
-class PoolDetails:
-    """What else an operator may want to know.
-
-    Attributes:
-        spare_containers: how many are kept free at present, as far as there is room.
-        utilization: what is leased or waited for, divided by what is leased, free or starting; None
-            where somebody waits and there is nothing.
-        last_launch_failure: why the latest launch failed; None if it did not.
-        back_off_s: seconds until launches are tried again after that.
-    """
-
-    removing_containers: int
-    spare_containers: int
-    utilization: float | None
-    last_launch_failure: str | None
-    failed_launches: int
-    back_off_s: float
-
-
 class Pool:
-    """Warm sandboxes of one template.
+    """The warm sandboxes of one template.
 
-    `start` and `stop` frame its life; `acquire` and `release` a lease. Who acquired must release,
-    whatever happened to the sandbox meanwhile.
+    Call `start` first and `stop` last. Each `acquire` must be followed by a `release`, also if the sandbox
+    ended meanwhile.
 
     Args:
-        acquire_timeout: seconds that sessions wait for a sandbox at most.
-        launch_timeout: seconds that a sandbox may take to become warm.
-        clock: seconds, of any monotonic clock.
+        acquire_timeout: seconds that sessions wait for a sandbox; not used by the pool itself.
+        launch_timeout: seconds that a launch may take.
+        clock: seconds of a monotonic clock.
+        supervisor: restarts the pool's clock if that fails.
     """
 
     def __init__(
@@ -102,7 +73,8 @@ class Pool:
         acquire_timeout: float = 30.0,
         launch_timeout: float = 60.0,
         clock: Callable[[], float] = time.monotonic,
-        observer: Observer = nobody,
+        observer: Observer = ignore_event,
+        supervisor: Supervisor | None = None,
     ) -> None:
         self._observer = observer
         self.acquire_timeout = acquire_timeout
@@ -116,27 +88,31 @@ class Pool:
         self._waiter_ids = itertools.count(1)
         self._tasks: set[asyncio.Task[None]] = set()
         self._until_stop: set[asyncio.Task[None]] = set()
-        self._last_failure = ""
+        self._supervisor = supervisor or Supervisor()
+        self._ticking: SupervisedTask | None = None
+        self._launch_failure: LaunchFailure | None = None
         self._closed = False
         self._empty = asyncio.Event()
 
     def start(self) -> None:
-        """Begin to fill the pool, in the background."""
+        """Start to fill the pool in the background."""
         self._carry_out(self._state.tick(self._clock()))
-        self._spawn("pool clock", self._keep_time(), until_stop=True)
+        self._ticking = self._supervisor.start(
+            f"pool clock of {self.spec.template}", self._tick_forever
+        )
 
     async def acquire(
         self, *, timeout: float, tenant: str = "", urgent: bool = False
     ) -> WarmSandbox:
-        """Lease a sandbox: at once if one is idle, else when it is this caller's turn.
+        """Lease a sandbox, at once if one is idle.
 
         Args:
-            tenant: for whom: those that wait take turns.
             timeout: seconds to wait at most.
-            urgent: go before those who have had no sandbox yet.
+            tenant: whose turn it is to use; waiting tenants take turns.
+            urgent: whether to go before all callers that are not urgent.
 
         Raises:
-            PoolClosed, PoolFull, AcquireTimeout.
+            PoolClosed, PoolFull, AcquireTimeout
         """
         if self._closed:
             raise PoolClosed
@@ -144,15 +120,15 @@ class Pool:
         future: asyncio.Future[WarmSandbox] = asyncio.get_running_loop().create_future()
         self._waiters[waiter] = future
         try:
-            self._bury_dead()
+            self._reap_dead()
             self._carry_out(self._state.acquire(waiter, tenant=tenant, urgent=urgent))
             if not future.done():
                 await asyncio.wait([future], timeout=timeout)
             if not future.done():
-                raise AcquireTimeout(self._last_failure or "all sandboxes are busy")
+                raise AcquireTimeout(self.last_failure or "all sandboxes are busy")
             return future.result()
         except BaseException:
-            # A hand-over must be accepted: what was assigned to a caller that has gone is given back.
+            # If a sandbox was assigned to a caller that fails or is cancelled here, give it back.
             self._state.cancel(waiter)
             if future.done() and future.exception() is None:
                 self.release(future.result())
@@ -161,7 +137,7 @@ class Pool:
             del self._waiters[waiter]
 
     def release(self, warm: WarmSandbox) -> None:
-        """End the lease. The sandbox is removed in the background and never leased again."""
+        """End a lease. The sandbox is removed in the background and never leased again."""
         self._carry_out(self._state.release(warm.sandbox.id))
 
     def status(self) -> PoolStatus:
@@ -175,48 +151,57 @@ class Pool:
         )
 
     def details(self) -> PoolDetails:
-        state = self._state
+        state, failure = self._state, self._launch_failure
         return PoolDetails(
             removing_containers=state.count(SandboxState.REMOVING),
             spare_containers=state.spare,
             utilization=round(state.load, 3) if math.isfinite(state.load) else None,
-            last_launch_failure=self._last_failure or None,
+            last_launch_failure=None if failure is None else failure.reason,
+            failing_since=None if failure is None else failure.since,
             failed_launches=state.failures,
             back_off_s=round(state.back_off, 3),
         )
 
     @property
     def ready(self) -> bool:
-        """Whether a session would get a sandbox now, or could wait for one that is used.
+        """Whether it is sensible to open a session.
 
-        Or, where none is kept free, for one that is launched for it, unless launches fail just now.
+        That is so if a sandbox is free or in use. If the pool keeps none free, it is so unless launches
+        fail at present.
         """
         state = self._state
-        there = state.count(SandboxState.IDLE, SandboxState.CHECKING, SandboxState.LEASED)
-        return bool(there) or not (state.spare or state.back_off)
+        warm = state.count(SandboxState.IDLE, SandboxState.CHECKING, SandboxState.LEASED)
+        return bool(warm) or not (state.spare or state.back_off)
+
+    @property
+    def launch_failure(self) -> LaunchFailure | None:
+        """Why launches fail; None if the latest one succeeded, or none has ended yet."""
+        return self._launch_failure
 
     @property
     def last_failure(self) -> str:
-        """Why the latest launch failed; empty if it did not."""
-        return self._last_failure
+        """The reason of `launch_failure`; empty if there is none."""
+        return "" if self._launch_failure is None else self._launch_failure.reason
 
     def drain(self) -> None:
-        """Launch no more than is waited for: what is released now is not to be used again."""
+        """From now on launch sandboxes only for callers that wait."""
         self._state.drain()
 
     async def stop(self, timeout: float) -> None:
-        """Refuse new leases, and wait until every sandbox is removed, or until `timeout` seconds on.
+        """Refuse new leases and remove all sandboxes; waits at most `timeout` seconds for that.
 
-        Sandboxes that are still leased go when they are released.
+        Leased sandboxes are removed when they are released.
         """
         self._closed = True
         for future in self._waiters.values():
             if not future.done():
                 future.set_exception(PoolClosed())
         self._carry_out(self._state.close())
-        await asyncio.sleep(0)  # a launch that is cancelled before its first step tells nobody
+        await asyncio.sleep(0)  # a task cancelled before its first step would not report its end
         for task in self._until_stop:
             task.cancel()
+        if self._ticking is not None:
+            await self._ticking.stop()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout):
                 while not self._state.empty:
@@ -227,7 +212,7 @@ class Pool:
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=timeout)
 
-    # Carrying out.
+    # Carrying actions out.
 
     def _carry_out(self, actions: list[Action]) -> None:
         for action in actions:
@@ -240,7 +225,7 @@ class Pool:
                     self._spawn(f"remove {name}", self._remove(name))
                 case Assign(waiter=waiter, sandbox_id=name):
                     future = self._waiters[waiter]
-                    if future.done():  # it gave up in this very turn of the loop
+                    if future.done():  # it gave up in this turn of the event loop
                         self._carry_out(self._state.release(name))
                     else:
                         future.set_result(self._sandboxes[name])
@@ -253,9 +238,13 @@ class Pool:
     def _spawn(
         self, name: str, work: Coroutine[Any, Any, None], *, until_stop: bool = False
     ) -> None:
-        """Have a task of the pool's own; with `until_stop` one that is of no use to a pool that stops."""
-        # In a context of its own: it is often made in a request that it has nothing to do with.
-        task = asyncio.create_task(work, name=name, context=apart())
+        """Start a task that the pool owns.
+
+        Args:
+            until_stop: whether `stop` cancels the task at once.
+        """
+        # A new context: the current one may be that of a request to which the task does not belong.
+        task = asyncio.create_task(work, name=name, context=detached_context())
         self._tasks.add(task)
         if until_stop:
             self._until_stop.add(task)
@@ -265,7 +254,7 @@ class Pool:
         self._tasks.discard(task)
         self._until_stop.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
-            logger.error("the pool's task %r failed", task.get_name(), exc_info=error)
+            logger.error("task %r of the pool failed", task.get_name(), exc_info=error)
 
     async def _launch(self, name: str) -> None:
         began = time.monotonic()
@@ -273,58 +262,60 @@ class Pool:
             async with asyncio.timeout(self._launch_timeout):
                 warm = await launch(self._backend, name, self.spec, self._launch_timeout)
         except (LaunchError, ChannelClosed, TimeoutError) as exc:
-            reason = str(exc) or f"it took over {self._launch_timeout:g} s"
+            reason = str(exc) or f"the launch took more than {self._launch_timeout:g} s"
             self._launch_failed(name, reason, time.monotonic() - began)
         except asyncio.CancelledError:
             self._state.launch_failed(name)
             self._carry_out([])
             raise
         except Exception as exc:
-            logger.exception("launching a sandbox failed in an unforeseen way")
+            logger.exception("launching a sandbox failed unexpectedly")
             self._launch_failed(name, f"{type(exc).__name__}: {exc}", time.monotonic() - began)
         else:
             self._observer(LaunchEnded(self.spec.template, time.monotonic() - began, None))
-            self._last_failure = ""
+            self._launch_failure = None
             self._sandboxes[name] = warm
             self._spawn(f"watch {name}", self._watch(name, warm))
             self._carry_out(self._state.launched(name))
 
     def _launch_failed(self, name: str, reason: str, seconds: float) -> None:
         self._observer(LaunchEnded(self.spec.template, seconds, reason))
-        self._last_failure = reason
+        earlier = self._launch_failure
+        since = time.time() if earlier is None else earlier.since
         pause = self._state.launch_failed(name)
-        logger.warning("a sandbox could not be launched (next try in %g s): %s", pause, reason)
+        self._launch_failure = LaunchFailure(reason, since, self._state.failures)
+        logger.warning("a sandbox could not be launched; next try in %g s: %s", pause, reason)
         self._carry_out([])
 
-    async def _keep_time(self) -> None:
+    async def _tick_forever(self) -> None:
         while True:
             await asyncio.sleep(_TICK_S)
             self._carry_out(self._state.tick(self._clock()))
 
     async def _check(self, name: str) -> None:
-        """Ask an idle sandbox something trivial; one that is not well is replaced."""
+        """Check an idle sandbox; an unhealthy one is replaced."""
         try:
-            complaint = await complaint_of(self._sandboxes[name], self.spec.limits.memory)
+            problem = await health_check(self._sandboxes[name], self.spec.limits.memory)
         except Exception as exc:
-            logger.exception("checking a sandbox failed in an unforeseen way")
-            complaint = f"its check failed: {type(exc).__name__}"
-        if complaint and self._state.is_checking(name):
-            logger.warning("sandbox %s is replaced: %s", name, complaint)
-        self._carry_out(self._state.checked(name, healthy=not complaint))
+            logger.exception("checking a sandbox failed unexpectedly")
+            problem = f"its check failed: {type(exc).__name__}"
+        if problem and self._state.is_checking(name):
+            logger.warning("sandbox %s is replaced: %s", name, problem)
+        self._carry_out(self._state.checked(name, healthy=not problem))
 
-    def _bury_dead(self) -> None:
-        """See to those that ended in this very turn of the loop, before `_watch` has its own."""
+    def _reap_dead(self) -> None:
+        """Report sandboxes that ended in this turn of the event loop, before `_watch` has run."""
         for name, warm in self._sandboxes.items():
             if not warm.alive:
                 self._carry_out(self._state.died(name))
 
     async def _watch(self, name: str, warm: WarmSandbox) -> None:
-        """A warm sandbox that dies, or becomes deaf, is replaced before anyone gets it."""
-        await first_of(warm.sandbox.ended, warm.client.closed)
+        """Report a sandbox when it ends or its channel closes, so that it is not leased."""
+        await first_of(warm.sandbox.ended, warm.channel.closed)
         self._carry_out(self._state.died(name))
 
     async def _remove(self, name: str) -> None:
         warm = self._sandboxes[name]
-        await discard(self._backend, warm.sandbox, warm.client)
+        await discard(self._backend, warm.sandbox, warm.gateway)
         del self._sandboxes[name]
         self._carry_out(self._state.removed(name))

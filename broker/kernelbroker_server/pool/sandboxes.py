@@ -1,6 +1,6 @@
-"""Which sandboxes a pool has, each in one state, and which state may follow which. No rules of when.
+"""The sandboxes of a pool and their states. No I/O, and no rules of when a state changes.
 
-A sandbox walks one way only, but for its checks::
+These are the transitions::
 
                            CHECKING
                            │  ^   │ unhealthy, died
@@ -10,7 +10,7 @@ A sandbox walks one way only, but for its checks::
        │ launch failed      │ died, replaced  v
        └──────────> gone    └───────────> REMOVING ──removed──> gone
 
-so a sandbox is never leased twice, and none while somebody asks how it is.
+So a sandbox is never leased twice, and never leased while it is being checked.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-_REMEMBERED = 20
-"""States of a sandbox's history; each check adds two."""
+_HISTORY_LENGTH = 20
+"""States kept in a sandbox's history; each health check adds two."""
 
 
 class SandboxState(enum.Enum):
@@ -42,48 +42,58 @@ _TRANSITIONS: dict[SandboxState, frozenset[SandboxState]] = {
     SandboxState.LEASED: frozenset({SandboxState.REMOVING}),
     SandboxState.REMOVING: frozenset(),
 }
-_LAST = (SandboxState.STARTING, SandboxState.REMOVING)
-"""From these a sandbox may be gone: its launch failed, or it is removed."""
+_FINAL = (SandboxState.STARTING, SandboxState.REMOVING)
+"""A sandbox in one of these states may be deleted: its launch failed, or it was removed."""
 
 
 class IllegalTransition(Exception):
-    """A fault of the pool's own: the message tells the sandbox's history."""
+    """A bug in the pool: a sandbox cannot change its state like this.
+
+    Attributes:
+        sandbox_id: which one.
+        history: its latest states, oldest first; empty if there is no such sandbox.
+    """
+
+    def __init__(self, sandbox_id: str, problem: str, history: Sequence[str]) -> None:
+        super().__init__(f"{sandbox_id} {problem}; its history is {list(history)}")
+        self.sandbox_id = sandbox_id
+        self.history = tuple(history)
 
 
 @dataclass(slots=True)
 class _Entry:
     state: SandboxState = SandboxState.STARTING
     warm_at: float = math.nan
-    well_at: float = math.nan
+    healthy_at: float = math.nan
     history: deque[str] = field(
-        default_factory=lambda: deque([SandboxState.STARTING.value], _REMEMBERED)
+        default_factory=lambda: deque([SandboxState.STARTING.value], _HISTORY_LENGTH)
     )
 
 
 class Sandboxes:
-    """The table. What is not allowed raises IllegalTransition, and changes nothing."""
+    """All sandboxes by id. An illegal transition raises IllegalTransition and changes nothing."""
 
     def __init__(self) -> None:
         self._entries: dict[str, _Entry] = {}
         self._idle: deque[str] = deque()
 
     def add(self, sandbox_id: str) -> None:
-        """It is STARTING."""
+        """Add a sandbox in the state STARTING."""
         self._entries[sandbox_id] = _Entry()
 
-    def found_well(self, sandbox_id: str, now: float) -> None:
-        """It is IDLE, for it has been launched, or checked, at `now`."""
+    def mark_healthy(self, sandbox_id: str, now: float) -> None:
+        """Move a sandbox to IDLE: its launch or its health check succeeded at `now`."""
         self.move(sandbox_id, SandboxState.IDLE)
         entry = self._entries[sandbox_id]
-        entry.well_at = now
+        entry.healthy_at = now
         if math.isnan(entry.warm_at):
             entry.warm_at = now
 
     def move(self, sandbox_id: str, to: SandboxState) -> None:
-        """It is in another state from now on; IDLE by `found_well` alone."""
+        """Change the state of a sandbox. For IDLE use `mark_healthy`."""
         entry = self._entries.get(sandbox_id)
         if entry is None or to not in _TRANSITIONS[entry.state]:
-            raise IllegalTransition(f"{sandbox_id} cannot become {to.value}; {_past(entry)}")
+            raise IllegalTransition(sandbox_id, f"cannot become {to.value}", _history(entry))
         if entry.state is SandboxState.IDLE:
             self._idle.remove(sandbox_id)
         if to is SandboxState.IDLE:
@@ -92,25 +102,26 @@ class Sandboxes:
         entry.history.append(to.value)
 
     def drop(self, sandbox_id: str, state: SandboxState) -> None:
-        """It is gone, and was in `state`, one of the last."""
-        assert state in _LAST
-        self.expect(sandbox_id, state)
+        """Delete a sandbox that is in `state`, which is one of the last states."""
+        assert state in _FINAL
+        self.require(sandbox_id, state)
         del self._entries[sandbox_id]
 
-    def expect(self, sandbox_id: str, state: SandboxState) -> None:
-        """Raises IllegalTransition unless it is in `state`."""
+    def require(self, sandbox_id: str, state: SandboxState) -> None:
+        """Raise IllegalTransition unless the sandbox is in `state`."""
         if not self.is_in(sandbox_id, state):
-            past = _past(self._entries.get(sandbox_id))
-            raise IllegalTransition(f"{sandbox_id} is not {state.value}; {past}")
+            history = _history(self._entries.get(sandbox_id))
+            raise IllegalTransition(sandbox_id, f"is not {state.value}", history)
 
-    # What can be seen.
+    # Queries.
 
     def is_in(self, sandbox_id: str, *states: SandboxState) -> bool:
-        """Whether it is in one of these states; False where it is gone."""
+        """Whether the sandbox exists and is in one of these states."""
         entry = self._entries.get(sandbox_id)
         return entry is not None and entry.state in states
 
     def names(self, *states: SandboxState) -> list[str]:
+        """The ids of all sandboxes in one of these states."""
         return [name for name, entry in self._entries.items() if entry.state in states]
 
     def count(self, *states: SandboxState) -> int:
@@ -121,16 +132,16 @@ class Sandboxes:
 
     @property
     def idle(self) -> Sequence[str]:
-        """The idle ones, the one that became so first at the front."""
+        """The ids of the idle sandboxes; the one that has been idle for longest comes first."""
         return self._idle
 
     def warm_at(self, sandbox_id: str) -> float:
-        """When it was launched; NaN while it is STARTING."""
+        """When its launch succeeded; NaN while it is STARTING."""
         return self._entries[sandbox_id].warm_at
 
-    def well_at(self, sandbox_id: str) -> float:
-        """When it was last known to be well; NaN while it is STARTING."""
-        return self._entries[sandbox_id].well_at
+    def healthy_at(self, sandbox_id: str) -> float:
+        """When its launch or its latest health check succeeded; NaN while it is STARTING."""
+        return self._entries[sandbox_id].healthy_at
 
     def validate_state(self) -> None:
         """Raise AssertionError unless the invariants hold."""
@@ -140,9 +151,9 @@ class Sandboxes:
         )
         for entry in self._entries.values():
             assert entry.history[-1] == entry.state.value
-            known = not math.isnan(entry.warm_at) and not math.isnan(entry.well_at)
+            known = not math.isnan(entry.warm_at) and not math.isnan(entry.healthy_at)
             assert known == (entry.state is not SandboxState.STARTING), entry
 
 
-def _past(entry: _Entry | None) -> str:
-    return f"it was {[] if entry is None else list(entry.history)}"
+def _history(entry: _Entry | None) -> Sequence[str]:
+    return () if entry is None else tuple(entry.history)

@@ -1,1 +1,1 @@
-"""What a client holds: sessions, their executions in order, and each execution's journal."""
+"""Sessions, their ordered executions, and the event log of each execution."""

@@ -1,35 +1,32 @@
-"""One execution of a session: its request, its journal, and its run on a leased sandbox.
+"""One execution, from its acceptance to the result in its log.
 
-Whatever happens (an error, a timeout, an interrupt, a death, the session's end), the journal gets
-exactly one result, and the run ends.
+The log gets exactly one result in every case: an error, a timeout, an interrupt, a dead kernel, a
+closed session.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import enum
 import logging
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from typing import Any
 
-from kernelbroker.protocol.codec import encode
 from kernelbroker.protocol.events import Cause, ErrorDetail, Event, Result, Started, Stderr
-from kernelbroker.protocol.findings import Finding
 from kernelbroker.protocol.messages import ExecutionRequest
 
 from ..backends.base import EndCause
-from ..kernels.client import ChannelClosed, KernelClient
+from ..kernels.channel import ChannelClosed, KernelChannel, Subscription
 from ..kernels.execution import CellExecution, Phase
 from ..kernels.framing import Incoming, Outgoing
 from ..kernels.outputs import OutputLimits
 from ..kernels.redaction import Redactor
-from ..kernels.requests import Errand
-from ..pool.warm import WarmSandbox, first_of
+from ..kernels.requests import InternalCell
+from ..pool.warm_sandbox import WarmSandbox, first_of
 from ..telemetry.logs import bound_ids
-from .journal import Journal
+from .effects import Failure
+from .store import ExecutionLog
 
 logger = logging.getLogger(__name__)
 
@@ -41,134 +38,106 @@ _END_NAMES = {
 }
 
 
-class ExecutionState(enum.StrEnum):
-    QUEUED = "queued"
-    RUNNING = "running"
-    DONE = "done"
-
-
-@dataclass(frozen=True, slots=True)
-class Abort:
-    """Why an execution is ended from outside, without waiting for its kernel."""
-
-    cause: Cause
-    name: str
-    message: str
-
-
 class Execution:
-    """A cell from accepted to its result; `on_done` is called once, when that is in the journal.
+    """A cell, or an internal cell in its place.
 
-    The values of `secrets`, and of the request's own, are masked in all that it brings.
+    The values of `secrets` and of the request's secrets are masked in all events.
 
     Attributes:
-        begun: set when it runs, or has ended without.
-        packages: what it installs; empty for a cell.
-        is_silent: an errand of the broker's, which the session's user does not see.
-        queued_s: seconds from accepted to taken by the kernel, or to its end where none took it.
+        log: where the events are stored.
+        timeout: seconds from the kernel taking the cell to its interruption.
+        ids: the ids for log records about this execution.
+        begun: set when the execution runs, or has ended without running.
+        done: resolved with the result when the result is stored.
+        is_silent: an internal cell that the session's user does not see.
     """
 
     def __init__(
         self,
-        execution_id: str,
-        request: ExecutionRequest,
+        log: ExecutionLog,
         timeout: float,
         limits: OutputLimits,
         *,
         allow_stdin: bool = False,
         secrets: Iterable[str] = (),
-        findings: Sequence[Finding] = (),
-        on_done: Callable[[Execution], None] = lambda _: None,
-        errand: Errand | None = None,
+        internal_cell: InternalCell | None = None,
     ) -> None:
-        self.id = execution_id
-        self._request_size = len(encode(request))
-        self.findings = list(findings)
-        self.request = request
-        self.packages = errand.packages if errand is not None else ()
+        self.log = log
         self.timeout = timeout
-        self.journal = Journal(execution_id)
-        self.accepted_at = time.time()
-        self.queued_s: float | None = None
         self.ids = bound_ids()
+        self.is_silent = internal_cell is not None and internal_cell.silent
+        self.begun = asyncio.Event()
+        self.done: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
         self._accepted = time.monotonic()
-        self._on_done = on_done
-        self._redactor = Redactor([*secrets, *request.secrets.values()])
+        self._redactor = Redactor([*secrets, *log.request.secrets.values()])
         self._cell = CellExecution(
-            request,
+            log.request,
             limits,
             allow_stdin=allow_stdin,
-            errand=errand,
+            internal_cell=internal_cell,
             clean=self._redactor.clean,
+            clean_beginning=self._redactor.clean_beginning,
         )
         self._taken = asyncio.Event()
-        self.begun = asyncio.Event()
-        self.is_silent = errand is not None and errand.silent
+        """The kernel has the cell, or has ended it."""
         self._running_on: WarmSandbox | None = None
         self._state_lost = False
         self._pending: Result | None = None
-        self._abort: asyncio.Future[Abort] = asyncio.get_running_loop().create_future()
+        """The kernel's result, which is not stored yet."""
+        self._abort: asyncio.Future[Failure] = asyncio.get_running_loop().create_future()
+        self._interruption: tuple[Cause, str] | None = None
+        """The next interrupt to send."""
+        self._interrupting: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
 
     @property
-    def state(self) -> ExecutionState:
-        if self.journal.result is not None:
-            return ExecutionState.DONE
-        return ExecutionState.RUNNING if self._running_on is not None else ExecutionState.QUEUED
+    def id(self) -> str:
+        return self.log.id
 
     @property
-    def weight(self) -> int:
-        """Bytes that it holds: what was asked for, and what came."""
-        return self._request_size + self.journal.size
+    def request(self) -> ExecutionRequest:
+        return self.log.request
 
     @property
     def age(self) -> float:
-        """Seconds since it was accepted."""
+        """Seconds since the execution was accepted."""
         return time.monotonic() - self._accepted
 
     @property
-    def outcome(self) -> str:
-        """`success`, or the cause of its failure; once it has ended."""
-        result = self.journal.result
-        assert result is not None, "it has ended"
-        return "success" if result.error_detail is None else result.error_detail.cause
+    def in_kernel(self) -> bool:
+        """Whether it runs and the kernel has sent no result."""
+        return self._running_on is not None and self._pending is None and self.log.result is None
 
-    def reject(self, name: str, message: str, cause: Cause = "rejected") -> None:
-        """End it before it ran; does nothing to one that has ended."""
-        if self.state is ExecutionState.QUEUED:
-            detail = ErrorDetail(name=name, value=message, cause=cause)
-            self._append(Result(success=False, error=f"{name}: {message}", error_detail=detail))
+    def reject(self, failure: Failure) -> None:
+        """End the execution before it runs. Does nothing if it has ended."""
+        if self._running_on is None and self.log.result is None:
+            self._append(_result_of(failure))
 
-    def abort(self, abort: Abort) -> None:
-        """End it now, running or not. A running one takes its sandbox with it."""
+    def abort(self, failure: Failure) -> None:
+        """End the execution now. Its sandbox must not be used again."""
         if not self._abort.done():
-            self._abort.set_result(abort)
+            self._abort.set_result(failure)
 
     def interrupt(self, cause: Cause = "interrupted", message: str = "interrupted") -> None:
-        """Raise KeyboardInterrupt in the cell, if it runs."""
-        if self._running_on is not None and self._runs:
-            self._spawn(self._interrupt(self._running_on.client, cause, message))
+        """Raise KeyboardInterrupt in the cell, if it runs.
 
-    async def _interrupt(self, client: KernelClient, cause: Cause, message: str) -> None:
-        await self._taken.wait()  # before, the kernel would take it for nobody's
-        if self._runs:
-            self._cell.interrupted(cause, message)
-            await client.interrupt()
+        Several interrupts during the sending of one are sent as one.
+        """
+        if self.in_kernel:
+            self._interruption = (cause, message)
+            if self._interrupting is None or self._interrupting.done():
+                assert self._running_on is not None
+                self._interrupting = self._spawn(self._send_interrupts(self._running_on.channel))
 
     async def answer(self, value: str) -> None:
-        """Answer `input()`.
+        """Answer `input()` in the cell.
 
         Raises:
-            ChannelClosed: nobody waits for it any more: the execution, or its kernel, has ended.
+            ChannelClosed: the execution, or its kernel, has ended.
         """
-        if self._running_on is None or not self._runs:
+        if self._running_on is None or not self.in_kernel:
             raise ChannelClosed("the execution does not run")
-        await self._running_on.client.send(Outgoing("stdin", "input_reply", {"value": value}))
-
-    @property
-    def _runs(self) -> bool:
-        """In its kernel, as far as is known."""
-        return self.state is ExecutionState.RUNNING and self._pending is None
+        await self._running_on.channel.send(Outgoing("stdin", "input_reply", {"value": value}))
 
     async def run(
         self,
@@ -177,19 +146,20 @@ class Execution:
         grace: float,
         state_lost: bool,
         remark: Callable[[Result], Awaitable[str | None]],
-    ) -> bool:
-        """Run on this sandbox until the result is in the journal.
+    ) -> str | None:
+        """Run in this sandbox until the result is stored.
 
         Args:
             grace: seconds that a timed-out cell has to react to its interrupt.
-            state_lost: the session's kernel was replaced since its last execution; the result says so.
-            remark: what else is to be said on standard error, before a result that the kernel gave.
+            state_lost: the session has lost its variables since the last execution; the result says so.
+            remark: returns a message about the workspace, sent on standard error before the result.
 
         Returns:
-            Whether the sandbox can be used on; if not, the session's state is lost.
+            The cause why the sandbox cannot be used again; None if it can.
         """
         self._running_on = warm
         self._state_lost = state_lost
+        self.log.state = "running"
         self.begun.set()
         finished: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
@@ -204,59 +174,69 @@ class Execution:
             if self._cell.phase is Phase.ENDED and not finished.done():
                 finished.set_result(None)
 
-        warm.client.on_message = on_message
+        messages = warm.channel.subscribe(on_message)
         try:
-            self._spawn(self._send(warm))  # a gateway that does not read must hold up nothing here
-            usable = await self._wait(warm, finished, grace)
-            if self._pending is not None and self.journal.result is None:
+            self._spawn(self._send(warm))  # a gateway that does not read must not delay the timeout
+            usable = await self._wait(warm, messages, finished, grace)
+            if self._pending is not None and self.log.result is None:
                 await self._conclude(self._pending, remark)
             if usable and self._tasks:
-                # An interrupt on its way must not hit the next cell.
+                # An interrupt that is being sent must not reach the next cell.
                 await asyncio.wait(self._tasks)
-            return usable
+            return None if usable else self.log.outcome
         except BaseException:
             self._give_up()
             raise
         finally:
-            warm.client.on_message = None
+            messages.close("the execution has ended")
             for task in self._tasks:
                 task.cancel()
 
+    async def _send_interrupts(self, channel: KernelChannel) -> None:
+        await self._taken.wait()  # a kernel that has no cell would ignore the interrupt
+        while self._interruption is not None and self.in_kernel:
+            (cause, message), self._interruption = self._interruption, None
+            self._cell.interrupted(cause, message)
+            await channel.interrupt()
+
     def _give_up(self) -> None:
-        """There must be a result: the kernel's, if that came and can be kept, or one of ours."""
-        lost = ErrorDetail(
-            name="SandboxLost", value="the broker gave up this execution", cause="sandbox_lost"
-        )
+        """Store a result: the kernel's result if it can be stored, else one that the broker makes."""
+        lost = Failure("sandbox_lost", "SandboxLost", "the broker gave up this execution")
         try:
             if self._pending is None:
-                self._end(lost.cause, lost.name, lost.value)
-            elif self.journal.result is None:
+                self._end(lost)
+            elif self.log.result is None:
                 self._append(self._pending)
         except Exception:
-            logger.exception("the result of %s could not be kept", self.id)
-            error = f"{lost.name}: {lost.value}"
-            self._append(
-                Result(success=False, error=error, error_detail=lost, kernel_restarted=True)
-            )
+            logger.exception("the result of %s could not be stored", self.id)
+            result = _result_of(lost)
+            result.kernel_restarted = True
+            self._append(result)
 
     async def _conclude(
         self, result: Result, remark: Callable[[Result], Awaitable[str | None]]
     ) -> None:
-        said = await remark(result)
+        text = await remark(result)
         detail = result.error_detail
-        if said is not None and (detail is None or detail.cause != "quota_exceeded"):
-            self._append(Stderr(content=f"{QUOTA_EXCEEDED}: {said}\n"))
+        if text is not None and (detail is None or detail.cause != "quota_exceeded"):
+            self._append(Stderr(content=f"{QUOTA_EXCEEDED}: {text}\n"))
         self._append(result)
 
     async def _send(self, warm: WarmSandbox) -> None:
-        with contextlib.suppress(ChannelClosed):  # `closed` tells of it, too
+        with contextlib.suppress(ChannelClosed):  # `_wait` sees that the channel is closed
             for message in self._cell.outgoing:
-                await warm.client.send(message)
+                await warm.channel.send(message)
 
-    async def _wait(self, warm: WarmSandbox, finished: asyncio.Future[None], grace: float) -> bool:
-        """See the cell through: first its own time, then, once interrupted, the grace period."""
+    async def _wait(
+        self,
+        warm: WarmSandbox,
+        messages: Subscription,
+        finished: asyncio.Future[None],
+        grace: float,
+    ) -> bool:
+        """Wait for the end of the cell, for at most its timeout and the grace period of an interrupt."""
         too_long = f"the cell ran longer than {self.timeout:g} s"
-        ends = (finished, warm.client.closed, self._abort)
+        ends = (finished, messages.closed, self._abort)
         if not await first_of(*ends, timeout=self.timeout):
             kept = "the state is kept"
             if self.request.language != "python":
@@ -265,42 +245,44 @@ class Execution:
             await first_of(*ends, timeout=grace)
         if finished.done():
             return True
-        if warm.client.closed.done():
-            await self._died(warm)
+        if warm.channel.closed.done():
+            end = await warm.end()
+            self._end(Failure(end.cause.value, _END_NAMES[end.cause], end.detail))
+        elif messages.closed.done():
+            self._end(Failure("sandbox_lost", "SandboxLost", messages.closed.result()))
         elif self._abort.done():
-            abort = self._abort.result()
-            self._end(abort.cause, abort.name, abort.message)
+            self._end(self._abort.result())
         else:
-            self._end(
-                "timeout",
-                "TimeoutError",
+            message = (
                 f"{too_long} and did not react to an interrupt within {grace:g} s; "
-                "the kernel was replaced, its variables are lost, its files are kept",
+                "the kernel was replaced, its variables are lost, its files are kept"
             )
+            self._end(Failure("timeout", "TimeoutError", message))
         return False
 
-    async def _died(self, warm: WarmSandbox) -> None:
-        end = await warm.end()
-        cause: Cause = end.cause.value
-        self._end(cause, _END_NAMES[end.cause], end.detail)
-
-    def _end(self, cause: Cause, name: str, message: str) -> None:
-        for event in self._cell.end(cause, name, message, restarted=True):
+    def _end(self, failure: Failure) -> None:
+        for event in self._cell.end(failure.cause, failure.name, failure.message, restarted=True):
             self._append(event)
 
     def _append(self, event: Event) -> None:
         if isinstance(event, Started):
-            self.queued_s = event.queued_s = round(self.age, 6)
+            self.log.queued_s = event.queued_s = round(self.age, 6)
         elif isinstance(event, Result):
             event.kernel_restarted |= self._state_lost
-            event.findings = self.findings
+            event.findings = self.log.findings
         for clean in self._redactor.events(event):
-            self.journal.append(clean)
-        if self.journal.result is not None:
+            self.log.append(clean)
+        if self.log.result is not None and not self.done.done():
             self.begun.set()
-            self._on_done(self)
+            self.done.set_result(self.log.result)
 
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        return task
+
+
+def _result_of(failure: Failure) -> Result:
+    detail = ErrorDetail(name=failure.name, value=failure.message, cause=failure.cause)
+    return Result(success=False, error=f"{failure.name}: {failure.message}", error_detail=detail)

@@ -1,4 +1,4 @@
-"""What a session may ask for, and what it gets where it asks for nothing."""
+"""The limits and defaults of a session's options."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ..kernels.outputs import OutputLimits
 
 @dataclass(frozen=True, slots=True)
 class SessionLimits:
-    """Durations in seconds."""
+    """The limits of sessions and executions. Durations are in seconds."""
 
     idle_timeout: float = 1800.0
     max_lifetime: float = 7200.0
@@ -28,20 +28,24 @@ class SessionLimits:
     output: OutputLimits = field(default_factory=OutputLimits)
 
     def timeout_of(self, request: ExecutionRequest) -> float:
-        """The execution's timeout, in seconds. Raises BadRequest where the request is beyond a limit."""
-        if len(request.code) > self.max_code_chars:
-            raise BadRequest(
-                f"the code has {len(request.code):,} characters; {self.max_code_chars:,} is the limit. "
-                "Write large data to a file in the workspace instead"
-            )
+        """Return the execution's timeout in seconds. Raises BadRequest if the request exceeds a limit."""
+        self.check_code(request.code)
         if request.preview_rows > self.max_preview_rows:
             raise BadRequest(f"preview_rows is at most {self.max_preview_rows}")
         if request.timeout is not None and request.timeout > self.max_timeout:
             raise BadRequest(f"timeout is at most {self.max_timeout:g} s")
         return request.timeout or self.default_timeout
 
+    def check_code(self, code: str) -> None:
+        """Check the length of the code. Raises BadRequest if it is too long."""
+        if len(code) > self.max_code_chars:
+            raise BadRequest(
+                f"the code has {len(code):,} characters; {self.max_code_chars:,} is the limit. "
+                "Write large data to a file in the workspace instead"
+            )
+
     def check_metadata(self, metadata: dict[str, Any]) -> None:
-        """Raises BadRequest where it is more than a session keeps."""
+        """Check the size of the metadata. Raises BadRequest if it is too large."""
         size = len(encode(metadata))
         if size > self.max_metadata_bytes:
             raise BadRequest(

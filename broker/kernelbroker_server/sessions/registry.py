@@ -1,11 +1,11 @@
-"""A tenant's sessions: opened once for each id, closed when their time is over, remembered for a while."""
+"""The sessions of one tenant: opens, finds and closes them, and remembers closed ones for a while."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Coroutine, Mapping
+from collections.abc import Coroutine, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from kernelbroker.protocol.errors import (
@@ -16,37 +16,45 @@ from kernelbroker.protocol.errors import (
     TooManyRequests,
     Unavailable,
 )
-from kernelbroker.protocol.findings import Assessment, Language
-from kernelbroker.protocol.messages import ExecutionRequest, SessionOptions
+from kernelbroker.protocol.messages import SessionOptions
 
 from ..pool.runner import Pool
-from ..telemetry.facts import Observer
-from ..telemetry.logs import apart
+from ..supervisor import Supervisor
+from ..telemetry.events import Observer, SessionEmitter
 from ..tenants.tenant import Tenant
-from .execution import Execution
-from .gate import Door
+from ..workspaces.store import WorkspaceStore
+from .admission import TenantQueue
+from .ids import new_id
+from .lease import Lease
 from .limits import SessionLimits
-from .policy import Policies
-from .repeats import Repeats
 from .session import Session
-from .workspace import Workspaces
+from .store import EventStore, SessionRecord
 
 _REMEMBERED_S = 3600.0
 """How long a closed session answers why it is gone."""
 _REMEMBERED_MAX = 10_000
-_EXECUTION_OVER = "its one execution is over"
-_FOR_ONE = ""
-"""Where confirmations are good that have no session to come back to: in the next one."""
-_SWEEP_S = 0.25
-"""How late a session may be closed."""
+
+
+@dataclass(slots=True, eq=False)
+class _Opening:
+    """A session that is being opened.
+
+    Attributes:
+        waiting: callers that wait for it.
+        received: a caller has received it, so it stays open if another caller is cancelled.
+    """
+
+    task: asyncio.Task[Session]
+    waiting: int = 0
+    received: bool = False
 
 
 class Registry:
     """Opens, finds and closes sessions.
 
     Attributes:
-        stopping: no session is opened any more.
-        opened, submitted: what was done under an Idempotency-Key; of a session its id.
+        pools: the pools of the templates that the tenant may use, by name.
+        stopping: whether new sessions are refused.
     """
 
     def __init__(
@@ -54,74 +62,45 @@ class Registry:
         tenant: Tenant,
         pools: Mapping[str, Pool],
         limits: SessionLimits,
-        door: Door,
+        queue: TenantQueue,
+        workspaces: WorkspaceStore,
+        store: EventStore,
         observer: Observer,
-        policies: Policies,
-        workspaces: Workspaces,
+        supervisor: Supervisor,
     ) -> None:
         self.tenant = tenant
-        self.door = door
-        self.workspaces = workspaces
-        self._policies = policies
+        self.pools = pools
         self.limits = limits
-        self._observer = observer
-        self._pools = pools
-        self._sessions: dict[str, Session] = {}
-        self._opening: dict[str, asyncio.Task[Session]] = {}
-        self._waiting: dict[str, int] = {}
-        self._gone: OrderedDict[str, tuple[float, str]] = OrderedDict()
-        self._closing: set[asyncio.Task[Any]] = set()
-        self._sweeper: asyncio.Task[None] | None = None
         self.stopping = False
-        self.opened: Repeats[str] = Repeats(lambda _: 0)
-        self.submitted: Repeats[tuple[Session, Execution]] = Repeats(
-            lambda outcome: outcome[0].weight + outcome[1].weight
-        )
-
-    def start(self) -> None:
-        self._sweeper = asyncio.create_task(
-            self._sweep(), name="session sweeper", context=apart("tenant")
-        )
-
-    async def drain(self, reason: str) -> None:
-        """Refuse new sessions, also those being opened; wait until each was idle, and is closed."""
-        self.stopping = True
-        for opening in self._opening.values():
-            opening.cancel()
-        await asyncio.gather(*(session.retire(reason) for session in self._sessions.values()))
-
-    async def stop(self, reason: str) -> None:
-        """Refuse new sessions and close all."""
-        self.stopping = True
-        if self._sweeper is not None:
-            self._sweeper.cancel()
-        self.opened.cancel()
-        self.submitted.cancel()
-        for opening in self._opening.values():
-            opening.cancel()
-        sessions = list(self._sessions.values())
-        await asyncio.gather(*(session.close(reason) for session in sessions))
-        while left := {*self._closing, *self._opening.values()}:
-            await asyncio.wait(left)
+        self._queue = queue
+        self._workspaces = workspaces
+        self._store = store
+        self._observer = observer
+        self._supervisor = supervisor
+        self._sessions: dict[str, Session] = {}
+        self._opening: dict[str, _Opening] = {}
+        self._gone: OrderedDict[str, tuple[float, str]] = OrderedDict()
+        self._tasks: set[asyncio.Task[Any]] = set()
+        """Sessions that are being opened or closed."""
 
     async def open(self, options: SessionOptions) -> tuple[Session, bool]:
-        """The session of that id, or a new one; and whether it is new.
+        """Return the session with this id, or a new one, and whether it is new.
 
-        If the caller is cancelled, a session that nobody else waits for is closed again.
+        If all callers that wait for a new session are cancelled, the session is closed again.
 
         Raises:
-            BadRequest, Conflict, SessionGone, TooManyRequests, Unavailable.
+            BadRequest, Conflict, SessionGone, TooManyRequests, Unavailable
         """
         self.limits.check_metadata(options.metadata)
-        if options.template not in self._pools:
-            known = ", ".join(sorted(self._pools))
+        if options.template not in self.pools:
+            known = ", ".join(sorted(self.pools))
             raise BadRequest(f"no template {options.template!r}; there are: {known}")
-        session_id = options.session_id or self.door.new_id()
+        session_id = options.session_id or new_id()
         session = self._sessions.get(session_id)
         if session is not None:
-            return self._same(session, options), False
+            return _same(session, options), False
         if self.stopping:
-            raise Unavailable("the broker is shutting down", retry_after=10)
+            raise _shutting_down()
         self._forget()
         if session_id in self._gone:
             self.get(session_id)
@@ -129,28 +108,25 @@ class Registry:
         is_new = opening is None
         if opening is None:
             self._expect_room()
-            opening = asyncio.create_task(
-                self._open(session_id, options), name=f"session {session_id} opens"
-            )
-            self._opening[session_id] = opening
-            opening.add_done_callback(lambda done: self._opened(session_id, done))
-        self._waiting[session_id] = self._waiting.get(session_id, 0) + 1
+            task = self._own(self._open(session_id, options), f"session {session_id} opens")
+            opening = self._opening[session_id] = _Opening(task)
+            task.add_done_callback(lambda _: self._opened(session_id, opening))
+        opening.waiting += 1
         try:
-            session = await asyncio.shield(opening)
+            session = await asyncio.shield(opening.task)
+            opening.received = True
         except asyncio.CancelledError:
-            if opening.cancelled():
-                raise Unavailable("the broker is shutting down", retry_after=10) from None
-            if self._waiting[session_id] == 1:
+            if opening.task.cancelled():
+                raise _shutting_down() from None
+            if opening.waiting == 1 and not opening.received:
                 self._abandon(session_id, opening)
             raise
         finally:
-            self._waiting[session_id] -= 1
-            if not self._waiting[session_id]:
-                del self._waiting[session_id]
-        return self._same(session, options), is_new
+            opening.waiting -= 1
+        return _same(session, options), is_new
 
     def get(self, session_id: str) -> Session:
-        """Raises SessionGone where it was closed within the last hour, NotFound where it is unknown."""
+        """Return a session. Raises SessionGone for an hour after its end, NotFound if it is unknown."""
         session = self._sessions.get(session_id)
         if session is not None:
             return session
@@ -161,65 +137,93 @@ class Registry:
             )
         raise NotFound(f"there is no session {session_id}")
 
-    @property
-    def pools(self) -> Mapping[str, Pool]:
-        """Those of the templates that the tenant may use, by name."""
-        return self._pools
-
-    def list(self) -> list[Session]:
+    def list(self) -> Sequence[Session]:
+        """Return the open sessions, oldest first."""
         return list(self._sessions.values())
 
-    async def assess(self, code: str, language: Language) -> Assessment:
-        """As `Policies.assess`."""
-        return await self._policies.assess(code, language)
+    def close_soon(self, session: Session, reason: str) -> asyncio.Task[None]:
+        """Close a session in the background, even if the caller is cancelled."""
+        return self._own(session.close(reason), f"session {session.id} closes")
 
-    async def judge_for_one(self, request: ExecutionRequest, template: str) -> Assessment | None:
-        """What `Session.judge` finds, before there is a session for one execution: what is refused
-        here has cost no sandbox.
+    def close_expired(self) -> None:
+        """Close the expired sessions. Called often."""
+        now = self._queue.clock()
+        for session in self.list():
+            at, reason = session.expires_at
+            if at <= now:
+                self.close_soon(session, reason)
 
-        Raises: as `Session.submit`.
-        """
-        self.limits.timeout_of(request)
-        self.door.expect_room()
-        assessment = await self._policies.judge(request, template)
-        if request.confirm is None:  # one that is given is used up by the execution itself
-            self._policies.admit(request, template, _FOR_ONE, assessment)
-        return assessment
+    async def drain(self, reason: str) -> None:
+        """Refuse new sessions, also unfinished openings. Close each session as soon as it is idle."""
+        self.stopping = True
+        for opening in self._opening.values():
+            opening.task.cancel()
+        sessions = self.list()
+        for session in sessions:
+            session.close_when_idle(reason)
+        if sessions:
+            await asyncio.wait([session.closed for session in sessions])
 
-    async def open_for_one(self, options: SessionOptions) -> Session:
-        """A session for one execution; `close_after` sees to its end. Raises as `open` does."""
-        session, _ = await self.open(options)
-        session.scope = _FOR_ONE
+    async def stop(self, reason: str) -> None:
+        """Refuse new sessions and close all."""
+        self.stopping = True
+        for opening in self._opening.values():
+            opening.task.cancel()
+        await asyncio.gather(*(session.close(reason) for session in self.list()))
+        while self._tasks:
+            await asyncio.wait(self._tasks)
+
+    async def _open(self, session_id: str, options: SessionOptions) -> Session:
+        pool = self.pools[options.template]
+        workspace = await self._workspaces.claim(
+            self.tenant.name,
+            session_id,
+            name=options.workspace,
+            retention=options.workspace_retention,
+            timeout=pool.acquire_timeout,
+        )
+        emit = SessionEmitter(self._observer, self.tenant.name, options.template, session_id)
+        lease = Lease(pool, options, workspace, self.tenant.name, emit)
+        record = SessionRecord(new_id(), self.tenant.name, session_id, options)
+        session = Session(
+            record,
+            self.limits,
+            lease,
+            self._queue,
+            self._store,
+            emit,
+            self._ended,
+            self._supervisor,
+        )
+        await session.open()
+        self._sessions[session_id] = session
         return session
 
-    @contextlib.asynccontextmanager
-    async def ephemeral(self, options: SessionOptions) -> AsyncIterator[Session]:
-        """A session that lives as long as the block."""
-        session = await self.open_for_one(options)
-        try:
-            yield session
-        finally:
-            self.close_soon(session, _EXECUTION_OVER)
+    def _opened(self, session_id: str, opening: _Opening) -> None:
+        if self._opening.get(session_id) is opening:
+            del self._opening[session_id]
 
-    def close_after(self, session: Session, execution: Execution) -> None:
-        """Close the session, in the background, as soon as its execution has ended."""
+    def _abandon(self, session_id: str, opening: _Opening) -> None:
+        """Forget an opening without callers. The next caller with this id opens a new session."""
+        self._opened(session_id, opening)
+        opening.task.cancel()
 
-        async def close() -> None:
-            async for _ in execution.journal.follow():
-                pass
-            await session.close(_EXECUTION_OVER)
+        def close(task: asyncio.Task[Session]) -> None:
+            if not task.cancelled() and task.exception() is None:
+                self.close_soon(task.result(), "its client went away while it was opened")
 
-        self._close(close())
+        opening.task.add_done_callback(close)
 
-    def close_soon(self, session: Session, reason: str) -> asyncio.Task[None]:
-        """Close it in the background; whoever asks may go."""
-        return self._close(session.close(reason))
-
-    def _close(self, closing: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        task = asyncio.create_task(closing)
-        self._closing.add(task)
-        task.add_done_callback(self._closing.discard)
+    def _own(self, work: Coroutine[Any, Any, Any], name: str) -> asyncio.Task[Any]:
+        task = asyncio.create_task(work, name=name)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
         return task
+
+    def _ended(self, session: Session, reason: str) -> None:
+        self._sessions.pop(session.id, None)
+        self._gone[session.id] = (self._queue.clock(), reason)
+        self._forget()
 
     def _expect_room(self) -> None:
         limit = self.tenant.limits.sessions
@@ -228,87 +232,36 @@ class Registry:
                 f"{limit} sessions are open, the most that you may have; close one", retry_after=5
             )
 
-    async def _open(self, session_id: str, options: SessionOptions) -> Session:
-        pool = self._pools[options.template]
-        workspace = await self.workspaces.claim(
-            self.tenant.name,
-            session_id,
-            name=options.workspace,
-            retention=options.workspace_retention,
-            timeout=pool.acquire_timeout,
-        )
-        session = Session(
-            session_id,
-            options,
-            self.limits,
-            pool,
-            self.door,
-            self._policies,
-            workspace,
-            self.workspaces.measure,
-            self._observer,
-            self._closed,
-        )
-        await session.open()
-        self._sessions[session_id] = session
-        return session
-
-    def _opened(self, session_id: str, opening: asyncio.Task[Session]) -> None:
-        if self._opening.get(session_id) is opening:
-            del self._opening[session_id]
-
-    def _abandon(self, session_id: str, opening: asyncio.Task[Session]) -> None:
-        """Nobody waits for it any more; who asks for this id from now on opens it anew."""
-        self._opened(session_id, opening)
-        opening.cancel()
-
-        def close(task: asyncio.Task[Session]) -> None:
-            if not task.cancelled() and task.exception() is None:
-                self.close_soon(task.result(), "its client went away while it was opened")
-
-        opening.add_done_callback(close)
-        self._closing.add(opening)
-        opening.add_done_callback(self._closing.discard)
-
-    @staticmethod
-    def _same(session: Session, options: SessionOptions) -> Session:
-        if session.options.template != options.template:
-            raise Conflict(
-                f"session {session.id} has the template {session.options.template!r}; "
-                "choose another session_id"
-            )
-        if options.workspace not in (None, session.workspace):
-            raise Conflict(
-                f"session {session.id} has the workspace {session.workspace!r}; "
-                "choose another session_id"
-            )
-        for name in ("cwd", "env", "secrets"):
-            asked = getattr(options, name)
-            if asked and asked != getattr(session.options, name):
-                raise Conflict(
-                    f"session {session.id} was opened with another {name}, which stays; leave it out, "
-                    "give it to each cell, or choose another session_id"
-                )
-        return session
-
-    def _closed(self, session: Session, reason: str) -> None:
-        del self._sessions[session.id]
-        self._gone[session.id] = (self.door.clock(), reason)
-        self._forget()
-
     def _forget(self) -> None:
-        horizon = self.door.clock() - _REMEMBERED_S
+        horizon = self._queue.clock() - _REMEMBERED_S
         while self._gone:
             oldest = next(iter(self._gone))
             if self._gone[oldest][0] > horizon and len(self._gone) <= _REMEMBERED_MAX:
                 break
             del self._gone[oldest]
 
-    async def _sweep(self) -> None:
-        while True:
-            now = self.door.clock()
-            for session in list(self._sessions.values()):
-                at, reason = session.expires_at
-                if at <= now:
-                    self.close_soon(session, reason)
-            await asyncio.sleep(_SWEEP_S)
+
+def _shutting_down() -> Unavailable:
+    return Unavailable("the broker is shutting down", retry_after=10)
+
+
+def _same(session: Session, options: SessionOptions) -> Session:
+    """Return the session if these options could have opened it. Raises Conflict."""
+    if session.options.template != options.template:
+        raise Conflict(
+            f"session {session.id} has the template {session.options.template!r}; "
+            "choose another session_id"
+        )
+    if options.workspace not in (None, session.workspace):
+        raise Conflict(
+            f"session {session.id} has the workspace {session.workspace!r}; "
+            "choose another session_id"
+        )
+    for name in ("cwd", "env", "secrets"):
+        asked = getattr(options, name)
+        if asked and asked != getattr(session.options, name):
+            raise Conflict(
+                f"session {session.id} was opened with another {name}, which stays; leave it out, "
+                "give it to each cell, or choose another session_id"
+            )
+    return session

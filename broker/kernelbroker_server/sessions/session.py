@@ -1,207 +1,160 @@
-"""A session: one lease, one workspace, and executions that run one after the other.
+"""The public interface of a session: ordered executions, files, and a kernel that can be restarted.
 
-This is what others ask of it, and its life from open to close. What runs when is seen to by its worker
-(`worker.py`), what is remembered by its history (`history.py`).
+Scheduling is decided in `machine.py` and carried out in `runner.py`.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import enum
-import logging
-import time
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AbstractAsyncContextManager
-from pathlib import Path
-from typing import TypeAlias
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 
-import msgspec
-from kernelbroker.protocol.codec import encode
-from kernelbroker.protocol.errors import (
-    Conflict,
-    NotFound,
-    RequestError,
-    SessionGone,
-)
-from kernelbroker.protocol.findings import Assessment
-from kernelbroker.protocol.messages import ExecutionRequest, SessionOptions
+from kernelbroker.protocol.errors import NotFound, RequestError, Unavailable
+from kernelbroker.protocol.findings import Finding
+from kernelbroker.protocol.messages import ExecutionRequest
+from kernelbroker.protocol.messages import SessionState as PublicState
 
 from ..backends.base import SandboxSpec
-from ..backends.usage import Usage
-from ..kernels.client import KernelClient
-from ..kernels.requests import Errand
-from ..pool.runner import Pool
-from ..telemetry.facts import (
-    ExecutionEnded,
-    Observer,
-    SessionClosed,
-    SessionOpened,
-    Teller,
-    code_hash,
-)
-from ..telemetry.logs import apart
+from ..cancellation import run_to_completion
+from ..kernels.channel import ChannelClosed
+from ..kernels.gateway import GatewayConnection
+from ..kernels.requests import InternalCell
+from ..kernels.transfer import TransferFailed
+from ..supervisor import Supervisor
+from ..telemetry.events import SessionEmitter
+from ..workspaces.quota_watch import Upload
+from .admission import TenantQueue
 from .execution import Execution
-from .gate import Door
-from .history import History
 from .lease import Lease
 from .limits import SessionLimits
-from .policy import Policies
-from .quota import Quota, Upload, Watch
-from .visits import Visits
-from .worker import Worker
-from .workspace import Workspace
+from .runner import SessionRunner
+from .store import EventStore, ExecutionLog, SessionRecord, Watcher
 
-logger = logging.getLogger(__name__)
-
-Measure: TypeAlias = Callable[[Path, int], Awaitable[Usage]]
-
-
-class SessionState(enum.StrEnum):
-    IDLE = "idle"
-    BUSY = "busy"
-    CLOSED = "closed"
+_BORROW_TIMEOUT_S = 30.0
+"""How long a borrower waits for a living sandbox."""
 
 
 class Session:
-    """Made by the registry, by `open`.
+    """One session, from `open` to `closed`. The registry creates it.
 
-    `on_closed` is called once, with the reason.
+    Args:
+        on_ended: called once, when an open session ends, with the session and the reason.
 
     Attributes:
-        scope: where confirmations are good: in this session, unless it is one of a single execution.
-        weight: bytes that it holds besides its executions: what it was opened with.
+        key: its key in the event store.
+        emit: emits telemetry of this session.
+        closed: resolved when its sandbox and workspace are given back.
     """
 
     def __init__(
         self,
-        session_id: str,
-        options: SessionOptions,
+        record: SessionRecord,
         limits: SessionLimits,
-        pool: Pool,
-        door: Door,
-        policies: Policies,
-        workspace: Workspace,
-        measure: Measure,
-        observer: Observer,
-        on_closed: Callable[[Session, str], None],
+        lease: Lease,
+        queue: TenantQueue,
+        store: EventStore,
+        emit: SessionEmitter,
+        on_ended: Callable[[Session, str], None],
+        supervisor: Supervisor,
     ) -> None:
-        self.id = self.scope = session_id
-        self.options = options
-        self.weight = len(encode(options))
+        self.id, self.key = record.session_id, record.key
+        self.options = options = record.options
         self.limits = limits
         self.idle_timeout = min(options.idle_timeout or limits.idle_timeout, limits.max_lifetime)
         self.max_lifetime = min(options.max_lifetime or limits.max_lifetime, limits.max_lifetime)
-        self.created_at = time.time()  # to be shown; the deadlines are by a clock that nobody sets
-        self._opened = door.clock()
-        self.executions = History()
-        self.workspace = workspace.name
-        self._on_closed = on_closed
-        self._tell = Teller(observer, door.tenant, options.template, session_id)
-        self._door = door
-        self._policies = policies
-        self._lease = Lease(pool, options, workspace, door.tenant, self._tell)
-        wake = asyncio.Event()
-        self._visits = Visits(self._lease, wake)
-        self._watch = Watch(
-            Quota.of(pool.spec.limits),
-            workspace.before,
-            measure=measure,
-            workspace=lambda: self._lease.workspace,
-            running=lambda: self._worker.running,
-            replace=lambda: self._worker.displace(),
-            grace=limits.interrupt_grace,
+        self.created_at = record.opened_at
+        self._created = queue.clock()
+        self._on_ended = on_ended
+        self._lease = lease
+        self._store = store
+        self.emit = emit
+        self._runner = runner = SessionRunner(
+            record,
+            lease,
+            queue,
+            store,
+            emit,
+            limits.interrupt_grace,
+            self._ended,
+            supervisor,
         )
-        self._worker = Worker(
-            self._lease, self._visits, self._watch, door, wake, limits.interrupt_grace
-        )
-        self._retiring = ""
-        self._working: asyncio.Task[None] | None = None
-        self._watching: asyncio.Task[None] | None = None
+        self._machine = runner.machine
+        self.closed = runner.closed
 
-    # Open and close.
+    # Opening and closing.
 
     async def open(self) -> None:
-        """Acquire a sandbox and deliver what belongs to this session alone.
+        """Acquire a sandbox and deliver the session's own settings. If cancelled, the session closes.
 
         Raises:
-            TooManyRequests, Unavailable: there is no sandbox to be had.
+            TooManyRequests, Unavailable: there is no sandbox.
             BadRequest: the kernel refused `env` or `cwd`.
         """
+        self._runner.open()
         try:
-            await self._lease.acquire()
-        except BaseException:
-            await self._lease.release()
+            await asyncio.shield(self._runner.opened)
+        except asyncio.CancelledError:
+            await run_to_completion(self.close("it was given up while it was opened"))
             raise
-        for_all = apart("tenant", session_id=self.id)
-        self._working = asyncio.create_task(
-            self._work(), name=f"session {self.id}", context=for_all.copy()
-        )
-        self._watching = asyncio.create_task(
-            self._watch.run(), name=f"session {self.id} watch", context=for_all
-        )
-        self._tell(SessionOpened)
+        except RequestError:
+            await run_to_completion(self._until_closed())
+            raise
 
     async def close(self, reason: str) -> None:
-        """End the session: running and waiting executions get their results, the sandbox goes."""
-        working = self._working
-        if self.closed_reason is None:
-            self._closed(reason)
-            if working and self._worker.waits:
-                # Not at once: a task that is cancelled before its first step would give nothing back.
-                asyncio.get_running_loop().call_soon(working.cancel)
-        if working is not None:
-            await asyncio.wait([working])
+        """End the session: running and waiting executions get their results, the sandbox is removed."""
+        self._runner.apply(self._machine.close(reason))
+        await self._until_closed()
 
-    async def retire(self, reason: str) -> None:
-        """As `close`, but what runs, waits or is transferred may end before."""
-        self._retiring = reason
-        self._worker.finish()
-        if self._working is not None:
-            await asyncio.wait([self._working])
+    def close_when_idle(self, reason: str) -> None:
+        """Close the session as soon as nothing runs, waits or is transferred. `closed` resolves then."""
+        self._runner.apply(self._machine.close_when_idle(reason))
 
-    async def _work(self) -> None:
-        try:
-            await self._worker.run()
-            if self.closed_reason is None:
-                self._closed(self._retiring)
-        except Exception:
-            logger.exception("session %s failed", self.id)
-            if self.closed_reason is None:
-                self._closed("a fault of the broker's own")
-        finally:
-            if self._watching is not None:
-                self._watching.cancel()
-            self._worker.end(self.id)
-            self.executions.end()
-            await self._lease.release()
+    async def _until_closed(self) -> None:
+        await asyncio.wait([self.closed])
 
-    def _closed(self, reason: str) -> None:
-        self._worker.stop(reason)
-        self._on_closed(self, reason)
-        self._tell(SessionClosed, reason)
+    def _ended(self, reason: str) -> None:
+        self._on_ended(self, reason)
+
+    # Properties.
+
+    @property
+    def state(self) -> PublicState:
+        """The state for clients: `busy` while an execution runs or waits."""
+        if self.closed_reason is not None:
+            return "closed"
+        machine = self._machine
+        return "idle" if machine.running is None and not machine.queued else "busy"
 
     @property
     def closed_reason(self) -> str | None:
-        """None while it is open."""
-        return self._worker.stopped
+        """The reason why the session is closed; None while it is open."""
+        return self._machine.closed_reason
 
     @property
-    def state(self) -> SessionState:
-        if self.closed_reason is not None:
-            return SessionState.CLOSED
-        busy = self._worker.running is not None or self._worker.queued
-        return SessionState.BUSY if busy else SessionState.IDLE
+    def queued(self) -> int:
+        """The number of waiting executions, except the one that waits for its turn."""
+        queue_length = self._machine.queued
+        return queue_length - 1 if queue_length and self._machine.running is None else queue_length
 
     @property
     def spec(self) -> SandboxSpec:
-        """What its sandboxes are made by."""
+        """The specification of its sandboxes."""
         return self._lease.spec
 
     @property
-    def patience(self) -> float:
-        """Seconds that something may wait for its turn in this session."""
+    def workspace(self) -> str:
+        """The name of its workspace."""
+        return self._lease.workspace.name
+
+    @property
+    def acquire_timeout(self) -> float:
+        """Seconds that a request may wait for its turn in this session."""
         return self._lease.timeout
+
+    @property
+    def active_at(self) -> float:
+        """When it was last used, in seconds since the epoch."""
+        return self._runner.active_at
 
     @property
     def restarts(self) -> int:
@@ -209,173 +162,148 @@ class Session:
         return self._lease.replaced
 
     @property
-    def queued(self) -> int:
-        return self._worker.queued
-
-    @property
-    def active_at(self) -> float:
-        """When it was last used, in seconds since the epoch."""
-        return self._worker.active_at
-
-    @property
     def expires_at(self) -> tuple[float, str]:
-        """The time, by the door's clock, at which it is to be closed as things stand; and why."""
-        end = self._opened + self.max_lifetime
-        idle_end = self._worker.active + self.idle_timeout
-        if self.state is SessionState.IDLE and not self._visits.count and idle_end < end:
+        """Return the time, by the admission's clock, at which the session expires, and the reason."""
+        end = self._created + self.max_lifetime
+        idle_end = self._runner.active + self.idle_timeout
+        if self._machine.idle and idle_end < end:
             return idle_end, f"it was idle for {self.idle_timeout:g} s"
         return end, f"it reached its lifetime of {self.max_lifetime:g} s"
 
-    # Executions.
+    @property
+    def executions(self) -> Mapping[str, ExecutionLog]:
+        """Return the remembered executions by id, oldest first."""
+        return self._store.executions(self.key)
 
-    async def judge(self, request: ExecutionRequest) -> Assessment | None:
-        """What `submit` wants to know of the code; None where it does not matter.
+    def watch(self) -> contextlib.AbstractContextManager[Watcher]:
+        """Return a queue of the executions that are accepted from now on; see `EventStore.watch`."""
+        return self._store.watch(self.key)
 
-        Raises: as `submit`.
-        """
-        self._expect_open()
-        if request.execution_id in self.executions:
-            return None
-        self.limits.timeout_of(request)
-        return await self._policies.judge(request, self.options.template)
-
-    def submit(
-        self,
-        request: ExecutionRequest,
-        *,
-        allow_stdin: bool = False,
-        assessment: Assessment | None = None,
-        errand: Errand | None = None,
-    ) -> Execution:
-        """Queue a cell, or an errand in its place.
-
-        The same request under the same id is the same execution, not a second one, and needs no second
-        confirmation.
-
-        Raises:
-            BadRequest, TooManyRequests, Conflict, SessionGone.
-            PolicyRefused, ConfirmationRequired: the session's policy does not let it run, or not yet.
-        """
-        self._expect_open()
-        asked, request = request, msgspec.structs.replace(request, confirm=None)
-        if request.execution_id is not None:
-            earlier = self.executions.get(request.execution_id)
-            if earlier is not None:
-                if earlier.request != request:
-                    raise Conflict(
-                        f"execution {request.execution_id} is another one; choose a new execution_id"
-                    )
-                return earlier
-        timeout = self.limits.timeout_of(request)
-        self._door.enter()
-        try:
-            findings = self._policies.admit(asked, self.options.template, self.scope, assessment)
-        except RequestError:
-            self._door.leave()
-            raise
-        execution = Execution(
-            request.execution_id or self._door.new_id(),
-            request,
-            timeout,
-            self.limits.output,
-            allow_stdin=allow_stdin,
-            secrets=self.options.secrets.values(),
-            findings=findings,
-            on_done=self._executed,
-            errand=errand,
-        )
-        execution.ids = {**execution.ids, "session_id": self.id, "execution_id": execution.id}
-        self._worker.enqueue(execution)
-        self.executions.add(execution)
-        return execution
-
-    def _executed(self, execution: Execution) -> None:
-        result, request, total = execution.journal.result, execution.request, execution.age
-        assert result is not None, "it has ended"
-        self._tell(
-            ExecutionEnded,
-            execution_id=execution.id,
-            language=request.language,
-            code_sha256=code_hash(request.code),
-            outcome=execution.outcome,
-            started_at=execution.accepted_at,
-            queued_s=total if execution.queued_s is None else execution.queued_s,
-            total_s=total,
-            output_bytes=execution.journal.size,
-            packages=execution.packages,
-        )
-
-    def run_errand(self, errand: Errand) -> Execution:
-        """Queue a cell of the broker's own, which is in no list; the caller's next duty is `withdraw`.
-
-        Raises:
-            TooManyRequests, Unavailable, SessionGone.
-        """
-        self._expect_open()
-        execution = Execution(
-            self._door.new_id(),
-            ExecutionRequest(code=""),
-            self.limits.max_timeout,
-            self.limits.output,
-            secrets=self.options.secrets.values(),
-            errand=errand,
-        )
-        self._door.enter()
-        self._worker.enqueue(execution)
-        return execution
-
-    def withdraw(self, errand: Execution) -> None:
-        """Take an errand out of the line, or interrupt it; does nothing to one that has ended."""
-        self._worker.withdraw(errand)
-
-    def execution(self, execution_id: str) -> Execution:
-        """Raises NotFound where it is not known, or not remembered any more."""
+    def execution(self, execution_id: str) -> ExecutionLog:
+        """Return an execution. Raises NotFound if it is unknown or forgotten."""
         try:
             return self.executions[execution_id]
         except KeyError:
             raise NotFound(f"session {self.id} has no execution {execution_id}") from None
 
-    def interrupt(self, execution_id: str | None = None) -> None:
-        """Raise KeyboardInterrupt in the running cell; does nothing where none runs.
+    def expect_open(self) -> None:
+        """Check that the session is open. Raises SessionGone."""
+        self._machine.expect_open()
 
-        With an id, that execution alone is meant: one that waits is taken out of the line.
-        """
-        self._expect_open()
-        self._worker.interrupt(execution_id)
+    # Executions.
 
-    async def restart(self) -> None:
-        """Replace the kernel: state lost, files kept. A running cell ends; waiting ones stay in line.
-
-        Raises:
-            SessionGone, Unavailable.
-        """
-        self._expect_open()
-        await self._worker.restart()
-
-    @contextlib.asynccontextmanager
-    async def visit(self, *, changes: bool = False) -> AsyncIterator[KernelClient]:
-        """The living sandbox's gateway, for something beside the executions; it counts as activity.
+    def enqueue(
+        self,
+        execution_id: str,
+        request: ExecutionRequest,
+        timeout: float,
+        *,
+        allow_stdin: bool = False,
+        findings: Sequence[Finding] = (),
+        internal_cell: InternalCell | None = None,
+        listed: bool = True,
+    ) -> Execution:
+        """Queue a cell, or an internal cell in its place, that the tenant's queue has admitted.
 
         Args:
-            changes: something is changed there: if the sandbox was replaced meanwhile, it may be lost.
+            timeout: seconds.
+            listed: the session's history lists it.
 
         Raises:
-            SessionGone, TooManyRequests, Unavailable.
+            SessionGone
         """
-        self._expect_open()
+        self.expect_open()
+        packages = internal_cell.packages if internal_cell is not None else ()
+        log = self._store.create_execution(
+            self.key if listed else None, execution_id, request, packages, findings
+        )
+        execution = Execution(
+            log,
+            timeout,
+            self.limits.output,
+            allow_stdin=allow_stdin,
+            secrets=self.options.secrets.values(),
+            internal_cell=internal_cell,
+        )
+        execution.ids = {**execution.ids, "session_id": self.id, "execution_id": execution.id}
+        self._runner.submit(execution)
+        return execution
+
+    def withdraw(self, execution: Execution) -> None:
+        """Take an internal cell out of the queue, or interrupt it. Does nothing if it has ended."""
+        if self.closed_reason is None and not execution.done.done():
+            self._runner.apply(self._machine.interrupt(execution.id))
+
+    def interrupt(self, execution_id: str | None = None) -> None:
+        """Raise KeyboardInterrupt in the running cell. Does nothing if none runs.
+
+        With an id, interrupt only that execution. A waiting one is taken out of the queue.
+
+        Raises:
+            SessionGone
+        """
+        self._runner.apply(self._machine.interrupt(execution_id))
+
+    async def answer(self, execution_id: str, value: str) -> None:
+        """Answer `input()` in an execution.
+
+        Raises:
+            NotFound: there is no such execution.
+            ChannelClosed: it does not wait for input.
+        """
+        execution = self._runner.executions.get(execution_id)
+        if execution is None:
+            self.execution(execution_id)
+            raise ChannelClosed("the execution has ended")
+        await execution.answer(value)
+
+    async def restart(self) -> None:
+        """Replace the kernel: state lost, files kept. A running cell ends; waiting ones stay queued.
+
+        Raises:
+            SessionGone, Unavailable
+        """
+        self.expect_open()
+        await self._runner.restart()
+
+    @contextlib.asynccontextmanager
+    async def borrow(self, *, changes: bool = False) -> AsyncIterator[GatewayConnection]:
+        """Yield the gateway of the living sandbox, for use beside the executions.
+
+        This counts as activity. If the sandbox is being replaced, or has died while nothing ran, wait for
+        the next one.
+
+        Args:
+            changes: the caller changes files. If the sandbox is replaced meanwhile, changes may be lost.
+
+        Raises:
+            SessionGone, TooManyRequests, Unavailable
+        """
+        runner = self._runner
+        borrower, granted = runner.borrow()
         try:
-            async with self._visits.visit(changes=changes) as client:
-                self._expect_open()
-                yield client
+            try:
+                async with asyncio.timeout(_BORROW_TIMEOUT_S):
+                    warm = await granted
+            except TimeoutError:
+                raise Unavailable(
+                    f"the session had no sandbox for {_BORROW_TIMEOUT_S:g} s; try again",
+                    retry_after=5,
+                ) from None
+            self.expect_open()
+            try:
+                yield warm.gateway
+            except TransferFailed as exc:
+                # The sandbox died meanwhile. Try again with the next one.
+                raise Unavailable(
+                    f"{exc}; try again, and restart the session if that does not help",
+                    retry_after=1,
+                ) from exc
+            if changes and self._lease.alive is not warm:
+                raise Unavailable("the sandbox was replaced meanwhile; try again", retry_after=1)
         finally:
-            self._worker.touch()
-            if changes:
-                self._watch.visited()
+            runner.give_back(borrower, changes=changes)
 
-    def upload(self, size: int) -> AbstractAsyncContextManager[Upload]:
-        """As `Watch.upload`."""
-        return self._watch.upload(size)
-
-    def _expect_open(self) -> None:
-        if self.closed_reason is not None:
-            raise SessionGone(f"session {self.id} is closed: {self.closed_reason}")
+    def upload(self, size: int) -> contextlib.AbstractAsyncContextManager[Upload]:
+        """Reserve space for an upload; see `QuotaWatch.upload`."""
+        return self._runner.watch.upload(size)

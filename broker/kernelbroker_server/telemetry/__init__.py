@@ -1,1 +1,1 @@
-"""What can be seen of the broker from outside: logs, metrics and traces; never code, output or secrets."""
+"""Logs, metrics, traces and the events behind them. They never contain code, output or secrets."""

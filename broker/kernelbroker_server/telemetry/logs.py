@@ -1,6 +1,6 @@
-"""Log lines that tell which request, session and execution they belong to, as text or as JSON.
+"""Logging as text or JSON. Each line carries the ids of the request, session and execution it belongs to.
 
-The ids travel with the task (`contextvars`), so that whoever logs need not know them.
+The ids are context variables of the task, so code that logs does not pass them along.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ _IDS: ContextVar[Mapping[str, str]] = ContextVar("ids", default=_NONE)
 
 
 def bind(**ids: str) -> None:
-    """From here on, in this task and those that it makes, these ids are told as well."""
+    """Add these ids to log lines of this task, and of tasks that it creates from now on."""
     _IDS.set({**_IDS.get(), **ids})
 
 
 @contextlib.contextmanager
 def bound(**ids: str) -> Iterator[None]:
-    """As `bind`, within the block."""
+    """Add these ids to log lines within the block."""
     token = _IDS.set({**_IDS.get(), **ids})
     try:
         yield
@@ -34,28 +34,32 @@ def bound(**ids: str) -> Iterator[None]:
 
 
 def bound_ids() -> Mapping[str, str]:
-    """The ids of this task: `request_id`, `tenant`, `session_id`, `execution_id`, where it has them."""
+    """The ids of this task: any of `request_id`, `traceparent`, `tenant`, `session_id`, `execution_id`."""
     return _IDS.get()
 
 
-def apart(*kept: str, **ids: str) -> Context:
-    """A context for a task that outlives the request in which it is made: it tells these ids alone,
-    and of the present ones those that are named in `kept`."""
+def detached_context(*kept: str, **ids: str) -> Context:
+    """A context for a task that outlives the request in which it is created.
+
+    Args:
+        kept: which of the current ids the task keeps; all other context is left behind.
+        ids: further ids for the task.
+    """
     present, context = _IDS.get(), Context()
     context.run(bind, **{name: present[name] for name in kept if name in present}, **ids)
     return context
 
 
 def configure(level: str, form: Literal["text", "json"]) -> None:
-    """Write all logs to standard error, in this form."""
+    """Write all logs of `level` and above to standard error."""
     handler = logging.StreamHandler()
     handler.setFormatter(JsonFormatter() if form == "json" else TextFormatter())
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
-    logging.getLogger("websockets").setLevel(logging.WARNING)  # at DEBUG it logs all that passes
+    logging.getLogger("websockets").setLevel(logging.WARNING)  # at DEBUG it logs every frame
 
 
 class TextFormatter(logging.Formatter):
-    """For people: the ids stand at the end."""
+    """One line for people, with the ids at its end."""
 
     def __init__(self) -> None:
         super().__init__("%(asctime)s %(levelname)-7s %(name)s: %(message)s")
@@ -66,7 +70,7 @@ class TextFormatter(logging.Formatter):
 
 
 class JsonFormatter(logging.Formatter):
-    """For machines: an object a line, with `time`, `level`, `logger`, `message` and the ids."""
+    """One JSON object for each line: `time`, `level`, `logger`, `message` and the ids."""
 
     def format(self, record: logging.LogRecord) -> str:
         line = {

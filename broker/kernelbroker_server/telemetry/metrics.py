@@ -1,6 +1,6 @@
-"""Prometheus metrics, each with its unit in its name (https://prometheus.io/docs/practices/naming/).
+"""Prometheus metrics. Names end in their unit (https://prometheus.io/docs/practices/naming/).
 
-Labels are bounded: routes are patterns, and tenants beyond the first hundred are counted together.
+Label values are bounded: routes are patterns, and tenants after the first hundred share one value.
 """
 
 from __future__ import annotations
@@ -12,14 +12,15 @@ from prometheus_client import CollectorRegistry, Counter, Histogram, generate_la
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from .facts import (
+from .events import (
     ExecutionEnded,
-    Fact,
+    FileOperationEnded,
     LaunchEnded,
     RequestEnded,
     SandboxLeased,
     SandboxReplaced,
     SessionOpened,
+    TelemetryEvent,
 )
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -29,10 +30,10 @@ _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300
 
 
 class Metrics:
-    """Counts what it is told, and looks at `gauges` when it is asked.
+    """Counts telemetry events (`on_event` is the observer) and reads the gauges when it is scraped.
 
     Args:
-        gauges: what there is now: by metric's name (of `_GAUGES`), a number by its label's values.
+        gauges: returns the current values: for each name of `_GAUGES` a number by label values.
     """
 
     def __init__(self, gauges: Callable[[], Mapping[str, Mapping[tuple[str, ...], float]]]) -> None:
@@ -46,7 +47,11 @@ class Metrics:
             "execution_queued_seconds", "Time until a kernel took an execution", "tenant"
         )
         self._executions = self._histogram(
-            "execution_seconds", "Time from taken to result", "tenant", "template", "outcome"
+            "execution_seconds",
+            "Time from taken by a kernel to result",
+            "tenant",
+            "template",
+            "outcome",
         )
         self._output = self._counter("output_bytes", "Bytes of executions' events", "tenant")
         self._leases = self._histogram(
@@ -60,31 +65,43 @@ class Metrics:
         )
         self._opened = self._counter("sessions_opened", "Sessions opened", "tenant", "template")
 
+        self._file_operations = self._histogram(
+            "file_operation_seconds", "Time that file operations took", "operation", "outcome"
+        )
+        self._file_bytes = self._counter(
+            "file_bytes", "Bytes of files and tables moved", "tenant", "operation"
+        )
+
     def text(self) -> bytes:
-        """All of it in Prometheus' text format."""
+        """All metrics in Prometheus' text format."""
         return generate_latest(self._registry)
 
-    def notice(self, fact: Fact) -> None:
-        match fact:
-            case RequestEnded():  # by tenant as well it would be too many series
-                self._requests.labels(fact.method, fact.route, str(fact.status)).observe(
-                    fact.seconds
+    def on_event(self, event: TelemetryEvent) -> None:
+        match event:
+            case RequestEnded():  # not by tenant, which would make too many series
+                self._requests.labels(event.method, event.route, str(event.status)).observe(
+                    event.seconds
                 )
             case SessionOpened():
-                self._opened.labels(self._tenant(fact.tenant), fact.template).inc()
+                self._opened.labels(self._tenant(event.tenant), event.template).inc()
             case SandboxLeased():
-                self._leases.labels(fact.template).observe(fact.seconds)
+                self._leases.labels(event.template).observe(event.seconds)
             case SandboxReplaced():
-                self._restarts.labels(fact.template, fact.cause).inc()
+                self._restarts.labels(event.template, event.cause).inc()
             case LaunchEnded():
-                outcome = "failure" if fact.failure else "success"
-                self._launches.labels(fact.template, outcome).observe(fact.seconds)
+                outcome = "failure" if event.failure else "success"
+                self._launches.labels(event.template, outcome).observe(event.seconds)
             case ExecutionEnded():
-                tenant = self._tenant(fact.tenant)
-                taken_s = max(0.0, fact.total_s - fact.queued_s)
-                self._queued.labels(tenant).observe(fact.queued_s)
-                self._executions.labels(tenant, fact.template, fact.outcome).observe(taken_s)
-                self._output.labels(tenant).inc(fact.output_bytes)
+                tenant = self._tenant(event.tenant)
+                taken_s = max(0.0, event.total_s - event.queued_s)
+                self._queued.labels(tenant).observe(event.queued_s)
+                self._executions.labels(tenant, event.template, event.outcome).observe(taken_s)
+                self._output.labels(tenant).inc(event.output_bytes)
+            case FileOperationEnded():
+                self._file_operations.labels(event.operation, event.outcome).observe(event.seconds)
+                if event.size:
+                    tenant = self._tenant(event.tenant)
+                    self._file_bytes.labels(tenant, event.operation).inc(event.size)
 
     def _tenant(self, name: str) -> str:
         if name not in self._tenants:
@@ -103,8 +120,8 @@ class Metrics:
 
 
 _GAUGES = {
-    "sandboxes": ("Sandboxes of each pool, by state", ("template", "state")),
-    "pool_waiters": ("Sessions that wait for a sandbox", ("template",)),
+    "sandboxes": ("Sandboxes of each pool by state", ("template", "state")),
+    "pool_waiters": ("Callers that wait for a sandbox", ("template",)),
     "sessions": ("Sessions that are open", ("tenant",)),
     "executions": ("Executions that wait or run", ("tenant", "state")),
 }
@@ -113,17 +130,17 @@ _GAUGES = {
 class _Gauges(Collector):
     def __init__(
         self,
-        look: Callable[[], Mapping[str, Mapping[tuple[str, ...], float]]],
+        read: Callable[[], Mapping[str, Mapping[tuple[str, ...], float]]],
         tenant: Callable[[str], str],
     ) -> None:
-        self._look = look
+        self._read = read
         self._tenant = tenant
 
     def describe(self) -> Iterable[Metric]:
         return []
 
     def collect(self) -> Iterable[Metric]:
-        for name, values in self._look().items():
+        for name, values in self._read().items():
             text, labels = _GAUGES[name]
             family = GaugeMetricFamily(f"kernelbroker_{name}", text, labels=labels)
             sums: defaultdict[tuple[str, ...], float] = defaultdict(float)

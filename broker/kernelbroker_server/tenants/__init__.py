@@ -1,1 +1,1 @@
-"""Who may use the broker: tenants, their limits, and the tokens that show who they are."""
+"""Tenants: who may use the broker, with which limits, and the tokens that authenticate them."""

@@ -1,4 +1,4 @@
-"""Recognises who asks by the token that is shown."""
+"""Authenticates requests by their token."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ logger = logging.getLogger(__name__)
 
 
 class Keyring:
-    """
+    """All valid tokens.
+
     Args:
-        tenants: who there may be.
-        token: the one of the tenant `default`; None if there is none.
-        file: more tokens; None if there is no such file.
+        tenants: all tenants.
+        token: the token of the tenant `default`; None if it has none.
+        file: the token file; None if there is none.
     """
 
     def __init__(
@@ -27,12 +28,16 @@ class Keyring:
         self._file = file
 
     def tenant_of(self, token: str) -> Tenant | None:
-        """Who holds this token; None for nobody. A token file that cannot be read lets nobody in."""
+        """Return the tenant that a token belongs to.
+
+        Returns:
+            None if the token is invalid. If the token file cannot be read, its tokens are invalid.
+        """
         if self._token is not None and hmac.compare_digest(token.encode(), self._token.encode()):
             return self._tenants[DEFAULT.name]
         try:
             name = self._file.tenant_of(token) if self._file is not None else None
         except TokenError as error:
-            logger.error("nobody is let in by the token file: %s", error)
+            logger.error("the token file cannot be used; its tokens are refused: %s", error)
             return None
         return None if name is None else self._tenants[name]

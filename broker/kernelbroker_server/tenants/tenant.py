@@ -1,4 +1,4 @@
-"""Tenants: whose sessions, files and executions are whose, and how much each may have."""
+"""Tenants own sessions, files and executions, and have limits."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from kernelbroker.protocol.findings import Level, PolicyMode
 
 @dataclass(frozen=True, slots=True)
 class TenantLimits:
-    """What one tenant may have at most; None for no bound but the broker's own.
+    """The limits of one tenant. None means that only the limits of the broker apply.
 
     Attributes:
-        sessions: open at once.
-        concurrent: executions that run at once, over all its sessions.
-        rate: executions that it may submit, a minute.
-        templates: those it may use.
-        policy, policy_threshold: what becomes of risky code, in the place of what its templates say.
+        sessions: how many may be open.
+        concurrent: executions that run at the same time, over all its sessions.
+        rate: executions that it may submit in a minute.
+        templates: names of templates that it may use.
+        policy, policy_threshold: replace the risk policy of its templates.
     """
 
     sessions: int | None = None
@@ -30,18 +30,18 @@ class TenantLimits:
 
 @dataclass(frozen=True, slots=True)
 class Tenant:
-    """One who sees what is its own, and nothing of anybody else's."""
+    """A user of the broker, who sees only its own sessions, files and executions."""
 
     name: str
     limits: TenantLimits = field(default_factory=TenantLimits)
 
 
 DEFAULT = Tenant("default")
-"""Who holds the one token of a broker that has no token file."""
+"""The tenant of the token in the settings."""
 
 
 class Tenants:
-    """All tenants by name; one that has no limits of its own has none."""
+    """All tenants by name. A name without an entry in `limits` is a tenant without limits."""
 
     def __init__(self, limits: Mapping[str, TenantLimits]) -> None:
         self._limits = limits

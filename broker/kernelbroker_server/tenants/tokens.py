@@ -1,7 +1,8 @@
-"""The token file: which tokens there are and whose they are; no token can be had from it.
+"""The token file: the hashes of all tokens, and the tenant of each.
 
-A token is `kb_ID_SECRET`. The file holds the id, the SHA-256 of the whole token, the tenant and the
-times. The secret has 256 random bits, so that a plain hash is enough: there is nothing to guess.
+A token is `kb_ID_SECRET`. The file contains the id, the SHA-256 of the whole token, the tenant, and the
+times of creation and expiry. The secret has 256 random bits, so it cannot be guessed and a plain hash is
+enough.
 """
 
 from __future__ import annotations
@@ -26,11 +27,11 @@ _TOKEN = re.compile(r"kb_([0-9a-f]{12})_[0-9a-f]{64}")
 
 
 class TokenError(Exception):
-    """The token file cannot be used, or a token is not as asked; the message says what to do."""
+    """The token file cannot be used, or the request is invalid; the message says what to do."""
 
 
 class TokenRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One token, but for its secret. Times in seconds since the epoch; None for never."""
+    """One token without its secret. Times are in seconds since the epoch; None stands for never."""
 
     id: str
     tenant: str
@@ -48,7 +49,7 @@ class _Content(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class TokenFile:
-    """Makes, lists, revokes and recognises tokens. Every change is there for a running broker at once."""
+    """Creates, lists, revokes and verifies tokens. A running broker sees changes at once."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -56,10 +57,20 @@ class TokenFile:
         self._by_id: dict[str, TokenRecord] = {}
 
     def create(self, tenant: str, lifetime: float | None = None) -> str:
-        """A new token, shown this once; `lifetime` in seconds. Raises TokenError."""
+        """Create a token.
+
+        Args:
+            lifetime: seconds until it expires; None for never.
+
+        Returns:
+            the token, which cannot be read again.
+
+        Raises:
+            TokenError
+        """
         if not re.fullmatch(TENANT_NAME, tenant):
             raise TokenError(
-                f"{tenant!r} is no tenant's name: letters, digits, '_', '.' and '-', at most 64"
+                f"{tenant!r} is not a valid tenant name: use letters, digits, '_', '.' and '-', at most 64"
             )
         token_id, now = secrets.token_hex(6), time.time()
         token = f"kb_{token_id}_{secrets.token_hex(32)}"
@@ -69,11 +80,11 @@ class TokenFile:
         return token
 
     def list(self) -> list[TokenRecord]:
-        """All tokens, oldest first. Raises TokenError."""
+        """All tokens, the oldest first. Raises TokenError."""
         return self._read().tokens
 
     def revoke(self, token_id: str) -> None:
-        """Raises TokenError where there is no such token."""
+        """Revoke a token. Raises TokenError, also if there is no such token."""
         with self._changing() as content:
             kept = [record for record in content.tokens if record.id != token_id]
             if len(kept) == len(content.tokens):
@@ -81,7 +92,11 @@ class TokenFile:
             content.tokens = kept
 
     def tenant_of(self, token: str) -> str | None:
-        """Whose token this is; None where it is nobody's, expired or revoked. Raises TokenError."""
+        """The name of the tenant of a token; None if the token is unknown, expired or revoked.
+
+        Raises:
+            TokenError: the file cannot be read.
+        """
         if not (match := _TOKEN.fullmatch(token)):
             return None
         self._refresh()
@@ -90,7 +105,7 @@ class TokenFile:
         return record.tenant if hmac.compare_digest(record.sha256, _hash(token)) else None
 
     def _refresh(self) -> None:
-        """Read the file again where it has changed."""
+        """Read the file again if it has changed."""
         try:
             status = self._path.stat()
         except OSError as error:
@@ -112,7 +127,7 @@ class TokenFile:
 
     @contextlib.contextmanager
     def _changing(self) -> Iterator[_Content]:
-        """What is in the file, to be changed; written, in one step, when the block ends well."""
+        """The content of the file, for changes; written atomically if the block does not raise."""
         try:
             directory = self._path.parent
             lock = os.open(directory, os.O_RDONLY)
@@ -124,14 +139,14 @@ class TokenFile:
             finally:
                 os.close(lock)
         except FileNotFoundError as error:
-            raise TokenError(f"{self._path}: make its directory first, {directory}") from error
+            raise TokenError(f"{self._path}: create its directory first: {directory}") from error
         except PermissionError as error:
-            raise TokenError(f"{self._path}: only its owner, or root, may change it") from error
+            raise TokenError(f"{self._path}: only its owner and root may change it") from error
         except OSError as error:
             raise TokenError(f"{self._path}: {error.strerror}") from error
 
     def _replace(self, content: bytes) -> None:
-        """In one step; whose the file is, and who may read it, stays as it was."""
+        """Replace the file atomically; its owner and mode stay."""
         handle, name = tempfile.mkstemp(dir=self._path.parent)  # mode 0600
         try:
             with os.fdopen(handle, "wb") as file:

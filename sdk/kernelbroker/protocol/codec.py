@@ -1,12 +1,13 @@
-"""Messages to JSON and back.
+"""Converts messages to JSON and back.
 
-msgspec does the work. It refuses lone surrogates, which Python text may hold and JSON escapes can
-carry (RFC 8259, section 8.2), and which a cell may well print; such messages take the slower path
-through the standard library, written in ASCII escapes, so that what was printed is what arrives.
+msgspec does most of the work. It refuses lone surrogates, which Python text can have and JSON escapes can
+represent (RFC 8259, section 8.2), and which a cell can print. Messages with lone surrogates are encoded by
+the standard library instead, as ASCII with escapes.
 """
 
 from __future__ import annotations
 
+import functools
 import json
 from typing import Any, TypeVar
 
@@ -32,7 +33,7 @@ _INCOMING_TYPES = frozenset(cls.__struct_config__.tag for cls in (*Event.__args_
 
 
 def encode(message: Any) -> bytes:
-    """JSON in UTF-8; never fails for text that Python can hold. NaN and infinities become null."""
+    """Return JSON in UTF-8. Never fails for text that Python can hold. NaN and infinities become null."""
     try:
         return _encoder.encode(message)
     except UnicodeEncodeError:
@@ -46,28 +47,35 @@ def encode(message: Any) -> bytes:
 
 
 def decode_as(data: bytes | str, type_: type[T]) -> T:
-    """JSON as a value of `type_`.
+    """Decode JSON as a value of `type_`.
 
     Raises:
-        ProtocolError: not JSON, or not of that shape; the message says where.
+        ProtocolError: not JSON, or of another type; the message has the position.
     """
-    return _decode(data, type_, msgspec.json.Decoder(type_))
+    shape: Any = type_  # mypy does not know that types are hashable
+    value: T = _decode(data, type_, _decoder(shape))
+    return value
+
+
+@functools.cache
+def _decoder(type_: Any) -> msgspec.json.Decoder[Any]:
+    return msgspec.json.Decoder(type_)
 
 
 def decode_operation(data: bytes | str) -> Operation:
-    """What a client sent on the WebSocket.
+    """Decode a message of a client.
 
     Raises:
-        ProtocolError: not an operation, or one with a field that is not known.
+        ProtocolError: not an operation, or one with an unknown field.
     """
     return _decode(data, Operation, _operation_decoder)
 
 
 def decode_incoming(data: bytes | str) -> Event | Reply | None:
-    """What a broker sent: an event or a reply; None where its type is not known (a newer broker's).
+    """Decode a message of a broker: an event or a reply; None for an unknown type of a newer broker.
 
     Raises:
-        ProtocolError: not JSON, or not of the shape that its type asks for.
+        ProtocolError: not JSON, or the fields do not match the type.
     """
     try:
         return _decode(data, Event | Reply, _incoming_decoder)

@@ -1,40 +1,40 @@
-"""What can go wrong, as exceptions that both sides share.
+"""The exceptions that the broker and the SDK share.
 
 The tree::
 
     KernelBrokerError
     ├── RequestError              the broker refused or failed a request; `code` says which
-    │   ├── BadRequest            malformed, or a value out of bounds
-    │   ├── Unauthorized          no token, or not a known one
-    │   ├── NotFound              no such thing, or another tenant's
-    │   ├── MethodNotAllowed      the path has other methods than that
+    │   ├── BadRequest            the request is malformed, or a value is out of bounds
+    │   ├── Unauthorized          the token is missing or invalid
+    │   ├── NotFound              it does not exist, or belongs to another tenant
+    │   ├── MethodNotAllowed      the path does not support the method
     │   ├── Conflict              not possible in this state
-    │   ├── PolicyRefused         the code was judged too risky; see `findings`
-    │   ├── ConfirmationRequired  the code is risky; to be sent again with `confirmation`
-    │   ├── SessionGone           the session has ended; the message says why
-    │   ├── TooLarge              more than a limit allows
+    │   ├── PolicyRefused         the code was assessed as too risky; see `findings`
+    │   ├── ConfirmationRequired  the code is risky; send it again with `confirmation`
+    │   ├── SessionGone           the session has ended; the message has the reason
+    │   ├── TooLarge              a size exceeds its limit
     │   ├── TooManyRequests       a queue or a rate is full; see `retry_after`
     │   ├── Unavailable           no capacity, or shutting down; see `retry_after`
-    │   └── InternalError         a fault of the broker's own
+    │   └── InternalError         a fault in the broker
     ├── ConnectionFailed          no broker could be reached
     ├── ConnectionLost            the connection ended and could not be resumed
-    ├── ProtocolError             the peer sent what the protocol does not allow
+    ├── ProtocolError             a received message is invalid
     └── ExecutionFailed           `ExecutionResult.raise_for_error()` on a failed cell
 
 An error crosses the wire as `{"code", "message", "request_id"}`; `from_code` makes the exception
-again on the other side. HTTP statuses are the business of the broker's `api` package alone.
+again on the other side. Only the broker's `api` package knows HTTP statuses.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from .findings import Finding
 
 
 class KernelBrokerError(Exception):
-    """Base of every error that this project raises on purpose."""
+    """Base of all errors of this project."""
 
 
 class RequestError(KernelBrokerError):
@@ -42,10 +42,10 @@ class RequestError(KernelBrokerError):
 
     Attributes:
         message: what happened and what to do next, for a person.
-        request_id: the id under which the broker logged it, where it is known.
-        retry_after: seconds after which a new try makes sense, or None.
-        findings: what was found in the code, where that is why it was refused.
-        confirmation: the token to send as `confirm` to have the code run all the same.
+        request_id: the id of the request in the broker's log, if known.
+        retry_after: seconds after which a retry makes sense, or None.
+        findings: the findings in the code, if they are the reason of the refusal.
+        confirmation: the token to send as `confirm` to run the code anyway.
         expires_in: seconds for which that token can be used, once.
     """
 
@@ -131,7 +131,15 @@ class ProtocolError(KernelBrokerError):
 
 
 class ExecutionFailed(KernelBrokerError):
-    """A cell failed; `str()` of it is the one-line error."""
+    """A cell failed; the message is the one-line error.
+
+    Attributes:
+        result: the `ExecutionResult`, with the output before the error.
+    """
+
+    def __init__(self, message: str, *, result: Any = None) -> None:
+        super().__init__(message)
+        self.result = result
 
 
 _BY_CODE: dict[str, type[RequestError]] = {
@@ -163,7 +171,7 @@ def from_code(
     confirmation: str | None = None,
     expires_in: float | None = None,
 ) -> RequestError:
-    """The exception for a wire error; an unknown `code` (a newer broker's) gives a plain RequestError."""
+    """Return the exception for an error of the protocol; an unknown `code` gives a RequestError."""
     cls = _BY_CODE.get(code, RequestError)
     return cls(
         message,

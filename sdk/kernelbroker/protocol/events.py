@@ -1,8 +1,8 @@
-"""The items of an execution's output, in the order of their `seq`.
+"""The events of an execution's output, in the order of their `seq`.
 
 Every execution yields `started`, any number of outputs, and exactly one `result`, which is the last.
-`seq` starts at 1 in each execution and has no gaps, so a reader that knows the last `seq` it saw can
-ask for the rest. The structs say what is on the wire; how it is written stands in `codec.py`.
+`seq` starts at 1 in each execution and has no gaps, so a reader that knows the last `seq` that it has
+received can request the rest. `codec.py` writes them as JSON.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Cause: TypeAlias = Literal[
 
 
 class EventBase(msgspec.Struct, tag_field="type", kw_only=True):
-    """What all events carry. The journal fills in both fields when it takes the event."""
+    """The fields of all events. The event store sets them when it stores the event."""
 
     execution_id: str = ""
     seq: int = 0
@@ -45,35 +45,57 @@ class Stdout(EventBase, tag="stdout"):
     content: str
 
 
-class Stderr(EventBase, tag="stderr"):
-    """Standard error; also the traceback of an error, without ANSI codes."""
+class Stderr(EventBase, tag="stderr", omit_defaults=True):
+    """Standard error; also the tracebacks of errors, without ANSI codes.
+
+    Attributes:
+        is_traceback: this is a traceback. That of the error that ends the cell is the last; the result's
+            `error_detail` has this error in fields.
+        error_name, error_value: of the error, in the first event of its traceback.
+    """
 
     content: str
+    is_traceback: bool = False
+    error_name: str = ""
+    error_value: str = ""
 
 
 class Image(EventBase, tag="image"):
     """A picture. `content` is base64, except for `image/svg+xml`, which is text.
 
-    `width` and `height` are in pixels where they are known.
+    Attributes:
+        width, height: in pixels, if known.
+        data: the rest of the MIME bundle that held the picture, such as `text/html` and `text/plain`.
+        metadata: of the MIME bundle.
+        is_result: the picture is the value of the cell's last expression.
     """
 
     mime: str
     content: str
     width: int | None = None
     height: int | None = None
+    data: dict[str, Any] = {}
+    metadata: dict[str, Any] = {}
+    is_result: bool = False
 
 
 class Display(EventBase, tag="display"):
-    """Any other rich output, as a MIME bundle; with `update`, a new content for that `display_id`."""
+    """Any other rich output, as a MIME bundle.
+
+    Attributes:
+        update: the bundle replaces the one that was shown under this `display_id`.
+        is_result: the bundle is the value of the cell's last expression.
+    """
 
     data: dict[str, Any]
     metadata: dict[str, Any] = {}
     display_id: str | None = None
     update: bool = False
+    is_result: bool = False
 
 
 class Clear(EventBase, tag="clear"):
-    """Forget the output so far; with `wait`, not before the next output comes."""
+    """Remove the output so far; with `wait`, when the next output comes."""
 
     wait: bool = False
 
@@ -93,9 +115,9 @@ class ErrorDetail(msgspec.Struct, kw_only=True):
 
 
 class IndexInfo(msgspec.Struct, kw_only=True):
-    """A table's row labels: one name and one dtype a level; `values` belong to the previewed rows.
+    """A table's row labels: one name and one dtype for each level; `values` belong to the previewed rows.
 
-    With one level a value is a scalar, with several it is a list of them.
+    With one level a value is a scalar, with several it is a list of scalars.
     """
 
     names: list[Any]
@@ -110,11 +132,11 @@ class DataFrame(msgspec.Struct, kw_only=True):
         kind: `pandas`, `polars` or `pyarrow`.
         shape: rows and columns of the whole table.
         columns: unique text keys, in order; `dtypes` and the records of `preview` use them.
-        labels: the true labels, in order, where they are not the keys themselves (duplicates,
-            numbers, the tuples of a MultiIndex as lists); null where they are.
+        labels: the original labels, in order, if they differ from the keys (duplicates, numbers, the
+            tuples of a MultiIndex as lists); else null.
         index: the row labels of the preview; null for kinds that have none.
-        preview: the first rows, one object a row.
-        markdown: the preview as a table to read.
+        preview: the first rows, one object for each row.
+        markdown: the preview as a markdown table.
         memory_usage: bytes; estimated from a sample for columns of Python objects.
     """
 
@@ -131,7 +153,7 @@ class DataFrame(msgspec.Struct, kw_only=True):
 
 
 class Variable(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """A name that the session holds, with `shape` (arrays, tables) or `length` where it has one."""
+    """A variable of the session, with `shape` (arrays, tables) or `length` if it has one."""
 
     name: str
     type: str
@@ -147,7 +169,7 @@ class FileChange(msgspec.Struct, kw_only=True):
 
 
 class Truncated(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """What was cut, in each kind's own measure; a kind that lost nothing is absent."""
+    """The amount of output that was cut, in the unit of each kind; a kind that lost nothing is absent."""
 
     output_bytes: int = 0
     rich_outputs: int = 0
@@ -159,10 +181,10 @@ class Truncated(msgspec.Struct, kw_only=True, omit_defaults=True):
 class Result(EventBase, tag="result"):
     """The end of an execution.
 
-    `execution_time` is in seconds, measured in the kernel, null where the kernel died. `error` is one
-    line, `Name: message`. `exit_code` is that of the program that ran a cell in another language, where
-    it ended with the cell. `kernel_restarted` is true where the session's state was lost. `findings`
-    says what the broker's policy has to warn of.
+    `execution_time` is in seconds, measured in the kernel, and null if the kernel died. `error` is one
+    line, `Name: message`. `exit_code` is that of the program of a cell in another language, if it
+    ended with the cell. `kernel_restarted` is true if the session's variables were lost. `findings`
+    are the warnings of the broker's policy.
     """
 
     success: bool

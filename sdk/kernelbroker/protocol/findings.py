@@ -1,6 +1,6 @@
-"""What is said of code before it runs: findings, each with a level, and the assessment they add up to.
+"""The assessment of code before it runs: findings, each with a level.
 
-A finding names what was found and where, never the code itself, so that it may be logged.
+A finding has a rule, a position and a reason, but never the code itself, so that it may be logged.
 """
 
 from __future__ import annotations
@@ -12,17 +12,17 @@ import msgspec
 Language: TypeAlias = Literal["python", "javascript", "shell"]
 Level: TypeAlias = Literal["safe", "low", "medium", "high", "critical"]
 PolicyMode: TypeAlias = Literal["off", "warn", "confirm", "block"]
-"""What a broker does with risky code: nothing, tell, ask first, or refuse."""
+"""The treatment of risky code: run it, report it, ask for a confirmation, or refuse it."""
 LEVELS: tuple[Level, ...] = get_args(Level)
-"""From the mildest to the worst."""
+"""From the least to the most severe."""
 
 
 class Finding(msgspec.Struct, kw_only=True, frozen=True):
     """One thing that the code does or may do.
 
     Attributes:
-        rule: what kind of thing, such as `process` or `network`.
-        line, column: where, both from 1.
+        rule: the kind of finding, such as `process` or `network`.
+        line, column: its position, both from 1.
         reason: one line for a person, such as "os.system runs a shell command".
     """
 
@@ -34,7 +34,7 @@ class Finding(msgspec.Struct, kw_only=True, frozen=True):
 
 
 class Assessment(msgspec.Struct, kw_only=True, frozen=True):
-    """All findings, by place, and the level of the worst of them; `safe` where there are none."""
+    """All findings, by position, and the level of the worst one; `safe` if there are none."""
 
     language: Language
     level: Level
@@ -42,5 +42,5 @@ class Assessment(msgspec.Struct, kw_only=True, frozen=True):
 
 
 def at_least(level: Level, threshold: Level) -> bool:
-    """Whether a level is as bad as another, or worse."""
+    """Return whether a level is as bad as another, or worse."""
     return LEVELS.index(level) >= LEVELS.index(threshold)

@@ -1,16 +1,16 @@
-"""Requests and replies: what a client asks of a session, and what it is answered besides events.
+"""Requests of clients, and the broker's replies besides events.
 
-The same structs serve REST bodies and WebSocket operations. The broker refuses a field it does not
-know (`forbid_unknown_fields`), so that a misspelt option is told; a client ignores one.
+The same structs serve REST bodies and WebSocket operations. The broker refuses unknown fields
+(`forbid_unknown_fields`), so that a misspelt option is reported; a client ignores them.
 
 On the WebSocket the first message is `open`; the answer is `opened`. After it `execute`, `interrupt`,
 `restart`, `stdin`, `resume` and `close` may come at any time. An operation is answered by its events
-(`execute`, `resume`), by `done` (the others), or by `error`; `op_id` is echoed, so that answers find
-their questions.
+(`execute`, `resume`), by `done` (the others), or by `error`, each with the operation's `op_id`.
 """
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Annotated, Any, Literal, TypeAlias
 
 import msgspec
@@ -27,21 +27,21 @@ OpId: TypeAlias = Annotated[str, msgspec.Meta(max_length=64)]
 
 
 class SessionOptions(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """How a session is opened.
+    """The options of a new session.
 
     Attributes:
-        session_id: reuse this session, or open one under this id if there is none.
-        template: the sandbox recipe.
-        workspace: get the files of this workspace, and leave them there; the session's id is its
-            name if absent. One session has it at a time.
+        session_id: reuse the session with this id, or open a new one with it.
+        template: the name of the template.
+        workspace: use the files of this workspace, and keep them there; the session's id if
+            absent. One session at a time can have it.
         workspace_retention: seconds to keep the workspace after the session, if less than the
-            broker's own; with 0 it is gone, if nobody gives a name to it.
-        env: environment variables for the kernel.
-        secrets: the same, whose values are masked in all that executions bring.
+            broker's setting. With 0 the workspace is removed, unless `workspace` names it.
+        env: environment variables of the kernel.
+        secrets: environment variables whose values are masked in the output of all executions.
         cwd: working directory inside the sandbox; relative to `/data`.
-        metadata: the client's own notes, returned with the session.
+        metadata: notes of the client, returned with the session.
         idle_timeout: seconds without an execution after which the session closes.
-        max_lifetime: seconds after which it closes whatever happens.
+        max_lifetime: seconds after which it closes in any case.
     """
 
     session_id: Identifier | None = None
@@ -55,6 +55,10 @@ class SessionOptions(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     idle_timeout: Annotated[float, msgspec.Meta(gt=0)] | None = None
     max_lifetime: Annotated[float, msgspec.Meta(gt=0)] | None = None
 
+    def options(self) -> SessionOptions:
+        """Return only these options, without the fields of a subclass such as `Open`."""
+        return msgspec.convert(self, SessionOptions, from_attributes=True)
+
 
 class ExecutionRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """One cell to run.
@@ -66,7 +70,9 @@ class ExecutionRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True)
         secrets: as `env`, with values that are masked in all that the execution brings.
         result_var: a variable to report: a table as `dataframe`, anything else as `return_value`.
         preview_rows: rows of the table to send.
-        on_error: `rollback` removes names that a failed cell created; `keep` leaves them.
+        on_error: what happens to the names that a failed cell created. `rollback` removes data and
+            keeps what `import`, `def` and `class` statements bound; `rollback_all` removes every new
+            name; `keep` removes none.
         on_disconnect: whether the cell runs on or is interrupted when its client goes away.
         confirm: the token of a `confirmation_required` that this very cell was refused with.
     """
@@ -80,13 +86,17 @@ class ExecutionRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True)
     secrets: dict[str, str] = {}
     result_var: Annotated[str, msgspec.Meta(max_length=256)] | None = None
     preview_rows: Annotated[int, msgspec.Meta(ge=0)] = 10
-    on_error: Literal["rollback", "keep"] = "rollback"
+    on_error: Literal["rollback", "rollback_all", "keep"] = "rollback"
     on_disconnect: Literal["continue", "interrupt"] = "continue"
     confirm: Annotated[str, msgspec.Meta(max_length=64)] | None = None
 
+    def request(self) -> ExecutionRequest:
+        """Return only this request, without the fields of a subclass such as `Execute`."""
+        return msgspec.convert(self, ExecutionRequest, from_attributes=True)
+
 
 class AssessmentRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """Code to be judged, and not run."""
+    """Code to assess without running it."""
 
     code: str
     language: Language = "python"
@@ -112,15 +122,15 @@ SessionState: TypeAlias = Literal["idle", "busy", "closed"]
 
 
 class SessionInfo(msgspec.Struct, kw_only=True):
-    """A session as its owner sees it. Times are ISO 8601 in UTC; durations are seconds."""
+    """The description of a session. Times are in UTC (ISO 8601 in JSON); durations are seconds."""
 
     session_id: str
     state: SessionState
     template: str
     workspace: str = ""
     isolation: str
-    created_at: str
-    last_active_at: str
+    created_at: datetime
+    last_active_at: datetime
     idle_timeout: float
     max_lifetime: float
     executions: int
@@ -130,7 +140,7 @@ class SessionInfo(msgspec.Struct, kw_only=True):
 
 
 class WorkspaceInfo(msgspec.Struct, kw_only=True):
-    """A workspace. Times are ISO 8601 in UTC.
+    """A workspace. Times are in UTC (ISO 8601 in JSON).
 
     Attributes:
         size, files: bytes on the disk and files with directories; null while a session has it.
@@ -141,8 +151,8 @@ class WorkspaceInfo(msgspec.Struct, kw_only=True):
     name: str
     size: int | None = None
     files: int | None = None
-    last_used_at: str
-    expires_at: str | None = None
+    last_used_at: datetime
+    expires_at: datetime | None = None
     session_id: str | None = None
 
 
@@ -158,14 +168,14 @@ class ExecutionInfo(msgspec.Struct, kw_only=True):
     """An execution in a session's history.
 
     Attributes:
-        accepted_at: ISO 8601, in UTC.
-        packages: what it was to install; empty for a cell.
+        accepted_at: in UTC (ISO 8601 in JSON).
+        packages: the packages to install; empty for a cell.
         success, error, execution_time: of its result; null until it has ended.
     """
 
     execution_id: str
     state: Literal["queued", "running", "done"]
-    accepted_at: str
+    accepted_at: datetime
     packages: list[str] = []
     success: bool | None = None
     error: str | None = None
@@ -177,26 +187,26 @@ class ExecutionList(msgspec.Struct, kw_only=True):
 
 
 class FileInfo(msgspec.Struct, kw_only=True, frozen=True):
-    """Something in the workspace. `path` is relative to `/data`; `modified_at` is ISO 8601, in UTC.
+    """An entry of the workspace. `path` is relative to `/data`; `modified_at` is in UTC.
 
-    `size` is in bytes. A name that is no UTF-8 has its odd bytes as lone surrogates (PEP 383).
+    `size` is in bytes. Bytes of a name that are not UTF-8 are lone surrogates (PEP 383).
     """
 
     path: str
     kind: Literal["file", "directory", "symlink", "other"]
     size: int
-    modified_at: str
+    modified_at: datetime
 
 
 class FileList(msgspec.Struct, kw_only=True, frozen=True):
-    """What is in a directory, by path; `truncated` where there is more than fits."""
+    """The entries of a directory, sorted by path; `truncated` if there are more than the limit."""
 
     entries: list[FileInfo]
     truncated: bool = False
 
 
 class VariableList(msgspec.Struct, kw_only=True, frozen=True):
-    """What a session holds, oldest first; `dropped` older ones are not listed."""
+    """The variables of a session, oldest first; `dropped` older ones are not listed."""
 
     variables: list[Variable]
     dropped: int = 0
@@ -213,7 +223,7 @@ class ErrorBody(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class ErrorEnvelope(msgspec.Struct, kw_only=True):
-    """The body of every answer that is an error."""
+    """The body of every answer with an error."""
 
     error: ErrorBody
 
@@ -226,7 +236,7 @@ class Open(SessionOptions, tag_field="op", tag="open"):
 
 
 class Execute(ExecutionRequest, tag_field="op", tag="execute"):
-    """Run a cell. With `allow_stdin` the client answers `input` events; else `input()` is an error."""
+    """Run a cell. With `allow_stdin` the client answers `input` events; otherwise `input()` is an error."""
 
     allow_stdin: bool = False
     op_id: OpId | None = None
@@ -235,9 +245,9 @@ class Execute(ExecutionRequest, tag_field="op", tag="execute"):
 class Interrupt(
     msgspec.Struct, tag_field="op", tag="interrupt", kw_only=True, forbid_unknown_fields=True
 ):
-    """Raise KeyboardInterrupt in the running cell; waiting executions stay in line.
+    """Raise KeyboardInterrupt in the running cell; waiting executions stay queued.
 
-    With `execution_id` that execution alone is meant: one that waits is taken out of the line.
+    With `execution_id`, interrupt only that execution. A waiting one is taken out of the queue.
     """
 
     execution_id: Identifier | None = None
@@ -247,7 +257,7 @@ class Interrupt(
 class Restart(
     msgspec.Struct, tag_field="op", tag="restart", kw_only=True, forbid_unknown_fields=True
 ):
-    """A fresh kernel; the files stay."""
+    """Replace the kernel. Variables are lost; files are kept."""
 
     op_id: OpId | None = None
 
@@ -263,7 +273,7 @@ class Stdin(msgspec.Struct, tag_field="op", tag="stdin", kw_only=True, forbid_un
 class Resume(
     msgspec.Struct, tag_field="op", tag="resume", kw_only=True, forbid_unknown_fields=True
 ):
-    """All events of an execution after `after`, then those to come."""
+    """Send the events of an execution after `after`, then new ones as they come."""
 
     execution_id: Identifier
     after: Annotated[int, msgspec.Meta(ge=0)] = 0
@@ -301,7 +311,7 @@ class ErrorReply(msgspec.Struct, tag_field="type", tag="error", kw_only=True):
 
 
 class Closed(msgspec.Struct, tag_field="type", tag="closed", kw_only=True):
-    """The session has ended; nothing more comes."""
+    """The session has ended; no message follows."""
 
     reason: str
 

@@ -1,14 +1,14 @@
-"""The text form: what an execution yields, as tags, for people with curl and for simple parsers.
+"""The text form of an execution's events: tags, for people with curl and for simple parsers.
 
     <txt>…</txt>          standard output
     <err>…</err>          standard error
-    <img>…</img>          a picture: base64 PNG; other formats carry mime="…"
+    <img>…</img>          a picture: base64 PNG; other formats have mime="…"
     <display>…</display>  any other rich output: a JSON MIME bundle
     <result>…</result>    the result, as JSON
 
-No output can forge or break a tag. In text, `&`, `<` and `>` are written as entities, and the two
-kinds of character that UTF-8 text cannot carry from end to end (lone surrogates, and carriage
-returns, which line-based readers fold) as numeric references. In JSON the three are `\\u` escapes.
+No output can forge or break a tag. In text, `&`, `<` and `>` are written as entities, and two kinds of
+characters that do not survive in UTF-8 text (lone surrogates, and carriage returns, which line-based
+readers change) as numeric references. In JSON these three characters are `\\\\u` escapes.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ def encode_tags(event: Event) -> str:
 
 
 def escape_text(text: str) -> str:
-    """Text as it stands between tags."""
+    """Return text in the form that it has between tags."""
     text = escape(text, quote=False)
     return _NUMERIC.sub(lambda m: f"&#x{ord(m.group()):X};", text)
 
 
 def unescape_text(text: str) -> str:
-    """The text that `escape_text` was given."""
+    """Return the original of a text from `escape_text`."""
     return _ENTITY.sub(lambda m: chr(int(m[1], 16)) if m[1] else _NAMED[m[0]], text)
 
 

@@ -1,191 +1,116 @@
-"""What IPython takes besides Python: `!commands`, `%magics` and `%%cells`, taken apart from the rest.
-
-The lines that are not Python are put out of the way with the lines still counted as they were, and handed
-on as what they are. Lines within a string or a bracket are left alone, as IPython does.
-"""
+"""Reads a cell as IPython does: Python, `!commands` and `%magics`."""
 
 from __future__ import annotations
 
+import ast
+import contextlib
 import re
+import threading
+import time
+import warnings
 from collections.abc import Iterator
-from typing import NamedTuple
+from itertools import pairwise
+from typing import Any
 
 from ..protocol.findings import Language
-from .parsing import parse
+from . import paths
+from .collector import Collector
 
-_SHELL_CELLS = {"bash", "sh", "!", "sx", "system"}
-_PYTHON_CELLS = {"time", "timeit", "capture", "prun", "python", "python3", "pypy", "debug", "memit"}
-_SCRIPT_CELLS = {"javascript", "js", "html", "svg", "latex", "markdown", "perl", "ruby", "cython"}
-_SHELL_MAGICS = {"sx", "system", "pip", "conda", "mamba", "uv"}
-_COMMANDS = {
-    "cat",
-    "cp",
-    "less",
-    "ls",
-    "ll",
-    "man",
-    "mkdir",
-    "more",
-    "mv",
-    "rm",
-    "rmdir",
-    "pip",
-    "conda",
+_LANGUAGES: dict[str, Language] = {
+    **dict.fromkeys(["bash", "sh", "!", "sx", "system"], "shell"),
+    **dict.fromkeys(["time", "timeit", "capture", "prun", "python", "python3"], "python"),
 }
-"""Magics that are shell commands; IPython takes these without the `%` as well."""
-_PYTHON_MAGICS = {"time", "timeit", "prun", "debug", "memit", "mprun", "lprun"}
-
-_CELL = re.compile(r"\s*%%(!|\w+)[ \t]*([^\n]*)\n?", re.ASCII)
-_LINE = re.compile(
-    r"(?P<lead>\s*(?:[\w., \t*\[\]\"']+=(?!=)\s*)?)(?P<sign>!!?|%(?!%))(?P<rest>.*)", re.DOTALL
-)
-_ESCAPED = re.compile(r"\s*(?P<sign>[/,;])(?P<name>[\w.]+)[ \t]*(?P<rest>.*)", re.DOTALL)
-_AUTOMAGIC = re.compile(rf"\s*(?:{'|'.join(sorted(_COMMANDS))})[ \t]+[^=(\[,.].*", re.DOTALL)
-_HELP = re.compile(r"\s*\?{1,2}[\w.*]+\s*|\s*%{0,2}[\w.*]+\?{1,2}\s*")
+"""Magics whose text is code."""
+_COMMANDS = ["cat", "cp", "ls", "ll", "mkdir", "mv", "rm", "rmdir", "pip", "conda", "mamba", "uv"]
+"""Magics that are shell commands. IPython takes a cell of one such line without the `%`."""
+_SHOWN = {"html", "svg", "latex", "markdown", "javascript", "js"}
 _OPTIONS = re.compile(r"(?:-\w+(?:[ \t]*\d+)?[ \t]+)*")
-_INSERTED = re.compile(r"\{[^{}]*\}")
+_AUTOMAGIC = re.compile(rf"({'|'.join(_COMMANDS)})[ \t]+[^=(\[,.\s].*\s*")
+_ESCAPES = re.compile(r"^[ \t]*(?:[!%?,;/]|>>>|In \[)|=[ \t]*[!%]|\?[ \t]*$", re.MULTILINE)
+_PARSING = threading.Lock()
+"""CPython counts the depth of syntax trees for all threads together (python/cpython#106905)."""
 
 
-class Part(NamedTuple):
-    """A piece of a cell, and the line on which it begins."""
-
-    code: str
-    language: Language | None
-    line: int
-    name: str = ""
-
-
-def parts(cell: str) -> Iterator[Part]:
-    """The cell's own Python (its lines where they were), then everything that is not."""
-    head = _CELL.match(cell)
-    if head is None:
-        yield from _lines(cell)
+def parse(code: str, collector: Collector) -> Iterator[ast.Module]:
+    """The syntax trees of a cell: one, or, if it does not parse, one for each part that does."""
+    collector.step(len(code) // 100)
+    with contextlib.suppress(SyntaxError):
+        yield _parse(code)
         return
-    name, argument = head[1], head[2]
-    line = cell.count("\n", 0, head.start(1)) + 1
-    body = cell[head.end() :]
-    interpreter = argument.split() if name == "script" else [name]
-    last = next((word for word in interpreter if not word.startswith("-")), "").rpartition("/")[2]
-    if last in _SHELL_CELLS:
-        yield Part(body, "shell", line + 1)
-    elif last in _PYTHON_CELLS:
-        if last in ("time", "timeit", "prun"):
-            yield Part(_OPTIONS.sub("", argument, count=1), "python", line)
-        yield from (part._replace(line=part.line + line) for part in parts(body))
-    elif last in ("writefile", "file"):
-        yield Part(argument.split()[-1] if argument.split() else "", None, line, "writefile")
-    elif last == "node":
-        yield Part(body, "javascript", line + 1)
-    else:
-        yield Part("", None, line, "unknown" if last not in _SCRIPT_CELLS else last)
-
-
-def _lines(cell: str) -> Iterator[Part]:
-    """Put aside each line that is not Python."""
-    python: list[str] = []
-    found: list[Part] = []
-    for number, logical in _logical_lines(cell):
-        replaced, part = _take(logical, number)
-        if part is not None:
-            found.append(part)
-        python.append(replaced + "\n" * (logical.count("\n") - replaced.count("\n")))
-    yield Part("".join(python), "python", 1)
-    yield from found
-
-
-def _take(line: str, number: int) -> tuple[str, Part | None]:
-    """A logical line as Python, and what it was if it was not."""
-    indent = line[: len(line) - len(line.lstrip(" \t"))]
-    if escape := _LINE.fullmatch(line):
-        lead, sign, rest = escape["lead"], escape["sign"], escape["rest"]
-        python = f"{lead}None\n" if lead.strip() else f"{indent}pass\n"
-        if sign != "%":
-            return python, Part(_command(rest), "shell", number)
-        return python, _magic(rest, number)
-    if (escape := _ESCAPED.fullmatch(line)) and not escape["rest"].startswith(("=", "(", ".")):
-        quoted = escape["rest"].strip() if escape["sign"] == "/" else repr(escape["rest"].strip())
-        return f"{indent}{escape['name']}({quoted})\n", None
-    if _AUTOMAGIC.fullmatch(line) and not _is_python(line):
-        return f"{indent}pass\n", Part(_command(line), "shell", number)
-    if _HELP.fullmatch(line):
-        return f"{indent}pass\n", None
-    return line, None
-
-
-def _magic(text: str, number: int) -> Part:
-    name, _, rest = text.strip().partition(" ")
-    if name in _SHELL_MAGICS | _COMMANDS:
-        command = rest if name in ("sx", "system") else f"{name} {rest}"
-        return Part(_command(command), "shell", number)
-    if name in _PYTHON_MAGICS:
-        return Part(_OPTIONS.sub("", rest.lstrip(), count=1), "python", number)
-    if name == "alias":
-        return Part(_command(rest.partition(" ")[2]), "shell", number)
-    return Part(rest, None, number, name)
-
-
-def _command(text: str) -> str:
-    """A command as the shell gets it; what IPython puts in is not known here."""
-    return _INSERTED.sub(lambda found: "${_}" if "," not in found[0] else found[0], text).replace(
-        "\\\n", " "
-    )
-
-
-def _is_python(line: str) -> bool:
+    if _AUTOMAGIC.fullmatch(code):
+        collector.analyze_nested(code, "shell", (1, 1))
+        return
+    transformed = _transform(code, collector)
     try:
-        parse(line.strip())
-    except (SyntaxError, MemoryError, RecursionError):
-        return False
-    return True
+        tree = _parse(transformed)
+    except SyntaxError as exc:
+        collector.add("syntax", "low", "does not parse as Python", exc.lineno or 1)
+        yield from _parts(transformed)
+    else:
+        blank_lines = len(code[: len(code) - len(code.lstrip())].splitlines())  # it drops these
+        yield ast.increment_lineno(tree, blank_lines)
 
 
-_TOKEN = re.compile(
-    r"""(?P<string>[rbfuRBFU]{0,2}(?:'''|\"{3}|'|\"))|(?P<open>[(\[{])|(?P<close>[)\]}])"""
-    r"""|(?P<comment>\#[^\n]*)|(?P<joined>\\\n)|(?P<end>\n)|[^'\"()\[\]{}#\\\nrbfuRBFU]+|(?P<any>.)""",
-    re.DOTALL,
-)
+def check_magic(name: str, text: str, body: str | None, line: int, collector: Collector) -> None:
+    """Analyze `%name text`, or `%%name text` with a body. A body keeps its line numbers."""
+    if name == "script":
+        name = next((w for w in text.split() if not w.startswith("-")), "").rpartition("/")[2]
+    language = _LANGUAGES.get(name)
+    if language is not None and (language == "python" or body is None):
+        collector.analyze_nested(_OPTIONS.sub("", text, count=1), language, (line, 1))
+    if language is not None and body is not None:
+        collector.analyze_nested(body, language, (line + 1, 1), lines=True)
+    elif name in _COMMANDS:
+        collector.analyze_nested(f"{name} {text}", "shell", (line, 1))
+    elif name in ("writefile", "file"):
+        if rule := paths.writing(text.rpartition(" ")[2]):
+            collector.add_rule(rule, f"%%{name}", (line, 1))
+    elif body is not None and name not in _SHOWN:
+        collector.add("code", "medium", "a cell magic that is not known", line)
 
 
-def _logical_lines(cell: str) -> Iterator[tuple[int, str]]:
-    """Lines with those that continue them, each with the number of its first; they add up to the cell."""
-    start = position = depth = 0
-    number = 1
-    while position < len(cell):
-        begins = cell[start : start + 200].lstrip(" \t") if position == start else ""
-        if begins.startswith(("!", "%")):  # brackets and quotes are the shell's own
-            position = _end_of_command(cell, position)
-        else:
-            token = _TOKEN.match(cell, position)
-            assert token is not None
-            position = token.end()
-            if token["string"]:
-                position = _end_of_string(cell, position, token["string"].lstrip("rbfuRBFU"))
-            elif token["open"]:
-                depth += 1
-            elif token["close"]:
-                depth = max(0, depth - 1)
-            if not token["end"] or depth:
-                continue
-        yield number, cell[start:position]
-        number += cell.count("\n", start, position)
-        start = position
-    if start < position:
-        yield number, cell[start:position]
+def _parse(code: str) -> ast.Module:
+    with _PARSING, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            flags = ast.PyCF_ONLY_AST | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
+            tree = compile(code, "<cell>", "exec", flags)
+        except ValueError as exc:  # null bytes, lone surrogates
+            raise SyntaxError(str(exc)) from exc
+    assert isinstance(tree, ast.Module)
+    return tree
 
 
-def _end_of_command(cell: str, position: int) -> int:
-    end = re.compile(r"(?:\\\n|[^\n])*\n?").match(cell, position)
-    assert end is not None
-    return end.end()
+def _transform(code: str, collector: Collector) -> str:
+    """The cell after IPython's transformer; the cell itself if that takes too long."""
+    if not _ESCAPES.search(code) and not code.startswith((" ", "\t")):
+        return code
+    try:
+        from IPython.core.inputtransformer2 import TransformerManager
+    except ImportError:
+        collector.add("magic", "high", "magics need IPython: pip install 'kernelbroker[risk]'")
+        return code
+
+    class Transformer(TransformerManager):
+        def do_one_token_transform(self, lines: list[str]) -> Any:
+            """IPython tokenizes all for each magic; its search for `name?` is quadratic in a line."""
+            asked = (len(line) ** 2 // 50 for line in lines if line.rstrip().endswith("?"))
+            collector.step(sum(asked))
+            start = time.thread_time()
+            transformed = super().do_one_token_transform(lines)  # type: ignore[no-untyped-call]
+            collector.step_time(start)
+            return transformed
+
+    try:
+        return str(Transformer().transform_cell(code))  # type: ignore[no-untyped-call]
+    except (SyntaxError, RuntimeError, ValueError, IndexError):
+        return code
 
 
-def _end_of_string(cell: str, position: int, quote: str) -> int:
-    """After the string that began before `position`; an unclosed one ends with its line, or the cell."""
-    pattern = (
-        r"(?:\\.|(?!QUOTE).)*(?:QUOTE)?"
-        if len(quote) == 3
-        else r"(?:\\.|(?!QUOTE)[^\n])*(?:QUOTE)?"
-    )
-    end = re.compile(pattern.replace("QUOTE", quote), re.DOTALL).match(cell, position)
-    assert end is not None
-    return end.end()
+def _parts(code: str) -> Iterator[ast.Module]:
+    """Each statement at the margin that parses. The kernel's Python may be newer than this one."""
+    lines = code.splitlines(keepends=True)
+    starts = [i for i, line in enumerate(lines) if line.strip() and not line[0].isspace()]
+    for start, end in pairwise([*starts, len(lines)]):
+        with contextlib.suppress(SyntaxError):
+            yield ast.increment_lineno(_parse("".join(lines[start:end])), start)

@@ -1,185 +1,83 @@
-"""Judging JavaScript: by its syntax tree, with names followed to what they stand for."""
+"""Analyzes JavaScript by its `require` and `import`, by `eval` and `fetch`, and by secret paths."""
 
 from __future__ import annotations
 
-import shlex
+import re
 from typing import TYPE_CHECKING
 
-from ..protocol.findings import Level
-from . import paths, trees
-from .javascript_expressions import LOADERS, arguments
-from .javascript_names import Names
-from .javascript_rules import DELETES, MOVES, NAMES, READS, WRITES
-from .python_rules import Rule
-from .report import Report, worse
+from . import paths
+from .collector import Collector, Rule, rules
+from .syntax_trees import location, parse, text_of, walk
 
 if TYPE_CHECKING:
     from tree_sitter import Node
 
-_DEEP = "constructor.constructor"
-
-
-def judge(code: str, report: Report) -> None:
-    """Judge a script. Raises ParserMissing, TooMuch, RecursionError."""
-    root = trees.parse(code, "javascript")
-    nodes = list(trees.walk(root, report))
-    judge = _Judge(Names(nodes, report), report)
-    for node in nodes:
-        judge.look(node)
-    if root.has_error:
-        bad = next((node for node in nodes if node.type == "ERROR" or node.is_missing), root)
-        report.add("syntax", "low", "does not parse as JavaScript", *trees.place(bad))
-
-
-class _Judge:
-    def __init__(self, names: Names, report: Report) -> None:
-        self._names = names
-        self._report = report
-        self._seen: set[int] = set()
-
-    def look(self, node: Node) -> None:
-        if node.type in ("call_expression", "new_expression"):
-            self._call(node)
-        elif node.type in ("member_expression", "subscript_expression"):
-            base = node.child_by_field_name("object")
-            if base is not None and "process.env" in self._names.refs(base):
-                self._seen.add(base.id)
-            index = node.child_by_field_name("index")
-            if (
-                index is not None
-                and self._names.is_unsure(index)
-                and "globalThis" in self._names.refs(base)
-            ):
-                self._add(
-                    node, "dynamic", "medium", "a global is taken that is known at run time only"
-                )
-        self._seen.update(child.id for child in (*_named_anew(node), *_compared(node)))
-        if node.type in _USES and node.id not in self._seen:
-            for name in self._names.refs(node):
-                if name.endswith(_DEEP):
-                    self._add(node, "code", "high", "constructor.constructor runs text as code")
-                elif rule := _rule(name):
-                    self._add(node, rule.rule, rule.level, f"{name} {rule.reason}")
-
-    def _call(self, node: Node) -> None:
-        function = node.child_by_field_name("function") or node.child_by_field_name("constructor")
-        args = arguments(node)
-        first = args[0] if args else None
-        for name in self._names.refs(function):
-            module, _, last = name.rpartition(".")
-            if name in LOADERS or name == "<require>":
-                if self._names.is_unsure(first) and first is not None:
-                    self._add(
-                        node,
-                        "dynamic",
-                        "medium",
-                        f"{name.strip('<>')} loads what is known at run time only",
-                    )
-            elif name.startswith("child_process."):
-                self._command(node, name, function, args)
-            elif name in (
-                "eval",
-                "Function",
-                "vm.runInThisContext",
-                "vm.runInNewContext",
-                "vm.Script",
-            ):
-                code = args[-1] if name == "Function" and args else first
-                for text in self._names.texts(code):
-                    self._report.judge_nested(text, "javascript", *trees.place(node))
-                if function is not None and not self._names.is_unsure(code):
-                    self._seen.add(function.id)
-            elif module in ("fs", "fs.promises"):
-                self._file(node, last, args)
-
-    def _command(self, node: Node, name: str, function: Node | None, args: list[Node]) -> None:
-        programs = self._names.texts(args[0]) if args else []
-        if not programs or function is None or "fork" in name:
-            return
-        words = [""]
-        if len(args) > 1 and args[1].type == "array":
-            items = [self._names.texts(item) or ["${_}"] for item in args[1].named_children]
-            words = [
-                " ".join(item[0] if item[0] == "${_}" else shlex.quote(item[0]) for item in items)
-            ]
-        elif "File" in name or "spawn" in name:
-            words = [""] if len(args) < 2 or args[1].type in ("object", "arrow_function") else []
-        if not words:
-            return
-        level: Level = "medium"
-        for program in programs:
-            level = worse(
-                level,
-                self._report.judge_nested(f"{program} {words[0]}", "shell", *trees.place(node)),
-            )
-        if not self._names.is_unsure(args[0]):
-            self._seen.add(function.id)
-            self._add(node, "process", level, f"{name} runs another program")
-
-    def _file(self, node: Node, last: str, args: list[Node]) -> None:
-        for path in self._names.texts(args[0]) if args and last in READS else ():
-            if found := paths.reading(path):
-                self._add(node, *found)
-        if last in DELETES and args:
-            whole = last in ("rm", "rmSync", "rmdir", "rmdirSync") and any(
-                "recursive" in trees.text_of(arg) for arg in args[1:]
-            )
-            for path in self._names.texts(args[0]):
-                if found := paths.deleting(path, whole=whole):
-                    self._add(node, *found)
-            if whole and self._names.is_unsure(args[0]):
-                self._add(
-                    node, "delete", "medium", f"fs.{last} deletes a directory named at run time"
-                )
-        for path in self._names.texts(args[0]) if args and last in MOVES else ():
-            if found := paths.moving(path):
-                self._add(node, *found)
-        if last in WRITES and len(args) > WRITES[last]:
-            for path in self._names.texts(args[WRITES[last]]):
-                if found := paths.writing(path):
-                    self._add(node, *found)
-
-    def _add(self, node: Node, rule: str, level: Level, reason: str) -> None:
-        self._report.add(rule, level, reason, *trees.place(node))
-
-
-_USES = {
-    "identifier",
-    "member_expression",
-    "subscript_expression",
-    "call_expression",
-    "new_expression",
+MODULES: dict[str, Rule] = {
+    **rules("process", "high", "runs other programs", "child_process execa shelljs cross-spawn node-pty"),
+    **rules("process", "medium", "starts processes or threads", "cluster worker_threads"),
+    **rules("code", "high", "runs text as code", "vm vm2 repl inspector module"),
+    **rules("native", "high", "calls native code", "ffi-napi wasi v8"),
+    **rules("network", "medium", "uses the network", """net tls dgram http https http2 dns axios got
+        node-fetch undici ws superagent"""),
+}  # fmt: skip
+FUNCTIONS: dict[str, Rule] = {
+    **rules("code", "high", "runs text as code", "eval Function"),
+    **rules("network", "medium", "uses the network", "fetch XMLHttpRequest WebSocket EventSource"),
 }
+_TEXT = re.compile(r"""["'`]([^"'`$]*)["'`]""")
+_TEXTS = re.compile(rf"{_TEXT.pattern}(?:\s*\+\s*{_TEXT.pattern})*")
+_GLOBAL_OBJECTS = {"globalThis", "global", "window", "self"}
 
 
-def _named_anew(node: Node) -> list[Node]:
-    """The identifiers in a node that name something new, and use nothing."""
-    if node.type in ("variable_declarator", "function_declaration", "class_declaration"):
-        name = node.child_by_field_name("name")
-        return [] if name is None else [name]
-    whole = (
-        "formal_parameters",
-        "import_specifier",
-        "import_clause",
-        "namespace_import",
-        "labeled_statement",
-    )
-    return node.named_children if node.type in whole else []
+def analyze(code: str, collector: Collector) -> None:
+    """Add the findings of a script. Raises LimitExceeded, ParserMissing."""
+    for node in walk(parse(code, "javascript", collector), collector):
+        if node.type in ("call_expression", "new_expression"):
+            _check_call(node, collector)
+        elif node.type in ("import_statement", "export_statement"):
+            if source := node.child_by_field_name("source"):
+                _check_module(source, collector)
+        elif node.type == "ERROR":
+            collector.add("syntax", "low", "does not parse as JavaScript", *location(node))
 
 
-def _compared(node: Node) -> list[Node]:
-    """What is only compared: `x instanceof Function`."""
-    operator = node.child_by_field_name("operator") if node.type == "binary_expression" else None
-    return node.named_children if operator is not None and operator.type in _COMPARES else []
+def _check_call(node: Node, collector: Collector) -> None:
+    function = node.child_by_field_name("function") or node.child_by_field_name("constructor")
+    arguments = node.child_by_field_name("arguments")
+    name = _name(function) if function is not None else None
+    given = arguments.named_children if arguments is not None else []
+    texts = [_constant(argument) for argument in given]
+    if name in ("require", "import") and given:
+        _check_module(given[0], collector)
+    elif name in ("eval", "Function") and given and texts[-1] is not None:
+        collector.analyze_nested(texts[-1], "javascript", location(node))
+    elif name in FUNCTIONS:
+        collector.add_rule(FUNCTIONS[name], name, location(node))
+    for text in texts:
+        if text and (rule := paths.reading(text)):
+            collector.add_rule(rule, "", location(node))
 
 
-_COMPARES = {"instanceof", "==", "===", "!=", "!=="}
+def _check_module(node: Node, collector: Collector) -> None:
+    name = _constant(node)
+    if name is None:
+        collector.add("dynamic", "high", "requires what is known only at run time", *location(node))
+    elif rule := MODULES.get(name.removeprefix("node:").partition("/")[0]):
+        collector.add_rule(rule, name, location(node))
 
 
-def _rule(name: str) -> Rule | None:
-    rule = NAMES.get(name)
-    above = name
-    while rule is None and "." in above:
-        above = above.rpartition(".")[0]
-        rule = NAMES.get(f"{above}.*")
-    return None if rule is None or rule.level == "safe" else rule
+def _name(node: Node) -> str | None:
+    """The name of a global function: `eval`, `globalThis.eval` or `globalThis["eval"]`."""
+    owner = node.child_by_field_name("object")
+    if owner is None:
+        return text_of(node) if node.type in ("identifier", "import") else None
+    if text_of(owner) not in _GLOBAL_OBJECTS:
+        return None
+    member = node.child_by_field_name("property")
+    return text_of(member) if member else _constant(node.child_by_field_name("index"))
+
+
+def _constant(node: Node | None) -> str | None:
+    """The text of a string, of a template without substitutions, or of several joined by `+`."""
+    text = "" if node is None else text_of(node)
+    return "".join(_TEXT.findall(text)) if _TEXTS.fullmatch(text) else None

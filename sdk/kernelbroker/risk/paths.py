@@ -1,168 +1,94 @@
-"""Paths: which ones code has no business with, and where it may write and delete.
-
-The tables come first. `HOME` in a path stands for the home directory, however it was spelt.
-"""
+"""Paths: which ones hold secrets, and where code may write and delete. `~` is any home directory."""
 
 from __future__ import annotations
 
 import fnmatch
 import posixpath
 import re
-from typing import NamedTuple
 
 from ..protocol.findings import Level
+from .collector import Rule, names
 
 HOME = "~"
 WORKSPACE = ("/data", "/workspace", "/tmp", "/var/tmp", "/dev/shm", f"{HOME}/.cache")
-"""Below these anything may be written; relative paths are meant to start there."""
-_HARMLESS = {"/dev/null", "/dev/stdout", "/dev/stderr", "/dev/stdin", "/dev/tty", "/dev/zero"}
-_HARMLESS |= {"/dev/random", "/dev/urandom", "/dev/full", "/dev/fd"}
+"""Below these anything may be written. Relative paths are below the workspace."""
+_HARMLESS = re.compile(r"/dev/(null|stdout|stderr|stdin|tty|zero|u?random|full|fd/\d)")
 
 SECRETS: dict[str, Level] = {
-    # path, with * for one or more names in it: what reading it is worth
-    "/etc/shadow": "high",
-    "/etc/gshadow": "high",
-    "/etc/sudoers": "high",
-    "/etc/passwd": "medium",
-    "/etc/ssh/*": "high",
-    "/etc/kubernetes/*": "high",
-    "/proc/*/environ": "high",
-    "/proc/*/mem": "high",
-    "/proc/*/maps": "medium",
-    "/proc/*/root": "high",
-    "/proc/*/root/*": "high",
-    "/proc/*/cwd/*": "medium",
-    "/proc/kcore": "critical",
-    "/proc/kallsyms": "medium",
-    "/proc/sysrq-trigger": "critical",
-    "/dev/mem": "critical",
-    "/dev/kmem": "critical",
-    "/run/docker.sock": "critical",
-    "/var/run/docker.sock": "critical",
-    "/run/containerd/*": "critical",
-    "/run/secrets": "high",
-    "/run/secrets/*": "high",
-    "/var/run/secrets/*": "high",
-    "*/.ssh": "high",
-    "*/.ssh/*": "high",
-    "*/.aws/*": "high",
-    "*/.azure/*": "high",
-    "*/.config/gcloud/*": "high",
-    "*/.kube/config": "high",
-    "*/.docker/config.json": "high",
-    "*/.gnupg": "high",
-    "*/.gnupg/*": "high",
-    "*/.netrc": "high",
-    "*/.pgpass": "high",
-    "*/.git-credentials": "high",
-    "*/.pypirc": "high",
-    "*/.bash_history": "high",
-    "*/.zsh_history": "high",
-    "*/.python_history": "medium",
-    "*/.mozilla/*": "high",
-    "*/id_rsa": "high",
-    "*/id_ed25519": "high",
-}
-_SYSTEM: tuple[str, ...] = (
-    "/bin",
-    "/boot",
-    "/dev",
-    "/etc",
-    "/lib",
-    "/lib64",
-    "/opt",
-    "/proc",
-    "/root",
-    "/run",
+    **dict.fromkeys(names("/etc/passwd /proc/*/maps /proc/kallsyms"), "medium"),
+    **dict.fromkeys(names("""/etc/shadow /etc/gshadow /etc/sudoers /etc/ssh/* /etc/kubernetes/*
+        /proc/*/environ /proc/*/mem /proc/*/root /proc/*/root/* /run/secrets /run/secrets/*
+        /var/run/secrets/* */.ssh */.ssh/* */.aws */.aws/* */.azure/* */.config/gcloud/* */.kube/config
+        */.docker/config.json */.gnupg */.gnupg/* */.netrc */.pgpass */.git-credentials */.pypirc
+        */.bash_history */.zsh_history */.mozilla/* */id_rsa */id_ed25519"""), "high"),
+    **dict.fromkeys(names("""/proc/kcore /proc/sysrq-trigger /dev/mem /dev/kmem /run/docker.sock
+        /var/run/docker.sock /run/containerd/*"""), "critical"),
+}  # fmt: skip
+"""Pattern of a path to the level of reading it."""
+
+_SYSTEM = re.compile(
+    r"/((bin|boot|dev|etc|lib|lib64|opt|proc|root|run|sbin|sys|usr|var|home|srv)(/.*)?)?"
 )
-_SYSTEM += ("/sbin", "/sys", "/usr", "/var", "/home", "/srv")
 _DEVICES = re.compile(r"/dev/(sd|hd|vd|xvd|nvme|mmcblk|loop|dm-|md|mapper/|disk/|k?mem)")
-_AT_LOGIN = re.compile(r".*/\.(bashrc|profile|bash_profile|zshrc|ssh/.*)|/etc/.*")
-_NAMED = {path.replace("*/", f"{HOME}/", 1): path for path in SECRETS if not path.endswith("*")}
+_STARTUP_FILES = re.compile(r".*/\.(bashrc|profile|bash_profile|zshrc|ssh/.*)|/etc/.*")
+_SECRET_PATTERN = re.compile("|".join(fnmatch.translate(pattern) for pattern in SECRETS))
+_HOMES = re.compile(r"^(/home/[^/]+|/root(?=/)|~[\w-]*|\$HOME|\$\{HOME\})(?=/|$)")
 
 
-class Judged(NamedTuple):
-    rule: str
-    level: Level
-    reason: str
+def reading(path: str) -> Rule | None:
+    """The rule for reading a path."""
+    pattern = _secret(_normal(path))
+    return (
+        None if pattern is None else Rule("secrets", SECRETS[pattern], f"{pattern} holds secrets")
+    )
 
 
-def normal(path: str) -> str:
-    """One spelling for a path: no `.`, `..`, `//` or `file://`, and one name for home directories."""
-    path = path.removeprefix("file://").replace("\0", "?").replace("\1", "?")
-    path = re.sub(r"^(/home/[^/]+|/root(?=/)|~[\w-]*|\$HOME|\$\{HOME\})(?=/|$)", HOME, path)
-    path = posixpath.normpath(path) if path else path
-    return re.sub(r"^//+", "/", path)
-
-
-def reading(path: str) -> Judged | None:
-    """What it means to read from this path."""
-    where = normal(path)
-    known = _secret(where)
-    if known is None:
+def writing(path: str) -> Rule | None:
+    """The rule for writing to a path or creating it."""
+    path = _normal(path)
+    if path.startswith(("/dev/tcp/", "/dev/udp/")):
+        return Rule("network", "high", "/dev/tcp opens a connection")
+    if _DEVICES.match(path) or path == "/proc/sysrq-trigger":
+        return Rule("device", "critical", "writing to a device can destroy the machine's data")
+    if _HARMLESS.fullmatch(path) or _is_workspace(path):
         return None
-    return Judged("secrets", SECRETS[known], f"{known} holds what is not the code's to read")
+    if _STARTUP_FILES.fullmatch(path) or _secret(path):
+        return Rule("write", "high", "writes where settings and credentials are kept")
+    if _SYSTEM.fullmatch(path):
+        return Rule("write", "high", "writes to a system directory")
+    return Rule("write", "medium", "writes outside the workspace")
 
 
-def writing(path: str) -> Judged | None:
-    """What it means to write to this path, or to make it."""
-    where = normal(path)
-    if where.startswith(("/dev/tcp/", "/dev/udp/")):
-        return Judged("network", "high", "/dev/tcp opens a connection")
-    if _DEVICES.match(where):
-        return Judged(
-            "device", "critical", "writing to a disk or to memory as a device destroys it"
-        )
-    if where == "/proc/sysrq-trigger":
-        return Judged("device", "critical", "/proc/sysrq-trigger can stop the machine")
-    if is_workspace(where) or where in _HARMLESS or where.startswith("/dev/fd/"):
+def deleting(path: str, *, recursive: bool) -> Rule | None:
+    """The rule for deleting a path."""
+    path = _normal(path)
+    directory = re.sub(r"/\.?\*$", "", path) or "/"
+    if recursive and (
+        directory == HOME or (_SYSTEM.fullmatch(directory) and directory.count("/") == 1)
+    ):
+        return Rule("delete", "critical", "deletes a whole system or home directory")
+    if _is_workspace(path):
+        level: Level = "medium" if directory in (*WORKSPACE, ".", "*", ".*") else "low"
+        return Rule("delete", level, "deletes directories of the workspace") if recursive else None
+    return Rule("delete", "high", "deletes outside the workspace")
+
+
+def _normal(path: str) -> str:
+    """The path without `.`, `..` and `file://`, with `~` for a home directory."""
+    path = _HOMES.sub(HOME, path.removeprefix("file://"))
+    return re.sub(r"^//+", "/", posixpath.normpath(path)) if path else path
+
+
+def _is_workspace(path: str) -> bool:
+    if path.startswith(("/", HOME)):
+        return path in WORKSPACE or path.startswith(tuple(f"{top}/" for top in WORKSPACE))
+    return not path.startswith("..")
+
+
+def _secret(path: str) -> str | None:
+    """The pattern of secrets that a path matches."""
+    path = re.sub(r"^(\.\./)+", "/", path)  # as seen from a directory below the root
+    path = path if path.startswith(("/", HOME)) else f"{HOME}/{path}"
+    if len(path) > 1024 or not _SECRET_PATTERN.match(path):
         return None
-    if _AT_LOGIN.fullmatch(where) or _secret(where):
-        return Judged("write", "high", "it writes where settings and credentials are kept")
-    if where in ("/", *_SYSTEM) or where.startswith(tuple(f"{top}/" for top in _SYSTEM)):
-        return Judged("write", "high", "it writes to a directory of the system")
-    return Judged("write", "medium", "it writes outside the workspace")
-
-
-def deleting(path: str, *, whole: bool) -> Judged | None:
-    """What it means to delete this path; `whole` is with everything below it."""
-    where = normal(path)
-    bare = where.removesuffix("/*").removesuffix("/.*") or "/"
-    if whole and (bare in ("/", HOME, "/home", "/root", *_SYSTEM) or where == "/*"):
-        return Judged("delete", "critical", "it deletes a whole system or home directory")
-    if where in (*WORKSPACE, ".", "*", "./*", "..", ".*") or bare in WORKSPACE:
-        return Judged("delete", "medium", "it deletes the whole workspace") if whole else None
-    if is_workspace(where):
-        return Judged("delete", "low", "it deletes in the workspace") if whole else None
-    return Judged("delete", "high", "it deletes outside the workspace")
-
-
-def moving(path: str) -> Judged | None:
-    """What it means to take this path away from where it is, with all below it."""
-    found = deleting(path, whole=True)
-    return found if found and found.level == "critical" else writing(path)
-
-
-def is_workspace(where: str) -> bool:
-    """Whether a normal path is one that code may do with as it likes."""
-    if where.startswith(("/", HOME)):
-        return where.startswith(tuple(f"{top}/" for top in WORKSPACE)) or where in WORKSPACE
-    return not where.startswith("..")
-
-
-def _secret(where: str) -> str | None:
-    if any(sign in where for sign in "*?[") and len(where) < 256:
-        # The path is a pattern itself: which of the known ones would it find?
-        for path, known in _NAMED.items():
-            if _same_depth(where, path) and fnmatch.fnmatchcase(path, where):
-                return known
-    climbed = re.sub(r"^(\.\./)+", "/", where)  # as if from just below the root
-    lead = climbed if climbed.startswith(("/", HOME)) else f"{HOME}/{where}"
-    for known in SECRETS:
-        if fnmatch.fnmatchcase(lead, known) or fnmatch.fnmatchcase(f"{lead}/", known):
-            return known
-    return None
-
-
-def _same_depth(one: str, other: str) -> bool:
-    return one.count("/") == other.count("/") and sum(c in "*?[" for c in one) < len(one) / 2
+    return next(pattern for pattern in SECRETS if fnmatch.fnmatchcase(path, pattern))

@@ -1,255 +1,184 @@
-"""Judging Python, as IPython takes it: by its syntax tree, with names followed to what they stand for.
-
-Every use of a name that `python_rules` knows is a finding, called or not, since what is handed on may be
-called anywhere; calls whose arguments tell more are looked into by `python_calls`.
-"""
+"""Analyzes Python: the names that it uses, the calls that it makes, and the paths that it gives them."""
 
 from __future__ import annotations
 
 import ast
-import itertools
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterator
 
 from ..protocol.findings import Level
-from . import paths, trees
-from .cells import Part, parts
-from .names import Names
-from .parsing import parse
-from .python_calls import LOOKED_INTO, Calls
-from .python_rules import ANCESTRY, DUNDERS, NAMES, Rule
-from .report import Report
-from .values import DOWNLOAD, Place, walk
+from . import cells, commands, paths
+from . import python_rules as tables
+from .collector import Collector, Location, Rule
+from .python_names import Names
 
-_MAGICS = {
-    "run": Rule("code", "low", "%run runs a file as code"),
-    "load": Rule("code", "low", "%load brings code from elsewhere"),
-    "env": Rule("environment", "low", "%env shows or sets environment variables"),
-    "unknown": Rule("code", "medium", "the cell is handed to another interpreter"),
-    "perl": Rule("code", "medium", "the cell is handed to another interpreter"),
-    "ruby": Rule("code", "medium", "the cell is handed to another interpreter"),
-}
-_HANDED_OUT = {
-    "stdout",
-    "stderr",
-    "stdin",
-    "path",
-    "argv",
-    "displayhook",
-    "excepthook",
-    "ps1",
-    "ps2",
-}
-"""What of `sys` is there to be replaced."""
-_KEEPERS = {"sys.modules", "builtins", "builtins.__dict__"}
-"""Where everything dangerous can be had by its name."""
-_ASKS_TOO_MUCH = re.compile(r"__(globals|subclasses|builtins|code|mro|bases)__")
+_DOWNLOAD = re.compile(r"(requests|httpx|urllib|urllib3|http|aiohttp|socket)\.[\w.]*\(\)")
+_WRITE_MODE = re.compile(r"[wax][bt+]*|r[bt]?\+[bt]?")
+_INSERTED = re.compile(r"(?<!\$)\{[^{},\n]*\}")
+"""What IPython puts into the text of a command."""
+_SCOPES = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda | ast.ClassDef
 
 
-def judge(code: str, report: Report) -> None:
-    """Judge a cell. Raises TooMuch, RecursionError, MemoryError."""
-    try:
-        tree = parse(code)
-    except SyntaxError:
-        pass
-    else:
-        _judge_tree(tree, report)
-        return
-    for part in parts(code):
-        report.spend()
-        with_lines = "\n" * (part.line - 1) + part.code
-        if part.language == "python":
-            _judge_text(with_lines, report)
-        elif part.language is None:
-            _judge_magic(part, report)
-        elif part.language == "shell" and not trees.is_available():
-            report.add("process", "high", "a shell command is run", part.line)
+def analyze(code: str, collector: Collector) -> None:
+    """Add the findings of a cell. Raises LimitExceeded, RecursionError, MemoryError."""
+    for tree in cells.parse(code, collector):
+        _Analyzer(tree, collector).run()
+
+
+class _Analyzer:
+    def __init__(self, tree: ast.Module, collector: Collector) -> None:
+        self._collector = collector
+        self._parents: dict[int, ast.AST] = {}
+        self._nodes: list[ast.AST] = []
+        self._names = Names(self._walk(tree), collector)
+
+    def run(self) -> None:
+        for node in reversed(self._nodes):  # inner ones first, so that evaluation is not deep
+            if isinstance(node, ast.Call):
+                self._check_call(node)
+            if isinstance(node, ast.Call | ast.Name | ast.Attribute | ast.Subscript):
+                self._check_name(node)
+
+    def _walk(self, tree: ast.Module) -> Iterator[tuple[ast.AST, bool]]:
+        """All nodes but annotations and methods, each with whether it is in a function or a class."""
+        pending: list[tuple[ast.AST, bool]] = [(tree, False)]
+        while pending:
+            node, is_inner = pending.pop()
+            self._collector.step()
+            self._nodes.append(node)
+            parent = self._parents.get(id(node))
+            if not (isinstance(parent, ast.ClassDef) and isinstance(node, _SCOPES)):
+                yield node, is_inner
+            notes = [getattr(node, "annotation", None), getattr(node, "returns", None)]
+            for child in reversed([*ast.iter_child_nodes(node)]):
+                if child not in notes:
+                    self._parents[id(child)] = node
+                    pending.append((child, is_inner or isinstance(node, _SCOPES)))
+
+    def _check_name(self, node: ast.expr) -> None:
+        parent = self._parents.get(id(node))
+        is_called = isinstance(parent, ast.Call) and parent.func is node
+        name = self._names.ref(node)
+        rule = _rule_of(name)
+        if rule is None or (is_called and name in _CALL_CHECKS) or isinstance(parent, ast.Compare):
+            pass
+        elif isinstance(parent, ast.Attribute | ast.Subscript) and parent.value is node:
+            if rule.rule != "environment" and _rule_of(self._names.ref(parent)) is None:
+                self._add(node, rule, name)  # otherwise the longer name has the finding
+        elif is_called or rule.rule != "bytecode":
+            self._add(node, rule, name)
+        if (
+            isinstance(node, ast.Attribute)
+            and (rule := tables.ATTRIBUTES.get(node.attr)) is not None
+        ):
+            is_own = node.attr == "__subclasses__" and isinstance(node.value, ast.Name)
+            self._add(node, rule._replace(level="low") if is_own else rule, node.attr)
+
+    def _check_call(self, node: ast.Call) -> None:
+        name = self._names.ref(node.func)
+        if (check := _CALL_CHECKS.get(name)) is not None:
+            check(self, name, node)
+        last, owner = name.rpartition(".")[2], ""
+        if isinstance(node.func, ast.Attribute):
+            last, owner = node.func.attr, self._text(node.func.value)
+        given = [self._text(arg) for arg in (*node.args, *(kw.value for kw in node.keywords))]
+        first = owner or "".join(given[:1])
+        if last in tables.READ_FUNCTIONS:
+            for path in (owner, *given):
+                self._add(node, paths.reading(path), last)
+        opens_to_write = last == "open" and any(map(_WRITE_MODE.fullmatch, given))
+        written = [first] if opens_to_write or (owner and last in tables.WRITE_METHODS) else []
+        written += given[:1] if last in tables.WRITE_TO_FIRST else []
+        written += given[-1:] if last in tables.WRITE_TO_LAST else []
+        for path in written:
+            self._add(node, paths.writing(path), last)
+        if last in tables.DELETE_FUNCTIONS and (owner or name.startswith(("os.", "shutil."))):
+            unknown = Rule("delete", "medium", "deletes a directory named at run time")
+            deletes = paths.deleting(first, recursive=last == "rmtree") if first else unknown
+            self._add(node, deletes if first or last == "rmtree" else None, last)
+
+    # Calls whose arguments decide.
+
+    def check_command(self, name: str, node: ast.Call) -> None:
+        command = self._names.const(_argument(node, 0, "cmd", "command", "args"))
+        is_magic = name.startswith("get_ipython")
+        if isinstance(command, str):
+            text = _INSERTED.sub("${_}", command) if is_magic else command
+            commands.analyze_text(text, "shell", name, _location(node), self._collector)
+        elif isinstance(command, tuple) and command and command[0] is not None:
+            argv = [commands.UNKNOWN if arg is None else str(arg) for arg in command]
+            commands.check(argv, _location(node), self._collector)
         else:
-            report.judge_part(part.code, part.language, part.line)
-
-
-def _judge_magic(part: Part, report: Report) -> None:
-    if part.name == "writefile":
-        if found := paths.writing(part.code):
-            report.add(*found, part.line)
-    elif rule := _MAGICS.get(part.name):
-        report.add(*rule, part.line)
-
-
-def _judge_text(code: str, report: Report) -> None:
-    try:
-        tree = parse(code)
-    except SyntaxError as exc:
-        if "too many" in str(exc.msg):
-            raise RecursionError from exc
-        report.add("syntax", "low", "does not parse as Python", exc.lineno or 1, exc.offset or 1)
-        # The kernel's Python may be newer than this one: what can be read is judged.
-        tree = ast.Module(list(itertools.chain.from_iterable(_readable(code))), [])
-    _judge_tree(tree, report)
-
-
-def _readable(code: str) -> Iterable[list[ast.stmt]]:
-    """The statements of each block that parses, where a block begins at the left margin."""
-    lines = code.splitlines(keepends=True)
-    starts = [
-        i for i, line in enumerate(lines) if line[:1] not in (" ", "\t", "\n", "#", ")", "]", "}")
-    ]
-    for start, end in itertools.pairwise([*starts[:2000], len(lines)]):
-        try:
-            block = parse("".join(lines[start:end])).body
-        except (SyntaxError, RecursionError, MemoryError):
-            continue
-        for statement in block:
-            yield [ast.increment_lineno(statement, start)]
-
-
-def _judge_tree(tree: ast.Module, report: Report) -> None:
-    places = list(walk(tree, report))
-    names = Names(places, report)
-    calls = Calls(names, report)
-    judge = _Judge(names, calls, report)
-    for place in places:
-        judge.look(place)
-
-
-class _Judge:
-    def __init__(self, names: Names, calls: Calls, report: Report) -> None:
-        self._names = names
-        self._calls = calls
-        self._report = report
-        self._seen: set[int] = set()
-        """Nodes that what stands around them has dealt with."""
-
-    def look(self, place: Place) -> None:
-        node = place.node
-        match node:
-            case ast.Call():
-                self._call(node, place)
-            case ast.Attribute(value=base, attr=name):
-                self._dunder(node, base, name)
-                if name in ("get", "setdefault", "pop", "update"):
-                    self._spare_environ(base)
-            case ast.Subscript(value=base):
-                self._subscript(node, base)
-            case ast.Compare(left=left, comparators=operands):
-                self._spare(left, *operands)
-            case ast.AnnAssign(annotation=hint) | ast.arg(annotation=hint) if hint is not None:
-                self._spare(*ast.walk(hint))
-            case ast.FunctionDef(returns=hint) | ast.AsyncFunctionDef(returns=hint) if hint:
-                self._spare(*ast.walk(hint))
-            case ast.ImportFrom(module=module, names=[ast.alias(name="*")]):
-                if f"{module}.*" in NAMES:
-                    self._add(node, str(module), NAMES[f"{module}.*"])
-        if isinstance(node, ast.Name | ast.Attribute | ast.Subscript | ast.Call):
-            self._use(node)
-
-    def _use(self, node: ast.Name | ast.Attribute | ast.Subscript | ast.Call) -> None:
-        """A name that there is a rule for."""
-        if id(node) in self._seen:
+            self._add(node, Rule("process", "high", "runs a command known only at run time"), name)
             return
-        if isinstance(getattr(node, "ctx", None), ast.Store | ast.Del):
-            if isinstance(node, ast.Attribute):
-                self._replaced(node)
-            return
-        for name in self._names.refs(node):
-            if rule := _rule(name):
-                self._add(node, name, rule)
+        if not is_magic:
+            self._add(node, Rule("process", "medium", "runs another program"), name)
 
-    def _call(self, node: ast.Call, place: Place) -> None:
-        names = self._names.refs(node.func)
-        known = [name for name in names if name in LOOKED_INTO]
-        for name in known:
-            self._calls.look(name, node, place)
-        if known and all(name in LOOKED_INTO or not _rule(name) for name in names):
-            self._seen.add(id(node.func))
-        self._calls.look_at_paths(node, names)
-        if {"builtins.isinstance", "builtins.issubclass"} & set(names) and len(node.args) > 1:
-            self._spare(*getattr(node.args[1], "elts", [node.args[1]]))
-        for name in names:
-            if (
-                name in ("builtins.getattr", "builtins.vars", "inspect.getattr_static")
-                and node.args
-            ):
-                for key in self._names.texts(node.args[1]) if len(node.args) > 1 else ():
-                    self._dunder(node, node.args[0], key)
-        formats = isinstance(node.func, ast.Attribute) and node.func.attr in (
-            "format",
-            "format_map",
-        )
-        texts = self._names.texts(node.func.value) if formats else []  # type: ignore[attr-defined]
-        if any(_ASKS_TOO_MUCH.search(text) for text in texts):
-            self._add(node, "the format string", DUNDERS["__globals__"])
+    def check_code(self, name: str, node: ast.Call) -> None:
+        code = _argument(node, 0, "source", "stmt", "raw_cell")
+        if isinstance(code, ast.Call) and self._names.ref(code.func) == "builtins.compile":
+            code = _argument(code, 0, "source")
+        if _DOWNLOAD.match(self._names.ref(code)):
+            self._add(node, Rule("code", "critical", "runs what was downloaded"), name)
+        if self._names.const(code) is not None:
+            self._collector.analyze_nested(self._text(code), "python", _location(node))
+        elif code is not None and not name.startswith(("timeit", "cProfile")):
+            self._add(node, Rule("code", "high", "runs text known only at run time"), name)
 
-    def _subscript(self, node: ast.Subscript, base: ast.expr) -> None:
-        stores = isinstance(node.ctx, ast.Store)
-        for name in self._names.refs(base):
-            keys = self._names.texts(node.slice)
-            if name in ("os.environ", "os.environb"):
-                self._seen.add(id(base))
-                if stores and any(key.startswith("LD_") or key == "PYTHONSTARTUP" for key in keys):
-                    self._add(node, name, Rule("tamper", "high", "is made to load other code"))
-            elif name == "sys.modules" and stores:
-                self._add(node, name, Rule("tamper", "medium", "is given another module"))
-            elif not isinstance(node.ctx, ast.Load) or _is_own_module(node.slice):
-                pass
-            elif name in _KEEPERS and self._names.is_unsure(node.slice):
-                rule = Rule("dynamic", "high", "gives what is known at run time only")
-                self._add(node, name, rule)
+    def check_lookup(self, name: str, node: ast.Call) -> None:
+        """`getattr` and imports by a name known only at run time."""
+        is_getattr = name == "builtins.getattr"
+        looked_up = _argument(node, 1 if is_getattr else 0, "name")
+        if self._names.const(looked_up) is not None:
+            self._add(node, tables.ATTRIBUTES.get(self._text(looked_up)), self._text(looked_up))
+        elif not is_getattr or self._names.ref(_argument(node, 0)) in tables.MODULES_WITH_RISKS:
+            level: Level = "medium" if name == "importlib.import_module" else "high"
+            self._add(node, Rule("dynamic", level, "takes a name known only at run time"), name)
 
-    def _dunder(self, node: ast.expr, base: ast.expr, name: str) -> None:
-        if name == "__subclasses__":
-            climbed = "builtins.object" in self._names.refs(base) or any(
-                isinstance(part, ast.Attribute) and part.attr in ANCESTRY for part in _chain(base)
-            )
-            known = climbed or not isinstance(base, ast.Name | ast.Attribute)
-            level: Level = "high" if known else "low"
-            self._add(node, name, Rule("dunder", level, "gives every class below another"))
-        elif rule := DUNDERS.get(name):
-            self._add(node, name, rule)
+    def check_magic(self, _name: str, node: ast.Call) -> None:
+        """What IPython's transformer makes of `%magic` and `%%magic`."""
+        magic, text, *body = map(self._text, node.args)
+        text = _INSERTED.sub("${_}", text)
+        cells.check_magic(magic, text, body[0] if body else None, node.lineno, self._collector)
 
-    def _spare(self, *nodes: ast.AST) -> None:
-        """Names that are only compared, or that say of what type something is."""
-        self._seen.update(id(node) for node in nodes if isinstance(node, ast.Name | ast.Attribute))
+    def _text(self, node: ast.expr | None) -> str:
+        """The text that an argument stands for; empty if it is not known."""
+        value = self._names.const(node)
+        value = value.decode("utf-8", "replace") if isinstance(value, bytes) else value
+        return value if isinstance(value, str) else ""
 
-    def _spare_environ(self, node: ast.expr) -> None:
-        if "os.environ" in self._names.refs(node):
-            self._seen.add(id(node))
-
-    def _replaced(self, node: ast.Attribute) -> None:
-        for module in set(self._names.refs(node.value)) & {"builtins", "os", "sys"}:
-            if not (module == "sys" and node.attr in _HANDED_OUT):
-                rule = Rule("tamper", "medium", "is replaced by something else")
-                self._add(node, f"{module}.{node.attr}", rule)
-
-    def _add(self, node: ast.AST, name: str, rule: Rule) -> None:
-        line, column = getattr(node, "lineno", 1), getattr(node, "col_offset", 0) + 1
-        reason = f"{name} {rule.reason}"
-        self._report.add(rule.rule, rule.level, reason, line, column)
+    def _add(self, node: ast.AST, rule: Rule | None, name: str) -> None:
+        if rule is not None:
+            self._collector.add_rule(rule, name, _location(node))
 
 
-def _is_own_module(node: ast.expr) -> bool:
-    """`sys.modules[__name__]`, and `[cls.__module__]`."""
-    return getattr(node, "id", "") == "__name__" or getattr(node, "attr", "") == "__module__"
+_CALL_CHECKS: dict[str, Callable[[_Analyzer, str, ast.Call], None]] = {
+    **dict.fromkeys(tables.COMMAND_FUNCTIONS.split(), _Analyzer.check_command),
+    **dict.fromkeys(tables.CODE_FUNCTIONS.split(), _Analyzer.check_code),
+    "builtins.getattr": _Analyzer.check_lookup,
+    "builtins.__import__": _Analyzer.check_lookup,
+    "importlib.import_module": _Analyzer.check_lookup,
+    "get_ipython().run_line_magic": _Analyzer.check_magic,
+    "get_ipython().run_cell_magic": _Analyzer.check_magic,
+}
 
 
-def _rule(name: str) -> Rule | None:
-    """The rule for a full name, or for the nearest `*` above it; None where it is safe."""
-    if name == DOWNLOAD:
-        return None
-    rule = NAMES.get(name)
-    above = name
-    while rule is None and "." in above:
-        above = above.rpartition(".")[0]
-        rule = NAMES.get(f"{above}.*")
-    return None if rule is None or rule.level == "safe" else rule
+def _rule_of(name: str) -> Rule | None:
+    """The rule of a full name: its own, or that of its module."""
+    rule = tables.NAMES.get(name)
+    module = name
+    while rule is None and "." in module and "()" not in name:
+        module = module.rpartition(".")[0]
+        rule = tables.NAMES.get(f"{module}.*")
+    return rule if rule is not None and rule.level != "safe" else None
 
 
-def _chain(node: ast.expr) -> Iterable[ast.expr]:
-    """`a`, `a.b`, `a.b()`, `a.b()[0]` from the outside in; bounded as trees are."""
-    while True:
-        yield node
-        match node:
-            case ast.Attribute(value=inner) | ast.Subscript(value=inner) | ast.Call(func=inner):
-                node = inner
-            case _:
-                return
+def _argument(node: ast.Call, position: int, *names: str) -> ast.expr | None:
+    """An argument by its position or one of its names."""
+    if len(node.args) > position:
+        return node.args[position]
+    return next((keyword.value for keyword in node.keywords if keyword.arg in names), None)
+
+
+def _location(node: ast.AST) -> Location:
+    return getattr(node, "lineno", 1), getattr(node, "col_offset", 0) + 1

@@ -1,181 +1,107 @@
-"""What Python code may use, and how much of a risk each is: a line for each name.
+"""What Python names mean.
 
-A rule counts wherever the name is used, under whatever alias, called or handed on; names of `LOOKED_INTO`
-are judged by their arguments as well (`python_calls`). `module.*` stands for all that a module has that no
-line names by itself. The reason is read after the name: "os.system" + "runs a shell command".
+A rule applies wherever its name is used: called, passed on or bound to another name. `module.*` stands for
+all names of a module that have no rule of their own; the level `safe` excludes a name from it.
 """
 
 from __future__ import annotations
 
 import builtins
-from typing import NamedTuple
 
-from ..protocol.findings import Level
+from .collector import Rule, names, rules
 
-
-class Rule(NamedTuple):
-    rule: str
-    level: Level
-    reason: str
-
-
-def _rules(rule: str, level: Level, reason: str, names: str) -> dict[str, Rule]:
-    return {name: Rule(rule, level, reason) for name in names.split()}
-
-
-_RUNS = "runs another program"
-_CONNECTS = "uses the network"
+COMMAND_FUNCTIONS = """os.system os.popen subprocess.run subprocess.call subprocess.check_call
+    subprocess.check_output subprocess.Popen subprocess.getoutput subprocess.getstatusoutput pty.spawn
+    asyncio.create_subprocess_shell get_ipython().system get_ipython().getoutput"""
+CODE_FUNCTIONS = """builtins.exec builtins.eval get_ipython().run_cell get_ipython().ex
+    get_ipython().ev timeit.timeit timeit.repeat cProfile.run"""
 
 NAMES: dict[str, Rule] = {
-    **_rules("process", "high", "runs a shell command", """
-        os.system os.popen subprocess.getoutput subprocess.getstatusoutput
-        asyncio.create_subprocess_shell asyncio.subprocess.create_subprocess_shell
-        subprocess.create_subprocess_shell IPython.shell.system IPython.shell.getoutput
-        IPython.shell.system_raw IPython.shell.system_piped
-        commands.getoutput popen2.popen2"""),
-    **_rules("process", "high", _RUNS, """
-        subprocess.run subprocess.call subprocess.check_call subprocess.check_output subprocess.Popen
-        os.execl os.execle os.execlp os.execlpe os.execv os.execve os.execvp os.execvpe os.posix_spawn
-        os.posix_spawnp os.spawnl os.spawnle os.spawnlp os.spawnlpe os.spawnv os.spawnve os.spawnvp
-        os.spawnvpe pty.spawn asyncio.create_subprocess_exec asyncio.subprocess.create_subprocess_exec
-        subprocess.create_subprocess_exec _posixsubprocess.fork_exec pexpect.* sh.* plumbum.*
-        multiprocessing.util.spawnv_passfds distutils.spawn.spawn"""),
-    **_rules("process", "medium", "starts a second process of the kernel", "os.fork os.forkpty"),
-    **_rules("signal", "medium", "can end other processes", """
-        os.kill os.killpg signal.pidfd_send_signal"""),
-    **_rules("code", "high", "runs text as code", "builtins.exec builtins.eval"),
-    **_rules("code", "medium", "runs text as code", """
-        code.InteractiveInterpreter code.InteractiveConsole code.interact IPython.shell.run_cell
-        IPython.shell.ex IPython.shell.ev IPython.shell.run_code timeit.exec"""),
-    **_rules("code", "low", "makes code of text", "builtins.compile codeop.compile_command"),
-    **_rules("code", "medium", "runs a file as code", """
-        runpy.run_path runpy.run_module importlib.util.spec_from_file_location imp.load_source
+    **rules("process", "high", "runs another program", f"""{COMMAND_FUNCTIONS}
+        os.posix_spawn os.posix_spawnp os.execl os.execle os.execlp os.execlpe os.execv os.execve os.execvp
+        os.execvpe os.spawnl os.spawnle os.spawnlp os.spawnlpe os.spawnv os.spawnve os.spawnvp os.spawnvpe
+        asyncio.create_subprocess_exec _posixsubprocess.fork_exec pexpect.* sh.* plumbum.*"""),
+    **rules("process", "medium", "starts another process", "os.fork os.forkpty"),
+    **rules("code", "high", "runs text as code", "builtins.exec builtins.eval"),
+    **rules("code", "medium", "runs text or a file as code", """code.* runpy.* get_ipython().run_cell
+        get_ipython().ex get_ipython().ev get_ipython().run_code importlib.util.spec_from_file_location
         importlib.machinery.SourceFileLoader"""),
-    **_rules("code", "high", "makes functions of bytecode", """
-        types.CodeType types.FunctionType marshal.loads marshal.load"""),
-    **_rules("pickle", "medium", "runs what the data says", """
-        pickle.loads pickle.Unpickler pickle._Unpickler dill.loads cloudpickle.loads jsonpickle.decode
-        shelve.open yaml.unsafe_load yaml.full_load yaml.UnsafeLoader"""),
-    **_rules("pickle", "low", "runs what the file says", """
-        pickle.load dill.load cloudpickle.load joblib.load pandas.read_pickle"""),
-    **_rules("native", "high", "calls native code past Python's checks", """
-        ctypes.* _ctypes.* cffi.* numpy.ctypeslib.load_library"""),
-    **_rules("native", "safe", "", """
-        ctypes.util ctypes.util.find_library ctypes.sizeof ctypes.Structure ctypes.wintypes ctypes.util.*
-        ctypes.c_int ctypes.c_long ctypes.c_double ctypes.c_float ctypes.c_uint8 ctypes.c_int32
-        ctypes.c_char_p ctypes.c_void_p ctypes.c_size_t ctypes.POINTER ctypes.byref"""),
-    **_rules("native", "high", "makes memory that can be run", "mmap.PROT_EXEC"),
-    **_rules("native", "low", "maps memory", "mmap.mmap"),
-    **_rules("escape", "high", "changes what the process is to the system", """
-        os.setuid os.setgid os.setresuid os.setreuid os.chroot os.unshare os.setns os.mknod
-        os.sched_setscheduler"""),
-    **_rules("escape", "medium", "changes limits of the process", "resource.setrlimit os.nice"),
-    **_rules("inspection", "medium", "reaches into frames of other code", """
-        sys._getframe sys._current_frames gc.get_objects gc.get_referrers inspect.stack"""),
-    **_rules("inspection", "low", "reaches into frames of other code", """
-        inspect.currentframe sys.settrace sys.setprofile"""),
-    **_rules("tamper", "medium", "changes how modules are found", "sys.meta_path sys.path_hooks"),
-    **_rules("environment", "medium", "hands out all environment variables", """
-        os.environ os.environb posix.environ"""),
-    **_rules("network", "medium", _CONNECTS, """
-        socket.socket socket.create_connection socket.create_server socket.socketpair socket.fromfd
-        requests.* httpx.* aiohttp.* urllib3.* urllib.request.* http.client.* ftplib.* smtplib.*
-        telnetlib.* poplib.* imaplib.* xmlrpc.client.* paramiko.* fabric.* websocket.* websockets.*
-        asyncio.open_connection asyncio.start_server asyncio.open_unix_connection socketserver.*
-        http.server.* scapy.* boto3.* wget.download pycurl.* webbrowser.open dns.resolver.*"""),
-    **_rules("network", "safe", "", """
-        requests.exceptions requests.exceptions.* requests.Response requests.RequestException
-        requests.HTTPError requests.ConnectionError requests.Timeout http.client.HTTPException
-        http.client.responses urllib.request.Request aiohttp.ClientError httpx.HTTPError
-        requests.utils requests.codes"""),
-    **_rules("network", "high", "joins a connection to the process's own input and output", "os.dup2"),
-    **_rules("delete", "medium", "deletes a directory with all below it", "shutil.rmtree"),
-    **_rules("files", "medium", "changes who may use a file", "os.chown os.lchown shutil.chown"),
-    **_rules("end", "low", "ends the kernel", "os._exit os.abort"),
+    **rules("code", "low", "makes code of text", "builtins.compile"),
+    **rules("bytecode", "high", "makes functions of bytecode", """types.CodeType types.FunctionType
+        marshal.loads marshal.load"""),
+    **rules("pickle", "medium", "runs what the data says", """pickle.loads pickle.Unpickler
+        dill.loads cloudpickle.loads jsonpickle.decode shelve.open yaml.unsafe_load yaml.full_load
+        yaml.UnsafeLoader"""),
+    **rules("pickle", "low", "may run what the data says", """pickle.load dill.load cloudpickle.load
+        joblib.load pandas.read_pickle yaml.load"""),
+    **rules("native", "high", "calls native code past Python's checks", """ctypes.* cffi.*
+        numpy.ctypeslib.load_library mmap.PROT_EXEC"""),
+    **rules("native", "safe", "", """ctypes.util ctypes.util.* ctypes.sizeof ctypes.Structure
+        ctypes.c_int ctypes.c_long ctypes.c_double ctypes.c_char_p ctypes.c_void_p ctypes.POINTER"""),
+    **rules("escape", "high", "changes what the process may do", """os.setuid os.setgid os.setresuid
+        os.setreuid os.chroot os.unshare os.setns os.mknod"""),
+    **rules("inspection", "medium", "reaches into other code's frames", """sys._getframe
+        sys._current_frames gc.get_objects gc.get_referrers inspect.stack"""),
+    **rules("tamper", "medium", "changes how modules are found", "sys.meta_path sys.path_hooks"),
+    **rules("environment", "medium", "gives all environment variables", "os.environ os.environb"),
+    **rules("network", "medium", "uses the network", """socket.socket socket.create_connection
+        socket.create_server socket.socketpair socket.fromfd requests.* httpx.* aiohttp.* urllib3.*
+        urllib.request.* http.client.* ftplib.* smtplib.* telnetlib.* poplib.* imaplib.*
+        xmlrpc.client.* paramiko.* websocket.* websockets.* asyncio.open_connection pycurl.*
+        asyncio.start_server socketserver.* http.server.* scapy.* boto3.*"""),
+    **rules("network", "safe", "", """requests.exceptions requests.exceptions.* requests.Response
+        requests.RequestException requests.HTTPError requests.ConnectionError requests.Timeout
+        requests.utils requests.codes http.client.responses urllib.request.Request httpx.HTTPError"""),
+    **rules("network", "high", "connects a socket to the process's own input and output", "os.dup2"),
+    **rules("escape", "high", "talks to the container engine", "docker.from_env docker.DockerClient"),
+    **rules("signal", "medium", "can end other processes", "os.kill os.killpg signal.pidfd_send_signal"),
+    **rules("files", "medium", "changes the owner of a file", "os.chown os.lchown shutil.chown"),
+    **rules("end", "low", "ends the kernel", "os._exit os.abort"),
 }  # fmt: skip
-"""Full name (or `module.*`) to rule. `safe` takes a name out of its module's `*`."""
 
-NETWORK = {
-    name
-    for name, rule in NAMES.items()
-    if rule.rule == "network" and rule.level == "medium" and not name.endswith("*")
-} | {
-    "requests.get", "requests.post", "requests.request", "requests.Session", "httpx.get", "httpx.post",
-    "urllib.request.urlopen", "urllib.request.urlretrieve", "httpx.Client", "urllib3.PoolManager",
-    "http.client.HTTPSConnection", "http.client.HTTPConnection", "aiohttp.ClientSession",
+ATTRIBUTES: dict[str, Rule] = {
+    **rules("introspection", "high", "gives access to other code", "__subclasses__ __globals__ f_builtins"),
+    **rules("introspection", "medium", "gives access to other code", """f_globals f_back gi_frame
+        cr_frame __code__ __builtins__"""),
+    **rules("pickle", "low", "tells pickle what to call", "__reduce__ __reduce_ex__"),
 }  # fmt: skip
-"""What gives something from elsewhere when it is called."""
-
-DUNDERS: dict[str, Rule] = {
-    "__globals__": Rule("dunder", "high", "gives the module behind a function"),
-    "__builtins__": Rule("dunder", "medium", "gives everything that is built in"),
-    "__code__": Rule("dunder", "medium", "gives the bytecode of a function"),
-    "__closure__": Rule("dunder", "low", "gives what a function keeps to itself"),
-    "f_builtins": Rule("dunder", "high", "gives everything that is built in"),
-    "f_globals": Rule("dunder", "medium", "gives the names of the calling code"),
-    "f_back": Rule("dunder", "medium", "reaches into frames of other code"),
-    "gi_frame": Rule("dunder", "medium", "reaches into frames of other code"),
-    "tb_frame": Rule("dunder", "low", "reaches into frames of other code"),
-    "__reduce__": Rule("dunder", "low", "tells pickle what to call"),
-    "__reduce_ex__": Rule("dunder", "low", "tells pickle what to call"),
-}
 """Attributes of any object."""
 
-ANCESTRY = {"__mro__", "__base__", "__bases__", "__class__", "mro"}
-"""Ways up from an object to `object`, and with `__subclasses__` down to everything."""
+MODULES_WITH_RISKS = names("os subprocess builtins ctypes sys importlib pty socket")
+"""Names looked up in these at run time are a finding; any module may have imported them."""
 
 SAME_AS = {
     "posix": "os", "nt": "os", "_io": "io", "cPickle": "pickle", "_pickle": "pickle",
-    "__builtin__": "builtins", "__builtins__": "builtins", "posixpath": "os.path", "ntpath": "os.path",
-    "_socket": "socket", "_thread": "threading", "_frozen_importlib": "importlib",
-    "io.open": "builtins.open", "codecs.open": "builtins.open", "_ctypes": "_ctypes",
-    "importlib._bootstrap.BuiltinImporter": "<loader>", "importlib.machinery.BuiltinImporter": "<loader>",
-    "sys.modules.__builtins__": "builtins", "os.environ.data": "os.environ",
-    "builtins.bytes.fromhex": "bytes.fromhex", "builtins.bytearray.fromhex": "bytes.fromhex",
+    "__builtin__": "builtins", "__builtins__": "builtins", "_socket": "socket", "_ctypes": "ctypes",
+    "io.open": "builtins.open", "codecs.open": "builtins.open", "asyncio.subprocess": "asyncio",
+    "importlib.__import__": "builtins.__import__", "IPython.get_ipython": "get_ipython",
+    "os.environ.data": "os.environ",
 }  # fmt: skip
-"""Names by which something better known goes as well."""
+"""Other names of modules and functions."""
 
-KNOWN_BUILTINS = {
-    name: f"builtins.{name}" for name in dir(builtins) if not name.startswith("_")
-} | {
+BUILTINS = {
+    **{name: f"builtins.{name}" for name in dir(builtins) if not name.startswith("_")},
     "__import__": "builtins.__import__",
     "__builtins__": "builtins",
-    "__loader__": "<loader>",
-    "get_ipython": "IPython.get_ipython",
+    "get_ipython": "get_ipython",
 }
-
-USUAL = {
-    name: name
-    for name in (
-        "asyncio", "base64", "builtins", "codecs", "ctypes", "importlib", "marshal", "mmap", "os",
-        "pathlib",
-        "pickle", "pty", "requests", "runpy", "shutil", "socket", "subprocess", "sys", "types",
-        "urllib", "yaml",
-        "zlib", "joblib",
-    )
-} | {"np": "numpy", "pd": "pandas", "Path": "pathlib.Path"}  # fmt: skip
-"""What a name that the code does not bind was probably bound to by an earlier cell of the session."""
-
-_DANGEROUS_MODULES = ("os", "subprocess", "builtins", "ctypes", "sys", "importlib", "pty", "socket")
-
-EXPORTS: dict[str, tuple[str, ...]] = {
-    module: tuple(
-        name.removeprefix(f"{module}.")
-        for name in NAMES
-        if name.startswith(f"{module}.") and "*" not in name
-    )
-    for module in {name.partition(".")[0] for name in NAMES}
-}
-"""What `from module import *` brings, of what there is a rule for."""
-
-DANGEROUS_MODULES = frozenset(_DANGEROUS_MODULES)
-"""Taking from these what is only known at run time is a finding."""
-
-INSTANCES = {"tarfile.open": "tarfile.TarFile", "zipfile.ZipFile": "zipfile.ZipFile"}
-"""What these make, where its methods are of interest."""
-
-LISTING = {"os.listdir", "os.scandir", "os.walk", "os.fwalk", "glob.glob", "glob.iglob"}
-"""What gives the names of files."""
-
+_USUAL_MODULES = names("""
+    asyncio base64 builtins codecs ctypes importlib marshal mmap os pathlib pickle pty requests runpy
+    shutil socket subprocess sys types urllib yaml joblib glob""")
+USUAL_NAMES = {name: name for name in _USUAL_MODULES} | {"pd": "pandas", "Path": "pathlib.Path"}
+"""The assumed meaning of names that the code does not bind; an earlier cell may have bound them."""
 TEXTS = {"sys.executable": "python3", "os.sep": "/", "os.curdir": "."}
-"""Names that stand for a text which is as good as known."""
+
+READ_FUNCTIONS = names("""
+    open listdir scandir walk glob iglob rglob iterdir loadtxt genfromtxt fromfile copy copy2 copyfile
+    copytree symlink link read_text read_bytes getline getlines load connect FileIO ZipFile make_archive
+    read_csv read_table read_json read_parquet read_excel read_fwf read_pickle scan_csv imread""")
+"""Functions and methods, by their last name, that read the paths among their arguments."""
+WRITE_TO_FIRST = names("""
+    makedirs mkfifo truncate to_csv to_json to_parquet to_feather to_pickle to_excel to_html savefig
+    savetxt imsave imwrite save savez extractall""")
+WRITE_TO_LAST = names("""
+    copyfile copy copy2 copytree link symlink move rename replace urlretrieve unpack_archive""")
+"""Functions that write to the path in their first or last argument."""
+WRITE_METHODS = names("write_text write_bytes touch mkdir chmod symlink_to")
+DELETE_FUNCTIONS = names("unlink rmdir remove rmtree")

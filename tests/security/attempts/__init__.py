@@ -1,13 +1,15 @@
-"""Attempts to leave a sandbox, to see what is not its own, or to take more than its share.
+"""Attempts to leave a sandbox, to access what belongs to others, or to use more than its share.
 
-A table for each theme. An attempt is a cell: it leaves in `told` a verdict, or a list of them, each of
-one word: the name of the error with which it failed, or what was found. The table says which verdicts
-are right, for both backends or, under `docker`, for containers. What the cells may use is in `prelude`.
+Each module has a table of one theme. An attempt is a cell. It leaves in `verdict` a word or a list of
+words: the name of the error with which the attempt failed, or what the attempt found. The table has the
+expected verdicts, for both backends or, under `docker`, for containers. `prelude` has helpers of the cells.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+
+from . import gvisor
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,9 +20,9 @@ class Attempt:
         group: the heading under which docs/security.md counts it.
         name: what is attempted.
         code: the cell.
-        refused: the verdicts that are right, separated by blanks. Where there are several, they
-            depend on the kernel or the user.
-        docker: those in a container, where they differ.
+        refused: the expected verdicts, separated by blanks. If there are several, they depend on the
+            kernel or the user.
+        docker: the expected verdicts in a container, if they differ.
     """
 
     group: str
@@ -31,12 +33,15 @@ class Attempt:
 
     def right(self, kind: str) -> set[str]:
         words = self.refused if kind == "local" or self.docker is None else self.docker
+        if kind == "gvisor":
+            also, _reason = gvisor.ALSO_RIGHT.get(self.name, ("", ""))
+            words = f"{words} {also}"
         return set(words.split())
 
 
 def all_attempts() -> list[Attempt]:
-    """The whole table."""
-    from . import files, interfaces, network, privileges, processes, resources
+    """Return the attempts of all tables."""
+    from . import files, interfaces, network, privileges, processes, rare_sockets, resources
 
-    themes = (files, processes, privileges, interfaces, network, resources)
+    themes = (files, processes, privileges, interfaces, network, rare_sockets, resources)
     return [attempt for theme in themes for attempt in theme.ATTEMPTS]

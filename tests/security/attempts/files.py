@@ -1,4 +1,4 @@
-"""The host's files, the broker's, other sandboxes', and those that all sandboxes share."""
+"""Attempts on files of the host, the broker and other sandboxes, and on shared files."""
 
 from __future__ import annotations
 
@@ -10,31 +10,31 @@ ATTEMPTS = [
         "Files of the host and the broker": [
             (
                 "the passwords of the host",
-                "told = attempt(look, '/etc/shadow')",
+                "verdict = attempt(look, '/etc/shadow')",
                 "ENOENT",
                 "EACCES",
             ),
             (
                 "homes, keys and settings",
-                "told = [attempt(look, path) for path in facts['files']]",
+                "verdict = [attempt(look, path) for path in facts['files']]",
                 "ENOENT",
                 "ENOENT EACCES",  # the image has a home of root's own
             ),
-            ("the broker's token", "told = attempt(look, facts['runtime_file'])", "ENOENT"),
-            ("the broker's sources", "told = attempt(look, facts['source'])", "ENOENT"),
+            ("the broker's token", "verdict = attempt(look, facts['runtime_file'])", "ENOENT"),
+            ("the broker's sources", "verdict = attempt(look, facts['source'])", "ENOENT"),
             (
                 "the broker's modules",
                 """
 import importlib.util
-told = found(n for n in ("kernelbroker", "kernelbroker_server") if importlib.util.find_spec(n))""",
+verdict = found(n for n in ("kernelbroker", "kernelbroker_server") if importlib.util.find_spec(n))""",
                 "nothing",
             ),
-            ("the data directory", "told = attempt(os.listdir, facts['data_dir'])", "ENOENT"),
-            ("the run directory", "told = attempt(os.listdir, facts['run_dir'])", "ENOENT"),
+            ("the data directory", "verdict = attempt(os.listdir, facts['data_dir'])", "ENOENT"),
+            ("the run directory", "verdict = attempt(os.listdir, facts['run_dir'])", "ENOENT"),
             (
                 "the engine's socket",
                 """
-told = [attempt(connect, path, socket.AF_UNIX) for path in (
+verdict = [attempt(connect, path, socket.AF_UNIX) for path in (
     "/var/run/docker.sock", "/run/docker.sock", "/run/containerd/containerd.sock",
     "/run/podman/podman.sock", "/var/run/crio/crio.sock", facts["engine_socket"])]""",
                 "ENOENT",
@@ -45,38 +45,38 @@ told = [attempt(connect, path, socket.AF_UNIX) for path in (
 def other_root():
     if os.path.samestat(os.stat("/proc/1/root/"), os.stat("/")):
         raise OSError("own")
-told = attempt(other_root)""",
+verdict = attempt(other_root)""",
                 "EACCES own",
             ),
             (
                 "upwards from the working directory",
                 """
 os.chdir("/data")
-told = attempt(look, "../../../../../../../.." + facts["runtime_file"])""",
+verdict = attempt(look, "../../../../../../../.." + facts["runtime_file"])""",
                 "ENOENT",
             ),
         ],
         "Files of other sandboxes": [
             (
                 "another workspace by its path",
-                "told = [attempt(os.listdir, path) for path in facts['workspaces']]",
+                "verdict = [attempt(os.listdir, path) for path in facts['workspaces']]",
                 "ENOENT",
             ),
             (
                 "another gateway by its socket",
-                "told = [attempt(connect, path, socket.AF_UNIX) for path in facts['sockets']]",
+                "verdict = [attempt(connect, path, socket.AF_UNIX) for path in facts['sockets']]",
                 "ENOENT",
             ),
             (
                 "another's files by their name",
                 """
-told = found(os.path.join(top, name) for top, _, names in os.walk("/") for name in names
+verdict = found(os.path.join(top, name) for top, _, names in os.walk("/") for name in names
              if name == facts["needle"] and not top.startswith("/proc"))""",
                 "nothing",
             ),
             (
                 "another's shared memory",
-                "told = found(line.split()[1] for line in open('/proc/sysvipc/shm').readlines()[1:])",
+                "verdict = found(line.split()[1] for line in open('/proc/sysvipc/shm').readlines()[1:])",
                 "nothing",
             ),
         ],
@@ -84,7 +84,7 @@ told = found(os.path.join(top, name) for top, _, names in os.walk("/") for name 
             (
                 "a hard link to the system's files",
                 """
-told = [attempt(os.link, "/etc/passwd", "/data/passwd"), attempt(os.link, "/usr/bin/env", "/data/env"),
+verdict = [attempt(os.link, "/etc/passwd", "/data/passwd"), attempt(os.link, "/usr/bin/env", "/data/env"),
         attempt(os.link, sys.executable, "/data/python", follow_symlinks=True)]""",
                 "EXDEV EPERM",
             ),
@@ -94,7 +94,7 @@ told = [attempt(os.link, "/etc/passwd", "/data/passwd"), attempt(os.link, "/usr/
 for name, path in (("link", facts["runtime_file"]), ("up", "../../../.." + facts["runtime_file"])):
     if not os.path.lexists(f"/data/{name}"):
         os.symlink(path, f"/data/{name}")
-told = [attempt(look, f"/data/{name}") for name in ("link", "up")]""",
+verdict = [attempt(look, f"/data/{name}") for name in ("link", "up")]""",
                 "ENOENT",
             ),
             (
@@ -108,20 +108,20 @@ def above():
         os.close(fd)
     if names == set(os.listdir("/")):
         raise OSError("own")
-told = attempt(above)""",
+verdict = attempt(above)""",
                 "own",
             ),
             (
                 "a file by its handle",
-                "told = attempt(call, 'open_by_handle_at', 3, b'x' * 64, 0)",
+                "verdict = attempt(call, 'open_by_handle_at', 3, b'x' * 64, 0)",
                 "EPERM",
             ),
         ],
-        "What all sandboxes share": [
+        "Files that all sandboxes share": [
             (
                 "new files in system directories",
                 """
-told = [attempt(os.open, f"{top}/planted", os.O_CREAT | os.O_WRONLY) for top in (
+verdict = [attempt(os.open, f"{top}/planted", os.O_CREAT | os.O_WRONLY) for top in (
     "/", "/usr", "/usr/bin", "/etc", "/opt", "/opt/kernelbroker/lib", "/lib", "/bin", "/home",
     os.path.dirname(os.__file__), os.path.dirname(sys.executable), "/dev")]""",
                 "EROFS EACCES",
@@ -130,7 +130,7 @@ told = [attempt(os.open, f"{top}/planted", os.O_CREAT | os.O_WRONLY) for top in 
                 "the packages' code",
                 """
 import numpy, kernelbroker_kernel
-told = [attempt(os.open, file, os.O_WRONLY) for file in (
+verdict = [attempt(os.open, file, os.O_WRONLY) for file in (
     os.__file__, numpy.__file__, kernelbroker_kernel.__file__, "/etc/passwd", "/bin/sh")]""",
                 "EROFS EACCES",
             ),
@@ -138,7 +138,7 @@ told = [attempt(os.open, file, os.O_WRONLY) for file in (
                 "the packages' files removed, renamed, opened to all",
                 """
 import numpy
-told = [attempt(os.unlink, numpy.__file__), attempt(os.chmod, numpy.__file__, 0o777),
+verdict = [attempt(os.unlink, numpy.__file__), attempt(os.chmod, numpy.__file__, 0o777),
         attempt(os.rename, numpy.__file__, "/data/numpy.py"), attempt(os.rmdir, "/usr/bin"),
         attempt(os.chmod, "/etc/passwd", 0o777), attempt(os.chown, "/bin/sh", 1000, 1000)]""",
                 "EROFS EACCES EPERM EXDEV",
@@ -146,7 +146,7 @@ told = [attempt(os.unlink, numpy.__file__), attempt(os.chmod, numpy.__file__, 0o
             (
                 "the running interpreter",
                 """
-told = [attempt(os.open, path, os.O_WRONLY | flag) for flag in (0, os.O_TRUNC)
+verdict = [attempt(os.open, path, os.O_WRONLY | flag) for flag in (0, os.O_TRUNC)
         for path in ("/proc/self/exe", f"/proc/{os.getppid()}/exe", "/proc/1/exe")]""",
                 "EROFS EACCES ETXTBSY",
             ),
@@ -154,7 +154,7 @@ told = [attempt(os.open, path, os.O_WRONLY | flag) for flag in (0, os.O_TRUNC)
                 "a package that the next session loads",
                 """
 import site
-told = [attempt(os.open, f"{path}/{name}", os.O_CREAT | os.O_WRONLY)
+verdict = [attempt(os.open, f"{path}/{name}", os.O_CREAT | os.O_WRONLY)
         for path in filter(os.path.isdir, site.getsitepackages())
         for name in ("planted.pth", "sitecustomize.py")]""",
                 "EROFS EACCES",
@@ -170,7 +170,7 @@ def writable():
         elif attempt(os.open, f"{top}/planted", os.O_CREAT | os.O_EXCL | os.O_WRONLY) == "done":
             os.unlink(f"{top}/planted")
             yield top
-told = found(writable())""",
+verdict = found(writable())""",
                 "nothing",
                 "nothing /dev/mqueue",  # queues: of the container alone, within limits of their own
             ),

@@ -1,4 +1,4 @@
-"""The host's kernel: its calls, its parameters, its devices."""
+"""Attempts on the host's kernel: its system calls, parameters and devices."""
 
 from __future__ import annotations
 
@@ -32,99 +32,125 @@ ATTEMPTS = [
             (
                 "keyrings",
                 """
-told = [attempt(call, "add_key", b"user", b"name", b"value", 5, -4),
+verdict = [attempt(call, "add_key", b"user", b"name", b"value", 5, -4),
         attempt(call, "request_key", b"user", b"name", 0, -4), attempt(call, "keyctl", 0, -4, 0)]""",
                 "EPERM",
             ),
-            ("bpf", "told = attempt(call, 'bpf', 0, bytes(128), 128)", "EPERM"),
+            ("bpf", "verdict = attempt(call, 'bpf', 0, bytes(128), 128)", "EPERM"),
             (
                 "perf_event_open",
-                "told = attempt(call, 'perf_event_open', bytes(128), 0, -1, -1, 0)",
+                "verdict = attempt(call, 'perf_event_open', bytes(128), 0, -1, -1, 0)",
                 "EPERM",
             ),
-            ("userfaultfd", "told = attempt(call, 'userfaultfd', 0)", "EPERM"),
+            ("userfaultfd", "verdict = attempt(call, 'userfaultfd', 0)", "EPERM"),
             (
                 "io_uring, past the filter",
                 _RING
                 + """
-told = [attempt(by_ring, b"/etc/shadow", os.O_RDONLY), attempt(by_ring, b"/etc/passwd", os.O_RDWR)]""",
+verdict = [attempt(by_ring, b"/etc/shadow", os.O_RDONLY), attempt(by_ring, b"/etc/passwd", os.O_RDWR)]""",
                 "EPERM",
                 "EPERM EACCES EROFS",
             ),
-            ("kexec", "told = attempt(call, 'kexec_load', 0, 0, 0, 0)", "EPERM"),
+            ("kexec", "verdict = attempt(call, 'kexec_load', 0, 0, 0, 0)", "EPERM"),
             (
                 "reboot",
-                "told = attempt(call, 'reboot', 0xfee1dead, 672274793, 0x89abcdef, 0)",
+                "verdict = attempt(call, 'reboot', 0xfee1dead, 672274793, 0x89abcdef, 0)",
                 "EPERM",
             ),
             (
                 "modules",
                 """
-told = [attempt(call, "init_module", b"x", 1, b""), attempt(call, "finit_module", 0, b"", 0),
+verdict = [attempt(call, "init_module", b"x", 1, b""), attempt(call, "finit_module", 0, b"", 0),
         attempt(c, "delete_module", b"x", 0)]""",
                 "EPERM",
             ),
-            ("the kernel's log", "told = attempt(c, 'klogctl', 3, bytes(64), 64)", "EPERM"),
+            ("the kernel's log", "verdict = attempt(c, 'klogctl', 3, bytes(64), 64)", "EPERM"),
             (
                 "the clock",
-                "told = [attempt(time.clock_settime, 0, 1e9), attempt(c, 'settimeofday', bytes(16), 0)]",
+                "verdict = [attempt(time.clock_settime, 0, 1e9), attempt(c, 'settimeofday', bytes(16), 0)]",
                 "EPERM",
             ),
-            ("the host's name", "told = attempt(socket.sethostname, 'other')", "EPERM"),
+            ("the host's name", "verdict = attempt(socket.sethostname, 'other')", "EPERM"),
             (
                 "swap",
-                "told = [attempt(c, 'swapon', b'/data/x', 0), attempt(c, 'swapoff', b'/x')]",
+                "verdict = [attempt(c, 'swapon', b'/data/x', 0), attempt(c, 'swapoff', b'/x')]",
                 "EPERM",
             ),
             (
                 "accounting and quotas",
-                "told = [attempt(call, 'acct', 0), attempt(call, 'quotactl', 0x80000100, 0, 0, 0)]",
+                "verdict = [attempt(call, 'acct', 0), attempt(call, 'quotactl', 0x80000100, 0, 0, 0)]",
                 "EPERM",
             ),
-            ("what others do with files", "told = attempt(call, 'fanotify_init', 0, 0)", "EPERM"),
+            (
+                "what others do with files",
+                "verdict = attempt(call, 'fanotify_init', 0, 0)",
+                "EPERM",
+            ),
             (
                 "a forged key press",
-                "told = attempt(fcntl.ioctl, 0, 0x5412, b'x')",
+                "verdict = attempt(fcntl.ioctl, 0, 0x5412, b'x')",
                 "EPERM",
                 "ENOTTY EPERM",
+            ),
+            (
+                "a forged key press on a terminal that it controls",
+                """
+import pty
+master, slave = pty.openpty()
+reader, writer = os.pipe()
+if (pid := os.fork()) == 0:
+    os.setsid()
+    fcntl.ioctl(slave, 0x540E, 0)
+    os.write(writer, attempt(fcntl.ioctl, slave, 0x5412, b"x").encode())
+    os._exit(0)
+os.waitpid(pid, 0)
+verdict = os.read(reader, 99).decode()
+for fd in (master, slave, reader, writer):
+    os.close(fd)""",
+                "EPERM",
+                "EPERM EIO done",  # a terminal of the container alone
             ),
         ],
         "/proc and /sys of the host": [
             (
                 "the program for core dumps",
-                "told = attempt(write, '/proc/sys/kernel/core_pattern', '|/data/x')",
+                "verdict = attempt(write, '/proc/sys/kernel/core_pattern', '|/data/x')",
                 "EROFS EACCES EPERM",
             ),
             (
                 "other parameters",
                 """
-told = [attempt(write, path, "1") for path in (
+verdict = [attempt(write, path, "1") for path in (
     "/proc/sys/kernel/modprobe", "/proc/sys/vm/drop_caches", "/proc/sys/fs/file-max",
     "/proc/sys/kernel/hostname", "/proc/sys/user/max_user_namespaces", "/proc/sys/vm/panic_on_oom")]""",
                 "EROFS EACCES EPERM ENOENT",
             ),
             (
                 "requests to the kernel",
-                "told = attempt(write, '/proc/sysrq-trigger', 'b')",
+                "verdict = attempt(write, '/proc/sysrq-trigger', 'b')",
                 "EROFS EACCES EPERM ENOENT",
             ),
             (
                 "the kernel's memory",
-                "told = attempt(look, '/proc/kcore')",
+                "verdict = attempt(look, '/proc/kcore')",
                 "EACCES ENOENT EPERM empty",
             ),
-            ("the kernel's messages", "told = attempt(look, '/proc/kmsg')", "EACCES ENOENT EPERM"),
+            (
+                "the kernel's messages",
+                "verdict = attempt(look, '/proc/kmsg')",
+                "EACCES ENOENT EPERM",
+            ),
             (
                 "interrupts and programs' formats",
                 """
-told = [attempt(write, path, "1") for path in (
+verdict = [attempt(write, path, "1") for path in (
     "/proc/irq/default_smp_affinity", "/proc/sys/fs/binfmt_misc/register")]""",
                 "EROFS EACCES EPERM ENOENT",
             ),
             (
                 "/sys",
                 """
-told = [attempt(write, path, "1") for path in (
+verdict = [attempt(write, path, "1") for path in (
     "/sys/kernel/uevent_helper", "/sys/kernel/mm/transparent_hugepage/enabled", "/sys/power/state",
     "/sys/kernel/kexec_crash_size", "/sys/bus/pci/rescan")]""",
                 "ENOENT",
@@ -133,7 +159,7 @@ told = [attempt(write, path, "1") for path in (
             (
                 "control groups",
                 """
-told = found(path for path in glob.glob("/sys/fs/cgroup/**", recursive=True)
+verdict = found(path for path in glob.glob("/sys/fs/cgroup/**", recursive=True)
              if os.path.isfile(path) and attempt(os.open, path, os.O_WRONLY) == "done")""",
                 "nothing",
             ),
@@ -141,14 +167,14 @@ told = found(path for path in glob.glob("/sys/fs/cgroup/**", recursive=True)
                 "a program for empty groups",
                 """
 found_here = glob.glob("/sys/fs/cgroup/**/release_agent", recursive=True)
-told = [attempt(write, path, "/data/x") for path in found_here or ["/sys/fs/cgroup/release_agent"]]""",
+verdict = [attempt(write, path, "/data/x") for path in found_here or ["/sys/fs/cgroup/release_agent"]]""",
                 "ENOENT",
                 "EROFS EACCES ENOENT",
             ),
             (
                 "firmware, traces and faults",
                 """
-told = found(path for folder in ("/sys/firmware", "/sys/kernel/debug", "/sys/kernel/tracing")
+verdict = found(path for folder in ("/sys/firmware", "/sys/kernel/debug", "/sys/kernel/tracing")
              for path in glob.glob(folder + "/*"))""",
                 "nothing",
             ),
@@ -157,14 +183,14 @@ told = found(path for folder in ("/sys/firmware", "/sys/kernel/debug", "/sys/ker
             (
                 "to make one",
                 """
-told = [attempt(os.mknod, "/data/disk", 0o60666, os.makedev(254, 0)),
+verdict = [attempt(os.mknod, "/data/disk", 0o60666, os.makedev(254, 0)),
         attempt(os.mknod, "/tmp/memory", 0o20666, os.makedev(1, 1))]""",
                 "EPERM",
             ),
             (
                 "to open one",
                 """
-told = [attempt(os.open, f"/dev/{name}", os.O_RDWR) for name in (
+verdict = [attempt(os.open, f"/dev/{name}", os.O_RDWR) for name in (
     "mem", "kmem", "port", "sda", "vda", "nvme0n1", "kvm", "fuse", "net/tun", "loop-control", "kmsg",
     "mapper/control", "vsock", "userfaultfd")]""",
                 "ENOENT",
@@ -173,10 +199,10 @@ told = [attempt(os.open, f"/dev/{name}", os.O_RDWR) for name in (
                 "one that was not meant to be there",
                 """
 meant = "core fd full mqueue null ptmx pts random shm stderr stdin stdout tty urandom zero console"
-told = found(set(os.listdir("/dev")) - set(meant.split()))""",
+verdict = found(set(os.listdir("/dev")) - set(meant.split()))""",
                 "nothing",
             ),
-            ("the terminal", "told = attempt(os.open, '/dev/tty', os.O_RDWR)", "ENXIO"),
+            ("the terminal", "verdict = attempt(os.open, '/dev/tty', os.O_RDWR)", "ENXIO"),
         ],
     }.items()
     for name, code, *refused in lines

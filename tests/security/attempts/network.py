@@ -1,4 +1,4 @@
-"""The network: the broker, other sandboxes, the metadata service, and all the rest."""
+"""Attempts on the network: the broker, other sandboxes, the metadata service, and other hosts."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ ATTEMPTS = [
     for name, code, *refused in [
         (
             "an interface to somewhere",
-            "told = found(name for _, name in socket.if_nameindex() if name != 'lo')",
+            "verdict = found(name for _, name in socket.if_nameindex() if name != 'lo')",
             "nothing",
         ),
         (
             "the internet",
-            "told = [attempt(connect, (host, 80)) for host in ('1.1.1.1', '10.0.0.1', '192.168.0.1')]",
+            "verdict = [attempt(connect, (host, 80)) for host in ('1.1.1.1', '10.0.0.1', '192.168.0.1')]",
             "ENETUNREACH",
         ),
         (
             "the internet by IPv6",
-            "told = attempt(connect, ('2606:4700:4700::1111', 53), socket.AF_INET6)",
+            "verdict = attempt(connect, ('2606:4700:4700::1111', 53), socket.AF_INET6)",
             "ENETUNREACH EADDRNOTAVAIL EAFNOSUPPORT",
         ),
         (
             "datagrams",
-            "told = attempt(connect, ('8.8.8.8', 53), socket.AF_INET, socket.SOCK_DGRAM)",
+            "verdict = attempt(connect, ('8.8.8.8', 53), socket.AF_INET, socket.SOCK_DGRAM)",
             "ENETUNREACH",
         ),
         (
@@ -44,57 +44,61 @@ def send(address):
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
         sender.setsockopt(socket.SOL_SOCKET, socket.SO_BROADCAST, 1)
         sender.sendto(b"x", (address, 9))
-told = [attempt(send, "224.0.0.1"), attempt(send, "255.255.255.255")]""",
+verdict = [attempt(send, "224.0.0.1"), attempt(send, "255.255.255.255")]""",
             "ENETUNREACH",
         ),
-        ("the metadata service", "told = attempt(connect, ('169.254.169.254', 80))", "ENETUNREACH"),
-        ("names", "told = attempt(socket.getaddrinfo, 'example.org', 80)", "EAI"),
+        (
+            "the metadata service",
+            "verdict = attempt(connect, ('169.254.169.254', 80))",
+            "ENETUNREACH",
+        ),
+        ("names", "verdict = attempt(socket.getaddrinfo, 'example.org', 80)", "EAI"),
         (
             "the broker's port on the loopback",
-            "told = attempt(connect, ('127.0.0.1', facts['broker_port']))",
+            "verdict = attempt(connect, ('127.0.0.1', facts['broker_port']))",
             "ECONNREFUSED",
         ),
         (
             "the broker's port on the host's addresses",
-            "told = [attempt(connect, (a, facts['broker_port'])) for a in facts['host_addresses']]",
+            "verdict = [attempt(connect, (a, facts['broker_port'])) for a in facts['host_addresses']]",
             "ENETUNREACH",
         ),
         (
             "another sandbox's port",
-            "told = attempt(connect, ('127.0.0.1', facts['neighbour_port']))",
+            "verdict = attempt(connect, ('127.0.0.1', facts['neighbour_port']))",
             "ECONNREFUSED",
         ),
         (
             "the host's abstract sockets",
-            "told = attempt(connect, chr(0) + facts['host_socket'], socket.AF_UNIX)",
+            "verdict = attempt(connect, chr(0) + facts['host_socket'], socket.AF_UNIX)",
             "ECONNREFUSED",
         ),
         (
             "another sandbox's abstract sockets",
-            "told = attempt(connect, chr(0) + facts['needle'], socket.AF_UNIX)",
+            "verdict = attempt(connect, chr(0) + facts['needle'], socket.AF_UNIX)",
             "ECONNREFUSED",
         ),
         (
             "to see the host's sockets",
             """
-told = found(n for n in (facts["host_socket"], facts["needle"], "containerd", "docker.sock")
+verdict = found(n for n in (facts["host_socket"], facts["needle"], "containerd", "docker.sock")
              if n in open("/proc/net/unix").read())""",
             "nothing",
         ),
         (
             "raw sockets",
             """
-told = [attempt(socket.socket, socket.AF_INET, socket.SOCK_RAW, number) for number in (1, 6, 255)]""",
+verdict = [attempt(socket.socket, socket.AF_INET, socket.SOCK_RAW, number) for number in (1, 6, 255)]""",
             "EPERM",
         ),
-        ("packet sockets", "told = attempt(socket.socket, 17, socket.SOCK_RAW, 3)", "EPERM"),
+        ("packet sockets", "verdict = attempt(socket.socket, 17, socket.SOCK_RAW, 3)", "EPERM"),
         (
             "a new interface",
             _NETLINK
             + """
 kind = struct.pack("=HHHH6s2x", 20, 18 | 0x8000, 10, 1, b"dummy\\0")
 dummy = struct.pack("=BxHiII", 0, 0, 0, 0, 0) + kind
-told = attempt(netlink, 16, dummy)""",
+verdict = attempt(netlink, 16, dummy)""",
             "EPERM",
         ),
         (
@@ -104,7 +108,7 @@ def renumber():
     with socket.socket() as any_socket:
         request = struct.pack("16sH2x4s8x", b"lo", socket.AF_INET, socket.inet_aton("10.0.0.2"))
         fcntl.ioctl(any_socket, 0x8916, request)
-told = attempt(renumber)""",
+verdict = attempt(renumber)""",
             "EPERM",
         ),
         (
@@ -113,9 +117,9 @@ told = attempt(renumber)""",
 def rules():
     with socket.socket(socket.AF_INET, socket.SOCK_RAW, 255) as raw:
         raw.setsockopt(0, 64, b"x" * 84)
-told = attempt(rules)""",
+verdict = attempt(rules)""",
             "EPERM",
         ),
-        ("a tunnel", "told = attempt(os.open, '/dev/net/tun', os.O_RDWR)", "ENOENT"),
+        ("a tunnel", "verdict = attempt(os.open, '/dev/net/tun', os.O_RDWR)", "ENOENT"),
     ]
 ]

@@ -1,4 +1,4 @@
-"""What every cell of the table may use; run once in each kernel, with the `facts` of the host."""
+"""Helpers of all attempts; they run once in each kernel, with the `facts` about the host."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections.abc import Mapping
 
 
 def prelude(facts: Mapping[str, object]) -> str:
-    """The cell that comes first. `facts`: names, paths and numbers that an attacker might know."""
-    return f"facts = {dict(facts)!r}\n{_HELPERS}\ntold = 'ready'"
+    """Return the first cell. `facts`: names, paths and numbers that an attacker might know."""
+    return f"facts = {dict(facts)!r}\n{_HELPERS}\nverdict = 'ready'"
 
 
 _HELPERS = r"""
@@ -23,7 +23,7 @@ NUMBERS = {  # of system calls: on x86_64, and on aarch64
     "process_vm_readv": (310, 270), "open_by_handle_at": (304, 265), "fanotify_init": (300, 262),
     "io_uring_setup": (425,) * 2, "io_uring_enter": (426,) * 2, "open_tree": (428,) * 2,
     "move_mount": (429,) * 2, "fsopen": (430,) * 2, "clone3": (435,) * 2, "pidfd_open": (434,) * 2,
-    "mount_setattr": (442,) * 2,
+    "mount_setattr": (442,) * 2, "pidfd_getfd": (438,) * 2,
 }
 
 def attempt(call, *args, **kwargs):

@@ -1,4 +1,4 @@
-"""Processes outside: to see them, to signal them, to read what they hold; and what was inherited."""
+"""Attempts on processes outside of the sandbox: to see, signal or read them; and on inherited objects."""
 
 from __future__ import annotations
 
@@ -29,48 +29,52 @@ def strangers():
             continue
         if "kernelbroker_server" in line or facts["needle"] in line or "dockerd" in line:
             yield line
-told = found(strangers())""",
+verdict = found(strangers())""",
                 "nothing",
             ),
-            ("to signal the broker", "told = attempt(os.kill, facts['broker_pid'], 0)", "ESRCH"),
-            ("to stop its group", "told = attempt(os.killpg, facts['broker_pid'], 19)", "ESRCH"),
+            ("to signal the broker", "verdict = attempt(os.kill, facts['broker_pid'], 0)", "ESRCH"),
+            ("to stop its group", "verdict = attempt(os.killpg, facts['broker_pid'], 19)", "ESRCH"),
             (
                 "a descriptor of it",
-                "told = attempt(call, 'pidfd_open', facts['broker_pid'], 0)",
+                "verdict = attempt(call, 'pidfd_open', facts['broker_pid'], 0)",
                 "ESRCH",
             ),
             (
                 "its environment",
-                "told = attempt(look, f\"/proc/{facts['broker_pid']}/environ\")",
+                "verdict = attempt(look, f\"/proc/{facts['broker_pid']}/environ\")",
                 "ENOENT",
             ),
-            ("its memory", "told = attempt(look, f\"/proc/{facts['broker_pid']}/mem\")", "ENOENT"),
+            (
+                "its memory",
+                "verdict = attempt(look, f\"/proc/{facts['broker_pid']}/mem\")",
+                "ENOENT",
+            ),
             (
                 "its memory by a call",
-                "told = attempt(call, 'process_vm_readv', facts['broker_pid'], 0, 0, 0, 0, 0)",
+                "verdict = attempt(call, 'process_vm_readv', facts['broker_pid'], 0, 0, 0, 0, 0)",
                 "EPERM",
                 "ESRCH EPERM",
             ),
             (
                 "to trace it",
-                "told = attempt(c, 'ptrace', 16, facts['broker_pid'], 0, 0)",
+                "verdict = attempt(c, 'ptrace', 16, facts['broker_pid'], 0, 0)",
                 "EPERM",
                 "ESRCH EPERM",
             ),
             (
                 "its priority",
-                "told = attempt(os.setpriority, os.PRIO_PROCESS, facts['broker_pid'], 19)",
+                "verdict = attempt(os.setpriority, os.PRIO_PROCESS, facts['broker_pid'], 19)",
                 "ESRCH",
             ),
             (
                 "its limits",
-                "told = attempt(resource.prlimit, facts['broker_pid'], resource.RLIMIT_NOFILE, (3, 3))",
+                "verdict = attempt(resource.prlimit, facts['broker_pid'], resource.RLIMIT_NOFILE, (3, 3))",
                 "ESRCH",
             ),
             # The kernel drops it: nobody inside may end the first process of a namespace.
-            ("to end the first process", "told = attempt(os.kill, 1, 9)", "EPERM done"),
+            ("to end the first process", "verdict = attempt(os.kill, 1, 9)", "EPERM done"),
         ],
-        "What was inherited": [
+        "Inherited descriptors and environment": [
             (
                 "secrets in an environment",
                 _SECRETS
@@ -82,7 +86,7 @@ def everywhere():
             yield from secrets(open(f"/proc/{pid}/environ", "rb").read())
         except OSError:
             pass
-told = found(everywhere())""",
+verdict = found(everywhere())""",
                 "nothing",
             ),
             (
@@ -104,7 +108,7 @@ def memories():
                         yield from secrets(memory.read(end - start))
                     except (OSError, ValueError):
                         pass
-told = found(memories())""",
+verdict = found(memories())""",
                 "nothing",
             ),
             (
@@ -124,19 +128,35 @@ def strange():
                 continue
             if not re.match(known, link):
                 yield f"{pid}:{name}:{link}"
-told = found(strange())""",
+verdict = found(strange())""",
                 "nothing",
             ),
             (
                 "a way out through an open descriptor",
                 """
-told = [attempt(look, f"/proc/{pid}/fd/{name}/../../../../../.." + facts["runtime_file"])
+verdict = [attempt(look, f"/proc/{pid}/fd/{name}/../../../../../.." + facts["runtime_file"])
         for pid in (os.getpid(), os.getppid()) for name in range(20)]""",
                 "ENOENT ENOTDIR EACCES",
             ),
             (
+                "the gateway's listener, to answer in its place",
+                """
+pidfd = call("pidfd_open", os.getppid(), 0)
+verdict = [attempt(call, "pidfd_getfd", pidfd, fd, 0) for fd in range(3, 30)]
+os.close(pidfd)""",
+                "EPERM",
+            ),
+            (
+                "another way to the gateway's own API",
+                """
+paths = {line.split()[-1] for line in open("/proc/net/unix").readlines()[1:]}
+verdict = found(path for path in paths if path.startswith(("/", "@")) and "/ipc-" not in path
+             and attempt(connect, path.replace("@", chr(0)), socket.AF_UNIX) == "done")""",
+                "nothing",
+            ),
+            (
                 "more words at the gateway's input",
-                "told = attempt(look, f'/proc/{os.getppid()}/fd/0')",
+                "verdict = attempt(look, f'/proc/{os.getppid()}/fd/0')",
                 "empty EACCES",
             ),
         ],

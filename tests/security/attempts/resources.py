@@ -1,4 +1,4 @@
-"""More than a share, by cells that live to tell. Those that do not are in `test_deadly.py`."""
+"""Attempts to use more than a share of a resource. Those that end the kernel are in `deadly.py`."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ def filled(folder):
 ATTEMPTS = [
     Attempt("Shares", name, code, refused)
     for name, code, refused in [
-        ("/tmp", _FILL + "told = filled('/tmp')", "ENOSPC"),
-        ("the home", _FILL + "told = filled('/home/sandbox')", "ENOSPC"),
-        ("shared memory", _FILL + "told = filled('/dev/shm')", "ENOSPC"),
+        ("/tmp", _FILL + "verdict = filled('/tmp')", "ENOSPC"),
+        ("the home", _FILL + "verdict = filled('/home/sandbox')", "ENOSPC"),
+        ("shared memory", _FILL + "verdict = filled('/dev/shm')", "ENOSPC"),
         (
             "one file of the workspace",
             """
@@ -34,7 +34,7 @@ def grow():
     finally:
         os.close(fd)
         os.unlink("/data/big")
-told = attempt(grow)""",
+verdict = attempt(grow)""",
             "EFBIG",
         ),
         (
@@ -44,7 +44,7 @@ opened = []
 def exhaust():
     while len(opened) < facts["open_files"]:
         opened.append(os.dup(1))
-told = attempt(exhaust)
+verdict = attempt(exhaust)
 for fd in opened:
     os.close(fd)""",
             "EMFILE",
@@ -60,7 +60,7 @@ def exhaust():
             os._exit(0)
         children.append(pid)
 try:
-    told = attempt(exhaust)
+    verdict = attempt(exhaust)
 finally:
     for pid in children:
         os.kill(pid, 9)
@@ -75,11 +75,36 @@ try:
     while count < facts["processes"]:
         threading.Thread(target=release.wait, daemon=True).start()
         count += 1
-    told = "done"
+    verdict = "done"
 except RuntimeError:
-    told = "refused"
+    verdict = "refused"
 release.set()""",
             "refused",
+        ),
+        (
+            "pipes larger than the host's limit",
+            """
+ends = []
+def enlarge():
+    while len(ends) < 200:
+        ends.extend(os.pipe())
+        fcntl.fcntl(ends[-1], 1031, 1 << 20)
+verdict = attempt(enlarge)
+for fd in ends:
+    os.close(fd)""",
+            "EPERM",
+        ),
+        (
+            "watches of files",
+            """
+watches = []
+def watch():
+    while len(watches) < facts["open_files"]:
+        watches.append(c("inotify_init1", 0))
+verdict = attempt(watch)
+for fd in watches:
+    os.close(fd)""",
+            "EMFILE",
         ),
         (
             "a dump of a crash",
@@ -87,13 +112,13 @@ release.set()""",
 if (pid := os.fork()) == 0:
     os.abort()
 status = os.waitpid(pid, 0)[1]
-told = "dumped" if os.WCOREDUMP(status) or glob.glob("/data/core*") else "nothing" """,
+verdict = "dumped" if os.WCOREDUMP(status) or glob.glob("/data/core*") else "nothing" """,
             "nothing",
         ),
         (
             "messages that outlive the sandbox",
             """
-told = found(line for name in ("msg", "sem", "shm") for line in
+verdict = found(line for name in ("msg", "sem", "shm") for line in
              open(f"/proc/sysvipc/{name}").readlines()[1:])""",
             "nothing",
         ),

@@ -1,0 +1,90 @@
+"""The inside of a sandbox of any backend: paths, user, environment variables, the gateway's command."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from kernelbroker_kernel.contract import GATEWAY_MODULE, PROXY_PORT
+
+from .base import Limits, Network, SandboxSpec
+
+HOME = Path("/home/sandbox")
+TMP = Path("/tmp")
+LIBRARY = Path("/opt/kernelbroker/lib")
+WHEELS = Path("/opt/wheels")
+ENVIRONMENT = Path("/opt/kernelbroker/env")
+EGRESS_SOCKET = Path("/run/kernelbroker.egress")
+"""The socket of the broker's proxy, in a sandbox with an allow list. Code inside cannot replace it."""
+UID = 1000
+_MAX_FILE_BYTES = 4 * 1024**3
+
+GATEWAY_COMMAND = ("-P", "-m", GATEWAY_MODULE)
+"""The arguments of Python; tests use a smaller program. Without -P Python would search the workspace for
+modules first."""
+
+_PROXY_URL = f"http://127.0.0.1:{PROXY_PORT}"
+_PROXY = {
+    # In lower and upper case: for http curl reads only the first, some programs only the second.
+    **dict.fromkeys(("http_proxy", "HTTP_PROXY", "https_proxy", "HTTPS_PROXY"), _PROXY_URL),
+    **dict.fromkeys(("no_proxy", "NO_PROXY"), "localhost,127.0.0.1,::1"),
+}
+
+
+def max_file_bytes(limits: Limits) -> int:
+    """The size limit of a single file (RLIMIT_FSIZE)."""
+    return min(_MAX_FILE_BYTES, limits.workspace_size)
+
+
+def gateway_argv(
+    python: str | Path, command: Sequence[str], listen: tuple[str, str], spec: SandboxSpec
+) -> list[str]:
+    """Return the gateway's command line. `listen` is an option with its value, such as `--fd 3`."""
+    imports = [arg for module in spec.imports for arg in ("--import", module)]
+    egress = ["--egress", str(EGRESS_SOCKET)] if spec.network is Network.ALLOWLIST else []
+    return [str(python), *command, *listen, *imports, *egress]
+
+
+def environment(
+    spec: SandboxSpec,
+    *,
+    home: Path,
+    tmp: Path,
+    workspace: Path,
+    wheels: Path | None = WHEELS,
+    library: Path = LIBRARY,
+) -> dict[str, str]:
+    """Return the environment variables of a sandbox; the broker's own are not passed on.
+
+    An operator's PYTHONPATH follows `library`, where the gateway is. The variables that Python needs are in
+    `python_environment`.
+    """
+    threads = str(max(1, int(spec.limits.cpus)))
+    paths = filter(None, (str(library), spec.env.get("PYTHONPATH")))
+    return {
+        "HOME": str(home),
+        "USER": "sandbox",
+        "LOGNAME": "sandbox",
+        "SHELL": "/bin/sh",
+        "LANG": "C.UTF-8",
+        "TMPDIR": str(tmp),
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "MPLCONFIGDIR": str(home / ".matplotlib"),
+        # More threads than cores are no faster, and each counts towards the limit of processes.
+        "OMP_NUM_THREADS": threads,
+        "OPENBLAS_NUM_THREADS": threads,
+        "MKL_NUM_THREADS": threads,
+        "KERNELBROKER_WORKSPACE": str(workspace),
+        **({} if spec.wheels is None else {"KERNELBROKER_WHEELS": str(wheels)}),
+        **(_PROXY if spec.network is Network.ALLOWLIST else {}),
+        **spec.env,
+        **({"PYTHONPATH": ":".join(paths)} if "PYTHONPATH" in spec.env else {}),
+    }
+
+
+def python_environment(python: Path, library: Path) -> dict[str, str]:
+    """Return the variables by which our Python finds our package; an image has its own."""
+    return {
+        "PATH": f"{python.parent}:/usr/local/bin:/usr/bin:/bin",
+        "PYTHONPATH": str(library),
+    }

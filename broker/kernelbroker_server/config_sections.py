@@ -1,0 +1,244 @@
+"""The sections of the configuration file: each key with its bounds, its default and its meaning.
+
+`docs/configuration.md` is made from the docstrings here and in `config.py`. Durations are in seconds; sizes
+are bytes, or text such as `2GiB`.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self, TypeAlias
+
+from kernelbroker.protocol.findings import Level, PolicyMode
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ByteSize,
+    ConfigDict,
+    Field,
+    field_validator,
+    model_validator,
+)
+
+from .backends.base import Network
+from .egress.host_names import normalize_allow_entry
+
+MAX_CODE_CHARS = 170_000
+"""The longest code that fits into a request (`api.base.MAX_BODY_BYTES`), however its JSON is escaped."""
+
+_MIB, _GIB = 1024**2, 1024**3
+
+
+def _absolute(path: Path) -> Path:
+    # Backends resolve a relative path against another directory, and would mount the wrong one.
+    if not path.is_absolute():
+        raise ValueError("it must be an absolute path, which begins with /")
+    return path
+
+
+SharedDirectory: TypeAlias = Annotated[Path, AfterValidator(_absolute)]
+
+
+def _size(bytes_: int, description: str) -> Any:
+    return Field(default=ByteSize(bytes_), gt=0, description=description)
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+
+class PoolSettings(_Section):
+    min_size: int = Field(default=3, ge=0)
+    """Sandboxes that are always kept warm and free, within `max_size`."""
+    max_size: int = Field(default=10, ge=1)
+    """Sandboxes in any state, including leased ones."""
+    max_waiters: int = Field(default=100, ge=0)
+    """Sessions that may wait for a sandbox; more are refused with 429. Waiting tenants take turns. If the
+    queue is full, the tenant with the most waiters loses its latest one to a tenant with fewer."""
+    max_launches: int = Field(default=2, ge=1)
+    """Sandboxes that are launched at the same time."""
+    acquire_timeout: float = Field(default=30, gt=0)
+    """How long a session waits for a sandbox before it is refused with 503."""
+    launch_timeout: float = Field(default=60, gt=0)
+    """How long a launch may take until the sandbox is warm."""
+    scale_up_threshold: float = Field(default=0.8, gt=0)
+    """The load is the number of sandboxes leased or waited for, divided by those leased, free or starting.
+    While it is this or more, the pool keeps one more sandbox free each second, up to `max_size`. Set 1000
+    to turn this off."""
+    scale_down_threshold: float = Field(default=0.3, ge=0)
+    """While the load is this or less, the pool keeps one sandbox less free every 10 seconds, down to
+    `min_size`."""
+    container_ttl: float = Field(default=3600, ge=0)
+    """A sandbox that was not leased for this time is replaced. If `max_size` leaves room, the new one is
+    warm before the old one is removed. 0 turns this off."""
+    health_check_interval: float = Field(default=15, ge=0)
+    """How often an idle sandbox is checked. It is replaced if it does not answer within 10 seconds or uses
+    more than 90 % of its memory. 0 turns this off."""
+
+    @model_validator(mode="after")
+    def _in_order(self) -> Self:
+        if self.scale_down_threshold >= self.scale_up_threshold:
+            raise ValueError("scale_down_threshold must be below scale_up_threshold")
+        return self
+
+
+class SandboxSettings(_Section):
+    cpus: float = Field(default=1, gt=0)
+    """Processor time, in cores."""
+    memory: ByteSize = _size(
+        2 * _GIB,
+        "Memory. A kernel that needs more is ended; its execution fails with out_of_memory.",
+    )
+    processes: int = Field(default=100, ge=20)
+    """Processes and threads."""
+    tmp_size: ByteSize = _size(100 * _MIB, "Size of the private /tmp.")
+    open_files: int = Field(default=1024, ge=64)
+    """File descriptors of one process."""
+    workspace_size: ByteSize = _size(
+        1 * _GIB, "Disk space for a session's files. A cell that writes more is ended."
+    )
+    workspace_files: int = Field(default=100_000, gt=0)
+    """How many files and directories a session may have."""
+    imports: tuple[str, ...] = ("pandas", "matplotlib.pyplot")
+    """Modules that are imported before a session gets the sandbox."""
+    env: dict[str, str] = {}
+    """Environment variables of every kernel. A session's own variables override them."""
+    shared_data: SharedDirectory | None = None
+    """A directory, as an absolute path, that every sandbox sees read-only at /data/shared."""
+    network: Network = Network.NONE
+    """`allowlist` permits HTTP and HTTPS to the domains of `allow`, through a proxy of the broker."""
+    allow: tuple[str, ...] = ()
+    """Domains that network = "allowlist" permits, such as pypi.org or *.example.org."""
+    policy: PolicyMode = "off"
+    """The treatment of risky code: run it, report findings in its result, ask for a confirmation, or
+    refuse it. See docs/risk.md."""
+    policy_threshold: Level = "high"
+    """The level from which code counts as risky."""
+
+    @field_validator("allow")
+    @classmethod
+    def _normalize_allow(cls, allow: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(map(normalize_allow_entry, allow))
+
+
+class TemplateSettings(SandboxSettings):
+    """A named recipe for sandboxes. Keys that are not set are taken from [sandbox] and [pool]."""
+
+    image: str | None = None
+    """The image of its containers; docker.image if not set. The local backend ignores it."""
+    pool: PoolSettings = PoolSettings()
+    """The pool of its sandboxes."""
+
+
+class LocalSettings(_Section):
+    kernel_python: Path | None = None
+    """The Python interpreter of the kernels' environment, made from kernel_image/requirements.txt."""
+    data_dir: Path | None = None
+    """The directory of workspaces; below /var/tmp if not set."""
+    run_dir: Path | None = None
+    """The directory of unix sockets. Its path must be short."""
+    require_isolation: bool = False
+    """Refuse to start if bubblewrap does not work. Otherwise code then runs as plain processes."""
+
+
+class DockerSettings(_Section):
+    host: str | None = None
+    """The address of the engine, such as unix:///run/podman/podman.sock; DOCKER_HOST, or Docker's default
+    socket, if not set."""
+    image: str = "kernelbroker-kernel"
+    """The image of sandboxes whose template names none; `make image` builds it."""
+    runtime: str = "auto"
+    """The name of a runtime of the engine. `auto` takes gVisor (runsc) if a sandbox works with it, else
+    the engine's default."""
+    transport: Literal["auto", "unix", "tcp"] = "auto"
+    """How the broker reaches gateways: by unix sockets, or over an internal network if the runtime does
+    not support mounted sockets. `auto` finds out. Neither lets user code reach the host."""
+    data_dir: Path | None = None
+    """The directory of workspaces; below /var/tmp if not set. The engine must see this directory and
+    run_dir under the same paths."""
+    run_dir: Path | None = None
+    """The directory of unix sockets. Its path must be short."""
+    network: str | None = None
+    """The engine's network for sandboxes with network = "open". If not set, the broker makes a bridge
+    network, on which sandboxes cannot reach each other."""
+
+
+class EgressSettings(_Section):
+    private_networks: tuple[ipaddress.IPv4Network | ipaddress.IPv6Network, ...] = ()
+    """Private networks that domains of an allow list may resolve to, such as 10.1.2.0/24 for a package
+    mirror. Do not name networks of services that trust every client that can reach them."""
+
+
+class PackageSettings(_Section):
+    """Where sessions install packages from, in addition to those of the image."""
+
+    index_url: str | None = None
+    """A package index in place of PyPI. It must be reachable with the template's network
+    (docs/network.md). User code can read this URL, with a password in it."""
+    wheels: SharedDirectory | None = None
+    """A directory of wheels, as an absolute path, that every sandbox sees read-only at /opt/wheels.
+    Installing from it needs no network."""
+
+
+class SessionSettings(_Section):
+    idle_timeout: float = Field(default=1800, gt=0)
+    """A session is closed after this time without executions."""
+    max_lifetime: float = Field(default=7200, gt=0)
+    """A session is closed this long after it was opened."""
+    default_timeout: float = Field(default=30, gt=0)
+    """How long a cell may run if the client asks for no timeout; at most `max_timeout`."""
+    max_timeout: float = Field(default=300, gt=0)
+    """The longest timeout that a client may ask for."""
+    interrupt_grace: float = Field(default=2, gt=0)
+    """How long a cell may take to end after an interrupt before its kernel is replaced."""
+    workspace_retention: float = Field(default=86400, ge=0)
+    """How long the files of a named workspace are kept after its session; 0 for not at all."""
+    workspaces_size: ByteSize = Field(default=ByteSize(0), ge=0)
+    """Disk space for all kept workspaces together. The oldest are removed first. 0 for no limit."""
+
+    @model_validator(mode="after")
+    def _in_order(self) -> Self:
+        if self.default_timeout > self.max_timeout:
+            raise ValueError("default_timeout must be at most max_timeout: set both")
+        return self
+
+
+class LimitSettings(_Section):
+    code_chars: int = Field(default=100_000, gt=0, le=MAX_CODE_CHARS)
+    """Characters of one cell; at most 170,000, which fit into one request."""
+    output: ByteSize = _size(
+        10 * _MIB, "Output of one execution. Further output is dropped; the cell goes on."
+    )
+    event: ByteSize = _size(1 * _MIB, "Text of one event. Longer text is split.")
+    file: ByteSize = _size(100 * _MIB, "One uploaded file. Cells may write larger ones.")
+    preview_rows: int = Field(default=500, ge=10, le=500)
+    """The most rows of a table's preview that a client may ask for. The default of a request is 10."""
+    variables: int = Field(default=100, ge=0)
+    """Variables that a result lists."""
+    concurrent: int = Field(default=50, ge=1)
+    """Executions that run at the same time, over all sessions."""
+    queued: int = Field(default=100, ge=1)
+    """Executions of one tenant that may wait, over all its sessions; more are refused with 429."""
+
+
+class TenantSettings(_Section):
+    max_sessions: int | None = Field(default=None, ge=1)
+    """Open sessions. If not set, only the pools limit them."""
+    max_concurrent: int | None = Field(default=None, ge=1)
+    """Executions that run at the same time. If not set, only limits.concurrent limits them."""
+    rate: float | None = Field(default=None, gt=0)
+    """Executions a minute. The executions of one minute may come at once. No limit if not set."""
+    templates: tuple[str, ...] | None = None
+    """Templates that its sessions may use; all if not set."""
+    policy: PolicyMode | None = None
+    """The treatment of its risky code; if set, it replaces the template's policy."""
+    policy_threshold: Level = "high"
+    """The level from which that policy applies."""
+
+
+class TlsSettings(_Section):
+    certificate: Path | None = None
+    """A PEM file with the certificate and the intermediate ones. The broker then serves HTTPS."""
+    key: Path | None = None
+    """A PEM file with the private key."""

@@ -1,0 +1,239 @@
+"""Creates the objects of the broker from its settings.
+
+Nothing is started here. If settings cannot be used, ConfigError says what to change.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import secrets
+import ssl
+import stat
+import tempfile
+from pathlib import Path
+
+from .audit import Audit
+from .backends.base import Backend, Limits, Network, SandboxSpec
+from .backends.local import LocalBackend
+from .config import ConfigError, Settings
+from .config_sections import (
+    DockerSettings,
+    LocalSettings,
+    PackageSettings,
+    TemplateSettings,
+    TlsSettings,
+)
+from .egress.proxy import Proxy, limits_per_sandbox
+from .egress.upstream import Resolve
+from .kernels.outputs import OutputLimits
+from .pool.runner import Pool
+from .pool.state import PoolLimits
+from .sessions.limits import SessionLimits
+from .supervisor import Supervisor
+from .telemetry.events import Observer
+from .tenants.keyring import Keyring
+from .tenants.tenant import TenantLimits, Tenants
+from .tenants.tokens import TokenError, TokenFile
+
+logger = logging.getLogger(__name__)
+
+
+def token(settings: Settings) -> str | None:
+    """Return the token of the tenant `default`; None if only tokens of the token file are valid."""
+    if settings.token is not None and settings.token_file is not None:
+        raise ConfigError("token and token_file are both set; leave one out")
+    if settings.token_file is not None:
+        try:
+            given = settings.token_file.read_text().strip()
+        except (OSError, UnicodeDecodeError) as exc:
+            raise ConfigError(f"token_file cannot be read: {exc}") from exc
+    elif settings.token is not None:
+        given = settings.token.get_secret_value()
+    else:
+        return secrets.token_urlsafe(24) if settings.tokens_file is None else None
+    if not given:
+        raise ConfigError("token is empty; leave it out to get a generated one")
+    return given
+
+
+def operator_tokens(settings: Settings, token: str | None) -> tuple[str, ...]:
+    """Return the tokens that give access to the metrics."""
+    secret = settings.metrics_token
+    metrics = None if secret is None else secret.get_secret_value()
+    return tuple(each for each in (token, metrics) if each)
+
+
+def keyring(settings: Settings, token: str | None) -> Keyring:
+    """Return the valid tokens, with the tenants and their limits."""
+    limits = {
+        name: TenantLimits(
+            sessions=tenant.max_sessions,
+            concurrent=tenant.max_concurrent,
+            rate=tenant.rate,
+            templates=None if tenant.templates is None else frozenset(tenant.templates),
+            policy=tenant.policy,
+            policy_threshold=tenant.policy_threshold,
+        )
+        for name, tenant in settings.tenants.items()
+    }
+    file = None if settings.tokens_file is None else TokenFile(settings.tokens_file)
+    if file is not None:
+        try:
+            count = len(file.list())
+        except TokenError as exc:
+            raise ConfigError(f"tokens_file: {exc}") from exc
+        if not count and token is None:
+            logger.warning(
+                "no client can authenticate, since there is no token: create one with "
+                "`kernelbroker-server token create TENANT`; a restart is not needed"
+            )
+    return Keyring(Tenants(limits), token, file)
+
+
+def tls(settings: TlsSettings) -> ssl.SSLContext | None:
+    """Return the TLS context; None for plain HTTP."""
+    if settings.certificate is None or settings.key is None:
+        return None
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    try:
+        context.load_cert_chain(settings.certificate, settings.key)
+    except OSError as exc:  # ssl.SSLError is one
+        raise ConfigError(f"tls.certificate and tls.key cannot be used: {exc}") from exc
+    return context
+
+
+def proxy(
+    settings: Settings, audit: Audit, resolve: Resolve | None, supervisor: Supervisor
+) -> Proxy:
+    """Return the egress proxy of all sandboxes that have an allow list."""
+    templates = settings.templates.values()
+    sandboxes = sum(t.pool.max_size for t in templates if t.network is Network.ALLOWLIST)
+    limits = limits_per_sandbox(sandboxes)
+    return Proxy(audit, settings.egress.private_networks, resolve, limits, supervisor)
+
+
+def backend(settings: Settings, proxy: Proxy, supervisor: Supervisor) -> Backend:
+    """Return the configured backend, not started. Creates its default directories."""
+    if settings.backend == "docker":
+        return _docker(settings.docker, proxy)
+    return _local(settings.local, proxy, supervisor)
+
+
+def _local(local: LocalSettings, proxy: Proxy, supervisor: Supervisor) -> Backend:
+    if local.kernel_python is None:
+        raise ConfigError(
+            "local.kernel_python is not set. Make the kernels' environment (python3 -m venv DIR && "
+            "DIR/bin/pip install -r kernel_image/requirements.txt) and name DIR/bin/python; "
+            "`make run` does both"
+        )
+    return LocalBackend(
+        kernel_python=local.kernel_python,
+        data_dir=local.data_dir or _own_directory(Path("/var/tmp"), "local.data_dir"),
+        run_dir=local.run_dir or _own_directory(Path(tempfile.gettempdir()), "local.run_dir"),
+        require_isolation=local.require_isolation,
+        proxy=proxy,
+        supervisor=supervisor,
+    )
+
+
+def _docker(docker: DockerSettings, proxy: Proxy) -> Backend:
+    try:
+        from .backends.docker import DockerBackend
+        from .backends.docker_transport import Transport
+    except ModuleNotFoundError as exc:
+        raise ConfigError(
+            f"backend = \"docker\" needs {exc.name}: pip install 'kernelbroker-server[docker]'"
+        ) from exc
+    own_data, own_run = Path("/var/tmp"), Path(tempfile.gettempdir())
+    return DockerBackend(
+        image=docker.image,
+        host=docker.host,
+        runtime=docker.runtime,
+        transport=Transport(docker.transport),
+        network=docker.network,
+        proxy=proxy,
+        # Each backend removes what dead brokers left in its directories, so they are separate.
+        data_dir=docker.data_dir or _own_directory(own_data, "docker.data_dir") / "docker",
+        run_dir=docker.run_dir or _own_directory(own_run, "docker.run_dir") / "docker",
+    )
+
+
+def _own_directory(parent: Path, key: str) -> Path:
+    """Create a directory of this user, below one that all users can write to. Nobody else has access."""
+    path = parent / f"kernelbroker-{os.getuid()}"
+    with contextlib.suppress(FileExistsError):
+        path.mkdir(mode=0o700)
+    status = path.lstat()
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid():
+        raise ConfigError(f"{path} is not a directory of this user; set {key} to another one")
+    path.chmod(0o700)
+    return path
+
+
+def spec(name: str, template: TemplateSettings, packages: PackageSettings) -> SandboxSpec:
+    return SandboxSpec(
+        template=name,
+        image=template.image,
+        limits=Limits(
+            cpus=template.cpus,
+            memory=template.memory,
+            processes=template.processes,
+            tmp_size=template.tmp_size,
+            open_files=template.open_files,
+            workspace_size=template.workspace_size,
+            workspace_files=template.workspace_files,
+        ),
+        imports=template.imports,
+        env=template.env,
+        shared_data=template.shared_data,
+        wheels=packages.wheels,
+        index_url=packages.index_url,
+        network=template.network,
+        allow=template.allow,
+    )
+
+
+def pool(
+    spec: SandboxSpec,
+    template: TemplateSettings,
+    backend: Backend,
+    observer: Observer,
+    supervisor: Supervisor,
+) -> Pool:
+    sizes = template.pool
+    limits = PoolLimits(
+        min_size=sizes.min_size,
+        max_size=sizes.max_size,
+        max_waiters=sizes.max_waiters,
+        max_launches=sizes.max_launches,
+        scale_up_threshold=sizes.scale_up_threshold,
+        scale_down_threshold=sizes.scale_down_threshold,
+        container_ttl=sizes.container_ttl,
+        health_check_interval=sizes.health_check_interval,
+    )
+    return Pool(
+        backend,
+        spec,
+        limits,
+        acquire_timeout=sizes.acquire_timeout,
+        launch_timeout=sizes.launch_timeout,
+        observer=observer,
+        supervisor=supervisor,
+    )
+
+
+def session_limits(settings: Settings) -> SessionLimits:
+    sessions, limits = settings.sessions, settings.limits
+    return SessionLimits(
+        idle_timeout=sessions.idle_timeout,
+        max_lifetime=sessions.max_lifetime,
+        default_timeout=sessions.default_timeout,
+        max_timeout=sessions.max_timeout,
+        interrupt_grace=sessions.interrupt_grace,
+        max_code_chars=limits.code_chars,
+        max_preview_rows=limits.preview_rows,
+        max_file_bytes=limits.file,
+        output=OutputLimits(limits.output, limits.event, limits.variables),
+    )

@@ -1,0 +1,204 @@
+"""The WebSocket channel of one kernel: send messages, and subscribe to received ones.
+
+`GatewayConnection.start_kernel` opens a channel. The sandbox is hostile: an invalid frame ends the channel,
+and a flood of messages does not block the event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterable
+from contextlib import suppress
+from types import TracebackType
+from typing import Self
+
+from kernelbroker.protocol.errors import ProtocolError
+from websockets.asyncio.client import ClientConnection
+from websockets.exceptions import WebSocketException
+
+from .framing import Incoming, Outgoing, decode_frame, encode_frame
+
+logger = logging.getLogger(__name__)
+
+_YIELD_MESSAGES = 64
+_YIELD_BYTES = 1024**2
+"""After so many messages or bytes the reader lets other tasks run."""
+
+
+class ChannelClosed(Exception):
+    """The channel has ended, or was never opened; the message is the reason."""
+
+
+class Subscription:
+    """The subscription of one callback to the messages of a channel, until the `with` block is left.
+
+    Attributes:
+        closed: resolved with the reason when the callback gets no more messages: the channel has
+            ended, the callback has raised, or the block was left.
+    """
+
+    __slots__ = ("_callback", "_channel", "_parent_ids", "closed")
+
+    def __init__(
+        self,
+        channel: KernelChannel,
+        callback: Callable[[Incoming], None],
+        parent_ids: tuple[str, ...] | None,
+    ) -> None:
+        self._channel = channel
+        self._callback = callback
+        self._parent_ids = parent_ids
+        self.closed: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        _type: type[BaseException] | None,
+        _value: BaseException | None,
+        _traceback: TracebackType | None,
+    ) -> None:
+        self.close("the subscription was closed")
+
+    def close(self, reason: str) -> None:
+        """End the subscription. A second call does nothing."""
+        if not self.closed.done():
+            self.closed.set_result(reason)
+            self._channel._unsubscribe(self)
+
+
+class KernelChannel:
+    """The messages to and from one kernel, from opened to closed.
+
+    Attributes:
+        kernel_id: the id that the gateway has given to the kernel.
+        closed: resolved with the reason when the channel has ended and no message follows.
+    """
+
+    def __init__(
+        self,
+        kernel_id: str,
+        websocket: ClientConnection,
+        send_interrupt: Callable[[], Awaitable[None]],
+    ) -> None:
+        """Start to read. `send_interrupt` asks the gateway to interrupt this kernel."""
+        self.kernel_id = kernel_id
+        self.closed: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self._websocket = websocket
+        self._send_interrupt = send_interrupt
+        # Tuples are replaced, not changed, so that a callback may subscribe and unsubscribe.
+        self._to_all: tuple[Subscription, ...] = ()
+        self._by_parent: dict[str, tuple[Subscription, ...]] = {}
+        self._reader = asyncio.create_task(self._read(), name="kernel-reader")
+
+    def subscribe(
+        self, callback: Callable[[Incoming], None], parent_ids: Iterable[str] | None = None
+    ) -> Subscription:
+        """Call `callback` with each message that comes, in the event loop, in the order of arrival.
+
+        Messages without a subscriber are dropped. A callback that raises is logged and gets
+        no more messages; the channel and the other subscribers go on.
+
+        Args:
+            parent_ids: the ids of requests; the callback gets only the messages that answer one of
+                these. By default it gets all messages.
+        """
+        ids = None if parent_ids is None else tuple(dict.fromkeys(parent_ids))
+        subscription = Subscription(self, callback, ids)
+        if self.closed.done():
+            subscription.close(self.closed.result())
+        elif ids is None:
+            self._to_all += (subscription,)
+        else:
+            for parent_id in ids:
+                self._by_parent[parent_id] = (*self._by_parent.get(parent_id, ()), subscription)
+        return subscription
+
+    @property
+    def subscriptions(self) -> int:
+        """The number of open subscriptions."""
+        return len({*self._to_all, *(each for many in self._by_parent.values() for each in many)})
+
+    async def send(self, message: Outgoing) -> None:
+        """Send one message.
+
+        Raises:
+            ChannelClosed: the channel has ended.
+        """
+        try:
+            await self._websocket.send(encode_frame(message, "broker"))
+        except (WebSocketException, OSError) as exc:
+            raise ChannelClosed(f"the gateway closed the channel: {exc}") from exc
+
+    async def interrupt(self) -> None:
+        """Raise KeyboardInterrupt in the running cell, also in an `await` (ipykernel issue 881).
+
+        Returns when the signal was sent. The reply of the cell shows whether it had an effect.
+        """
+        await self._send_interrupt()
+        with suppress(ChannelClosed):
+            # The signal alone does not wake the kernel's event loop; any message on shell does.
+            await self.send(Outgoing("shell", "kernel_info_request", {}))
+
+    async def close(self) -> None:
+        """Close the channel. Never raises, and does not wait for the other side."""
+        self._websocket.transport.abort()
+        self._reader.cancel()
+        await asyncio.wait([self._reader])
+        self._end(
+            "the channel was closed"
+        )  # the reader may have been cancelled before its first step
+
+    def _unsubscribe(self, subscription: Subscription) -> None:
+        if subscription._parent_ids is None:
+            self._to_all = tuple(each for each in self._to_all if each is not subscription)
+            return
+        for parent_id in subscription._parent_ids:
+            left = [each for each in self._by_parent.pop(parent_id, ()) if each is not subscription]
+            if left:
+                self._by_parent[parent_id] = tuple(left)
+
+    async def _read(self) -> None:
+        reason = "the channel was closed"
+        messages = size = 0
+        try:
+            async for frame in self._websocket:
+                self._dispatch(decode_frame(frame))
+                messages += 1
+                size += len(frame)
+                if messages >= _YIELD_MESSAGES or size >= _YIELD_BYTES:
+                    messages = size = 0
+                    await asyncio.sleep(0)
+            reason = "the gateway closed the channel"
+        except ProtocolError as exc:
+            reason = f"the sandbox sent what is not a Jupyter message: {exc}"
+        except (WebSocketException, OSError) as exc:
+            reason = f"the gateway closed the channel: {exc}"
+        except Exception:
+            logger.exception("the reader of a kernel's messages failed")
+            reason = "a fault of the broker's own"
+        finally:
+            self._websocket.transport.abort()
+            self._end(reason)
+
+    def _dispatch(self, message: Incoming) -> None:
+        for subscription in (*self._by_parent.get(message.parent_id, ()), *self._to_all):
+            if subscription.closed.done():  # by a callback before it
+                continue
+            try:
+                subscription._callback(message)
+            except Exception:
+                logger.exception("a subscriber of a kernel's messages failed")
+                subscription.close("a fault of the broker's own")
+
+    def _end(self, reason: str) -> None:
+        if self.closed.done():
+            return
+        self.closed.set_result(reason)
+        for subscription in {
+            *self._to_all,
+            *(e for many in self._by_parent.values() for e in many),
+        }:
+            subscription.close(reason)

@@ -1,0 +1,253 @@
+"""Use cases of executions: assess, submit to a session, run with or without a session."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+
+import msgspec
+from kernelbroker.protocol.codec import encode
+from kernelbroker.protocol.errors import (
+    Conflict,
+    NotFound,
+    RequestError,
+    SessionGone,
+)
+from kernelbroker.protocol.findings import Assessment, Language
+from kernelbroker.protocol.messages import ExecutionRequest, SessionOptions
+
+from ..kernels.requests import InternalCell
+from ..sessions.admission import TenantQueue
+from ..sessions.execution import Execution
+from ..sessions.ids import new_id
+from ..sessions.limits import SessionLimits
+from ..sessions.registry import Registry
+from ..sessions.session import Session
+from ..sessions.store import ExecutionLog
+from .idempotency import IdempotencyCache, IdempotencyKey
+from .policy import Policies
+
+_EPHEMERAL_OVER = "its one execution is over"
+_NO_SESSION = ""
+"""The scope of confirmations for executions without a session."""
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """The place where a cell runs.
+
+    Attributes:
+        session_id: the session, opened if necessary. None for a separate sandbox for this cell.
+        must_exist: the session must be open already.
+        template, workspace: the options of a new session; None for the defaults.
+    """
+
+    session_id: str | None = None
+    must_exist: bool = False
+    template: str | None = None
+    workspace: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Submitted:
+    """An execution that was accepted.
+
+    Attributes:
+        replayed: an earlier request with the same idempotency key submitted it.
+    """
+
+    session: Session
+    log: ExecutionLog
+    replayed: bool = False
+
+    def interrupt(self) -> None:
+        """Interrupt the execution, or take it out of the queue. Does nothing if it has ended."""
+        with contextlib.suppress(SessionGone):
+            self.session.interrupt(self.log.id)
+
+
+class Executions:
+    """The executions of one tenant."""
+
+    def __init__(
+        self, registry: Registry, limits: SessionLimits, queue: TenantQueue, policies: Policies
+    ) -> None:
+        self._registry = registry
+        self._limits = limits
+        self._queue = queue
+        self._policies = policies
+        self._submitted: IdempotencyCache[Submitted] = IdempotencyCache(
+            lambda submitted: len(encode(submitted.session.options)) + submitted.log.weight
+        )
+
+    async def assess(self, code: str, language: Language) -> Assessment:
+        """Assess code without running it. This counts against the tenant's rate, like an execution.
+
+        Raises:
+            BadRequest, TooManyRequests, Unavailable
+        """
+        self._limits.check_code(code)
+        self._queue.take_rate()
+        return await self._policies.assess(code, language)
+
+    def are_assessed(self, template: str) -> bool:
+        """Whether code is assessed before it runs in sandboxes of this template."""
+        return self._policies.effective(template).mode != "off"
+
+    async def assess_for(self, session: Session, request: ExecutionRequest) -> Assessment | None:
+        """Return the assessment that `submit` needs; None if it needs none.
+
+        Raises:
+            SessionGone, BadRequest, Unavailable
+        """
+        session.expect_open()
+        if _known(session, request) is not None:
+            return None
+        self._limits.timeout_of(request)
+        return await self._policies.assess_request(request, session.options.template)
+
+    def submit(
+        self,
+        session: Session,
+        request: ExecutionRequest,
+        *,
+        allow_stdin: bool = False,
+        assessment: Assessment | None = None,
+        internal_cell: InternalCell | None = None,
+        scope: str | None = None,
+    ) -> ExecutionLog:
+        """Queue a cell in a session, or an internal cell in its place.
+
+        A repeated request with the same id returns the same execution, and needs no second confirmation.
+
+        Args:
+            assessment: what `assess_for` returned.
+            scope: the scope of a confirmation; the session if None.
+
+        Raises:
+            BadRequest, TooManyRequests, Conflict, SessionGone
+            PolicyRefused, ConfirmationRequired: the policy refuses it, or asks for a confirmation.
+        """
+        session.expect_open()
+        if (earlier := _known(session, request)) is not None:
+            return earlier
+        timeout = self._limits.timeout_of(request)
+        template, scope = session.options.template, session.id if scope is None else scope
+        self._queue.admit()
+        try:
+            findings = self._policies.check(request, template, scope, assessment)
+        except RequestError:
+            self._queue.withdraw()
+            raise
+        execution = session.enqueue(
+            request.execution_id or new_id(),
+            _without_confirmation(request),
+            timeout,
+            allow_stdin=allow_stdin,
+            findings=findings,
+            internal_cell=internal_cell,
+        )
+        return execution.log
+
+    def run_internal_cell(self, session: Session, cell: InternalCell) -> Execution:
+        """Queue an internal cell, which no history lists. See `Session.withdraw`.
+
+        Raises:
+            TooManyRequests, Unavailable, SessionGone
+        """
+        session.expect_open()
+        self._queue.admit()
+        return session.enqueue(
+            new_id(),
+            ExecutionRequest(code=""),
+            self._limits.max_timeout,
+            internal_cell=cell,
+            listed=False,
+        )
+
+    @contextlib.asynccontextmanager
+    async def execute(
+        self, request: ExecutionRequest, target: Target, key: IdempotencyKey | None = None
+    ) -> AsyncIterator[Submitted]:
+        """Submit a cell to an open session, to a new session, or without a session.
+
+        Without a session the cell has a separate sandbox, which is removed when the cell has ended or
+        the block is left. With an idempotency key the cell runs on when the block is left.
+
+        Raises:
+            as `submit` and `Sessions.open`.
+        """
+        if key is not None:
+            submitted, replayed = await self._submitted.once(
+                key, lambda: self._submit_to(request, target)
+            )
+            yield Submitted(submitted.session, submitted.log, replayed)
+            return
+        submitted = await self._submit_to(request, target)
+        try:
+            yield submitted
+        finally:
+            if target.session_id is None:
+                self._registry.close_soon(submitted.session, _EPHEMERAL_OVER)
+
+    async def _submit_to(self, request: ExecutionRequest, target: Target) -> Submitted:
+        if target.session_id is None:
+            return await self._submit_alone(request, target)
+        if target.must_exist:
+            session = self._registry.get(target.session_id)
+        else:
+            session, _ = await self._registry.open(self._options(target))
+        assessment = await self.assess_for(session, request)
+        return Submitted(session, self.submit(session, request, assessment=assessment))
+
+    async def _submit_alone(self, request: ExecutionRequest, target: Target) -> Submitted:
+        """Submit a cell without a session. Invalid requests are refused before a sandbox is leased."""
+        options = self._options(target)
+        self._limits.timeout_of(request)
+        self._queue.require_capacity()
+        assessment = await self._policies.assess_request(request, options.template)
+        if request.confirm is None:  # `submit` uses up a confirmation that is given
+            self._policies.check(request, options.template, _NO_SESSION, assessment)
+        session, _ = await self._registry.open(options)
+        try:
+            log = self.submit(session, request, assessment=assessment, scope=_NO_SESSION)
+        except BaseException:
+            self._registry.close_soon(session, "its one execution was refused")
+            raise
+        session.close_when_idle(_EPHEMERAL_OVER)
+        return Submitted(session, log)
+
+    def _options(self, target: Target) -> SessionOptions:
+        options = SessionOptions(session_id=target.session_id, workspace=target.workspace)
+        if target.session_id is None and target.workspace is None:
+            options.workspace_retention = 0
+        if target.template is not None:
+            options.template = target.template
+        elif target.session_id is not None:
+            with contextlib.suppress(NotFound, SessionGone):
+                options.template = self._registry.get(target.session_id).options.template
+        return options
+
+    def stop(self) -> None:
+        """Cancel submissions under idempotency keys."""
+        self._submitted.cancel()
+
+
+def _known(session: Session, request: ExecutionRequest) -> ExecutionLog | None:
+    """Return the execution of an earlier, equal request. Raises Conflict if the id is taken."""
+    if request.execution_id is None:
+        return None
+    try:
+        earlier = session.execution(request.execution_id)
+    except NotFound:
+        return None
+    if earlier.request != _without_confirmation(request):
+        raise Conflict(
+            f"execution {request.execution_id} is another one; choose a new execution_id"
+        )
+    return earlier
+
+
+def _without_confirmation(request: ExecutionRequest) -> ExecutionRequest:
+    return msgspec.structs.replace(request, confirm=None)

@@ -1,0 +1,203 @@
+"""The files of a session's workspace, served by its sandbox.
+
+The broker opens no file itself. It asks the gateway in the sandbox, which user code may control, and
+checks the form of every answer. Paths are relative to `/data`. Bytes of a name that are not UTF-8 are
+lone surrogates (PEP 383).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import AsyncIterable, AsyncIterator
+from dataclasses import dataclass
+from urllib.parse import quote
+
+import msgspec
+from kernelbroker.protocol.codec import decode_as
+from kernelbroker.protocol.errors import (
+    BadRequest,
+    Conflict,
+    NotFound,
+    ProtocolError,
+    RequestError,
+    TooLarge,
+)
+from kernelbroker.protocol.messages import FileList
+from kernelbroker_kernel.contract import ENTRIES_PATH, FILES_PATH, MAX_LIST_BYTES
+
+from ..kernels.transfer import GatewayRequest, TransferFailed
+from ..sessions.session import Session
+from .file_operations import file_operation
+
+_REFUSAL_BYTES = 64 * 1024
+_REFUSAL_CHARS = 1000
+_REFUSALS: dict[str, type[RequestError]] = {
+    cls.code: cls for cls in (BadRequest, NotFound, Conflict, TooLarge)
+}
+_CONTENT_RANGE = re.compile(r"bytes (?:\d{1,19}-\d{1,19}|\*)/\d{1,19}")
+
+
+class _Refusal(msgspec.Struct):
+    code: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Download:
+    """A file, or a part of it, whose content has not been read yet.
+
+    Attributes:
+        status: 200, 206 (a part, see `content_range`), or 416 (the file has no such part).
+        size: length of the content in bytes.
+        body: read the content from its `chunks`.
+    """
+
+    status: int
+    size: int
+    content_range: str | None
+    body: GatewayRequest
+
+
+@contextlib.asynccontextmanager
+async def read(session: Session, path: str, *, part: str | None = None) -> AsyncIterator[Download]:
+    """Read a file.
+
+    Args:
+        part: the value of a Range header, to read a part.
+
+    Raises:
+        NotFound: there is no such file.
+        Conflict: it is a directory or another kind of entry.
+        BadRequest: the path is invalid.
+        SessionGone, TooManyRequests, Unavailable: as `Session.borrow`.
+    """
+    headers = {"Range": part} if part else {}
+    with file_operation(session, "download", path) as progress:
+        async with _asked(session, "GET", FILES_PATH, path, headers) as exchange:
+            download = await _describe(exchange)
+            try:
+                yield download
+            finally:
+                progress.size = exchange.received
+
+
+async def _describe(exchange: GatewayRequest) -> Download:
+    await _answer(exchange, 200, 206, 416)
+    length = exchange.headers.get("content-length", "")
+    content_range = exchange.headers.get("content-range")
+    if not length or (exchange.status == 200) != (content_range is None):
+        raise TransferFailed("the sandbox did not describe the file")
+    if content_range is not None and not _CONTENT_RANGE.fullmatch(content_range):
+        raise TransferFailed("the sandbox did not describe the part of the file")
+    return Download(exchange.status, int(length), content_range, exchange)
+
+
+async def write(
+    session: Session, path: str, data: AsyncIterable[bytes], length: int | None
+) -> None:
+    """Create or replace a file.
+
+    The file appears when it is complete. If `data` raises or the caller is cancelled, nothing is left.
+
+    Args:
+        data: the content.
+        length: of the content in bytes; None if unknown.
+
+    Raises:
+        TooLarge: it does not fit into the workspace or on the disk.
+        Other errors: as `read`.
+    """
+    framing = {"Transfer-Encoding": "chunked"}
+    if length is not None:
+        framing = {"Content-Length": str(length)}
+    with file_operation(session, "upload", path) as progress:
+        async with (
+            session.upload(length or 0) as upload,
+            _asked(session, "PUT", FILES_PATH, path, framing, changes=True) as exchange,
+        ):
+            async for chunk in data:
+                if length is None:
+                    await upload.grow(len(chunk))
+                progress.size += len(chunk)
+                if not await exchange.send(chunk):
+                    break
+            await _answer(exchange, 204)
+
+
+async def list_(session: Session, path: str, *, recursive: bool) -> FileList:
+    """List a directory, sorted by path. Anything else gives its own entry. Raises as `read`."""
+    query = "?recursive=true" if recursive else ""
+    async with _asked(session, "GET", ENTRIES_PATH, path, query=query) as exchange:
+        await _answer(exchange, 200)
+        try:
+            return decode_as(await exchange.body(MAX_LIST_BYTES), FileList)
+        except ProtocolError as exc:
+            raise TransferFailed("the sandbox sent an invalid list of files") from exc
+
+
+async def delete(session: Session, path: str, *, recursive: bool) -> None:
+    """Delete a file, a link, an empty directory, or with `recursive` any. Raises as `read`."""
+    query = "?recursive=true" if recursive else ""
+    with file_operation(session, "delete", path):
+        await _change(session, "DELETE", path, query)
+
+
+async def make_directory(session: Session, path: str) -> None:
+    """Create a directory and its parents. It may exist already. Raises as `write`."""
+    with file_operation(session, "mkdir", path):
+        async with session.upload(0):
+            await _change(session, "POST", path, "?op=mkdir")
+
+
+async def move(session: Session, path: str, target: str) -> None:
+    """Rename a file or a directory. A file at `target` is replaced. Raises as `read`."""
+    with file_operation(session, "move", path, target):
+        await _change(session, "POST", path, f"?op=move&to={_quoted(target)}")
+
+
+async def _change(session: Session, method: str, path: str, query: str) -> None:
+    framing = {"Content-Length": "0"}
+    async with _asked(
+        session, method, FILES_PATH, path, framing, query=query, changes=True
+    ) as exchange:
+        await _answer(exchange, 204)
+
+
+@contextlib.asynccontextmanager
+async def _asked(
+    session: Session,
+    method: str,
+    prefix: str,
+    path: str,
+    headers: dict[str, str] | None = None,
+    *,
+    query: str = "",
+    changes: bool = False,
+) -> AsyncIterator[GatewayRequest]:
+    target = f"{prefix}/{_quoted(path)}{query}"
+    async with (
+        session.borrow(changes=changes) as gateway,
+        await gateway.request(method, target, headers) as exchange,
+    ):
+        yield exchange
+
+
+def _quoted(path: str) -> str:
+    try:
+        return quote(path.encode("utf-8", "surrogateescape"))
+    except UnicodeEncodeError:
+        raise BadRequest("the path has a lone surrogate that is not an escaped byte") from None
+
+
+async def _answer(exchange: GatewayRequest, *expected: int) -> None:
+    """Wait for the response's headers. Raises the error that the sandbox sent, or TransferFailed."""
+    await exchange.answer()
+    if exchange.status in expected:
+        return
+    try:
+        refusal = decode_as(await exchange.body(_REFUSAL_BYTES), _Refusal)
+        error = _REFUSALS[refusal.code]
+    except (ProtocolError, KeyError):
+        raise TransferFailed(f"the sandbox answered with status {exchange.status}") from None
+    raise error(refusal.message[:_REFUSAL_CHARS])

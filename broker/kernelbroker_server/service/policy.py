@@ -1,0 +1,190 @@
+"""Decides from an assessment whether code runs, runs with a warning, needs a confirmation, or is refused.
+
+`kernelbroker.risk` assesses the code, in separate processes (`assessor`). The sandbox contains the code
+in any case. A confirmation is a token for one piece of code in one language and one session; it works once.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import secrets
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from kernelbroker.protocol.errors import ConfirmationRequired, PolicyRefused, Unavailable
+from kernelbroker.protocol.findings import (
+    Assessment,
+    Finding,
+    Language,
+    Level,
+    PolicyMode,
+    at_least,
+)
+from kernelbroker.protocol.messages import ExecutionRequest
+
+from ..telemetry.events import ExecutionRefused, Observer, code_hash, ignore_event
+from ..tenants.tenant import Tenant
+from .assessor import Assessor
+
+CONFIRMATION_S = 300.0
+_MAX_CONFIRMATIONS = 10_000
+"""Valid tokens at a time; the oldest is forgotten first."""
+_NAMED = 3
+"""Findings that an error names in its message."""
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """`mode` applies to code whose level is at least `threshold`."""
+
+    mode: PolicyMode = "off"
+    threshold: Level = "high"
+
+
+class Confirmations:
+    """Issued tokens, each with the request that it confirms and its expiry."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._issued: OrderedDict[bytes, tuple[bytes, float]] = OrderedDict()
+
+    def issue(self, bound_to: bytes) -> str:
+        """Return a new token for the request with this digest."""
+        now = self._clock()
+        while self._issued and (
+            len(self._issued) >= _MAX_CONFIRMATIONS or next(iter(self._issued.values()))[1] <= now
+        ):
+            self._issued.popitem(last=False)
+        token = secrets.token_urlsafe(24)
+        self._issued[_digest(token)] = (bound_to, now + CONFIRMATION_S)
+        return token
+
+    def redeem(self, token: str, bound_to: bytes) -> bool:
+        """Use up a token. Returns whether it was valid for the request with this digest."""
+        # Looked up by its hash, so that the lookup's duration reveals nothing about valid tokens.
+        expected, until = self._issued.pop(_digest(token), (b"", 0.0))
+        return hmac.compare_digest(expected, bound_to) and self._clock() < until
+
+
+class Policies:
+    """The policies of one tenant: those of its templates, or one of the tenant for all templates."""
+
+    def __init__(
+        self,
+        by_template: Mapping[str, Policy] | None = None,
+        own: Policy | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        tenant: str = "",
+        observer: Observer = ignore_event,
+        assessor: Assessor | None = None,
+    ) -> None:
+        self._assessor = assessor or Assessor()
+        self._tenant = tenant
+        self._observer = observer
+        self._by_template = dict(by_template or {})
+        self._own = own
+        self._clock = clock
+        self._confirmations = Confirmations(clock)
+
+    def for_tenant(self, tenant: Tenant, observer: Observer) -> Policies:
+        """Return the policies of one tenant, with separate confirmations."""
+        limits = tenant.limits
+        own = None if limits.policy is None else Policy(limits.policy, limits.policy_threshold)
+        return Policies(self._by_template, own, self._clock, tenant.name, observer, self._assessor)
+
+    def effective(self, template: str) -> Policy:
+        """Return the policy that applies to a template."""
+        return self._own or self._by_template.get(template, Policy())
+
+    async def assess_request(self, request: ExecutionRequest, template: str) -> Assessment | None:
+        """Return the assessment that `check` needs; None if the policy is off.
+
+        Raises:
+            Unavailable: code of this language cannot be assessed here.
+        """
+        if self.effective(template).mode == "off":
+            return None
+        return await self.assess(request.code, request.language)
+
+    async def assess(self, code: str, language: Language) -> Assessment:
+        """Assess code. Raises as `Assessor.assess`."""
+        return await self._assessor.assess(code, language, self._tenant)
+
+    async def stop(self) -> None:
+        """Stop the assessor, for all tenants."""
+        await self._assessor.stop()
+
+    def check(
+        self,
+        request: ExecutionRequest,
+        template: str,
+        scope: str,
+        assessment: Assessment | None = None,
+    ) -> list[Finding]:
+        """Decide whether the code may run. No I/O.
+
+        Args:
+            scope: the session that a confirmation is valid for.
+            assessment: what `assess_request` returned for this request.
+
+        Returns:
+            The findings for the warning.
+
+        Raises:
+            PolicyRefused, ConfirmationRequired: the code may not run, or not yet.
+            Unavailable: the policy needs an assessment and there is none.
+        """
+        policy = self.effective(template)
+        if policy.mode == "off":
+            return []
+        if assessment is None:  # the execution was known before the assessment and is forgotten now
+            raise Unavailable("the code was not assessed; send it again", retry_after=1)
+        if not at_least(assessment.level, policy.threshold):
+            return []
+        findings = [f for f in assessment.findings if at_least(f.level, policy.threshold)]
+        if policy.mode == "warn":
+            return findings
+        summary = f"the code is assessed as {assessment.level}: {_summary(findings)}"
+        refusal = ExecutionRefused(
+            self._tenant,
+            template,
+            scope,
+            request.language,
+            code_hash(request.code),
+            policy.mode,
+        )
+        if policy.mode == "block":
+            self._observer(refusal)
+            raise PolicyRefused(
+                f"{summary}. It was not run; rewrite it without these", findings=findings
+            )
+        bound_to = _digest(request.language, scope, template, request.code)
+        if request.confirm is not None and self._confirmations.redeem(request.confirm, bound_to):
+            return findings
+        self._observer(refusal)
+        raise ConfirmationRequired(
+            f"{summary}. It was not run; to run it anyway, send it again unchanged in the same "
+            f"session, with this confirmation as 'confirm', within {CONFIRMATION_S:g} s",
+            findings=findings,
+            confirmation=self._confirmations.issue(bound_to),
+            expires_in=CONFIRMATION_S,
+        )
+
+
+def _summary(findings: list[Finding]) -> str:
+    named = [f"{finding.reason} (line {finding.line})" for finding in findings[:_NAMED]]
+    if len(findings) > _NAMED:
+        named.append(f"{len(findings) - _NAMED} more")
+    return "; ".join(named)
+
+
+def _digest(*parts: str) -> bytes:
+    """One hash of several texts; texts that are divided differently have different hashes."""
+    digest = hashlib.sha256()
+    for part in parts:
+        data = part.encode("utf-8", "surrogatepass")
+        digest.update(len(data).to_bytes(8, "big") + data)
+    return digest.digest()

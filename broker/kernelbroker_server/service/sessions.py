@@ -1,0 +1,107 @@
+"""Use cases of sessions: open, find, list, change, interrupt, restart, close."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+import msgspec
+from kernelbroker.protocol.errors import BadRequest
+from kernelbroker.protocol.messages import SessionOptions
+
+from ..sessions.registry import Registry
+from ..sessions.session import Session
+from .idempotency import IdempotencyCache, IdempotencyKey
+
+_BY_CLIENT = "its client closed it"
+
+
+class SessionChange(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """The changes to an open session. Durations are in seconds; null leaves one as it is."""
+
+    idle_timeout: Annotated[float, msgspec.Meta(gt=0)] | None = None
+    max_lifetime: Annotated[float, msgspec.Meta(gt=0)] | None = None
+    metadata: dict[str, Any] | None = None
+
+
+class Sessions:
+    """The sessions of one tenant."""
+
+    def __init__(self, registry: Registry) -> None:
+        self._registry = registry
+        self._opened: IdempotencyCache[str] = IdempotencyCache(lambda _: 0)
+        """Ids of sessions that were opened under an idempotency key."""
+
+    async def open(
+        self, options: SessionOptions, key: IdempotencyKey | None = None
+    ) -> tuple[Session, bool]:
+        """Return the session with this id, or a new one, and whether it is new.
+
+        A request with the key of an earlier one gets the same session. If all callers that wait for
+        a new session without a key are cancelled, it is closed again.
+
+        Raises:
+            BadRequest, Conflict, SessionGone, TooManyRequests, Unavailable
+        """
+        if key is None:
+            return await self._registry.open(options)
+
+        async def open_session() -> str:
+            return (await self._registry.open(options))[0].id
+
+        session_id, repeated = await self._opened.once(key, open_session)
+        return await self.resolve(session_id), not repeated
+
+    async def resolve(self, session_id: str) -> Session:
+        """Return the handle of an open session.
+
+        Raises:
+            NotFound: no session with this id was open in the last hour.
+            SessionGone: the session is closed; the message has the reason.
+        """
+        return self._registry.get(session_id)
+
+    def list(self) -> Sequence[Session]:
+        """Return the open sessions, oldest first."""
+        return self._registry.list()
+
+    async def change(self, session_id: str, change: SessionChange) -> Session:
+        """Change durations or metadata. The starting points of both durations stay the same.
+
+        Raises:
+            BadRequest: a duration or the metadata is beyond the limits.
+            as `resolve`.
+        """
+        session = await self.resolve(session_id)
+        limit = session.limits.max_lifetime
+        if (change.max_lifetime or 0) > limit or (change.idle_timeout or 0) > limit:
+            raise BadRequest(f"a session lives at most {limit:g} s")
+        session.limits.check_metadata(change.metadata or {})
+        session.idle_timeout = change.idle_timeout or session.idle_timeout
+        session.max_lifetime = change.max_lifetime or session.max_lifetime
+        if change.metadata is not None:
+            session.options.metadata = change.metadata
+        return session
+
+    async def interrupt(self, session_id: str, execution_id: str | None = None) -> None:
+        """Raise KeyboardInterrupt in the running cell; waiting ones stay queued. Raises as `resolve`."""
+        (await self.resolve(session_id)).interrupt(execution_id)
+
+    async def restart(self, session_id: str) -> Session:
+        """Give the session a fresh kernel and keep its files. Raises as `resolve`, and Unavailable."""
+        session = await self.resolve(session_id)
+        await session.restart()
+        return session
+
+    async def close(self, session_id: str) -> None:
+        """End a session. Raises as `resolve`."""
+        await (await self.resolve(session_id)).close(_BY_CLIENT)
+
+    def close_soon(self, session: Session, reason: str = _BY_CLIENT) -> asyncio.Task[None]:
+        """End a session in the background, even if the caller is cancelled."""
+        return self._registry.close_soon(session, reason)
+
+    def stop(self) -> None:
+        """Cancel openings under idempotency keys."""
+        self._opened.cancel()

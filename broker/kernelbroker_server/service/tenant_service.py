@@ -1,0 +1,148 @@
+"""The use cases of one tenant. Every protocol calls them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Mapping
+
+from ..pool.runner import Pool
+from ..sessions.admission import Admission, TenantQueue
+from ..sessions.limits import SessionLimits
+from ..sessions.registry import Registry
+from ..sessions.store import EventStore
+from ..supervisor import Supervisor
+from ..telemetry.events import Observer, ignore_event
+from ..tenants.tenant import Tenant
+from ..workspaces.store import WorkspaceStore
+from .executions import Executions
+from .policy import Policies
+from .sessions import Sessions
+
+
+class TenantService:
+    """The use cases of one tenant.
+
+    Attributes:
+        identity: the tenant.
+        name: the tenant's name.
+        queue: the tenant's executions that wait and run.
+        pools: the pools of the templates that the tenant may use, by name.
+    """
+
+    def __init__(
+        self,
+        tenant: Tenant,
+        registry: Registry,
+        queue: TenantQueue,
+        policies: Policies,
+        workspaces: WorkspaceStore,
+    ) -> None:
+        self.identity = tenant
+        self.name = tenant.name
+        self.registry = registry
+        self.queue = queue
+        self.pools = registry.pools
+        self.workspaces = workspaces
+        self.sessions = Sessions(registry)
+        self.executions = Executions(registry, registry.limits, queue, policies)
+
+    async def stop(self, reason: str) -> None:
+        """Refuse new sessions and close all."""
+        self.sessions.stop()
+        self.executions.stop()
+        await self.registry.stop(reason)
+
+
+class TenantServices:
+    """The service of each tenant. A tenant cannot name the objects of another one.
+
+    Attributes:
+        stopping: whether new sessions are refused.
+    """
+
+    def __init__(
+        self,
+        pools: Mapping[str, Pool],
+        limits: SessionLimits,
+        admission: Admission,
+        workspaces: WorkspaceStore,
+        store: EventStore,
+        observer: Observer = ignore_event,
+        policies: Policies | None = None,
+        supervisor: Supervisor | None = None,
+    ) -> None:
+        self.stopping = False
+        self._admission = admission
+        self._workspaces = workspaces
+        self._store = store
+        self._pools = pools
+        self._limits = limits
+        self._observer = observer
+        self._policies = policies or Policies()
+        self._supervisor = supervisor or Supervisor()
+        self._by_tenant: dict[str, TenantService] = {}
+
+    def of(self, tenant: Tenant) -> TenantService:
+        """Return the tenant's service, the same object on every call."""
+        if (service := self._by_tenant.get(tenant.name)) is None:
+            allowed = tenant.limits.templates
+            pools = {n: p for n, p in self._pools.items() if allowed is None or n in allowed}
+            queue = self._admission.queue_of(tenant)
+            registry = Registry(
+                tenant,
+                pools,
+                self._limits,
+                queue,
+                self._workspaces,
+                self._store,
+                self._observer,
+                self._supervisor,
+            )
+            registry.stopping = self.stopping
+            policies = self._policies.for_tenant(tenant, self._observer)
+            service = TenantService(tenant, registry, queue, policies, self._workspaces)
+            self._by_tenant[tenant.name] = service
+        return service
+
+    def __iter__(self) -> Iterator[TenantService]:
+        return iter(self._by_tenant.values())
+
+    @property
+    def open_sessions(self) -> int:
+        return sum(len(service.registry.list()) for service in self)
+
+    async def close_expired(self) -> None:
+        """Close expired sessions until cancelled. Run under the supervisor.
+
+        Raises:
+            ExceptionGroup: it failed for some tenants. It was done for all others.
+        """
+        while True:
+            errors: list[Exception] = []
+            for service in self:
+                try:
+                    service.registry.close_expired()
+                except Exception as exc:
+                    errors.append(exc)
+            if errors:
+                raise ExceptionGroup("expired sessions of some tenants are not closed", errors)
+            await asyncio.sleep(_SWEEP_S)
+
+    async def drain(self, reason: str) -> None:
+        """Refuse new sessions and executions, and close each session as soon as it is idle."""
+        self.stopping = True
+        self._admission.close()
+        await asyncio.gather(*(service.registry.drain(reason) for service in self))
+
+    async def stop(self, reason: str) -> None:
+        """Refuse new sessions and close all."""
+        self.stopping = True
+        self._admission.close()
+        try:
+            await asyncio.gather(*(service.stop(reason) for service in self))
+        finally:
+            await self._policies.stop()
+
+
+_SWEEP_S = 0.25
+"""How late a session may be closed."""

@@ -1,0 +1,154 @@
+"""The effects of a session's machine: actions for the runner, and events that the runner reports."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from kernelbroker.protocol.errors import RequestError
+from kernelbroker.protocol.events import Cause
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """Why an execution ends without the kernel's own result."""
+
+    cause: Cause
+    name: str
+    message: str
+
+
+# Actions, for the runner.
+
+
+@dataclass(frozen=True, slots=True)
+class Acquire:
+    """Acquire the first sandbox, then report `sandbox_ready` or `sandbox_failed`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Replace:
+    """Give back the old sandbox, acquire a fresh one with the same files, and report as for `Acquire`.
+
+    Attributes:
+        cause: the reason of the replacement, for telemetry.
+    """
+
+    cause: str
+
+
+@dataclass(frozen=True, slots=True)
+class CancelAcquisition:
+    """Stop the running `Acquire` or `Replace`, then report `sandbox_failed`."""
+
+
+@dataclass(frozen=True, slots=True)
+class AwaitTurn:
+    """Ask for the execution's turn among all sessions, then report `turn_granted`."""
+
+    execution_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Run the execution in the present sandbox, then report `execution_ended`.
+
+    Attributes:
+        state_lost: the result must say that the session's variables are lost.
+    """
+
+    execution_id: str
+    state_lost: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Interrupt:
+    """Raise KeyboardInterrupt in the running execution."""
+
+    execution_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Abort:
+    """End the running execution now; its sandbox is not used again. Report `execution_ended`."""
+
+    execution_id: str
+    failure: Failure
+
+
+@dataclass(frozen=True, slots=True)
+class Reject:
+    """Store a result for an execution that never ran, and give up its turn or its place in the queue.
+
+    Attributes:
+        awaited_turn: the execution has asked for its turn (`AwaitTurn`), or has it.
+    """
+
+    execution_id: str
+    failure: Failure
+    awaited_turn: bool
+
+
+@dataclass(frozen=True, slots=True)
+class GrantBorrower:
+    """The borrower may use the sandbox's gateway."""
+
+    borrower: int
+
+
+@dataclass(frozen=True, slots=True)
+class RefuseBorrower:
+    borrower: int
+    error: RequestError
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerRestarts:
+    """Answer the callers of `restart`; `error` is None if the fresh kernel is ready."""
+
+    error: RequestError | None
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """Give back the sandbox and the workspace, then report `released`."""
+
+
+# Events.
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """The session has its first sandbox and accepts executions."""
+
+
+@dataclass(frozen=True, slots=True)
+class OpeningFailed:
+    """There was no sandbox; the session closes."""
+
+    error: RequestError
+
+
+@dataclass(frozen=True, slots=True)
+class SessionEnded:
+    """The session accepts no more executions. It is emitted once."""
+
+    reason: str
+
+
+Action: TypeAlias = (
+    Acquire
+    | Replace
+    | CancelAcquisition
+    | AwaitTurn
+    | Run
+    | Interrupt
+    | Abort
+    | Reject
+    | GrantBorrower
+    | RefuseBorrower
+    | AnswerRestarts
+    | Release
+)
+Event: TypeAlias = Opened | OpeningFailed | SessionEnded
+Effect: TypeAlias = Action | Event

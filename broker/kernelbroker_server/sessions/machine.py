@@ -1,0 +1,341 @@
+"""The rules of one session: when executions run, and when its sandbox is replaced.
+
+No I/O, clock or tasks. Commands come from users of the session, reports from the runner (`runner.py`). Each
+method decides at once and returns effects. `states.py` defines the states and their transitions.
+"""
+
+from __future__ import annotations
+
+from kernelbroker.protocol.errors import RequestError, SessionGone
+
+from .borrowers import Borrowers
+from .effects import (
+    Abort,
+    Acquire,
+    AnswerRestarts,
+    AwaitTurn,
+    CancelAcquisition,
+    Effect,
+    Failure,
+    Interrupt,
+    Opened,
+    OpeningFailed,
+    Release,
+    Replace,
+    Run,
+    SessionEnded,
+)
+from .execution_queue import ExecutionQueue
+from .states import SESSION_TRANSITIONS, ExecutionState, SessionState, StateTrack
+
+_AT_REST = (SessionState.READY, SessionState.EMPTY)
+
+
+class SessionMachine:
+    """The state machine of one session. `validate_state` holds after every call.
+
+    Attributes:
+        closed_reason: why the session is closed; None while it is open.
+    """
+
+    def __init__(self, session_id: str) -> None:
+        self.closed_reason: str | None = None
+        self._id = session_id
+        self._track = StateTrack(f"session {session_id}", SessionState.OPENING, SESSION_TRANSITIONS)
+        self._executions = ExecutionQueue()
+        self._borrowers = Borrowers()
+        self._restarts = 0
+        """Callers of `restart` that wait for an answer."""
+        self._unreported_loss = ""
+        """The reason why variables were lost, until a result has reported it."""
+        self._close_when_idle = ""
+        """The reason with which the session closes as soon as nothing is left to do."""
+
+    # Queries.
+
+    @property
+    def state(self) -> SessionState:
+        return self._track.current
+
+    @property
+    def history(self) -> tuple[str, ...]:
+        return tuple(self._track.history)
+
+    @property
+    def queued(self) -> int:
+        """The number of executions that have not begun."""
+        return len(self._executions)
+
+    @property
+    def running(self) -> str | None:
+        """The id of the running execution, or None."""
+        return self._executions.running
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing runs, waits or uses the gateway."""
+        return self.running is None and not self._executions and not self._borrowers
+
+    def execution_state(self, execution_id: str) -> ExecutionState:
+        """Return the state of an execution; DONE if the machine does not know it."""
+        return self._executions.state(execution_id)
+
+    def expect_open(self) -> None:
+        """Check that the session is open. Raises SessionGone."""
+        if self.closed_reason is not None:
+            raise SessionGone(f"session {self._id} is closed: {self.closed_reason}")
+
+    # Commands.
+
+    def open(self) -> list[Effect]:
+        """Open the session. Called once."""
+        return [Acquire()]
+
+    def submit(self, execution_id: str, *, silent: bool = False) -> list[Effect]:
+        """Queue an execution.
+
+        Args:
+            silent: its result is not shown to the session's user.
+
+        Raises:
+            SessionGone
+        """
+        self.expect_open()
+        self._executions.add(execution_id, silent=silent)
+        return self._advance()
+
+    def interrupt(self, execution_id: str | None = None) -> list[Effect]:
+        """Interrupt the running execution, or the one with this id.
+
+        A waiting execution is taken out of the queue. One that has ended is left alone. Raises SessionGone.
+        """
+        self.expect_open()
+        if self.running is not None and execution_id in (None, self.running):
+            return [Interrupt(self.running)]
+        if execution_id is None:
+            return []
+        failure = Failure("interrupted", "Interrupted", "interrupted before it ran")
+        return self.reject(execution_id, failure)
+
+    def reject(self, execution_id: str, failure: Failure) -> list[Effect]:
+        """End a waiting execution. Does nothing if it runs or has ended."""
+        if execution_id not in self._executions:
+            return []
+        return [self._executions.reject(execution_id, failure), *self._advance()]
+
+    def abort(self, execution_id: str, failure: Failure) -> list[Effect]:
+        """End the running execution and its sandbox. Does nothing if the execution does not run."""
+        if self.state is not SessionState.RUNNING or self.running != execution_id:
+            return []
+        self._track.move(SessionState.ABORTING)
+        return [Abort(execution_id, failure)]
+
+    def restart(self) -> list[Effect]:
+        """Replace the kernel: variables are lost, files are kept. `AnswerRestarts` follows.
+
+        A restart during a replacement is answered when that replacement ends. Raises SessionGone.
+        """
+        self.expect_open()
+        self._restarts += 1
+        match self.state:
+            case SessionState.READY | SessionState.EMPTY:
+                return [self._replace("restart")]
+            case SessionState.RUNNING:
+                assert self.running is not None
+                restarted = Failure("interrupted", "Restarted", "the kernel was restarted")
+                return self.abort(self.running, restarted)
+        return []
+
+    def condemn(self, cause: str) -> list[Effect]:
+        """Replace the sandbox if no execution runs. Does nothing otherwise."""
+        if self.state is not SessionState.READY:
+            return []
+        self._unreported_loss = cause
+        return [self._replace(cause)]
+
+    def borrow(self, borrower: int, *, alive: bool) -> list[Effect]:
+        """Ask for the sandbox's gateway. `GrantBorrower` or `RefuseBorrower` follows now or later.
+
+        Args:
+            borrower: a number that no other borrower has.
+            alive: whether the present sandbox lives.
+
+        Raises:
+            SessionGone, TooManyRequests
+        """
+        self.expect_open()
+        self._borrowers.add(borrower)
+        if alive and self.state is SessionState.RUNNING:
+            return self._borrowers.grant_waiting()
+        return self._advance()
+
+    def give_back(self, borrower: int) -> list[Effect]:
+        """Remove a borrower that has ended or no longer waits. A second call does nothing."""
+        self._borrowers.give_back(borrower)
+        return self._advance()
+
+    def close_when_idle(self, reason: str) -> list[Effect]:
+        """Close the session as soon as nothing runs, waits or uses the gateway."""
+        self._close_when_idle = reason
+        return self._advance()
+
+    def close(self, reason: str) -> list[Effect]:
+        """End the session: every execution gets its result. Does nothing if the session is closed."""
+        if self.closed_reason is not None:
+            return []
+        was_open = self.state is not SessionState.OPENING
+        effects = [*([SessionEnded(reason)] if was_open else []), *self._end(reason)]
+        match self.state:
+            case SessionState.READY | SessionState.EMPTY:
+                effects.append(self._release())
+            case SessionState.RUNNING:
+                assert self.running is not None
+                self._track.move(SessionState.CLOSING)
+                closed = Failure("interrupted", "SessionClosed", reason)
+                effects.append(Abort(self.running, closed))
+            case SessionState.ABORTING:
+                self._track.move(SessionState.CLOSING)
+            case SessionState.OPENING | SessionState.REPLACING:
+                self._track.move(SessionState.CLOSING)
+                effects.append(CancelAcquisition())
+        return effects
+
+    # Reports.
+
+    def sandbox_ready(self) -> list[Effect]:
+        """Report a fresh, living sandbox with the session's files."""
+        if self.state is SessionState.CLOSING:
+            return [self._release()]
+        first = self.state is SessionState.OPENING
+        self._track.move(SessionState.READY)
+        if self._restarts:
+            self._unreported_loss = ""  # it was asked for
+        effects: list[Effect] = [Opened()] if first else []
+        return [*effects, *self._answer(None), *self._advance()]
+
+    def sandbox_failed(self, error: RequestError) -> list[Effect]:
+        """Report that there was no sandbox. All waiters are refused; the next use tries again."""
+        match self.state:
+            case SessionState.CLOSING:
+                return [self._release()]
+            case SessionState.OPENING:
+                return [OpeningFailed(error), *self._end(error.message), self._release()]
+        self._track.move(SessionState.EMPTY)
+        self._unreported_loss = self._unreported_loss or "sandbox_lost"
+        effects = self._answer(error)
+        if (first := self._executions.first(ExecutionState.ADMITTED)) is not None:
+            failure = Failure("rejected", type(error).__name__, error.message)
+            effects.append(self._executions.reject(first, failure))
+        return [*effects, *self._advance()]
+
+    def sandbox_died(self) -> list[Effect]:
+        """Report that the sandbox has died. If an execution runs, its end reports the same."""
+        if self.state is not SessionState.READY:
+            return []
+        self._unreported_loss = self._unreported_loss or "sandbox_ended"
+        self._track.move(SessionState.EMPTY)
+        return self._advance()
+
+    def turn_granted(self, execution_id: str) -> list[Effect]:
+        """Report that the execution has its turn among all sessions."""
+        self._executions.admit(execution_id)
+        return self._advance()
+
+    def execution_ended(self, execution_id: str, *, lost: str | None) -> list[Effect]:
+        """Report that the execution has its result.
+
+        Args:
+            lost: why its sandbox cannot be used again; None if it can.
+        """
+        assert self.running == execution_id, (self.running, execution_id)
+        silent = self._executions.end_running()
+        if self.state is SessionState.CLOSING:
+            return [self._release()]
+        if lost is None and self.state is SessionState.RUNNING:
+            self._track.move(SessionState.READY)
+            return self._advance()
+        # A result that is shown, of an execution that lost its sandbox, has said so itself.
+        is_reported = lost is not None and not silent
+        self._unreported_loss = "" if is_reported else lost or "aborted"
+        return [self._replace("restart" if self._restarts else lost or "aborted")]
+
+    def released(self) -> list[Effect]:
+        """Report that the sandbox and the workspace were given back."""
+        self._track.move(SessionState.CLOSED)
+        return []
+
+    # Rules.
+
+    def _advance(self) -> list[Effect]:
+        """Start all actions that are possible in the present state."""
+        effects: list[Effect] = []
+        needed = self._borrowers.waiting or self._executions.first(ExecutionState.ADMITTED)
+        if self.state is SessionState.EMPTY and needed:
+            effects.append(self._replace("sandbox_ended"))
+        if self.state is SessionState.READY:
+            effects += self._borrowers.grant_waiting()
+            if self._executions.first(ExecutionState.ADMITTED) is not None:
+                effects.append(self._run_first())
+        if self.state in _AT_REST:
+            if (first := self._executions.first(ExecutionState.QUEUED)) is not None:
+                self._executions.await_turn(first)
+                effects.append(AwaitTurn(first))
+            if self._close_when_idle and self.idle:
+                effects += self.close(self._close_when_idle)
+        return effects
+
+    def _end(self, reason: str) -> list[Effect]:
+        """Accept nothing more, and answer everything that waits."""
+        self.closed_reason = reason
+        never_ran = Failure("rejected", "SessionClosed", reason)
+        gone = SessionGone(f"session {self._id} is closed: {reason}")
+        return [*self._executions.reject_all(never_ran), *self._answer(gone)]
+
+    def _run_first(self) -> Effect:
+        execution_id, silent = self._executions.run_first()
+        self._track.move(SessionState.RUNNING)
+        state_lost = bool(self._unreported_loss)
+        if not silent:
+            self._unreported_loss = ""
+        return Run(execution_id, state_lost)
+
+    def _replace(self, cause: str) -> Effect:
+        self._track.move(SessionState.REPLACING)
+        return Replace(cause)
+
+    def _release(self) -> Effect:
+        self._track.move(SessionState.RELEASING)
+        return Release()
+
+    def _answer(self, error: RequestError | None) -> list[Effect]:
+        """Answer restarts and, if there is an error, waiting borrowers."""
+        effects: list[Effect] = []
+        if self._restarts:
+            self._restarts = 0
+            effects.append(AnswerRestarts(error))
+        return effects if error is None else [*effects, *self._borrowers.refuse_waiting(error)]
+
+    def validate_state(self) -> None:
+        """Raise AssertionError unless the invariants hold."""
+        state, executions = self.state, self._executions
+        executions.validate_state()
+        self._borrowers.validate_state()
+        if self.running is not None:
+            assert state in (SessionState.RUNNING, SessionState.ABORTING, SessionState.CLOSING)
+        else:
+            assert state not in (SessionState.RUNNING, SessionState.ABORTING)
+        if state in _AT_REST:
+            assert not self._borrowers.waiting
+            assert not executions or executions.first(ExecutionState.WAITING) is not None
+            assert not (self._close_when_idle and self.idle), "it has to be closed by now"
+        if self._restarts:
+            assert state in (
+                SessionState.OPENING,
+                SessionState.ABORTING,
+                SessionState.REPLACING,
+            )
+        closed = (SessionState.CLOSING, SessionState.RELEASING, SessionState.CLOSED)
+        assert (self.closed_reason is not None) == (state in closed)
+        if self.closed_reason is not None:
+            assert not executions
+            assert not self._borrowers.waiting

@@ -1,0 +1,345 @@
+"""Carries out the effects of a session's machine.
+
+Every decision is made in `machine.py`. All I/O is done in tasks that the runner owns, so that a caller
+may be cancelled at any moment.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import time
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from kernelbroker.protocol.errors import InternalError, RequestError, Unavailable
+
+from ..pool.warm_sandbox import WarmSandbox
+from ..supervisor import SupervisedTask, Supervisor
+from ..telemetry.events import (
+    ExecutionEnded,
+    SessionClosed,
+    SessionEmitter,
+    SessionOpened,
+    code_hash,
+)
+from ..telemetry.logs import bound, detached_context
+from ..workspaces.quota import Quota, QuotaAction
+from ..workspaces.quota_watch import QuotaWatch
+from . import effects
+from .admission import TenantQueue
+from .execution import QUOTA_EXCEEDED, Execution
+from .lease import Lease
+from .machine import SessionMachine
+from .states import SessionState
+from .store import EventStore, SessionRecord
+
+logger = logging.getLogger(__name__)
+
+
+class SessionRunner:
+    """Runs one session.
+
+    Args:
+        grace: seconds that an interrupted cell has to end.
+        on_ended: called once, when an open session ends, with the reason.
+
+    Attributes:
+        opened: resolved when there is a first sandbox, or with the error.
+        closed: resolved when everything is given back.
+        executions: the executions that have not ended, by id.
+        active, active_at: when the session was last used: by the queue's clock, and in seconds since
+            the epoch.
+    """
+
+    def __init__(
+        self,
+        record: SessionRecord,
+        lease: Lease,
+        queue: TenantQueue,
+        store: EventStore,
+        emit: SessionEmitter,
+        grace: float,
+        on_ended: Callable[[str], None],
+        supervisor: Supervisor,
+    ) -> None:
+        loop = asyncio.get_running_loop()
+        self.machine = SessionMachine(record.session_id)
+        self.opened: asyncio.Future[None] = loop.create_future()
+        self.closed: asyncio.Future[None] = loop.create_future()
+        self.executions: dict[str, Execution] = {}
+        self.active, self.active_at = queue.clock(), record.opened_at
+        self.watch = QuotaWatch(
+            Quota.of(lease.spec.limits),
+            lease.workspace.initial_usage,
+            usage=lease.usage,
+            on_exceeded=self._on_quota_exceeded,
+            grace=grace,
+        )
+        self._id = record.session_id
+        self._context = detached_context(tenant=record.tenant, session_id=self._id)
+        self._record = record
+        self._lease = lease
+        self._queue = queue
+        self._store = store
+        self._emit = emit
+        self._grace = grace
+        self._on_ended = on_ended
+        self._supervisor = supervisor
+        self._turns: dict[str, asyncio.Future[effects.Run]] = {}
+        """For executions that have asked for their turn: resolved when they are to run."""
+        self._carriers: dict[str, asyncio.Task[None]] = {}
+        self._acquisition: asyncio.Task[None] | None = None
+        self._numbers = itertools.count()
+        self._grants: dict[int, asyncio.Future[WarmSandbox]] = {}
+        self._restarts: list[asyncio.Future[None]] = []
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._watching: SupervisedTask | None = None
+
+    def open(self) -> None:
+        self._store.record_session(self._record)
+        self.apply(self.machine.open())
+
+    def submit(self, execution: Execution) -> None:
+        """Queue an execution that the tenant's queue has admitted."""
+        self.executions[execution.id] = execution
+        self._touch()
+        self.apply(self.machine.submit(execution.id, silent=execution.is_silent))
+
+    async def restart(self) -> None:
+        """Replace the kernel. Raises SessionGone, Unavailable."""
+        answered: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._restarts.append(answered)
+        self._touch()
+        self.apply(self.machine.restart())
+        await answered
+
+    def borrow(self) -> tuple[int, asyncio.Future[WarmSandbox]]:
+        """Ask for the gateway of the living sandbox. The caller must call `give_back` later.
+
+        Raises:
+            SessionGone, TooManyRequests
+        """
+        self._notice_death()
+        borrower = next(self._numbers)
+        self._grants[borrower] = granted = asyncio.get_running_loop().create_future()
+        try:
+            self.apply(self.machine.borrow(borrower, alive=self._lease.alive is not None))
+        except RequestError:
+            del self._grants[borrower]
+            raise
+        return borrower, granted
+
+    def give_back(self, borrower: int, *, changes: bool) -> None:
+        """Remove a borrower that has ended. With `changes` it may have changed files."""
+        del self._grants[borrower]
+        self._touch()
+        if changes:
+            self.watch.visited()
+        self.apply(self.machine.give_back(borrower))
+
+    # Effects.
+
+    def _on_quota_exceeded(self, action: QuotaAction, message: str) -> None:
+        running = self.machine.running
+        if action is QuotaAction.REPLACE:
+            self.apply(self.machine.condemn("quota_exceeded"))
+        elif running is not None and action is QuotaAction.INTERRUPT:
+            self.executions[running].interrupt("quota_exceeded", message)
+        elif running is not None:
+            failure = effects.Failure("quota_exceeded", QUOTA_EXCEEDED, message)
+            self.apply(self.machine.abort(running, failure))
+
+    def apply(self, decided: list[effects.Effect]) -> None:
+        for effect in decided:
+            match effect:
+                case effects.Run(execution_id=name):
+                    self._turns[name].set_result(effect)
+                case effects.AwaitTurn(execution_id=name):
+                    self._await_turn(self.executions[name])
+                case effects.Interrupt(execution_id=name):
+                    self.executions[name].interrupt()
+                case effects.Abort(execution_id=name, failure=failure):
+                    self.executions[name].abort(failure)
+                case effects.Reject():
+                    self._reject(effect)
+                case effects.Acquire():
+                    self._acquire(self._lease.acquire())
+                case effects.Replace(cause=cause):
+                    self._acquire(self._lease.replace(cause))
+                case effects.CancelAcquisition():
+                    assert self._acquisition is not None
+                    self._acquisition.cancel()
+                case effects.GrantBorrower(borrower=borrower):
+                    warm = self._lease.current
+                    if warm is not None and not (granted := self._grants[borrower]).done():
+                        granted.set_result(warm)
+                case effects.RefuseBorrower(borrower=borrower, error=error):
+                    if not (granted := self._grants[borrower]).done():
+                        granted.set_exception(error)
+                case effects.AnswerRestarts(error=failed):
+                    self._answer_restarts(failed)
+                case effects.Release():
+                    self._spawn(self._release(), "release")
+                case effects.Opened():
+                    self._opened_now()
+                case effects.OpeningFailed(error=failure_to_open):
+                    self.opened.set_exception(failure_to_open)
+                case effects.SessionEnded(reason=reason):
+                    self._on_ended(reason)
+                    self._emit(SessionClosed, reason)
+
+    def _opened_now(self) -> None:
+        self._watching = self._supervisor.start(
+            "quota watch", self.watch.run, context=self._context.copy()
+        )
+        self.opened.set_result(None)
+        self._emit(SessionOpened)
+
+    def _acquire(self, work: Coroutine[Any, Any, object]) -> None:
+        """Acquire a sandbox. A callback reports the outcome, since a cancelled task may never begin."""
+
+        async def acquire() -> None:
+            await work
+
+        def report(task: asyncio.Task[None]) -> None:
+            work.close()
+            self._acquisition = None
+            if task.cancelled():
+                failed: RequestError = Unavailable("the session was closed")
+                self.apply(self.machine.sandbox_failed(failed))
+            elif (error := task.exception()) is None:
+                self._watch_for_death()
+                self.apply(self.machine.sandbox_ready())
+                self._notice_death()
+            else:
+                if not isinstance(error, RequestError):
+                    logger.error("session %s: no sandbox", self._id, exc_info=error)
+                    error = InternalError("a fault of the broker; its log says more")
+                self.apply(self.machine.sandbox_failed(error))
+
+        name, context = f"session {self._id} sandbox", self._context.copy()
+        self._acquisition = asyncio.create_task(acquire(), name=name, context=context)
+        self._acquisition.add_done_callback(report)
+
+    def _watch_for_death(self) -> None:
+        warm = self._lease.current
+        assert warm is not None, "it was acquired"
+
+        def notice(_: object) -> None:
+            if self._lease.current is warm:
+                self._notice_death()
+
+        warm.sandbox.ended.add_done_callback(notice)
+        warm.channel.closed.add_done_callback(notice)
+
+    def _notice_death(self) -> None:
+        """Report a sandbox that has died, even if its callback has not run yet."""
+        if self.machine.state is SessionState.READY and self._lease.alive is None:
+            self.apply(self.machine.sandbox_died())
+
+    def _await_turn(self, execution: Execution) -> None:
+        self._turns[execution.id] = asyncio.get_running_loop().create_future()
+        self._carriers[execution.id] = self._spawn(self._carry(execution), execution.id)
+
+    async def _carry(self, execution: Execution) -> None:
+        """Wait for the turn of an execution and run it. Cancelled only before it runs."""
+        try:
+            async with self._queue.slot():
+                if execution.done.done():  # rejected in the same turn of the event loop
+                    return
+                if (refusal := self.watch.refusal) is not None:
+                    failure = effects.Failure("quota_exceeded", QUOTA_EXCEEDED, refusal)
+                    self.apply(self.machine.reject(execution.id, failure))
+                    return
+                self._notice_death()
+                self.apply(self.machine.turn_granted(execution.id))
+                run = await self._turns[execution.id]
+                warm = self._lease.current
+                assert warm is not None, "the session has a sandbox"
+                lost: str | None = "sandbox_lost"
+                try:
+                    self.watch.begin()
+                    with bound(**execution.ids):
+                        lost = await execution.run(
+                            warm,
+                            grace=self._grace,
+                            state_lost=run.state_lost,
+                            remark=self.watch.before_result,
+                        )
+                except Exception:
+                    logger.exception("execution %s failed unexpectedly", execution.id)
+                finally:
+                    self._ended(execution)
+                    self.watch.end()
+                    self.apply(self.machine.execution_ended(execution.id, lost=lost))
+        finally:
+            del self._turns[execution.id], self._carriers[execution.id]
+
+    def _reject(self, rejected: effects.Reject) -> None:
+        execution = self.executions[rejected.execution_id]
+        execution.reject(rejected.failure)
+        self._ended(execution)
+        if rejected.awaited_turn:
+            # Not at once: a task that is cancelled before its first step would keep its place.
+            carrier = self._carriers[execution.id]
+            asyncio.get_running_loop().call_soon(carrier.cancel)
+        else:
+            self._queue.withdraw()
+
+    def _ended(self, execution: Execution) -> None:
+        del self.executions[execution.id]
+        self._touch()
+        if execution.is_silent:
+            return
+        log, request, total = execution.log, execution.request, execution.age
+        self._emit(
+            ExecutionEnded,
+            execution_id=log.id,
+            language=request.language,
+            code_sha256=code_hash(request.code),
+            outcome=log.outcome,
+            started_at=log.accepted_at,
+            queued_s=total if log.queued_s is None else log.queued_s,
+            total_s=total,
+            output_bytes=log.size,
+            packages=log.packages,
+            traceparent=execution.ids.get("traceparent"),
+        )
+
+    def _answer_restarts(self, error: RequestError | None) -> None:
+        answered, self._restarts = self._restarts, []
+        for restart in answered:
+            if restart.done():  # its caller was cancelled
+                continue
+            if error is None:
+                restart.set_result(None)
+            else:
+                restart.set_exception(error)
+
+    async def _release(self) -> None:
+        try:
+            if self._watching is not None:
+                await self._watching.stop()
+            self._store.end_session(self._record.key)
+            await self._lease.release()
+        finally:
+            self.apply(self.machine.released())
+            self.closed.set_result(None)
+
+    def _touch(self) -> None:
+        """Record activity in the session."""
+        self.active, self.active_at = self._queue.clock(), time.time()
+
+    def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
+        name, context = f"session {self._id} {name}", self._context.copy()
+        task = asyncio.create_task(work, name=name, context=context)
+        self._tasks.add(task)
+        task.add_done_callback(self._task_ended)
+        return task
+
+    def _task_ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            logger.error("the task %r failed", task.get_name(), exc_info=error)

@@ -1,0 +1,1 @@
+"""Workspaces: the files of sessions, by tenant and name, and the quota that they are held to."""

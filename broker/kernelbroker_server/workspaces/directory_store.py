@@ -1,0 +1,345 @@
+"""Stores workspaces in a directory of this machine, beside the directories of the sandboxes.
+
+A workspace's files are moved by renaming: into the sandbox of the session that has it, and back.
+`layout.py` describes what lies where on the disk. Everything that touches the disk runs in a thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import secrets
+import time
+from collections.abc import AsyncIterable, AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from kernelbroker.protocol.errors import Conflict, NotFound, Unavailable
+
+from ..backends.base import Sandbox, Usage
+from ..backends.directories import remove_tree
+from ..backends.usage import UsageMeter
+from ..cancellation import run_to_completion
+from ..supervisor import SupervisedTask, Supervisor
+from . import file_content, recovery
+from .layout import MAX_COUNT, NO_TENANT, Claimed, Layout, Record
+from .quota import Quota
+from .store import StoredWorkspace, Workspace, WorkspaceStore
+from .workspace_directory import WorkspaceDirectory
+
+logger = logging.getLogger(__name__)
+
+_REAP_S = 30.0
+_NO_SESSION = ""
+_RELEASE_S = 30.0
+"""Timeout for a workspace whose session is ending."""
+
+
+@dataclass(slots=True)
+class _Claim:
+    """A session's claim on a workspace, from before it is locked until `free` is resolved."""
+
+    key: tuple[str, str]
+    session_id: str
+    free: asyncio.Future[None]
+    leaving: bool = False
+
+
+class DirectoryWorkspace(Workspace):
+    """A session's claim on a workspace in a directory.
+
+    Attributes:
+        directory: the workspace on the disk. A workspace that is not kept after its session has None, until
+            its files must be stored between two sandboxes.
+    """
+
+    def __init__(
+        self,
+        store: DirectoryStore,
+        claim: _Claim,
+        record: Record,
+        directory: WorkspaceDirectory | None,
+    ) -> None:
+        self.name = claim.key[1]
+        self.initial_usage = Usage(record.size, record.files)
+        self.directory = directory
+        self._store = store
+        self._claim = claim
+        self._record = record
+
+    @property
+    def is_stored(self) -> bool:
+        return self.directory is not None
+
+    async def attach(self, sandbox: Sandbox) -> None:
+        if (directory := self.directory) is None:
+            return
+        try:
+            await run_to_completion(asyncio.to_thread(lambda: directory.give(sandbox.workspace)))
+        except OSError as exc:
+            raise Unavailable(f"the files cannot be moved: {exc}", retry_after=10) from exc
+
+    async def detach(self, sandbox: Sandbox) -> None:
+        await run_to_completion(self._detach(sandbox))
+
+    async def _detach(self, sandbox: Sandbox) -> None:
+        await sandbox.kill()  # files that it writes after the move would be lost
+        try:
+            await asyncio.to_thread(self._take, sandbox)
+        except OSError:
+            logger.exception("the files of sandbox %s are lost", sandbox.id)
+
+    def _take(self, sandbox: Sandbox) -> None:
+        if self.directory is None:
+            self.directory = WorkspaceDirectory.claim(self._store.layout, self._record)
+        self.directory.take(sandbox.workspace, mounts=sandbox.spec.shared_data is not None)
+
+    def release(self) -> None:
+        self._store.release(self._claim, self.directory)
+
+
+class DirectoryStore(WorkspaceStore):
+    """Stores workspaces below `Backend.data_dir`.
+
+    Args:
+        retention: seconds to keep a workspace after its session; 0 keeps none.
+        max_size: bytes that all kept workspaces may use together. The least recently used ones are removed
+            first. 0 means no limit.
+    """
+
+    def __init__(self, data_dir: Path, *, retention: float = 86400.0, max_size: int = 0) -> None:
+        self.layout = Layout(data_dir)
+        self.retention = retention
+        self._max_size = max_size
+        self._claims: dict[tuple[str, str], _Claim] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._reaper: SupervisedTask | None = None
+        self._meter = UsageMeter()
+
+    def start(self, supervisor: Supervisor) -> None:
+        self._reaper = supervisor.start("workspace reaper", self._keep_reaping)
+
+    async def stop(self) -> None:
+        if self._reaper is not None:
+            await self._reaper.stop()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+
+    def rescue(self, broker_id: str) -> bool:
+        """Take back the files of a dead broker's sandboxes; see `Backend.start`."""
+        return recovery.rescue(self.layout, broker_id)
+
+    # Claims.
+
+    async def claim(
+        self,
+        tenant: str,
+        session_id: str,
+        *,
+        name: str | None = None,
+        retention: float | None = None,
+        timeout: float,
+    ) -> Workspace:
+        key = (tenant, name or session_id)
+        record = Record(tenant=tenant, name=key[1], session_id=session_id, retention=retention)
+        claim = await self._enter(key, session_id, timeout)
+        if name is None and not self._retention_of(record):
+            # Stored files with this name belong to an earlier session, so use another name.
+            record.tenant, record.name = NO_TENANT, secrets.token_hex(12)
+            return DirectoryWorkspace(self, claim, record, None)
+        claiming = asyncio.ensure_future(
+            asyncio.to_thread(WorkspaceDirectory.claim, self.layout, record)
+        )
+        try:
+            directory = await run_to_completion(claiming)
+        except BaseException as exc:
+            done = not claiming.cancelled() and claiming.exception() is None
+            self.release(claim, claiming.result() if done else None)
+            if isinstance(exc, Claimed):
+                raise _in_use(record.name, exc.session_id) from None
+            if isinstance(exc, OSError):
+                raise Unavailable(
+                    f"the workspace cannot be opened: {exc.strerror}", retry_after=10
+                ) from exc
+            raise
+        return DirectoryWorkspace(self, claim, record, directory)
+
+    def release(self, claim: _Claim, directory: WorkspaceDirectory | None) -> None:
+        """See `Workspace.release`."""
+        if not claim.leaving:
+            claim.leaving = True
+            name = f"workspace {claim.key[1]} is put away"
+            self._own(asyncio.create_task(self._put_away(claim, directory), name=name))
+
+    async def _enter(self, key: tuple[str, str], session_id: str, timeout: float) -> _Claim:
+        """Register a claim, after an earlier session has released its claim. Raises Conflict."""
+        try:
+            async with asyncio.timeout(timeout):
+                while (earlier := self._claims.get(key)) is not None and (
+                    earlier.leaving or earlier.session_id == session_id
+                ):
+                    await asyncio.wait([earlier.free])
+        except TimeoutError:
+            pass
+        if earlier is not None:
+            raise _in_use(key[1], earlier.session_id)
+        return self._new_claim(key, session_id)
+
+    def _new_claim(self, key: tuple[str, str], session_id: str) -> _Claim:
+        claim = _Claim(key, session_id, asyncio.get_running_loop().create_future())
+        self._claims[key] = claim
+        return claim
+
+    def _free(self, claim: _Claim) -> None:
+        del self._claims[claim.key]
+        claim.free.set_result(None)
+
+    async def _put_away(self, claim: _Claim, directory: WorkspaceDirectory | None) -> None:
+        try:
+            if directory is not None:
+                kept = self._retention_of(directory.record)
+                if kept and await asyncio.to_thread(directory.has_files):
+                    usage = await self._meter.measure(directory.files, MAX_COUNT)
+                    await asyncio.to_thread(directory.put_back, usage)
+                else:
+                    await self._remove(directory)
+        except OSError:
+            logger.exception("a workspace could not be put away")
+        finally:
+            if directory is not None:
+                directory.close()
+            self._free(claim)
+
+    # Workspaces that no session has.
+
+    async def list(self, tenant: str) -> list[StoredWorkspace]:
+        records = await asyncio.to_thread(self.layout.records)
+        return [
+            StoredWorkspace(
+                tenant=tenant,
+                name=record.name,
+                session_id=record.session_id or None,
+                usage=Usage(record.size, record.files),
+                used_at=record.used_at,
+                expires_at=None if record.session_id else self._expires_at(record),
+            )
+            for record in records
+            if record.tenant == tenant
+        ]
+
+    async def delete(self, tenant: str, name: str) -> None:
+        removal = asyncio.ensure_future(self._delete(tenant, name))
+        self._own(removal)
+        await asyncio.shield(removal)
+
+    async def _delete(self, tenant: str, name: str) -> None:
+        await self._remove(await self._claim_unused(tenant, name))
+
+    async def read(self, tenant: str, name: str, path: str) -> AsyncIterator[bytes]:
+        directory = await self._claim_unused(tenant, name)
+        try:
+            async for chunk in file_content.read(directory.files, path):
+                yield chunk
+        finally:
+            directory.close()
+
+    async def write(
+        self, tenant: str, name: str, path: str, data: AsyncIterable[bytes], quota: Quota
+    ) -> None:
+        workspace = await self.claim(tenant, _NO_SESSION, name=name, timeout=_RELEASE_S)
+        assert isinstance(workspace, DirectoryWorkspace)
+        assert workspace.directory is not None
+        try:
+            files, usage = workspace.directory.files, workspace.initial_usage
+            await file_content.write(files, path, data, quota, usage)
+        except OSError as exc:
+            raise Unavailable(
+                f"the file cannot be written: {exc.strerror}", retry_after=10
+            ) from exc
+        finally:
+            workspace.release()
+
+    async def _claim_unused(self, tenant: str, name: str) -> WorkspaceDirectory:
+        claim = self._claims.get((tenant, name))
+        if claim is not None and claim.leaving:
+            await asyncio.wait([claim.free], timeout=_RELEASE_S)
+        try:
+            directory = await asyncio.to_thread(
+                WorkspaceDirectory.claim_unused, self.layout, tenant, name
+            )
+        except Claimed as exc:
+            raise _in_use(name, exc.session_id) from None
+        if directory is None:
+            raise NotFound(f"there is no workspace {name}")
+        return directory
+
+    # Expiry.
+
+    def _retention_of(self, record: Record) -> float:
+        asked = self.retention if record.retention is None else record.retention
+        return min(asked, self.retention)
+
+    def _expires_at(self, record: Record) -> float:
+        return record.used_at + self._retention_of(record)
+
+    async def _keep_reaping(self) -> None:
+        while True:
+            await self._reap()
+            await asyncio.sleep(_REAP_S)
+
+    async def _reap(self) -> None:
+        """Remove expired workspaces, then the least recently used ones until the rest fits."""
+        for path in await asyncio.to_thread(self.layout.remains):
+            await remove_tree(path)
+        records = await asyncio.to_thread(self.layout.records)
+        await asyncio.to_thread(recovery.publish_all, self.layout, records)
+        ours = {claim.session_id for claim in self._claims.values()}
+        for record in records:
+            if record.session_id and record.session_id not in ours:
+                await self._put_back_abandoned(record)
+        unused = [record for record in records if not record.session_id]
+        total = sum(record.size for record in unused)
+        for record in unused:
+            too_much = bool(self._max_size) and total > self._max_size
+            if too_much or self._expires_at(record) <= time.time():
+                total -= record.size
+                await self._reap_one(record)
+
+    async def _put_back_abandoned(self, record: Record) -> None:
+        """Put back a workspace of a dead broker. A session that opens it meanwhile waits."""
+        key = (record.tenant, record.name)
+        if key not in self._claims:
+            claim = self._new_claim(key, record.session_id)
+            claim.leaving = True
+            try:
+                await run_to_completion(
+                    asyncio.to_thread(recovery.put_back_abandoned, self.layout, record)
+                )
+            finally:
+                self._free(claim)
+
+    async def _reap_one(self, record: Record) -> None:
+        with contextlib.suppress(Conflict, NotFound):
+            directory = await self._claim_unused(record.tenant, record.name)
+            if directory.record == record:
+                await self._remove(directory)
+            else:  # it was used meanwhile
+                directory.close()
+
+    async def _remove(self, directory: WorkspaceDirectory) -> None:
+        gone = await asyncio.to_thread(directory.withdraw)
+        if gone is not None:
+            await remove_tree(gone)
+
+    def _own(self, task: asyncio.Task[None]) -> None:
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+
+def _in_use(name: str, session_id: str) -> Conflict:
+    if not session_id:
+        return Conflict(f"workspace {name} is being written to, put away or removed; try again")
+    return Conflict(
+        f"workspace {name} is in use by session {session_id}; close that session, or choose another name"
+    )

@@ -1,0 +1,73 @@
+"""Puts workspaces in order after a broker died or an older version made them. Everything here blocks."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+from pathlib import Path
+
+from ..backends.usage import measure
+from .layout import MAX_COUNT, Claimed, Layout, Record, read_record, take_lock
+from .workspace_directory import WorkspaceDirectory
+
+log = logging.getLogger(__name__)
+
+
+def put_back_abandoned(layout: Layout, record: Record) -> None:
+    """Put back a workspace whose broker died, if the store has its files."""
+    try:
+        workspace = WorkspaceDirectory.claim_unused(layout, record.tenant, record.name)
+    except Claimed:
+        return
+    if workspace is not None:
+        record = workspace.record
+        if record.session_id and not (
+            record.sandbox and (layout.data_dir / record.sandbox).exists()
+        ):
+            workspace.put_back(measure(workspace.files, MAX_COUNT))
+        workspace.close()
+
+
+def rescue(layout: Layout, broker_id: str) -> bool:
+    """Take back the files of a dead broker's sandboxes, which have all ended.
+
+    Returns whether this succeeded. If not, the directories of the dead broker must not be removed.
+    """
+    well = True
+    for directory in layout.directories():
+        record = read_record(directory)
+        if record is None or not (record.session_id or record.sandbox):
+            continue
+        if record.sandbox is not None and Path(record.sandbox).parts[0] != broker_id:
+            continue  # of another broker, dead or alive
+        try:
+            lock = take_lock(directory, 0)
+        except (Claimed, OSError):  # in use
+            continue
+        if lock is None:
+            continue
+        workspace = WorkspaceDirectory(layout, directory, lock, record)
+        try:
+            if record.sandbox is not None:
+                workspace.take(layout.data_dir / record.sandbox, mounts=True)
+            workspace.put_back(measure(workspace.files, MAX_COUNT))
+        except OSError:
+            log.exception("The files of a dead broker's session could not be kept")
+            well = False
+    return well
+
+
+def publish_all(layout: Layout, records: list[Record]) -> None:
+    """Make the public paths of workspaces that an older version of the broker left without them."""
+    for record in records:
+        link = layout.link(record)
+        if record.session_id or link is None or os.path.lexists(link):
+            continue
+        with contextlib.suppress(Claimed, OSError):
+            workspace = WorkspaceDirectory.claim_unused(layout, record.tenant, record.name)
+            if workspace is not None:
+                try:
+                    workspace.publish()
+                finally:
+                    workspace.close()

@@ -1,0 +1,175 @@
+"""One workspace on the disk, locked. `layout.py` describes what lies where. Everything here blocks."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import secrets
+import shutil
+import time
+from pathlib import Path
+
+import msgspec
+
+from ..backends.base import Usage
+from .file_moves import move_entries, unlock
+from .layout import FILES, RECORD, Claimed, Layout, Record, read_record, take_lock
+
+log = logging.getLogger(__name__)
+
+_ATTEMPTS = 100
+
+
+class WorkspaceDirectory:
+    """A locked workspace: no other session or broker can open or remove it until `close` or `withdraw`."""
+
+    def __init__(self, layout: Layout, directory: Path, lock: int, record: Record) -> None:
+        self.record = record
+        self._layout = layout
+        self._directory = directory
+        self._lock: int | None = lock
+
+    @classmethod
+    def claim(cls, layout: Layout, record: Record) -> WorkspaceDirectory:
+        """Lock the workspace of `record` for its session. Makes the workspace if there is none.
+
+        Raises:
+            Claimed
+            OSError: such as a full disk.
+        """
+        directory = layout.directory(record.tenant, record.name)
+        for _ in range(_ATTEMPTS):  # another process may remove the directory meanwhile
+            layout.private.mkdir(mode=0o700, parents=True, exist_ok=True)
+            directory.mkdir(mode=0o700, exist_ok=True)
+            if (lock := take_lock(directory, os.O_CREAT)) is not None:
+                workspace = cls(layout, directory, lock, record)
+                try:
+                    earlier = read_record(directory)
+                    if earlier is not None:
+                        record.size, record.files = earlier.size, earlier.files
+                        if earlier.sandbox is not None:
+                            # Its broker died, and no broker has taken the files back yet.
+                            workspace.take(layout.data_dir / earlier.sandbox, mounts=True)
+                    workspace.write()
+                except BaseException:
+                    workspace.close()
+                    raise
+                return workspace
+        raise Claimed("")
+
+    @classmethod
+    def claim_unused(cls, layout: Layout, tenant: str, name: str) -> WorkspaceDirectory | None:
+        """Lock an existing workspace, and keep its record. None if there is none. Raises Claimed."""
+        directory = layout.directory(tenant, name)
+        with contextlib.suppress(FileNotFoundError):
+            if (lock := take_lock(directory, 0)) is not None:
+                record = read_record(directory) or Record(tenant=tenant, name=name)
+                return cls(layout, directory, lock, record)
+        return None
+
+    def give(self, workspace: Path) -> None:
+        """Move all files into a sandbox's workspace, except names that exist there."""
+        self.record.sandbox = str(workspace.relative_to(self._layout.data_dir))
+        self.write()  # before any file moves, so that `rescue` can find it
+        self._publish(workspace)  # before the move, so that new files of an application go there
+        if self.files.exists():
+            move_entries(self.files, workspace, replace=False)
+
+    def take(self, workspace: Path, *, mounts: bool) -> None:
+        """Move all files out of a sandbox's workspace. All processes of the sandbox have ended.
+
+        Args:
+            mounts: whether the directory `shared` was a mount point. It is then removed if it is empty.
+        """
+        if os.path.lexists(workspace):  # otherwise the files were taken earlier
+            unlock(workspace)
+            if mounts:
+                with contextlib.suppress(OSError):  # it is missing, or has files of the user
+                    (workspace / "shared").rmdir()
+            try:
+                workspace.rename(self.files)
+            except OSError:  # some files stayed here, since the sandbox had their names
+                self.files.mkdir(exist_ok=True)
+                if left := move_entries(workspace, self.files, replace=True):
+                    log.warning("%d entries of a workspace could not be kept", left)
+        self.publish()
+
+    def has_files(self) -> bool:
+        with contextlib.suppress(FileNotFoundError), os.scandir(self.files) as found:
+            return next(found, None) is not None
+        return False
+
+    @property
+    def files(self) -> Path:
+        """The directory of the files; it may be missing."""
+        return self._directory / FILES
+
+    def write(self) -> None:
+        """Save the record. Raises OSError."""
+        new = self._directory / f"{RECORD}.new"
+        new.write_bytes(msgspec.json.encode(self.record))
+        new.replace(self._directory / RECORD)
+
+    def put_back(self, usage: Usage) -> None:
+        """Record that no session has it, and its usage. Then unlock it."""
+        record = self.record
+        record.session_id, record.sandbox, record.used_at = "", None, time.time()
+        record.size, record.files = usage.size, usage.files
+        try:
+            self.write()
+            self.publish()
+        finally:
+            self.close()
+
+    def publish(self) -> None:
+        """Make the public link lead to the files in the store. Raises OSError."""
+        self._publish(self.files)
+
+    def close(self) -> None:
+        """Unlock it without changing the record. May be called twice."""
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    def withdraw(self) -> Path | None:
+        """Remove the public link, rename the directory and unlock it.
+
+        Returns the renamed directory, for the caller to remove; None if it had no files and is removed.
+        """
+        gone = self._directory.with_name(f".{secrets.token_hex(8)}")
+        try:
+            if (link := self._layout.link(self.record)) is not None:
+                with contextlib.suppress(OSError):
+                    link.unlink()
+            self._directory.rename(gone)
+        finally:
+            self.close()
+        try:
+            (gone / FILES).rmdir()
+        except FileNotFoundError:
+            pass
+        except OSError:
+            return gone
+        shutil.rmtree(gone)  # only the lock and the record
+        return None
+
+    def _publish(self, files: Path) -> None:
+        """Make the public link lead to `files`. Raises OSError."""
+        target = os.path.relpath(files, self._layout.public / self.record.tenant)
+        if (link := self._layout.link(self.record)) is None or _leads_to(link, target):
+            return
+        link.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        new = link.with_name(f".{secrets.token_hex(8)}")
+        new.symlink_to(target)
+        try:
+            new.replace(link)
+        except OSError:  # a directory of an application is left alone
+            new.unlink()
+            log.warning("%s cannot lead to its workspace: something else is there", link)
+
+
+def _leads_to(link: Path, target: str) -> bool:
+    with contextlib.suppress(OSError):
+        return str(link.readlink()) == target
+    return False

@@ -1,0 +1,445 @@
+"""Writes docs/sdk.md from the SDK itself: signatures, docstrings, and the examples below.
+
+    make docs
+
+A test fails if the page is not up to date, and another one runs the examples.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from pathlib import Path
+from typing import Any
+
+import kernelbroker
+import msgspec
+from kernelbroker import events
+from kernelbroker.protocol import errors
+
+PAGE = Path(__file__).with_name("sdk.md")
+
+_INTRODUCTION = """# SDK reference
+
+*Made from the SDK by `make docs`; do not edit.*
+
+`pip install kernelbroker` installs the SDK, `kernelbroker[pandas]` what whole tables need, and
+`kernelbroker[risk]` what `assess` needs for shell and JavaScript.
+
+In the examples `pathlib` is imported, `broker` is a `kernelbroker.Broker`, and `session` is one of its
+sessions:
+
+    async with kernelbroker.connect() as broker, broker.session() as session:
+        ...
+
+`kernelbroker.sync` has the same names without `await`: `connect`, `Broker`, `Session`, `Files` and
+`SandboxClient`. Durations are seconds, sizes are bytes, times are `datetime`s in UTC.
+"""
+
+EXAMPLES: dict[str, tuple[str, str]] = {
+    "connect": (
+        "async with kernelbroker.connect(timeout=10) as other:\n"
+        '    print((await other.health())["status"])',
+        "ok",
+    ),
+    "Broker.session": (
+        'async with broker.session("report", idle_timeout=600) as report:\n'
+        "    print(report.session_id, report.info.state)",
+        "report idle",
+    ),
+    "Broker.attach": (
+        'async with broker.session("kept", keep=True) as first:\n'
+        '    await first.run("x = 42")\n'
+        'async with await broker.attach("kept", keep=False) as again:\n'
+        '    print(await again.run("x"))\n'
+        "try:\n"
+        '    await broker.attach("nobody")\n'
+        "except kernelbroker.NotFound as error:\n"
+        "    print(error)",
+        "42\nthere is no session nobody",
+    ),
+    "Broker.sessions": (
+        "for info in await broker.sessions():\n    print(info.template, info.state)",
+        "default idle",
+    ),
+    "Broker.run": ('print(await broker.run("1 + 1"))', "2"),
+    "Broker.stream": (
+        "async for event in broker.stream(\"print('hello')\"):\n    print(type(event).__name__)",
+        "Started\nStdout\nResult",
+    ),
+    "Broker.health": ('print((await broker.health())["status"])', "ok"),
+    "Broker.pool_status": ('print("idle_containers" in await broker.pool_status())', "True"),
+    "Broker.assess": ('print((await broker.assess("x = 1")).level)', "safe"),
+    "Broker.workspaces": (
+        'async with broker.session("thesis"):\n'
+        '    print("thesis" in [w.name for w in await broker.workspaces()])',
+        "True",
+    ),
+    "Broker.delete_workspace": (
+        'async with broker.session("draft") as draft:\n'
+        '    await draft.files.write("a.txt", "")\n'
+        'await broker.delete_workspace("draft")\n'
+        'print("draft" in [w.name for w in await broker.workspaces()])',
+        "False",
+    ),
+    "Session.open": ("print((await session.open()) is session)", "True"),
+    "Session.run": (
+        "result = await session.run(\"import math\\nprint('computing')\\nmath.sqrt(2)\")\n"
+        "print(result.success, repr(result.stdout))\n"
+        "print(result.text)",
+        "True 'computing\\n'\ncomputing\n1.4142135623730951",
+    ),
+    "Session.stream": (
+        'async for event in session.stream("for i in range(2): print(i, flush=True)"):\n'
+        "    if isinstance(event, kernelbroker.events.Stdout):\n"
+        '        print(event.content, end="")',
+        "0\n1",
+    ),
+    "Session.stdin": (
+        "async for event in session.stream(\"print(input('name? '))\", allow_stdin=True):\n"
+        "    if isinstance(event, kernelbroker.events.Input):\n"
+        '        await session.stdin(event.execution_id, "Ada")\n'
+        "    elif isinstance(event, kernelbroker.events.Stdout):\n"
+        "        print(event.content)",
+        "Ada",
+    ),
+    "Session.variables": (
+        'await session.run("numbers = [1, 2, 3]")\n'
+        'print([v for v in await session.variables() if v.name == "numbers"])',
+        "[Variable(name='numbers', type='list', shape=None, length=3)]",
+    ),
+    "Session.table": (
+        "await session.run(\"import pandas; df = pandas.DataFrame({'a': [1, 2]})\")\n"
+        'frame = await session.table("df")\n'
+        'print(frame["a"].sum(), (await session.table("df", format="arrow")).num_rows)',
+        "3 2",
+    ),
+    "Session.export": (
+        "await session.run(\"import pandas; df = pandas.DataFrame({'a': [1, 2]})\")\n"
+        'await session.export("df", "table.csv")\n'
+        'print(pathlib.Path("table.csv").read_text().split())',
+        "['a', '1', '2']",
+    ),
+    "Session.install": (
+        'try:\n    await session.install("no/name")\n'
+        "except kernelbroker.RequestError as error:\n    print(type(error).__name__)",
+        "BadRequest",
+    ),
+    "Session.executions": (
+        'await session.run("1 / 0")\n'
+        "last = (await session.executions())[-1]\n"
+        "print(last.state, last.success, last.error)",
+        "done False ZeroDivisionError: division by zero",
+    ),
+    "Session.update": (
+        'print((await session.update(metadata={"user": "ada"})).metadata)',
+        "{'user': 'ada'}",
+    ),
+    "Session.interrupt": (
+        'stream = session.stream("import time; print(1); time.sleep(60)")\n'
+        "async for event in stream:\n"
+        "    if isinstance(event, kernelbroker.events.Stdout):\n"
+        "        await session.interrupt()\n"
+        "print(event.error_detail.cause)",
+        "interrupted",
+    ),
+    "Session.restart": (
+        'await session.run("x = 1")\n'
+        "await session.restart()\n"
+        'print((await session.run("x")).error)',
+        "NameError: name 'x' is not defined",
+    ),
+    "Session.close": (
+        "other = await broker.session().open()\nawait other.close()\nprint(other.info)",
+        "None",
+    ),
+    "Files.write": (
+        'await session.files.write("notes/a.txt", "hello")\n'
+        "print(await session.run(\"open('notes/a.txt').read()\"))",
+        "'hello'",
+    ),
+    "Files.read": (
+        'await session.files.write("b.bin", b"\\x00\\x01")\nprint(await session.files.read("b.bin"))',
+        "b'\\x00\\x01'",
+    ),
+    "Files.read_text": (
+        'await session.files.write("c.txt", "grün")\nprint(await session.files.read_text("c.txt"))',
+        "grün",
+    ),
+    "Files.stream": (
+        'await session.files.write("d.bin", b"x" * 1000)\n'
+        'async for piece in session.files.stream("d.bin", progress=print):\n'
+        "    print(len(piece))",
+        "1000\n1000 1000",
+    ),
+    "Files.upload": (
+        'pathlib.Path("in.csv").write_text("a,b")\n'
+        'await session.files.upload("in.csv", "data/in.csv")\n'
+        'print(await session.files.read_text("data/in.csv"))',
+        "a,b",
+    ),
+    "Files.download": (
+        'await session.files.write("e.txt", "from the sandbox")\n'
+        'await session.files.download("e.txt", "e.txt")\n'
+        'print(pathlib.Path("e.txt").read_text())',
+        "from the sandbox",
+    ),
+    "Files.list": (
+        'await session.files.write("f/g.txt", "12345")\n'
+        'print([(file.path, file.kind, file.size) for file in await session.files.list("f")])',
+        "[('f/g.txt', 'file', 5)]",
+    ),
+    "Files.exists": ('print(await session.files.exists("no such file"))', "False"),
+    "Files.delete": (
+        'await session.files.write("h.txt", "")\n'
+        'await session.files.delete("h.txt")\n'
+        'print(await session.files.exists("h.txt"))',
+        "False",
+    ),
+    "Files.move": (
+        'await session.files.write("i.txt", "")\n'
+        'await session.files.move("i.txt", "j.txt")\n'
+        'print(await session.files.exists("j.txt"))',
+        "True",
+    ),
+    "Files.mkdir": (
+        'await session.files.mkdir("k/l")\nprint(await session.files.exists("k/l"))',
+        "True",
+    ),
+    "ExecutionResult": (
+        "result = await session.run(\"print('to stdout')\\n[1, 2]\", result_var=None)\n"
+        "print(result)\n"
+        "for output in result.outputs:\n"
+        '    print(output["output_type"], output.get("text") or output["data"])',
+        "to stdout\n[1, 2]\nstream to stdout\n\nexecute_result {'text/plain': '[1, 2]'}",
+    ),
+    "ExecutionResult.as_text": (
+        "result = await session.run(\"print('x' * 100_000)\")\n"
+        "print(len(result.stdout), len(result.text), len(result.as_text(max_chars=500)))",
+        "100001 20000 500",
+    ),
+    "ExecutionResult.raise_for_error": (
+        "try:\n"
+        "    (await session.run(\"print('so far')\\n1 / 0\")).raise_for_error()\n"
+        "except kernelbroker.ExecutionFailed as error:\n"
+        "    print(error)\n"
+        "    print(error.result.stdout)",
+        "ZeroDivisionError: division by zero\nso far",
+    ),
+    "Image": (
+        'result = await session.run("import matplotlib.pyplot as p; _ = p.plot([1, 2])")\n'
+        "(image,) = result.images\n"
+        "print(image.mime, image.content[:4])",
+        "image/png b'\\x89PNG'",
+    ),
+    "Image.save": (
+        'result = await session.run("import matplotlib.pyplot as p; _ = p.plot([1, 2])")\n'
+        'print(result.images[0].save("plot.png"))',
+        "plot.png",
+    ),
+    "Display": (
+        "result = await session.run(\"from IPython.display import HTML; HTML('<b>2</b>')\")\n"
+        'print(result.displays[0].data["text/html"], result.displays[0].is_result)',
+        "<b>2</b> True",
+    ),
+    "DataFrameInfo": (
+        "code = \"import pandas; df = pandas.DataFrame({'a': range(1000)})\"\n"
+        'info = (await session.run(code, result_var="df", preview_rows=2)).dataframe\n'
+        "print(info.shape, info.preview)",
+        "(1000, 1) [{'a': 0}, {'a': 1}]",
+    ),
+    "DataFrameInfo.preview_to_pandas": (
+        "code = \"import pandas; df = pandas.DataFrame({'a': range(1000)})\"\n"
+        'info = (await session.run(code, result_var="df", preview_rows=2)).dataframe\n'
+        "print(len(info.preview_to_pandas()), len(await session.table(info.var_name)))",
+        "2 1000",
+    ),
+    "SandboxClient": (
+        "async with kernelbroker.SandboxClient() as client:\n"
+        '    await client.execute("x = 20")\n'
+        '    print(await client.execute("x + 1"))\n'
+        "    print(await client.reset())\n"
+        '    print((await client.execute("x")).error)',
+        "21\nTrue\nNameError: name 'x' is not defined",
+    ),
+    "SandboxClient.stream_execute": (
+        "async with kernelbroker.SandboxClient() as client:\n"
+        "    async for chunk in client.stream_execute(\"print('hello')\"):\n"
+        "        print(chunk.type)",
+        "stdout\nresult",
+    ),
+    "assess": (
+        'assessment = kernelbroker.assess("x = 1")\nprint(assessment.level, assessment.findings)',
+        "safe []",
+    ),
+    "RequestError": (
+        "try:\n"
+        '    await session.files.read("no such file")\n'
+        "except kernelbroker.RequestError as error:\n"
+        "    print(error.code, error.retry_after)",
+        "not_found None",
+    ),
+}
+
+_SECTIONS: list[tuple[str, list[str]]] = [
+    ("Connecting", ["connect", "Broker"]),
+    ("Sessions", ["Session"]),
+    ("Files", ["Files", "Listing", "FileInfo"]),
+    ("Results", ["ExecutionResult", "Image", "Display", "DataFrameInfo"]),
+    ("SandboxClient", ["SandboxClient", "StreamChunk"]),
+    ("Facts about sessions", ["SessionInfo", "ExecutionInfo", "WorkspaceInfo"]),
+    ("Risk", ["assess", "Assessment", "Finding"]),
+]
+_EVENTS = [
+    *(events.Started, events.Stdout, events.Stderr, events.Image, events.Display),
+    *(events.Clear, events.Input, events.Result),
+    *(events.ErrorDetail, events.Variable, events.FileChange, events.Truncated),
+]
+_HEADINGS = ("Args", "Attributes", "Returns", "Raises")
+
+
+def page() -> str:
+    """Return the text of docs/sdk.md."""
+    parts = [_INTRODUCTION]
+    for title, names in _SECTIONS:
+        parts.append(f"## {title}\n")
+        for name in names:
+            parts += _described(name, getattr(kernelbroker, name))
+    parts.append("## Events\n\nThe types of `kernelbroker.events`, which streams yield.\n")
+    for kind in _EVENTS:
+        parts.append(f"### events.{kind.__name__}\n")
+        parts.append(_block(f"events.{kind.__name__}", kind))
+        parts.append(_prose(kind.__doc__ or ""))
+    parts.append("## Errors\n")
+    tree = inspect.cleandoc(errors.__doc__ or "").partition("::\n\n")[2].partition("\n\n")[0]
+    parts.append(f"```text\n{inspect.cleandoc(tree)}\n```\n")
+    parts.append("All are names of `kernelbroker`.\n")
+    for name in ("RequestError", "ExecutionFailed", "LossyTableWarning"):
+        parts.append(f"### {name}\n\n{_prose(getattr(kernelbroker, name).__doc__ or '')}")
+        parts += _example(name)
+    return "\n".join(part.rstrip("\n") + "\n" for part in parts)
+
+
+def documented() -> set[str]:
+    """Return the public names on the page."""
+    names = {name for _, group in _SECTIONS for name in group}
+    failures = {n for n in kernelbroker.__all__ if inspect.isclass(getattr(kernelbroker, n))}
+    found = {n for n in failures if issubclass(getattr(kernelbroker, n), Exception)}
+    return names | found | {"events", "risk", "sync"}
+
+
+def _described(name: str, member: Any) -> list[str]:
+    parts = [f"### {name}\n", _block(name, member), _prose(_docstring(member))]
+    parts += _example(name)
+    if not inspect.isclass(member) or issubclass(member, list):
+        return parts
+    for label, method in vars(member).items():
+        if label.startswith("_") or not _is_public(method):
+            continue
+        full = f"{name}.{label}"
+        if isinstance(method, property):
+            parts.append(f"#### {full}\n\n{_prose(method.__doc__ or '')}")
+            continue
+        function = method.__func__ if isinstance(method, classmethod) else method
+        parts += [f"#### {full}\n", _block(full, function), _prose(function.__doc__ or "")]
+        parts += _example(full)
+    return parts
+
+
+def _is_public(member: object) -> bool:
+    return isinstance(member, property) or (
+        inspect.isfunction(member) and member.__module__.startswith("kernelbroker")
+    )
+
+
+def _docstring(member: Any) -> str:
+    text = inspect.cleandoc(member.__doc__ or "")
+    if inspect.isclass(member) and (inherited := inspect.getdoc(member.__init__)):
+        arguments = inherited if inherited.startswith("Args:") else ""
+        text = f"{text}\n\n{arguments}" if "open_sessions" not in arguments else text
+    return text
+
+
+def _example(name: str) -> list[str]:
+    if name not in EXAMPLES:
+        return []
+    code, output = EXAMPLES[name]
+    return [f"```python\n{code}\n```\n", f"```text\n{output}\n```\n"]
+
+
+def _block(name: str, member: Any) -> str:
+    return f"```python\n{signature(name, member)}\n```\n"
+
+
+def signature(name: str, member: Any) -> str:
+    """Return the signature of a function, or the fields of a class."""
+    if inspect.isclass(member):
+        if fields := _fields(member):
+            return "\n".join([f"class {name}:", *(f"    {field}" for field in fields)])
+        if member in (kernelbroker.Broker, kernelbroker.Session, kernelbroker.Files):
+            return f"class {name}"
+        if issubclass(member, list):
+            return f"class {name}(list[FileInfo])"
+    found = inspect.signature(member)
+    parameters = [p for p in found.parameters.values() if p.name != "self"]
+    takes_any_number = any(p.kind is p.VAR_POSITIONAL for p in parameters)
+    texts: list[str] = []
+    for parameter in parameters:
+        if parameter.kind is parameter.KEYWORD_ONLY and "*" not in texts and not takes_any_number:
+            texts.append("*")
+        texts.append(_parameter(parameter))
+    answer = str(found.return_annotation).strip("'")
+    returned = (
+        "" if inspect.isclass(member) or found.return_annotation is found.empty else f" -> {answer}"
+    )
+    is_async = inspect.iscoroutinefunction(member) or inspect.isasyncgenfunction(member)
+    prefix = "" if inspect.isclass(member) else "async def " if is_async else "def "
+    line = f"{prefix}{name}({', '.join(texts)}){returned}"
+    if len(line) <= 96:
+        return line
+    inner = "".join(f"    {text},\n" for text in texts)
+    return f"{prefix}{name}(\n{inner}){returned}"
+
+
+def _parameter(parameter: inspect.Parameter) -> str:
+    star = "*" if parameter.kind is parameter.VAR_POSITIONAL else ""
+    text = f"{star}{parameter.name}: {parameter.annotation}"
+    if parameter.default is parameter.empty:
+        return text
+    default = parameter.default
+    return f"{text} = " + (f'"{default}"' if isinstance(default, str) else repr(default))
+
+
+def _fields(kind: type) -> list[str]:
+    if dataclasses.is_dataclass(kind):
+        return [f"{field.name}: {field.type}" for field in dataclasses.fields(kind)]
+    if issubclass(kind, msgspec.Struct):
+        annotations: dict[str, str] = {}
+        for base in reversed(kind.__mro__):
+            annotations |= getattr(base, "__annotations__", {})
+        return [f"{name}: {annotations[name]}" for name in kind.__struct_fields__]
+    return []
+
+
+def _prose(docstring: str) -> str:
+    """A docstring as markdown: its sections become lists."""
+    lines: list[str] = []
+    in_list = False
+    for line in inspect.cleandoc(docstring).split("\n"):
+        if line.rstrip(":") in _HEADINGS and line.endswith(":"):
+            lines += [f"*{line[:-1]}:*", ""]
+            in_list = True
+        elif in_list and line.startswith("    ") and not line.startswith("     "):
+            names, _, text = line.strip().partition(": ")
+            quoted = ", ".join(f"`{name}`" for name in names.split(", "))
+            lines.append(f"- {quoted}: {text}")
+        elif in_list and line.startswith("     "):
+            lines.append(f"  {line.strip()}")
+        else:
+            in_list = in_list and not line
+            lines.append(line)
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page())

@@ -1,0 +1,127 @@
+"""Standard output and error of the kernel, on ipykernel's `OutStream`.
+
+Text is sent 5 ms after it was written, in pieces of bounded size; a line without its end waits a little
+longer, since `print` writes the end on its own. What programs write to descriptors 1
+and 2 is read before the end of the cell that ran them. The stock class reads it in a thread, so that
+its end can come after the end of the cell, and a character can be torn between two reads.
+"""
+
+from __future__ import annotations
+
+import codecs
+import os
+import select
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+from ipykernel.iostream import OutStream
+
+from ..contract import STREAM_CHUNK_CHARS
+from . import named_like, overrides
+
+_LINE_S = 0.02
+"""The time that the rest of a line has to arrive before the line is sent without it."""
+_PIPE_BYTES = 1024 * 1024
+"""More than a pipe holds, so that one read empties it."""
+
+
+class PromptStream(OutStream):
+    """The stock stream, with a shorter delay."""
+
+    flush_interval = 0.005
+    """Seconds from a write to its being sent; 0.2 by default. The rate of a loop of prints is the same."""
+
+
+@named_like(OutStream)
+@overrides(
+    OutStream,
+    *("_fid", "_should_watch", "_is_master_process", "_flush", "_flush_pending"),
+    *("_subprocess_flush_pending", "_flush_buffers", "_watch_pipe_fd"),
+    *("_schedule_flush", "_buffers", "_buffer_lock", "_io_loop"),
+)
+class Stream(PromptStream):
+    """Standard output or error."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        self._sending = False
+        self._timer: object = None
+        self._emptying = threading.Lock()
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        super().__init__(*args, **kwargs)
+        if self._fid is not None:
+            os.set_blocking(self._fid, False)
+
+    def flush(self) -> None:
+        """Hand over for sending all that was written until now, before anything else is sent.
+
+        It is called six times a cell, mostly with nothing to send. The stock method waits for the
+        sending thread each time; this one only if there is something to hand over.
+        """
+        if self._fid is not None and self._should_watch and self._is_master_process():
+            self._empty(self._fid)
+        if self._flush_pending or self._subprocess_flush_pending or self._sending:
+            super().flush()
+
+    def _schedule_flush(self) -> None:
+        if not self._flush_pending:
+            self._flush_pending = True
+            self.pub_thread.schedule(self._flush_later)
+
+    def _flush_later(self) -> None:
+        self._timer = self._io_loop.call_later(self.flush_interval, self._flush_lines)
+
+    def _flush_lines(self) -> None:
+        """Run in the sending thread. `print` gives it a chance to run between a text and its newline."""
+        if self._within_line():
+            self._timer = self._io_loop.call_later(_LINE_S, self._flush)
+        else:
+            self._flush()
+
+    def _within_line(self) -> bool:
+        with self._buffer_lock:
+            for buffer in self._buffers.values():
+                if length := buffer.tell():
+                    buffer.seek(length - 1)
+                    if buffer.read() != "\n":
+                        return True
+        return False
+
+    def _flush(self) -> None:
+        # It is set before the stock method resets `_flush_pending`, so that one of the two is set from
+        # the end of each write until its text has been handed over.
+        self._sending = True
+        timer, self._timer = self._timer, None
+        if timer is not None:  # it would send the beginning of a later line
+            self._io_loop.remove_timeout(timer)
+        try:
+            super()._flush()
+        finally:
+            self._sending = False
+
+    def _flush_buffers(self) -> Iterator[tuple[dict[str, Any], str]]:
+        for parent, text in super()._flush_buffers():
+            for start in range(0, len(text), STREAM_CHUNK_CHARS):
+                yield parent, text[start : start + STREAM_CHUNK_CHARS]
+
+    def _watch_pipe_fd(self) -> None:
+        """Run in the stream's thread. Unlike the stock method it does not copy output to the log."""
+        pipe = self._fid
+        assert pipe is not None
+        poll = select.poll()
+        poll.register(pipe, select.POLLIN)
+        while self._should_watch:
+            poll.poll()
+            self._empty(pipe)
+
+    def _empty(self, pipe: int) -> None:
+        with self._emptying:
+            try:
+                data = os.read(pipe, _PIPE_BYTES)
+            except BlockingIOError:
+                return  # there is nothing, or another thread was first
+            except OSError:  # user code closed it
+                self._should_watch = False
+                return
+            if text := self._decoder.decode(data):
+                self.write(text)

@@ -1,0 +1,199 @@
+"""The hooks of IPython that run before and after each cell, as an extension.
+
+Before a cell they apply the execution's working directory and environment variables. After it they
+undo these, remove names that a failed cell created (see `rollback`), and publish one summary with the
+duration, the variables and the changed files. The work is bounded, takes a third of a millisecond in an
+ordinary session, and never makes a cell fail. `contract` describes the options in the request's
+metadata; invalid ones are ignored. The value of `result_var` is sent by `report`.
+"""
+
+from __future__ import annotations
+
+import ast
+from contextlib import suppress
+from dataclasses import dataclass
+from time import perf_counter
+from typing import Any
+
+from IPython.core.error import InputRejected
+from IPython.core.getipython import get_ipython
+
+from . import environment, package_path, variables
+from .changed_files import Snapshot, changes, scan
+from .compat.kernel import failed_while_showing
+from .contract import METADATA_KEY, SUMMARY_MIME
+from .environment import WORKSPACE
+from .rollback import remove_new_names
+from .streams import make_blocking
+from .time_limit import time_limit
+
+MAX_VARIABLES = 100
+REMOVAL_S = 1.0
+"""The time for removing the names of a failed cell, which may run `__del__`."""
+_MAX_TREES = 1_000
+"""The number of cells that one cell runs (as `%%time` does) whose statements count for the rollback."""
+
+
+def load_ipython_extension(shell: Any) -> None:
+    """Called by IPython when the kernel starts. Loading it again does nothing."""
+    if installed(shell) is None:
+        shell.kernelbroker_hooks = hooks = CellHooks(shell)
+        shell.events.register("pre_run_cell", hooks.pre_run_cell)
+        shell.events.register("post_run_cell", hooks.post_run_cell)
+        shell.ast_transformers.append(hooks)
+
+
+def installed(shell: Any) -> CellHooks | None:
+    """The hooks of this shell, if they are loaded."""
+    return getattr(shell, "kernelbroker_hooks", None)
+
+
+def configure() -> None:
+    """Entry point of `contract.CONFIGURE_CODE`: set the session's environment and directory.
+
+    Raises ValueError or OSError, which the broker gets in the reply.
+    """
+    environment.configure(request_options(get_ipython()).get("configure"))
+
+
+def request_options(shell: Any) -> dict[str, Any]:
+    """The options in the metadata of the running request; empty if there are none."""
+    request = shell.get_parent()
+    metadata = request.get("metadata") if isinstance(request, dict) else None
+    options = metadata.get(METADATA_KEY) if isinstance(metadata, dict) else None
+    return options if isinstance(options, dict) else {}
+
+
+def publish(shell: Any, mime: str, payload: dict[str, Any]) -> None:
+    """Send one display message to the broker.
+
+    It goes straight to the kernel's socket: the display publisher would first wait for the output
+    streams to be flushed, and user code may have replaced it.
+    """
+    content = {"data": {mime: payload}, "metadata": {}, "transient": {}}
+    kernel = shell.kernel
+    kernel.session.send(
+        kernel.iopub_socket,
+        "display_data",
+        content,
+        parent=shell.get_parent(),
+        ident=b"display_data",
+    )
+
+
+class InvalidExecution(InputRejected):
+    """The cell is not run, since its options cannot be applied."""
+
+    def _render_traceback_(self) -> list[str]:
+        return [f"{type(self).__name__}: {self}"]  # IPython's frames do not help the user
+
+
+@dataclass(slots=True)
+class _Execution:
+    """The state of a running cell."""
+
+    request_id: str
+    raw_cell: str
+    names: frozenset[str]
+    trees: list[ast.AST]
+    override: environment.Override
+    files: Snapshot
+    started_at: float = 0.0
+
+
+class CellHooks:
+    """The hooks of one shell, and the state that lasts from cell to cell.
+
+    Attributes:
+        failed: whether the last user's cell failed.
+        exit_code: of the program that ran a cell in another language.
+        reported_names: the variables of a cell in another language, for its report.
+        node: the session's Node.js process, once a cell has started it.
+    """
+
+    def __init__(self, shell: Any) -> None:
+        self.failed = False
+        self.exit_code: int | None = None
+        self.reported_names: dict[str, Any] | None = None
+        self.node: Any = None
+        self._shell = shell
+        self._execution: _Execution | None = None
+        self._refusal: InvalidExecution | None = None
+
+    def pre_run_cell(self, info: Any) -> None:
+        shell = self._shell
+        request_id = _request_id(shell)
+        if self._execution is not None:
+            if self._execution.request_id == request_id:
+                return  # a cell that the user's cell runs
+            self._execution.override.undo()  # an interrupt kept `post_run_cell` from being called
+        package_path.refresh()
+        make_blocking()
+        options = request_options(shell)
+        override = environment.Override(options.get("cwd"), options.get("env"))
+        self._execution = execution = _Execution(
+            request_id, info.raw_cell, frozenset(shell.user_ns), [], override, scan(WORKSPACE)
+        )
+        self._refusal = None
+        self.exit_code, self.reported_names = None, None
+        try:
+            override.apply()
+        except (OSError, ValueError) as error:
+            self._refusal = InvalidExecution(error)
+        execution.started_at = perf_counter()
+
+    def visit(self, tree: Any) -> Any:
+        """Refuse the cell, if its options cannot be applied; called as an AST transformer.
+
+        IPython prints errors of an event's callback and goes on. An error of a transformer is the only way
+        to keep a cell from running.
+        """
+        if self._refusal is not None:
+            raise self._refusal
+        if self._execution is not None and len(self._execution.trees) < _MAX_TREES:
+            self._execution.trees.append(tree)
+        return tree
+
+    def post_run_cell(self, result: Any) -> None:
+        ended_at = perf_counter()
+        try:
+            try:
+                self._end(result, ended_at)
+            except (
+                KeyboardInterrupt
+            ):  # too late for the cell; no further one comes after `code_is_over`
+                self._end(result, ended_at)
+        except BaseException:  # IPython would end the kernel by a SystemExit
+            self._shell.log.exception("the end of an execution could not be reported")
+
+    def _end(self, result: Any, ended_at: float) -> None:
+        execution = self._execution
+        # Compared by identity. If IPython itself was interrupted, the result has an `info` of its own.
+        if execution and result is not None and result.info.raw_cell is not execution.raw_cell:
+            return  # a cell that the user's cell ran
+        shell = self._shell
+        shell.kernel.code_is_over()
+        self._execution = self._refusal = None
+        options = request_options(shell)
+        self.failed = result is None or not result.success or failed_while_showing(shell)
+        summary: dict[str, Any] = {"execution_time": 0.0, "files": [], "files_truncated": False}
+        if execution is not None:  # IPython calls no `pre_run_cell` for an empty cell
+            execution.override.undo()
+            if self.failed and options.get("on_error") != "keep":
+                defining = [] if options.get("on_error") == "rollback_all" else execution.trees
+                with suppress(BaseException), time_limit(REMOVAL_S):
+                    remove_new_names(shell.user_ns, execution.names, defining)
+            summary["execution_time"] = ended_at - execution.started_at
+            changed, truncated = changes(execution.files, scan(WORKSPACE))
+            summary |= {"files": changed, "files_truncated": truncated}
+        limit = options.get("max_variables")
+        limit = limit if type(limit) is int and limit >= 0 else MAX_VARIABLES
+        held, dropped = variables.summarize(shell.user_ns, shell.user_ns_hidden, limit)
+        summary |= {"variables": held, "variables_dropped": dropped}
+        summary["exit_code"] = self.exit_code
+        publish(shell, SUMMARY_MIME, summary)
+
+
+def _request_id(shell: Any) -> str:
+    request = shell.get_parent()
+    return str(request["header"]["msg_id"]) if request else ""

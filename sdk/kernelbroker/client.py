@@ -1,0 +1,287 @@
+"""The asyncio client: a broker, and the sessions that it opens.
+
+    async with kernelbroker.connect() as broker:
+        async with broker.session() as session:
+            async for event in session.stream("for i in range(3): print(i)"):
+                ...
+            result = await session.run("df.describe()", result_var="df")
+
+Any await here may be cancelled; no task or connection is left behind.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import aclosing
+from ssl import SSLContext
+from types import TracebackType
+from typing import Any, cast
+from urllib.parse import quote
+
+import msgspec
+
+from . import discovery
+from .callbacks import DisplayCallback, ImageCallback, TextCallback
+from .http_request import call
+from .protocol import events
+from .protocol.codec import encode
+from .protocol.findings import Assessment, Language
+from .protocol.messages import AssessmentRequest, Open, SessionInfo, SessionList, WorkspaceInfo
+from .results import ExecutionResult
+from .session import OnDisconnect, OnError, Session
+from .websocket import Timeouts
+
+OPEN_TIMEOUT = 120.0
+"""Longer than the broker waits for a free sandbox before it refuses (30 s by default)."""
+
+
+def connect(
+    url: str | None = None,
+    token: str | None = None,
+    timeout: float = 30.0,
+    *,
+    open_timeout: float = OPEN_TIMEOUT,
+    ssl: SSLContext | None = None,
+) -> Broker:
+    """Return a client of the broker at `url`, or of the broker that this user runs on this machine.
+
+    Nothing is sent before the first call that needs an answer. `async with` closes all sessions at its
+    end.
+
+    Args:
+        url: `http://host:port` or `https://...`; default `KERNELBROKER_URL`, then the runtime file.
+        token: default `KERNELBROKER_TOKEN`, then the runtime file.
+        timeout: seconds to wait for a connection or an answer; not for cells.
+        open_timeout: seconds to wait for a session to open or restart. The broker first waits for a
+            free sandbox (its `acquire_timeout`), and then refuses with `Unavailable`.
+        ssl: TLS settings for an `https` URL; by default Python's own.
+
+    Raises:
+        ConnectionFailed: the URL is invalid, or other users may have written the runtime file.
+    """
+    return Broker(discovery.find(url, token, ssl=ssl), Timeouts(timeout, open_timeout))
+
+
+class Broker:
+    """A client of a broker, made by `connect`."""
+
+    def __init__(self, address: discovery.Address, timeouts: Timeouts) -> None:
+        self._address = address
+        self._timeouts = timeouts
+        self._sessions: set[Session] = set()
+
+    @property
+    def url(self) -> str:
+        """The broker's address."""
+        return self._address.url
+
+    def session(
+        self,
+        session_id: str | None = None,
+        *,
+        template: str = "default",
+        workspace: str | None = None,
+        workspace_retention: float | None = None,
+        env: Mapping[str, str] | None = None,
+        secrets: Mapping[str, str] | None = None,
+        cwd: str | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        idle_timeout: float | None = None,
+        max_lifetime: float | None = None,
+        keep: bool = False,
+    ) -> Session:
+        """Return a session, which `async with`, `open` or the first cell opens, and `async with` closes.
+
+        Args:
+            session_id: use the session with this id if it is open, else open a new one with this id.
+            template: the name of the template, which selects backend, image, limits and network.
+            workspace: use the files of this workspace, and keep them there for later sessions; by
+                default the workspace is named after the session.
+            workspace_retention: seconds to keep the files after the session, if less than the
+                broker's setting.
+            env: environment variables of the kernel.
+            secrets: environment variables whose values the broker masks in all output.
+            cwd: working directory, relative to `/data`.
+            metadata: your own notes, kept with the session.
+            idle_timeout: seconds without an execution after which the broker closes the session.
+            max_lifetime: seconds after which the broker closes it in any case.
+            keep: `close` and `async with` only close the connection; the session stays open.
+        """
+        request = Open(
+            session_id=session_id or None,
+            template=template,
+            workspace=workspace,
+            workspace_retention=workspace_retention,
+            env=dict(env or {}),
+            secrets=dict(secrets or {}),
+            cwd=cwd,
+            metadata=dict(metadata or {}),
+            idle_timeout=idle_timeout,
+            max_lifetime=max_lifetime,
+        )
+        return Session(
+            self._address,
+            request,
+            keep=keep,
+            timeouts=self._timeouts,
+            open_sessions=self._sessions,
+        )
+
+    async def attach(self, session_id: str, *, keep: bool = True) -> Session:
+        """Connect to an open session, and never open a new one.
+
+            async with await broker.attach("mine") as session:
+                ...
+
+        Args:
+            keep: `close` and `async with` only close the connection; the session stays open.
+
+        Raises:
+            NotFound: no session has this id.
+            SessionGone: the session is closed.
+        """
+        answer = await self._get(f"/api/v1/sessions/{quote(session_id, safe='')}")
+        info = msgspec.convert(answer, SessionInfo)
+        session = Session(
+            self._address,
+            Open(session_id=session_id, template=info.template),
+            keep=keep,
+            timeouts=self._timeouts,
+            open_sessions=self._sessions,
+            known=info,
+        )
+        return await session.open()
+
+    async def sessions(self) -> list[SessionInfo]:
+        """Return the open sessions of the token's tenant."""
+        answer = await self._get("/api/v1/sessions")
+        return msgspec.convert(answer, SessionList).sessions
+
+    async def run(
+        self,
+        code: str,
+        *,
+        language: Language = "python",
+        timeout: float | None = None,
+        cwd: str | None = None,
+        env: Mapping[str, str] | None = None,
+        secrets: Mapping[str, str] | None = None,
+        result_var: str | None = None,
+        preview_rows: int = 10,
+        on_error: OnError = "rollback",
+        on_disconnect: OnDisconnect = "continue",
+        confirm: str | None = None,
+        allow_stdin: bool = False,
+        on_stdout: TextCallback | None = None,
+        on_stderr: TextCallback | None = None,
+        on_image: ImageCallback | None = None,
+        on_display: DisplayCallback | None = None,
+        on_input: TextCallback | None = None,
+    ) -> ExecutionResult:
+        """Run one cell in a separate sandbox, which is removed afterwards. See `Session.run`."""
+        async with self.session(workspace_retention=0) as session:
+            return await session.run(
+                code,
+                language=language,
+                timeout=timeout,
+                cwd=cwd,
+                env=env,
+                secrets=secrets,
+                result_var=result_var,
+                preview_rows=preview_rows,
+                on_error=on_error,
+                on_disconnect=on_disconnect,
+                confirm=confirm,
+                allow_stdin=allow_stdin,
+                on_stdout=on_stdout,
+                on_stderr=on_stderr,
+                on_image=on_image,
+                on_display=on_display,
+                on_input=on_input,
+            )
+
+    async def stream(
+        self,
+        code: str,
+        *,
+        language: Language = "python",
+        timeout: float | None = None,
+        cwd: str | None = None,
+        env: Mapping[str, str] | None = None,
+        secrets: Mapping[str, str] | None = None,
+        result_var: str | None = None,
+        preview_rows: int = 10,
+        on_error: OnError = "rollback",
+        on_disconnect: OnDisconnect = "continue",
+        confirm: str | None = None,
+    ) -> AsyncGenerator[events.Event, None]:
+        """Stream the events of one cell in a separate sandbox, which is removed afterwards.
+
+        The arguments are those of `Session.stream`. `input()` is an error in the cell.
+        """
+        async with self.session(workspace_retention=0) as session:
+            stream = session.stream(
+                code,
+                language=language,
+                timeout=timeout,
+                cwd=cwd,
+                env=env,
+                secrets=secrets,
+                result_var=result_var,
+                preview_rows=preview_rows,
+                on_error=on_error,
+                on_disconnect=on_disconnect,
+                confirm=confirm,
+            )
+            async with aclosing(stream):
+                async for event in stream:
+                    yield event
+
+    async def health(self) -> dict[str, Any]:
+        """Return the answer of `GET /health`, which needs no token."""
+        return await self._get("/health")
+
+    async def pool_status(self) -> dict[str, Any]:
+        """Return the numbers of sandboxes in the pools: `total_containers`, `idle_containers` and so on."""
+        return await self._get("/api/v1/pool/status")
+
+    async def assess(self, code: str, language: Language = "python") -> Assessment:
+        """Assess code in the broker, without running it. `kernelbroker.assess` needs no broker."""
+        body = encode(AssessmentRequest(code=code, language=language))
+        answer = await call(self._address, "POST", "/api/v1/assess", self._timeouts.answer, body)
+        return msgspec.convert(answer, Assessment)
+
+    async def workspaces(self) -> list[WorkspaceInfo]:
+        """Return the workspaces of the token's tenant, the most recently used last."""
+        answer = await self._get("/api/v1/workspaces")
+        return msgspec.convert(answer["workspaces"], list[WorkspaceInfo])
+
+    async def delete_workspace(self, name: str) -> None:
+        """Remove a workspace and its files.
+
+        Raises:
+            NotFound: no workspace has this name.
+            Conflict: a session uses it.
+        """
+        path = f"/api/v1/workspaces/{quote(name, safe='')}"
+        await call(self._address, "DELETE", path, self._timeouts.answer)
+
+    async def close(self) -> None:
+        """Close all open sessions of this client."""
+        await asyncio.gather(*(session.close() for session in self._sessions))
+
+    async def __aenter__(self) -> Broker:
+        return self
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    async def _get(self, path: str) -> dict[str, Any]:
+        answer = await call(self._address, "GET", path, self._timeouts.answer)
+        return cast(dict[str, Any], answer)

@@ -1,0 +1,139 @@
+"""The HTTP requests of one session: those that are large or slow, or not part of its events."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, Literal, TypeAlias, TypeVar
+from urllib.parse import quote
+
+import msgspec
+
+from . import from_arrow
+from .discovery import Address
+from .file_transfer import Progress, download
+from .http_request import HTTPRequest, call
+from .protocol import events
+from .protocol.codec import decode_as, decode_incoming, encode
+from .protocol.errors import ConnectionLost, ProtocolError
+from .protocol.messages import (
+    ExecutionInfo,
+    ExecutionList,
+    InstallRequest,
+    SessionInfo,
+    VariableList,
+)
+
+T = TypeVar("T")
+
+ExportFormat: TypeAlias = Literal["csv", "parquet", "arrow", "json"]
+
+_SUFFIXES: dict[str, ExportFormat] = {
+    ".csv": "csv",
+    ".parquet": "parquet",
+    ".arrow": "arrow",
+    ".arrows": "arrow",
+    ".json": "json",
+}
+_INSTALL_TIMEOUT = 900.0
+"""Seconds that an installation may wait for its turn, or be silent."""
+_TURN_TIMEOUT = 30.0
+"""Seconds for which the broker lets a request wait for the session's cells."""
+
+
+class SessionRequests:
+    """Requests about one session.
+
+    Args:
+        timeout: seconds to wait for an answer.
+        opened: opens the session if needed, and returns its path at the broker.
+    """
+
+    def __init__(
+        self, address: Address, timeout: float, opened: Callable[[], Awaitable[str]]
+    ) -> None:
+        self._address = address
+        self._timeout = timeout
+        self._opened = opened
+
+    async def variables(self) -> list[events.Variable]:
+        body = await self._read("variables", self._timeout + _TURN_TIMEOUT)
+        return self._decode(body, VariableList).variables
+
+    async def executions(self) -> list[ExecutionInfo]:
+        return self._decode(await self._read("executions", self._timeout), ExecutionList).executions
+
+    async def update(self, changes: dict[str, Any]) -> SessionInfo:
+        answer = await call(
+            self._address, "PATCH", await self._opened(), self._timeout, encode(changes)
+        )
+        return msgspec.convert(answer, SessionInfo)
+
+    async def table(self, name: str, format: str, lossy: bool, max_bytes: int) -> Any:
+        await asyncio.to_thread(from_arrow.expect, format)
+        path = f"variables/{quote(name, safe='')}{'?lossy=true' if lossy else ''}"
+        async with self._request("GET", path, self._timeout + _TURN_TIMEOUT) as request:
+            return await from_arrow.receive(request, format, max_bytes)
+
+    async def export(
+        self,
+        name: str,
+        local: str | os.PathLike[str],
+        format: ExportFormat | None,
+        progress: Progress | None,
+    ) -> None:
+        format = format or _SUFFIXES.get(Path(local).suffix.lower())
+        if format is None:
+            raise ValueError(f"the format of {str(local)!r} is unknown: give `format`")
+        path = f"variables/{quote(name, safe='')}?format={format}"
+
+        request = self._request("GET", path, self._timeout + _TURN_TIMEOUT)
+        await download(request, local, progress)
+
+    async def install(self, installation: InstallRequest) -> AsyncGenerator[events.Event, None]:
+        """The events of an installation, up to its result."""
+        body, line = encode(installation), b""
+        async with self._request("POST", "packages", _INSTALL_TIMEOUT) as request:
+            await request.begin(
+                {
+                    "Content-Length": str(len(body)),
+                    "Content-Type": "application/json",
+                    "Accept": "application/x-ndjson",
+                }
+            )
+            await request.send(body)
+            await request.answer()
+            while piece := await request.read_available():
+                *lines, line = (line + piece).split(b"\n")
+                for text in lines:
+                    event = decode_incoming(text)
+                    if isinstance(event, events.Event):
+                        yield event
+                    if isinstance(event, events.Result):
+                        return
+        raise ConnectionLost(
+            "the connection broke off before the installation had ended: see `executions` for its outcome"
+        )
+
+    async def _read(self, path: str, timeout: float) -> bytes:
+        async with self._request("GET", path, timeout) as request:
+            await request.begin()
+            await request.answer()
+            return await request.read_all()
+
+    def _decode(self, body: bytes, type_: type[T]) -> T:
+        try:
+            return decode_as(body, type_)
+        except ProtocolError as exc:
+            raise self._address.unreachable(exc) from exc
+
+    @asynccontextmanager
+    async def _request(
+        self, method: str, path: str, timeout: float
+    ) -> AsyncGenerator[HTTPRequest, None]:
+        where = f"{await self._opened()}/{path}"
+        async with HTTPRequest(self._address, method, where, timeout) as request:
+            yield request

@@ -1,0 +1,185 @@
+"""A broker, without `await`."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping
+from ssl import SSLContext
+from types import TracebackType
+from typing import Any
+
+from .. import client
+from ..callbacks import DisplayCallback, ImageCallback, TextCallback
+from ..client import OPEN_TIMEOUT
+from ..loop_thread import LoopThread, in_caller
+from ..protocol import events
+from ..protocol.findings import Assessment, Language
+from ..protocol.messages import SessionInfo, WorkspaceInfo
+from ..results import ExecutionResult
+from ..session import OnDisconnect, OnError
+from .session import Session
+
+
+def connect(
+    url: str | None = None,
+    token: str | None = None,
+    timeout: float = 30.0,
+    *,
+    open_timeout: float = OPEN_TIMEOUT,
+    ssl: SSLContext | None = None,
+) -> Broker:
+    """See `kernelbroker.connect`. It starts a thread, which `with` or `close` ends."""
+    broker = client.connect(url, token, timeout, open_timeout=open_timeout, ssl=ssl)
+    return Broker(broker, LoopThread())
+
+
+class Broker:
+    """See `kernelbroker.Broker`."""
+
+    def __init__(self, broker: client.Broker, thread: LoopThread) -> None:
+        self._async = broker
+        self._thread = thread
+
+    @property
+    def url(self) -> str:
+        return self._async.url
+
+    def session(
+        self,
+        session_id: str | None = None,
+        *,
+        template: str = "default",
+        workspace: str | None = None,
+        workspace_retention: float | None = None,
+        env: Mapping[str, str] | None = None,
+        secrets: Mapping[str, str] | None = None,
+        cwd: str | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        idle_timeout: float | None = None,
+        max_lifetime: float | None = None,
+        keep: bool = False,
+    ) -> Session:
+        session = self._async.session(
+            session_id,
+            template=template,
+            workspace=workspace,
+            workspace_retention=workspace_retention,
+            env=env,
+            secrets=secrets,
+            cwd=cwd,
+            metadata=metadata,
+            idle_timeout=idle_timeout,
+            max_lifetime=max_lifetime,
+            keep=keep,
+        )
+        return Session(session, self._thread)
+
+    def attach(self, session_id: str, *, keep: bool = True) -> Session:
+        session = self._thread.call(self._async.attach(session_id, keep=keep))
+        return Session(session, self._thread)
+
+    def sessions(self) -> list[SessionInfo]:
+        return self._thread.call(self._async.sessions())
+
+    def run(
+        self,
+        code: str,
+        *,
+        language: Language = "python",
+        timeout: float | None = None,
+        cwd: str | None = None,
+        env: Mapping[str, str] | None = None,
+        secrets: Mapping[str, str] | None = None,
+        result_var: str | None = None,
+        preview_rows: int = 10,
+        on_error: OnError = "rollback",
+        on_disconnect: OnDisconnect = "continue",
+        confirm: str | None = None,
+        allow_stdin: bool = False,
+        on_stdout: TextCallback | None = None,
+        on_stderr: TextCallback | None = None,
+        on_image: ImageCallback | None = None,
+        on_display: DisplayCallback | None = None,
+        on_input: TextCallback | None = None,
+    ) -> ExecutionResult:
+        return self._thread.call(
+            self._async.run(
+                code,
+                language=language,
+                timeout=timeout,
+                cwd=cwd,
+                env=env,
+                secrets=secrets,
+                result_var=result_var,
+                preview_rows=preview_rows,
+                on_error=on_error,
+                on_disconnect=on_disconnect,
+                confirm=confirm,
+                allow_stdin=allow_stdin,
+                on_stdout=on_stdout and in_caller(on_stdout),
+                on_stderr=on_stderr and in_caller(on_stderr),
+                on_image=on_image and in_caller(on_image),
+                on_display=on_display and in_caller(on_display),
+                on_input=on_input and in_caller(on_input),
+            )
+        )
+
+    def stream(
+        self,
+        code: str,
+        *,
+        language: Language = "python",
+        timeout: float | None = None,
+        cwd: str | None = None,
+        env: Mapping[str, str] | None = None,
+        secrets: Mapping[str, str] | None = None,
+        result_var: str | None = None,
+        preview_rows: int = 10,
+        on_error: OnError = "rollback",
+        on_disconnect: OnDisconnect = "continue",
+        confirm: str | None = None,
+    ) -> Generator[events.Event, None, None]:
+        return self._thread.iterate(
+            self._async.stream(
+                code,
+                language=language,
+                timeout=timeout,
+                cwd=cwd,
+                env=env,
+                secrets=secrets,
+                result_var=result_var,
+                preview_rows=preview_rows,
+                on_error=on_error,
+                on_disconnect=on_disconnect,
+                confirm=confirm,
+            )
+        )
+
+    def health(self) -> dict[str, Any]:
+        return self._thread.call(self._async.health())
+
+    def pool_status(self) -> dict[str, Any]:
+        return self._thread.call(self._async.pool_status())
+
+    def assess(self, code: str, language: Language = "python") -> Assessment:
+        return self._thread.call(self._async.assess(code, language))
+
+    def workspaces(self) -> list[WorkspaceInfo]:
+        return self._thread.call(self._async.workspaces())
+
+    def delete_workspace(self, name: str) -> None:
+        self._thread.call(self._async.delete_workspace(name))
+
+    def close(self) -> None:
+        """Close all open sessions, and end the thread. Calls that other threads wait for are cancelled."""
+        self._thread.close(self._async.close())
+
+    def __enter__(self) -> Broker:
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()

@@ -1,0 +1,220 @@
+"""A session, without `await`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Generator, Mapping
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Literal, overload
+
+from .. import session as asynchronous
+from ..callbacks import DisplayCallback, ImageCallback, TextCallback
+from ..file_transfer import Progress
+from ..loop_thread import LoopThread, in_caller
+from ..protocol import events
+from ..protocol.findings import Language
+from ..protocol.messages import ExecutionInfo, SessionInfo
+from ..results import ExecutionResult
+from ..session import MAX_TABLE_BYTES, OnDisconnect, OnError
+from ..session_requests import ExportFormat
+from .files import Files
+
+if TYPE_CHECKING:
+    import pandas
+
+
+class Session:
+    """See `kernelbroker.Session`."""
+
+    def __init__(self, session: asynchronous.Session, thread: LoopThread) -> None:
+        self._async = session
+        self._thread = thread
+
+    @property
+    def session_id(self) -> str:
+        return self._async.session_id
+
+    @property
+    def files(self) -> Files:
+        return Files(self._async.files, self._thread)
+
+    @property
+    def info(self) -> SessionInfo | None:
+        return self._async.info
+
+    def open(self) -> Session:
+        self._thread.call(self._async.open())
+        return self
+
+    def run(
+        self,
+        code: str,
+        *,
+        language: Language = "python",
+        timeout: float | None = None,
+        cwd: str | None = None,
+        env: Mapping[str, str] | None = None,
+        secrets: Mapping[str, str] | None = None,
+        result_var: str | None = None,
+        preview_rows: int = 10,
+        on_error: OnError = "rollback",
+        on_disconnect: OnDisconnect = "continue",
+        confirm: str | None = None,
+        allow_stdin: bool = False,
+        on_stdout: TextCallback | None = None,
+        on_stderr: TextCallback | None = None,
+        on_image: ImageCallback | None = None,
+        on_display: DisplayCallback | None = None,
+        on_input: TextCallback | None = None,
+    ) -> ExecutionResult:
+        return self._thread.call(
+            self._async.run(
+                code,
+                language=language,
+                timeout=timeout,
+                cwd=cwd,
+                env=env,
+                secrets=secrets,
+                result_var=result_var,
+                preview_rows=preview_rows,
+                on_error=on_error,
+                on_disconnect=on_disconnect,
+                confirm=confirm,
+                allow_stdin=allow_stdin,
+                on_stdout=on_stdout and in_caller(on_stdout),
+                on_stderr=on_stderr and in_caller(on_stderr),
+                on_image=on_image and in_caller(on_image),
+                on_display=on_display and in_caller(on_display),
+                on_input=on_input and in_caller(on_input),
+            )
+        )
+
+    def stream(
+        self,
+        code: str,
+        *,
+        language: Language = "python",
+        timeout: float | None = None,
+        cwd: str | None = None,
+        env: Mapping[str, str] | None = None,
+        secrets: Mapping[str, str] | None = None,
+        result_var: str | None = None,
+        preview_rows: int = 10,
+        on_error: OnError = "rollback",
+        on_disconnect: OnDisconnect = "continue",
+        confirm: str | None = None,
+        allow_stdin: bool = False,
+    ) -> Generator[events.Event, None, None]:
+        return self._thread.iterate(
+            self._async.stream(
+                code,
+                language=language,
+                timeout=timeout,
+                cwd=cwd,
+                env=env,
+                secrets=secrets,
+                result_var=result_var,
+                preview_rows=preview_rows,
+                on_error=on_error,
+                on_disconnect=on_disconnect,
+                confirm=confirm,
+                allow_stdin=allow_stdin,
+            )
+        )
+
+    def stdin(self, execution_id: str, value: str) -> None:
+        self._thread.call(self._async.stdin(execution_id, value))
+
+    def variables(self) -> list[events.Variable]:
+        return self._thread.call(self._async.variables())
+
+    @overload
+    def table(
+        self,
+        name: str,
+        format: Literal["pandas"] = "pandas",
+        *,
+        lossy: bool = False,
+        max_bytes: int = MAX_TABLE_BYTES,
+    ) -> pandas.DataFrame: ...
+    @overload
+    def table(
+        self,
+        name: str,
+        format: Literal["arrow", "polars"],
+        *,
+        lossy: bool = False,
+        max_bytes: int = MAX_TABLE_BYTES,
+    ) -> Any: ...
+    def table(
+        self,
+        name: str,
+        format: Literal["pandas", "arrow", "polars"] = "pandas",
+        *,
+        lossy: bool = False,
+        max_bytes: int = MAX_TABLE_BYTES,
+    ) -> Any:
+        return self._thread.call(self._async.table(name, format, lossy=lossy, max_bytes=max_bytes))
+
+    def export(
+        self,
+        name: str,
+        local: str | os.PathLike[str],
+        format: ExportFormat | None = None,
+        progress: Progress | None = None,
+    ) -> None:
+        self._thread.call(self._async.export(name, local, format, progress and in_caller(progress)))
+
+    def install(
+        self,
+        *packages: str,
+        timeout: float | None = None,
+        confirm: str | None = None,
+        on_stdout: TextCallback | None = None,
+        on_stderr: TextCallback | None = None,
+    ) -> ExecutionResult:
+        return self._thread.call(
+            self._async.install(
+                *packages,
+                timeout=timeout,
+                confirm=confirm,
+                on_stdout=on_stdout and in_caller(on_stdout),
+                on_stderr=on_stderr and in_caller(on_stderr),
+            )
+        )
+
+    def executions(self) -> list[ExecutionInfo]:
+        return self._thread.call(self._async.executions())
+
+    def update(
+        self,
+        *,
+        idle_timeout: float | None = None,
+        max_lifetime: float | None = None,
+        metadata: Mapping[str, Any] | None = None,
+    ) -> SessionInfo:
+        return self._thread.call(
+            self._async.update(
+                idle_timeout=idle_timeout, max_lifetime=max_lifetime, metadata=metadata
+            )
+        )
+
+    def interrupt(self) -> None:
+        self._thread.call(self._async.interrupt())
+
+    def restart(self) -> None:
+        self._thread.call(self._async.restart())
+
+    def close(self) -> None:
+        self._thread.call(self._async.close())
+
+    def __enter__(self) -> Session:
+        return self.open()
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()

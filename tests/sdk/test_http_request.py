@@ -1,0 +1,165 @@
+"""Single HTTP requests: cancellation, TLS, and invalid servers."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+import subprocess
+import threading
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import kernelbroker
+import pytest
+from kernelbroker import ConnectionFailed, sync
+
+from tests.support.waiting import until
+
+
+@pytest.fixture
+async def silent() -> AsyncIterator[str]:
+    """The address of a server that accepts requests and never answers."""
+    connected: list[asyncio.StreamWriter] = []
+
+    async def serve(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        connected.append(writer)
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    for writer in connected:
+        writer.close()
+    server.close()
+    await server.wait_closed()
+
+
+def workers() -> set[threading.Thread]:
+    return {t for t in threading.enumerate() if t.name.startswith("asyncio_")}
+
+
+@pytest.mark.parametrize("call", ["health", "pool_status", "workspaces", "sessions"])
+async def test_a_cancelled_request_leaves_no_busy_thread(silent: str, call: str) -> None:
+    """The end of the event loop does not wait for a cancelled request."""
+    before = workers()
+    async with kernelbroker.connect(silent, "token", timeout=60) as broker:
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.2):
+                await getattr(broker, call)()
+    async with asyncio.timeout(5):
+        await asyncio.get_running_loop().shutdown_default_executor()
+    assert workers() <= before
+
+
+async def test_many_cancelled_requests_leave_no_busy_thread(silent: str) -> None:
+    """A request that is cancelled while it waits for a thread does not start."""
+    before = workers()
+    async with kernelbroker.connect(silent, "token", timeout=60) as broker:
+        calls = [asyncio.create_task(broker.health()) for _ in range(50)]
+        await until(lambda: workers() - before)
+        for task in calls:
+            task.cancel()
+        async with asyncio.timeout(5):
+            await asyncio.wait(calls)
+        assert all(task.cancelled() for task in calls)
+    async with asyncio.timeout(5):
+        await asyncio.get_running_loop().shutdown_default_executor()
+
+
+async def test_connecting_can_be_cancelled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A connection attempt uses no thread, since the event loop connects."""
+    asked = asyncio.Event()
+
+    async def never(*_: object) -> None:
+        asked.set()
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(asyncio.get_running_loop(), "sock_connect", never)
+    async with kernelbroker.connect("http://127.0.0.1:1", "token") as broker:
+        call = asyncio.create_task(broker.health())
+        await asked.wait()
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+    async with asyncio.timeout(5):
+        await asyncio.get_running_loop().shutdown_default_executor()
+
+
+async def test_a_silent_broker_times_out(silent: str) -> None:
+    """`timeout` bounds the wait for a response."""
+    async with kernelbroker.connect(silent, "token", timeout=0.1) as broker:
+        with pytest.raises(ConnectionFailed, match="did not answer"):
+            await broker.health()
+
+
+@pytest.fixture(scope="session")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A key and a self-signed certificate for 127.0.0.1."""
+    path = tmp_path_factory.mktemp("tls") / "broker.pem"
+    subprocess.run(
+        [
+            *("openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2"),
+            *("-subj", "/CN=127.0.0.1", "-addext", "subjectAltName=IP:127.0.0.1"),
+            *("-keyout", path, "-out", path.with_suffix(".crt")),
+        ],
+        check=True,
+        capture_output=True,
+    )
+    path.write_bytes(path.read_bytes() + path.with_suffix(".crt").read_bytes())
+    return path
+
+
+@pytest.fixture
+async def tls_url(broker, certificate: Path) -> AsyncIterator[str]:
+    """The URL of the broker behind a TLS server."""
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(certificate)
+
+    async def relay(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while data := await reader.read(65536):
+            writer.write(data)
+            await writer.drain()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        inner_reader, inner_writer = await asyncio.open_connection("127.0.0.1", broker.port)
+        both = {
+            asyncio.create_task(relay(reader, inner_writer)),
+            asyncio.create_task(relay(inner_reader, writer)),
+        }
+        await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+        for task in both:
+            task.cancel()
+        await asyncio.gather(*both, return_exceptions=True)
+        for end in (writer, inner_writer):
+            end.transport.abort()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0, ssl=context)
+    yield f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    server.close()
+    await server.wait_closed()
+
+
+async def test_ssl_settings_are_used_for_every_connection(
+    tls_url: str, certificate: Path, scripts
+) -> None:
+    """With the certificate cells, files and requests work; without it all of them fail."""
+    trusting = ssl.create_default_context(cafile=certificate.with_suffix(".crt"))
+    async with kernelbroker.connect(tls_url, scripts.token, ssl=trusting) as broker:
+        assert (await broker.health())["status"] == "ok"
+        async with broker.session() as session:
+            assert (await session.run("c")).success
+            await session.files.write("x", b"y" * 10**6)
+            assert await session.files.read("x") == b"y" * 10**6
+    async with kernelbroker.SandboxClient(tls_url, scripts.token, ssl=trusting) as client:
+        assert await client.health_check()
+        assert (await client.execute("c")).success
+    async with kernelbroker.connect(tls_url, scripts.token) as broker:
+        with pytest.raises(ConnectionFailed, match="certificate"):
+            await broker.health()
+        with pytest.raises(ConnectionFailed, match="certificate"):
+            await broker.run("c")
+
+
+def test_ssl_settings_for_http_are_refused() -> None:
+    """`ssl` with an http address is an error."""
+    for connect in (kernelbroker.connect, sync.connect, kernelbroker.SandboxClient):
+        with pytest.raises(ConnectionFailed, match="is not https"):
+            connect("http://127.0.0.1:1", "token", ssl=ssl.create_default_context())

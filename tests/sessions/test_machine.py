@@ -1,0 +1,292 @@
+"""The rules of a session: a property test over all commands and reports, and single decisions."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from kernelbroker.protocol.errors import SessionGone, TooManyRequests, Unavailable
+from kernelbroker_server.sessions import borrowers, effects
+from kernelbroker_server.sessions.effects import Effect, Failure
+from kernelbroker_server.sessions.machine import SessionMachine
+from kernelbroker_server.sessions.states import (
+    EXECUTION_TRANSITIONS,
+    ExecutionState,
+    IllegalTransition,
+    SessionState,
+    StateTrack,
+)
+
+from tests.support.generated import repeatable
+
+UNAVAILABLE = Unavailable("there is no sandbox")
+FAILURE = Failure("quota_exceeded", "QuotaExceeded", "too much")
+
+
+class SessionRules(RuleBasedStateMachine):
+    """Drives a machine as a runner does, and keeps account of what that still has to report."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.machine = SessionMachine("s")
+        self.acquiring = False
+        self.awaiting_turn: set[str] = set()
+        self.admitted: set[str] = set()
+        self.running: str | None = None
+        self.told_lost = False
+        self.releasing = False
+        self.ended: set[str] = set()
+        self.submitted: list[str] = []
+        self.borrowers: dict[int, str] = {}
+        self.restarts = 0
+        self.closed_events = 0
+        self.lost_unreported = False
+        self.carry_out(self.machine.open())
+
+    def carry_out(self, decided: list[Effect]) -> None:
+        for effect in decided:
+            match effect:
+                case effects.Acquire() | effects.Replace():
+                    assert not self.acquiring
+                    assert self.running is None
+                    self.acquiring = True
+                case effects.CancelAcquisition():
+                    assert self.acquiring
+                case effects.AwaitTurn(execution_id=name):
+                    assert name not in self.awaiting_turn | self.admitted
+                    self.awaiting_turn.add(name)
+                case effects.Run(execution_id=name, state_lost=state_lost):
+                    assert self.running is None
+                    assert not self.acquiring
+                    assert name in self.admitted
+                    assert name == next(n for n in self.submitted if n not in self.ended)
+                    self.running = name
+                    self.told_lost = state_lost
+                case effects.Interrupt(execution_id=name) | effects.Abort(execution_id=name):
+                    assert name == self.running
+                case effects.Reject(execution_id=name, awaited_turn=awaited):
+                    assert name not in self.ended
+                    assert awaited == (name in self.awaiting_turn | self.admitted)
+                    assert name != self.running
+                    self.awaiting_turn.discard(name)
+                    self.admitted.discard(name)
+                    self.ended.add(name)
+                case effects.GrantBorrower(borrower=number):
+                    assert self.borrowers[number] == "waiting"
+                    self.borrowers[number] = "holding"
+                case effects.RefuseBorrower(borrower=number):
+                    assert self.borrowers.pop(number) == "waiting"
+                case effects.AnswerRestarts():
+                    assert self.restarts
+                    self.restarts = 0
+                case effects.Release():
+                    assert not self.releasing
+                    assert not self.acquiring
+                    assert self.running is None
+                    self.releasing = True
+                case effects.SessionEnded():
+                    self.closed_events += 1
+
+    @property
+    def is_open(self) -> bool:
+        return self.machine.closed_reason is None
+
+    # Commands.
+
+    @precondition(lambda self: self.is_open and len(self.submitted) < 40)
+    @rule(silent=st.booleans())
+    def submit(self, silent: bool) -> None:
+        name = f"e{len(self.submitted)}"
+        self.submitted.append(name)
+        self.carry_out(self.machine.submit(name, silent=silent))
+
+    @precondition(lambda self: self.is_open)
+    @rule(which=st.integers(-1, 5))
+    def interrupt(self, which: int) -> None:
+        name = None if which < 0 else f"e{len(self.submitted) - which}"
+        self.carry_out(self.machine.interrupt(name))
+
+    @precondition(lambda self: self.running is not None)
+    @rule()
+    def abort(self) -> None:
+        assert self.running is not None
+        self.carry_out(self.machine.abort(self.running, FAILURE))
+
+    @precondition(lambda self: self.is_open)
+    @rule()
+    def restart(self) -> None:
+        self.restarts += 1
+        self.carry_out(self.machine.restart())
+
+    @rule()
+    def condemn(self) -> None:
+        self.carry_out(self.machine.condemn("quota_exceeded"))
+
+    @precondition(lambda self: self.is_open)
+    @rule(alive=st.booleans())
+    def borrow(self, alive: bool) -> None:
+        number = max(self.borrowers, default=0) + 1
+        if len(self.borrowers) >= borrowers.MAX_BORROWERS:
+            with pytest.raises(TooManyRequests):
+                self.machine.borrow(number, alive=alive)
+            return
+        if not alive and self.machine.state is SessionState.READY:
+            self.carry_out(self.machine.sandbox_died())  # as the runner does
+        self.borrowers[number] = "waiting"
+        self.carry_out(self.machine.borrow(number, alive=alive))
+
+    @precondition(lambda self: self.borrowers)
+    @rule(data=st.data())
+    def give_back(self, data: st.DataObject) -> None:
+        number = data.draw(st.sampled_from(sorted(self.borrowers)))
+        del self.borrowers[number]
+        self.carry_out(self.machine.give_back(number))
+
+    @precondition(lambda self: len(self.submitted) > 5)
+    @rule()
+    def close_when_idle(self) -> None:
+        self.carry_out(self.machine.close_when_idle("it is over"))
+
+    @precondition(lambda self: len(self.submitted) > 5)
+    @rule()
+    def close(self) -> None:
+        self.carry_out(self.machine.close("its client closed it"))
+        assert not self.is_open
+
+    # Reports.
+
+    @precondition(lambda self: self.acquiring)
+    @rule(ready=st.booleans())
+    def acquired(self, ready: bool) -> None:
+        self.acquiring = False
+        if ready:
+            self.carry_out(self.machine.sandbox_ready())
+        else:
+            self.carry_out(self.machine.sandbox_failed(UNAVAILABLE))
+
+    @rule()
+    def died(self) -> None:
+        self.carry_out(self.machine.sandbox_died())
+
+    @precondition(lambda self: self.awaiting_turn)
+    @rule()
+    def turn_granted(self) -> None:
+        (name,) = self.awaiting_turn
+        self.awaiting_turn.remove(name)
+        self.admitted.add(name)
+        self.carry_out(self.machine.turn_granted(name))
+
+    @precondition(lambda self: self.running is not None)
+    @rule(lost=st.sampled_from([None, "out_of_memory"]))
+    def ended_running(self, lost: str | None) -> None:
+        assert self.running is not None
+        name, self.running = self.running, None
+        self.admitted.remove(name)
+        self.ended.add(name)
+        self.carry_out(self.machine.execution_ended(name, lost=lost))
+
+    @precondition(lambda self: self.releasing)
+    @rule()
+    def released(self) -> None:
+        if self.machine.state is SessionState.RELEASING:
+            self.carry_out(self.machine.released())
+
+    @invariant()
+    def valid(self) -> None:
+        self.machine.validate_state()
+        assert self.machine.running == self.running
+        assert len(self.awaiting_turn | self.admitted) <= 1
+        assert self.closed_events <= 1
+        for name in self.submitted:
+            done = self.machine.execution_state(name) is ExecutionState.DONE
+            assert done == (name in self.ended)
+
+    def teardown(self) -> None:
+        """After any commands, a closed session has ended everything and released everything."""
+        self.carry_out(self.machine.close("the test is over"))
+        if self.running is not None:
+            self.ended_running(lost="closed")
+        if self.acquiring:
+            self.acquired(ready=True)
+        assert self.releasing
+        self.released()
+        assert self.machine.state is SessionState.CLOSED
+        assert self.ended == set(self.submitted)
+        assert not self.restarts
+        assert "waiting" not in self.borrowers.values()
+        self.machine.validate_state()
+
+
+SessionRules.TestCase.settings = settings(repeatable, max_examples=150, stateful_step_count=60)
+TestSessionRules = SessionRules.TestCase
+
+
+def ready() -> SessionMachine:
+    """A session that is open, with a sandbox."""
+    session = SessionMachine("s")
+    session.open()
+    session.sandbox_ready()
+    return session
+
+
+def test_a_condemned_sandbox_runs_no_cell() -> None:
+    """A cell that waits for its turn while its sandbox is condemned runs in the next sandbox."""
+    session = ready()
+    session.submit("e")
+    assert session.condemn("quota_exceeded") == [effects.Replace("quota_exceeded")]
+    assert session.turn_granted("e") == []
+    decided = session.sandbox_ready()
+    assert effects.Run("e", state_lost=True) in decided
+
+
+def test_a_restart_does_not_count_as_loss() -> None:
+    """After a requested restart, no result reports lost variables."""
+    session = ready()
+    session.restart()
+    session.sandbox_ready()
+    session.submit("e")
+    assert session.turn_granted("e") == [effects.Run("e", state_lost=False)]
+
+
+def test_silent_executions_do_not_report_lost_state() -> None:
+    """Lost variables are reported by the next result that the user sees, and once."""
+    session = ready()
+    session.sandbox_died()
+    told = []
+    for name, silent in (("hidden", True), ("first", False), ("second", False)):
+        session.submit(name, silent=silent)
+        decided = session.turn_granted(name)
+        if session.state is SessionState.REPLACING:
+            decided = session.sandbox_ready()
+        (run,) = [effect for effect in decided if isinstance(effect, effects.Run)]
+        told.append(run.state_lost)
+        session.execution_ended(name, lost=None)
+    assert told == [True, True, False]
+
+
+def test_closed_sessions_take_nothing() -> None:
+    """Every command of a user is refused with the reason once a session is closed."""
+    session = ready()
+    session.close("it was idle")
+    for command in (
+        lambda: session.submit("e"),
+        session.interrupt,
+        session.restart,
+        lambda: session.borrow(1, alive=True),
+    ):
+        with pytest.raises(SessionGone, match="it was idle"):
+            command()
+
+
+def test_an_illegal_transition_carries_its_history() -> None:
+    """The error of an illegal transition has the subject, the states and the history as attributes."""
+    track = StateTrack("execution e", ExecutionState.QUEUED, EXECUTION_TRANSITIONS)
+    track.move(ExecutionState.WAITING)
+    with pytest.raises(IllegalTransition) as caught:
+        track.move(ExecutionState.RUNNING)
+    assert caught.value.subject == "execution e"
+    assert caught.value.state is ExecutionState.WAITING
+    assert caught.value.asked is ExecutionState.RUNNING
+    assert caught.value.history == ("queued", "waiting")
+    assert track.current is ExecutionState.WAITING

@@ -1,0 +1,180 @@
+"""The event store: events numbered and kept for every reader; sessions and executions recorded."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from kernelbroker.protocol.events import Result, Stdout
+from kernelbroker.protocol.messages import ExecutionRequest, SessionOptions
+from kernelbroker_server.sessions.store import EventStore, MemoryLog, MemoryStore, SessionRecord
+
+from tests.support.generated import repeatable
+from tests.support.waiting import DEADLINE_S, turns
+
+
+def filled(outputs: int) -> MemoryLog:
+    log = MemoryLog("e", ExecutionRequest(code=""))
+    for number in range(outputs):
+        log.append(Stdout(content=str(number)))
+    log.append(Result(success=True))
+    return log
+
+
+async def seqs(log: MemoryLog, after: int = 0) -> list[int]:
+    return [entry.event.seq async for entry in log.follow(after)]
+
+
+async def test_events_are_numbered_without_gaps() -> None:
+    """Events are numbered from 1, with their execution's id, and their JSON is equal."""
+    log = filled(3)
+    entries = [entry async for entry in log.follow()]
+    assert [entry.event.seq for entry in entries] == [1, 2, 3, 4]
+    for entry in entries:
+        written = json.loads(entry.json)
+        assert (written["seq"], written["execution_id"]) == (entry.event.seq, "e")
+    assert log.size == sum(len(entry.json) for entry in entries)
+
+
+def test_nothing_after_the_result() -> None:
+    """An event after the result is an error of the broker."""
+    log = filled(0)
+    with pytest.raises(RuntimeError):
+        log.append(Stdout(content="late"))
+
+
+@pytest.mark.parametrize(
+    ("after", "expected"), [(0, [1, 2, 3]), (1, [2, 3]), (3, []), (4, []), (10**18, [])]
+)
+async def test_followers_get_the_events_after_a_seq(after: int, expected: list[int]) -> None:
+    """A follower gets the events after its seq; beyond the end it gets none."""
+    assert await seqs(filled(2), after) == expected
+
+
+async def test_followers_are_independent() -> None:
+    """Early, late and idle followers delay no other one, and each gets every event once."""
+    log = MemoryLog("e", ExecutionRequest(code=""))
+    early = asyncio.create_task(seqs(log))
+    await turns(2)
+    slow = log.follow()
+    log.append(Stdout(content="1"))
+    assert (await anext(slow)).event.seq == 1
+    for _ in range(100):
+        log.append(Stdout(content="x"))
+    late = asyncio.create_task(seqs(log, 50))
+    gone = asyncio.create_task(seqs(log))
+    await turns(2)
+    gone.cancel()
+    await asyncio.wait([gone])
+    log.append(Result(success=True))
+    everything = list(range(1, 103))
+    async with asyncio.timeout(DEADLINE_S):
+        assert await early == everything
+        assert await late == everything[50:]
+        assert [entry.event.seq async for entry in slow] == everything[1:]
+
+
+async def test_follower_is_woken_for_each_event() -> None:
+    """A follower gets an event as soon as it is stored."""
+    log = MemoryLog("e", ExecutionRequest(code=""))
+    following = log.follow()
+    for number in range(1, 5):
+        waiting = asyncio.ensure_future(anext(following))
+        await turns(3)
+        assert not waiting.done()
+        log.append(Stdout(content="x"))
+        async with asyncio.timeout(DEADLINE_S):
+            assert (await waiting).event.seq == number
+    await following.aclose()  # type: ignore[attr-defined]
+
+
+@repeatable
+@given(st.lists(st.integers(0, 3), max_size=20), st.integers(0, 25))
+def test_any_interleaving_keeps_the_order(appended: list[int], after: int) -> None:
+    """If appending and following interleave, a follower gets each later event once, in order."""
+
+    async def work() -> None:
+        log = MemoryLog("e", ExecutionRequest(code=""))
+        following = asyncio.create_task(seqs(log, after))
+        for count in appended:
+            for _ in range(count):
+                log.append(Stdout(content="x"))
+            await turns(1)
+        log.append(Result(success=True))
+        async with asyncio.timeout(DEADLINE_S):
+            assert await following == list(range(after + 1, sum(appended) + 2))
+
+    asyncio.run(work())
+
+
+# The store as a contract. Another implementation is added to this list.
+
+
+@pytest.fixture(params=[MemoryStore])
+def event_store(request: pytest.FixtureRequest) -> EventStore:
+    made: EventStore = request.param()
+    return made
+
+
+def record(key: str, tenant: str = "t", session_id: str = "mine") -> SessionRecord:
+    return SessionRecord(key, tenant, session_id, SessionOptions(session_id=session_id))
+
+
+async def test_sessions_are_recorded_by_tenant(event_store: EventStore) -> None:
+    """Sessions are listed for their tenant, oldest first, until they end; one id may come again."""
+    one, other, foreign = record("1"), record("2", session_id="other"), record("3", "u")
+    for each in (one, other, foreign):
+        event_store.record_session(each)
+    assert list(event_store.sessions("t")) == [one, other]
+    event_store.end_session("1")
+    event_store.end_session("1")
+    again = record("4")
+    event_store.record_session(again)
+    assert list(event_store.sessions("t")) == [other, again]
+    assert list(event_store.sessions("u")) == [foreign]
+
+
+async def test_executions_belong_to_their_session(event_store: EventStore) -> None:
+    """Executions are listed by id under their session's key, internal ones nowhere."""
+    event_store.record_session(record("1"))
+    event_store.record_session(record("2"))
+    request = ExecutionRequest(code="1")
+    a, b = (event_store.create_execution("1", name, request) for name in "ab")
+    event_store.create_execution(None, "internal", request)
+    same_id = event_store.create_execution("2", "a", request)
+    assert dict(event_store.executions("1")) == {"a": a, "b": b}
+    assert dict(event_store.executions("2")) == {"a": same_id}
+    assert dict(event_store.executions("unknown")) == {}
+    assert (a.state, a.request, a.result) == ("queued", request, None)
+
+
+async def test_a_log_outlives_its_session(event_store: EventStore) -> None:
+    """A log that a reader holds when its session ends can be read and written to its end."""
+    event_store.record_session(record("1"))
+    log = event_store.create_execution("1", "a", ExecutionRequest(code="1"))
+    log.append(Stdout(content="before"))
+    event_store.end_session("1")
+    assert dict(event_store.executions("1")) == {}
+    reading = asyncio.create_task(log.finished())
+    log.append(Result(success=True))
+    assert (await reading).success
+    assert [stored.event.seq async for stored in log.follow()] == [1, 2]
+    assert log.state == "done"
+
+
+async def test_watchers_see_new_executions(event_store: EventStore) -> None:
+    """A watcher gets all executions that are created later, and None when the session ends."""
+    event_store.record_session(record("1"))
+    request = ExecutionRequest(code="1")
+    event_store.create_execution("1", "before", request)
+    with event_store.watch("1") as watcher, event_store.watch("1") as left:
+        log = event_store.create_execution("1", "a", request)
+        assert watcher.get_nowait() is log
+        assert left.get_nowait() is log
+        event_store.end_session("1")
+        assert watcher.get_nowait() is None
+    with event_store.watch("1") as late:
+        assert late.get_nowait() is None

@@ -1,0 +1,236 @@
+"""Workspaces on the disk: moved with any content, locked, and saved from dead brokers."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from kernelbroker_server.backends.base import Usage
+from kernelbroker_server.backends.directories import Directories, remove_tree
+from kernelbroker_server.workspaces.layout import Claimed, Layout, Record
+from kernelbroker_server.workspaces.recovery import rescue
+from kernelbroker_server.workspaces.workspace_directory import WorkspaceDirectory
+
+
+@pytest.fixture
+def layout(tmp_path: Path) -> Layout:
+    return Layout(tmp_path)
+
+
+@pytest.fixture
+def workspaces(tmp_path: Path) -> tuple[Path, Path]:
+    """The workspaces of two sandboxes, as the backends make them."""
+    both = (tmp_path / "id/sandboxes/a/workspace", tmp_path / "id/sandboxes/b/workspace")
+    for workspace in both:
+        workspace.mkdir(parents=True)
+    return both
+
+
+def claim(layout: Layout, name: str = "mine", session_id: str = "s1") -> WorkspaceDirectory:
+    return WorkspaceDirectory.claim(layout, Record(tenant="t", name=name, session_id=session_id))
+
+
+def move(layout: Layout, old: Path, new: Path, *, mounts: bool = False) -> WorkspaceDirectory:
+    workspace = claim(layout)
+    workspace.take(old, mounts=mounts)
+    workspace.give(new)
+    return workspace
+
+
+def test_files_of_any_kind_are_moved(layout: Layout, workspaces: tuple[Path, Path]) -> None:
+    """Files of any name and kind are moved without being opened, and none is left behind."""
+    old, new = workspaces
+    (old / "sub/deep").mkdir(parents=True)
+    (old / "sub/deep/a.txt").write_text("deep")
+    (old / ("n" * 255)).write_text("long")
+    (old / "-rf").write_text("dash")
+    (old / "new\nline").write_text("odd")
+    (old / "数据 данные").write_text("any script")
+    Path(os.fsdecode(bytes(old) + b"/\xff\xfe")).write_text("not UTF-8")
+    os.mkfifo(old / "pipe")
+    with (
+        socket.socket(socket.AF_UNIX) as listener,
+        contextlib.chdir(old),  # a socket's path must be short
+    ):
+        listener.bind("socket")
+    for number in range(2000):
+        (old / f"{number}").touch()
+    names = sorted(path.name for path in old.iterdir())
+    workspace = move(layout, old, new)
+    assert sorted(path.name for path in new.iterdir()) == names
+    assert (new / "sub/deep/a.txt").read_text() == "deep"
+    assert stat.S_ISFIFO((new / "pipe").lstat().st_mode)
+    assert not old.exists()
+    assert not workspace.has_files()
+
+
+def test_links_are_not_followed(
+    layout: Layout, workspaces: tuple[Path, Path], tmp_path: Path
+) -> None:
+    """A link is moved as a link; what it points to is neither moved, opened nor unlocked."""
+    old, new = workspaces
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "secret").write_text("secret")
+    outside.chmod(0o500)
+    (old / "to a directory").symlink_to(outside)
+    (old / "to itself").symlink_to("to itself")
+    (old / "to nowhere").symlink_to("/nowhere")
+    (old / "inner").mkdir()
+    (old / "inner/link").symlink_to(outside)
+    move(layout, old, new)
+    assert (new / "to a directory").readlink() == outside
+    assert (new / "to itself").is_symlink()
+    assert (new / "to nowhere").is_symlink()
+    assert (new / "inner/link").readlink() == outside
+    assert stat.S_IMODE(outside.stat().st_mode) == 0o500
+    assert (outside / "secret").read_text() == "secret"
+
+
+def test_entries_of_the_sandbox_are_kept(layout: Layout, workspaces: tuple[Path, Path]) -> None:
+    """A sandbox keeps its own /data/shared. A user's entry of that name stays in the store."""
+    old, new = workspaces
+    (new / "shared").mkdir()
+    (old / "shared").mkdir()
+    (old / "shared/mine").write_text("mine")
+    (old / "other").write_text("other")
+    workspace = move(layout, old, new)
+    assert list((new / "shared").iterdir()) == []
+    assert (new / "other").read_text() == "other"
+    (new / "more").touch()
+    workspace.take(new, mounts=True)
+    assert sorted(path.name for path in workspace.files.iterdir()) == ["more", "other", "shared"]
+    assert (workspace.files / "shared/mine").read_text() == "mine"
+
+
+def test_locked_directories_move(layout: Layout, workspaces: tuple[Path, Path]) -> None:
+    """Directories of mode 000 are moved, also the workspace itself and by a broker that is not root."""
+    old, new = workspaces
+    (old / "locked").mkdir()
+    (old / "locked/file").write_text("kept")
+    (old / "locked").chmod(0)
+    code = (
+        "import os, pathlib, sys\n"
+        "from kernelbroker_server.workspaces.layout import Layout, Record\n"
+        "from kernelbroker_server.workspaces.workspace_directory import WorkspaceDirectory\n"
+        "if os.geteuid() == 0:\n"
+        "    os.seteuid(65534)\n"
+        "data_dir, old, new = map(pathlib.Path, sys.argv[1:])\n"
+        "old.chmod(0)\n"
+        "workspace = WorkspaceDirectory.claim(Layout(data_dir), Record(tenant='t', name='n'))\n"
+        "workspace.take(old, mounts=False); workspace.give(new)\n"
+    )
+    if os.geteuid() == 0:
+        # All of it belongs to the user of the subprocess, as it would belong to the broker's.
+        for path in [old, new, old / "locked", old / "locked/file", old.parent, layout.data_dir]:
+            os.chown(path, 65534, 65534)
+        for parent in old.parents:
+            if stat.S_IMODE(parent.stat().st_mode) & 0o001 == 0:
+                parent.chmod(parent.stat().st_mode | 0o011)
+    subprocess.run([sys.executable, "-c", code, layout.data_dir, old, new], check=True)
+    assert (new / "locked/file").read_text() == "kept"
+
+
+def test_workspace_in_use_cannot_be_claimed(layout: Layout) -> None:
+    """The error for a workspace in use names its session. Other workspaces are free."""
+    first = claim(layout)
+    with pytest.raises(Claimed) as refused:
+        claim(layout, session_id="s2")
+    assert refused.value.session_id == "s1"
+    with pytest.raises(Claimed):
+        WorkspaceDirectory.claim_unused(layout, "t", "mine")
+    claim(layout, name="other").close()
+    WorkspaceDirectory.claim(layout, Record(tenant="another", name="mine")).close()
+    first.put_back(Usage())
+    assert WorkspaceDirectory.claim_unused(layout, "t", "no such") is None
+    again = WorkspaceDirectory.claim_unused(layout, "t", "mine")
+    assert again is not None
+    assert again.record.session_id == ""
+    again.close()
+    again.close()
+
+
+async def test_removed_name_is_free_again(layout: Layout, workspaces: tuple[Path, Path]) -> None:
+    """Removing a workspace removes its files and frees its name."""
+    old, _ = workspaces
+    (old / "locked").mkdir()
+    (old / "locked/file").touch()
+    (old / "locked").chmod(0)
+    workspace = claim(layout)
+    workspace.take(old, mounts=False)
+    assert workspace.has_files()
+    gone = workspace.withdraw()
+    assert gone is not None
+    assert await remove_tree(gone)
+    assert layout.records() == []
+    empty = claim(layout)
+    assert empty.withdraw() is None
+    assert list(layout.private.iterdir()) == layout.remains() == []
+
+
+def test_directories_without_a_record_are_ignored(layout: Layout) -> None:
+    """Directories without a valid record are ignored."""
+    assert layout.records() == layout.remains() == []
+    (layout.private / "empty").mkdir(parents=True)
+    (layout.private / "odd").mkdir()
+    (layout.private / "odd/record.json").write_text("{")
+    (layout.private / "file").touch()
+    (layout.private / ".half-removed").mkdir()
+    claim(layout).put_back(Usage())
+    assert [record.name for record in layout.records()] == ["mine"]
+    assert layout.remains() == [layout.private / ".half-removed"]
+
+
+def brokers(directory: Path, count: int) -> list[Directories]:
+    return [Directories.create(directory / "data", directory / "run") for _ in range(count)]
+
+
+async def test_rescue_of_a_dead_brokers_files(tmp_path: Path) -> None:
+    """`rescue` keeps the files of a dead broker's sessions, and does not touch those of others."""
+    dead, alive = brokers(tmp_path, 2)
+    layout = Layout(tmp_path / "data")
+    held = []
+    for name, broker in [("lost", dead), ("alive", alive), ("never given", dead)]:
+        workspace = claim(layout, name)
+        held.append(workspace)
+        if name != "never given":
+            sandbox = broker.sandboxes / name / "workspace"
+            sandbox.mkdir(parents=True)
+            workspace.give(sandbox)
+            (sandbox / "file").write_text(name)
+            (sandbox / "shared").mkdir()  # where something was mounted
+    held[0].close()  # the locks of a process end with it
+    held[2].close()
+    assert rescue(layout, dead.broker_id)
+    await dead.remove()
+    found = {r.name: (r.session_id, r.files) for r in layout.records()}
+    assert found == {"lost": ("", 1), "never given": ("", 0), "alive": ("s1", 0)}
+    assert (alive.sandboxes / "alive/workspace/file").exists()
+    workspace = claim(layout, "lost", "s2")
+    assert [path.name for path in workspace.files.iterdir()] == ["file"]
+    assert (workspace.files / "file").read_text() == "lost"
+    with pytest.raises(Claimed):
+        claim(layout, "alive")
+
+
+def test_claimed_before_the_dead_are_reaped(tmp_path: Path) -> None:
+    """A claim gets the files of a dead broker before `rescue` runs."""
+    dead, alive = brokers(tmp_path, 2)
+    layout = Layout(tmp_path / "data")
+    workspace = claim(layout)
+    sandbox = dead.sandboxes / "a/workspace"
+    sandbox.mkdir(parents=True)
+    workspace.give(sandbox)
+    (sandbox / "file").write_text("x")
+    workspace.close()
+    again = claim(layout, session_id="s2")
+    target = alive.sandboxes / "b/workspace"
+    target.mkdir(parents=True)
+    again.give(target)
+    assert (target / "file").read_text() == "x"
