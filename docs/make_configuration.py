@@ -86,6 +86,8 @@ def _model_in(annotation: Any) -> type[BaseModel] | None:
 
 
 def _default(field: FieldInfo) -> str:
+    if field.default_factory is not None:
+        return ""  # the meaning tells how it is found
     value = field.default
     match value:
         case None | () | "":

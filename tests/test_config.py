@@ -17,6 +17,7 @@ from kernelbroker_server.config_sections import (
     PoolSettings,
     SandboxSettings,
 )
+from kernelbroker_server.machine_memory import default_pool_size
 from pydantic import ValidationError
 
 SECRET = "a-token-that-no-message-may-show"
@@ -41,7 +42,7 @@ def test_defaults() -> None:
     """Without any setting the documented limits apply."""
     settings = load(None)
     assert (settings.host, settings.port, settings.token) == ("127.0.0.1", 8720, None)
-    assert (settings.pool.min_size, settings.pool.max_size) == (3, 10)
+    assert (settings.pool.min_size, settings.pool.max_size) == (3, default_pool_size())
     assert (settings.sessions.idle_timeout, settings.sessions.max_lifetime) == (1800, 7200)
     assert (settings.sessions.default_timeout, settings.sessions.max_timeout) == (30, 300)
     assert settings.sandbox.memory == 2 * 1024**3
@@ -291,7 +292,7 @@ def test_templates_inherit_from_sandbox_and_pool(tmp_path: Path) -> None:
     assert (default.memory, big.memory) == (1024**3, 8 * 1024**3)
     assert (default.image, big.image) == (None, "mine")
     assert default.env == big.env == {"TZ": "UTC"}
-    assert (default.pool.min_size, default.pool.max_size) == (1, 10)
+    assert (default.pool.min_size, default.pool.max_size) == (1, default_pool_size())
     assert (big.pool.min_size, big.pool.max_size) == (1, 2)
 
 

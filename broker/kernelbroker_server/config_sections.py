@@ -23,6 +23,7 @@ from pydantic import (
 
 from .backends.base import Network
 from .egress.host_names import normalize_allow_entry
+from .machine_memory import default_pool_size
 
 MAX_CODE_CHARS = 170_000
 """The longest code that fits into a request (`api.base.MAX_BODY_BYTES`), however its JSON is escaped."""
@@ -51,8 +52,9 @@ class _Section(BaseModel):
 class PoolSettings(_Section):
     min_size: int = Field(default=3, ge=0)
     """Sandboxes that are always kept warm and free, within `max_size`."""
-    max_size: int = Field(default=10, ge=1)
-    """Sandboxes in any state, including leased ones."""
+    max_size: int = Field(default_factory=default_pool_size, ge=1)
+    """Sandboxes in any state, including leased ones. By default one for each 512 MiB of memory that the
+    machine or the broker's container has, but at least 10 and at most 200."""
     max_waiters: int = Field(default=100, ge=0)
     """Sessions that may wait for a sandbox; more are refused with 429. Waiting tenants take turns. If the
     queue is full, the tenant with the most waiters loses its latest one to a tenant with fewer."""
