@@ -35,18 +35,15 @@ def install() -> None:
     if importlib.util.find_spec("matplotlib") is None:
         return
     try:
-        if _add_font():
-            add_last_resort(FALLBACK)
+        _add_font()
+        add_last_resort(FALLBACK)
     except Exception as error:  # of another version of matplotlib
         warn(f"Chinese and Japanese text has no font: {type(error).__name__}: {error}")
 
 
-def _add_font() -> bool:
-    """Add the font. Returns whether it was not there yet."""
+def _add_font() -> None:
     font_manager: Any = importlib.import_module("matplotlib.font_manager")
     manager = font_manager.fontManager
-    if any(entry.fname == str(FALLBACK) for entry in manager.ttflist):
-        return False
     manager.addfont(FALLBACK)
     present = {entry.name for entry in manager.ttflist}
     manager.ttflist += [
@@ -54,4 +51,3 @@ def _add_font() -> bool:
         for alias in ALIASES
         if alias not in present
     ]
-    return True

@@ -40,7 +40,6 @@ from .probes import (
     BACKENDS,
     DEADLINE_S,
     FORKS,
-    LOCAL_FORK,
     ON_GVISOR,
     ask,
     connect,
@@ -90,7 +89,7 @@ NOT_ON_GVISOR = {
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "kind" in metafunc.fixturenames:
         name = metafunc.function.__name__
-        kinds = [*BACKENDS, LOCAL_FORK]
+        kinds = list(BACKENDS)
         if name not in NOT_ON_GVISOR:
             kinds.append(ON_GVISOR)
         if name not in SAME_OVER_TCP:
@@ -696,7 +695,7 @@ async def test_the_next_broker_reaps(kind: str) -> None:
                 pass
             await dead_broker(kind, data, run)
             assert (lives / "sandboxes/one/workspace").is_dir()
-            if not kind.startswith("local"):
+            if kind != "local":
                 assert f"kernelbroker-{remains.name}-one" not in containers_of(data)
                 assert f"kernelbroker-{lives.name}-one" in containers_of(data)
         finally:

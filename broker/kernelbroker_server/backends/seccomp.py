@@ -132,19 +132,13 @@ _ALLOW, _KILL_PROCESS, _ERRNO = 0x7FFF0000, 0x80000000, 0x00050000
 _X32_BIT = 0x40000000
 
 
-def filter_for(
-    machine: str = platform.machine(), *, allowed: frozenset[str] = frozenset()
-) -> bytes | None:
-    """The filter for `bwrap --seccomp`; None for an unknown architecture.
-
-    Args:
-        allowed: calls of the list that are not denied after all.
-    """
+def filter_for(machine: str = platform.machine()) -> bytes | None:
+    """The filter for `bwrap --seccomp`; None for an unknown architecture."""
     architecture = _ARCHITECTURES.get(machine)
-    return None if architecture is None else _assemble(architecture, allowed)
+    return None if architecture is None else _assemble(architecture)
 
 
-def _assemble(architecture: _Architecture, allowed: frozenset[str]) -> bytes:
+def _assemble(architecture: _Architecture) -> bytes:
     refuse = _instruction(_RETURN, _ERRNO | errno.EPERM)
     program = [
         _instruction(_LOAD, _ARCHITECTURE_AT),
@@ -156,8 +150,8 @@ def _assemble(architecture: _Architecture, allowed: frozenset[str]) -> bytes:
         refuse,
     ]
     for calls, number in ((_DENIED, errno.EPERM), (_NOT_IMPLEMENTED, errno.ENOSYS)):
-        for name, numbers in calls.items():
-            if (call := numbers[architecture.column]) is not None and name not in allowed:
+        for numbers in calls.values():
+            if (call := numbers[architecture.column]) is not None:
                 program.append(_instruction(_JUMP_EQUAL, call, otherwise=1))
                 program.append(_instruction(_RETURN, _ERRNO | number))
     for numbers, lines in _CONDITIONAL.items():
