@@ -133,6 +133,7 @@ def _local(local: LocalSettings, proxy: Proxy, supervisor: Supervisor) -> Backen
         data_dir=local.data_dir or _own_directory(Path("/var/tmp"), "local.data_dir"),
         run_dir=local.run_dir or _own_directory(Path(tempfile.gettempdir()), "local.run_dir"),
         require_isolation=local.require_isolation,
+        fork_server=local.fork_server,
         proxy=proxy,
         supervisor=supervisor,
     )

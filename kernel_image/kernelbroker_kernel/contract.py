@@ -93,6 +93,12 @@ stays open, with `--tcp` there is `--alone`.
 
 With `--egress` it also forwards connections to the proxy at 127.0.0.1:`PROXY_PORT` to the unix socket
 at that path, where the broker's proxy listens."""
+FORK_SERVER_MODULE = "kernelbroker_kernel.fork_server"
+"""``python -m kernelbroker_kernel.fork_server FD``: forks gateways as the broker asks it to over the socket
+FD; the module describes the messages."""
+LAUNCH_DESCRIPTORS = ("jail", "listener", "output", "gate", "status")
+"""Sent with each order to fork: a pidfd of the jail's first process; the listening socket; the pipe for the
+output; the pipe at which the gateway waits; the pipe to which it writes its exit status, as one byte."""
 PROXY_PORT = 3128
 EXIT_GATEWAY_FAILED = 125
 """The exit status of a gateway that fails itself, as opposed to its kernel."""

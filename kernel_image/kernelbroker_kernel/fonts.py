@@ -35,15 +35,18 @@ def install() -> None:
     if importlib.util.find_spec("matplotlib") is None:
         return
     try:
-        _add_font()
-        add_last_resort(FALLBACK)
+        if _add_font():
+            add_last_resort(FALLBACK)
     except Exception as error:  # of another version of matplotlib
         warn(f"Chinese and Japanese text has no font: {type(error).__name__}: {error}")
 
 
-def _add_font() -> None:
+def _add_font() -> bool:
+    """Add the font. Returns whether it was not there yet."""
     font_manager: Any = importlib.import_module("matplotlib.font_manager")
     manager = font_manager.fontManager
+    if any(entry.fname == str(FALLBACK) for entry in manager.ttflist):
+        return False
     manager.addfont(FALLBACK)
     present = {entry.name for entry in manager.ttflist}
     manager.ttflist += [
@@ -51,3 +54,4 @@ def _add_font() -> None:
         for alias in ALIASES
         if alias not in present
     ]
+    return True

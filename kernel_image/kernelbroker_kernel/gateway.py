@@ -20,7 +20,7 @@ import threading
 import traceback
 from importlib.metadata import EntryPoint
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from jupyter_client.kernelspec import KernelSpec, KernelSpecManager
 from jupyter_client.provisioning.factory import KernelProvisionerFactory
@@ -35,6 +35,7 @@ from . import export_server, file_server, socket_filter
 from .compat.gateway import Connection
 from .contract import ALONE_S, EXIT_GATEWAY_FAILED, TOKEN_VARIABLE
 from .proxy_forwarder import Forwarder
+from .waiting_kernel import WaitingKernel
 
 DRAIN_QUIET_S = 0.05
 """The time that a dead kernel's last messages have to reach the gateway; they are local."""
@@ -42,6 +43,10 @@ DRAIN_LIMIT_S = 0.5
 """The time that the broker has to read them."""
 READ_BYTES = 256 * 1024
 """The size of one read from a connection: as much as a unix socket holds."""
+
+
+status_pipe: int | None = None
+"""A pipe of the broker's for the exit status, if the gateway was forked."""
 
 
 class KernelSpecs(KernelSpecManager):
@@ -62,8 +67,17 @@ class Provisioner(LocalProvisioner):
     that waits for the kernel notices within a millisecond, also without pidfds (gVisor).
     """
 
+    waiting: WaitingKernel | None = None
+    """A kernel that was forked in advance, if the gateway was forked."""
+
     async def launch_kernel(self, cmd: list[str], **kwargs: Any) -> Any:
-        info = await super().launch_kernel(cmd, **kwargs)
+        if self.waiting is not None and self.waiting.can_run(cmd):
+            self.process = self.waiting.start(cmd, kwargs.get("env"), kwargs.get("cwd"))
+            self.pid = self.pgid = self.process.pid
+            self.cwd = kwargs.get("cwd", Path.cwd())
+            info = self.connection_info
+        else:
+            info = await super().launch_kernel(cmd, **kwargs)
         process = self.process
         assert process is not None, "the kernel was launched just now"
         loop = asyncio.get_running_loop()
@@ -89,7 +103,15 @@ async def exit_after_drain(status: int) -> None:
     while Connection.any_writing() and loop.time() < deadline:  # noqa: ASYNC110  streams do not tell
         await asyncio.sleep(0.01)
     # The rest of the process belongs to a dead kernel; an orderly shutdown would only wait for it.
-    os._exit(128 - status if status < 0 else status)
+    end(128 - status if status < 0 else status)
+
+
+def end(status: int) -> NoReturn:
+    """Exit at once. Whoever started a forked gateway may be gone, so it tells the broker its status."""
+    if status_pipe is not None:
+        with contextlib.suppress(OSError):
+            os.write(status_pipe, bytes([status & 0xFF]))
+    os._exit(status)
 
 
 class Gateway(KernelGatewayApp):
@@ -121,7 +143,7 @@ class Gateway(KernelGatewayApp):
         except OSError:
             data, descriptors = b"", []
         if not data:
-            os._exit(EXIT_GATEWAY_FAILED)
+            end(EXIT_GATEWAY_FAILED)
         for descriptor in descriptors:
             connection = socket.socket(fileno=descriptor)
             connection.setblocking(False)
@@ -216,7 +238,7 @@ def _end_with(connection: int | socket.socket) -> None:
 
     Otherwise a container would outlive the broker, and so would a jail that is still being set up.
     """
-    IOLoop.current().add_handler(connection, lambda *_: os._exit(EXIT_GATEWAY_FAILED), IOLoop.READ)
+    IOLoop.current().add_handler(connection, lambda *_: end(EXIT_GATEWAY_FAILED), IOLoop.READ)
 
 
 async def _end_when_alone(seconds: float) -> None:
@@ -228,7 +250,7 @@ async def _end_when_alone(seconds: float) -> None:
         if Connection.any_open():
             last_seen = loop.time()
     sys.stderr.write(f"no channel was open for {seconds:g} s\n")
-    os._exit(EXIT_GATEWAY_FAILED)
+    end(EXIT_GATEWAY_FAILED)
 
 
 def _given(descriptor: int) -> socket.socket:

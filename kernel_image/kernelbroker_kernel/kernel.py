@@ -8,6 +8,7 @@ bounded (see `compat.kernel`); and an interrupt reaches only the user's code.
 
 from __future__ import annotations
 
+import builtins
 import importlib
 import importlib.util
 import json
@@ -17,6 +18,7 @@ import signal
 import sys
 import traceback
 import warnings
+from collections.abc import Iterable
 from typing import Any
 
 import zmq
@@ -178,9 +180,7 @@ class KernelApp(PromptKernelApp):
     def init_code(self) -> None:
         shell: Any = self.shell
         with shell.builtin_trap:  # as in a cell: pandas asks `get_ipython` for its options
-            for name in (*self.imports, *_INTERNAL):
-                importlib.import_module(name)
-            fonts.install()
+            _import_all(self.imports)
         # IPython's advice on SystemExit, for a terminal.
         warnings.filterwarnings("ignore", "To exit: use")
         package_path.add_to_path()
@@ -191,6 +191,27 @@ class KernelApp(PromptKernelApp):
             shell.InteractiveTB.structured_traceback(*sys.exc_info())
 
 
+def _import_all(imports: Iterable[str]) -> None:
+    for name in (*imports, *_INTERNAL):
+        importlib.import_module(name)
+    fonts.install()
+
+
+class _ShellToCome:
+    """Stands in for the shell while modules are imported that ask whether there is one."""
+
+    kernel = None
+
+
+def import_early(imports: Iterable[str]) -> None:
+    """Import what a kernel imports, before there is one, in a process that kernels are forked from."""
+    builtins.get_ipython = _ShellToCome  # type: ignore[attr-defined]
+    try:
+        _import_all(imports)
+    finally:
+        del builtins.get_ipython  # type: ignore[attr-defined]
+
+
 def main(argv: list[str]) -> None:
     """Run until the kernel is asked to end. `--import=MODULE` may be repeated; ipykernel gets the rest."""
     imports = [arg.removeprefix("--import=") for arg in argv if arg.startswith("--import=")]
@@ -199,6 +220,8 @@ def main(argv: list[str]) -> None:
     sys.argv = [launcher.origin if launcher and launcher.origin else sys.argv[0], *argv]  # as stock
     app = KernelApp.instance()
     app.imports = tuple(imports)
+    # A default of the class, which may have been made before the process was forked.
+    app.parent_handle = int(os.environ.get("JPY_PARENT_PID") or 0)
     app.config.Session.packer = f"{__name__}.pack_json"
     app.config.HistoryManager.enabled = False  # no SQLite file; In and Out still work
     app.log.setLevel(

@@ -17,9 +17,9 @@ from .probes import DEADLINE_S, GVISOR, IMAGE, KERNEL_PYTHON, PROBE, running_bac
 
 def running(kind: str, **options: Any) -> AbstractAsyncContextManager[Backend]:
     """A started backend in temporary directories. Checks that nothing is left after it stops."""
-    if kind == "local":
+    if kind.startswith("local"):
         options.pop("run_cell", None)  # it tries nothing at startup
-        return running_backend(**options)
+        return running_backend(fork_server=kind == "local-fork", **options)
     return running_docker(**docker_options(kind), **options)
 
 
@@ -42,13 +42,14 @@ from tests.backends.probes import run_cell
 async def main():
     kind, runtime, python, image, command, data, run, network = sys.argv[1:]
     common = {"data_dir": Path(data), "run_dir": Path(run), "command": ("-c", command)}
-    if kind != "local":
+    if not kind.startswith("local"):
         transport = Transport.TCP if kind == "docker-tcp" else Transport.UNIX
         if "kernelbroker_kernel" not in command:
             common["run_cell"] = run_cell
         backend = DockerBackend(image=image, transport=transport, runtime=runtime, **common)
     else:
-        backend = LocalBackend(kernel_python=Path(python), **common)
+        forks = kind == "local-fork"
+        backend = LocalBackend(kernel_python=Path(python), fork_server=forks, **common)
     await backend.start()
     await backend.launch("one", SandboxSpec(network=Network(network)))
     print("launched", flush=True)
@@ -62,7 +63,7 @@ async def other_broker(
     kind: str, data: Path, run: Path, command: str = PROBE[1], network: str = "none"
 ) -> Any:
     """A broker of this kind with a sandbox `one`, in another process that can be killed."""
-    runtime = "" if kind == "local" else docker_options(kind)["runtime"]
+    runtime = "" if kind.startswith("local") else docker_options(kind)["runtime"]
     arguments = [kind, runtime, str(KERNEL_PYTHON), IMAGE, command, str(data), str(run), network]
     broker = await asyncio.create_subprocess_exec(
         sys.executable, *("-c", BROKER, *arguments), stdout=subprocess.PIPE, cwd=ROOT

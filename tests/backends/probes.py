@@ -327,5 +327,7 @@ BACKENDS = [
     pytest.param("docker", marks=needs_docker),
 ]
 """The kinds of them, as parameters of tests."""
+LOCAL_FORK = pytest.param("local-fork", marks=[needs_jail, needs_kernel_environment])
+"""The local backend whose gateways are forked: for what depends on how a gateway comes into its jail."""
 ON_GVISOR = pytest.param("gvisor", marks=[needs_docker, needs_gvisor])
 """The docker backend with gVisor, over unix sockets: for what depends on the runtime."""

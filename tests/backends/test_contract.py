@@ -40,6 +40,7 @@ from .probes import (
     BACKENDS,
     DEADLINE_S,
     FORKS,
+    LOCAL_FORK,
     ON_GVISOR,
     ask,
     connect,
@@ -89,7 +90,7 @@ NOT_ON_GVISOR = {
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "kind" in metafunc.fixturenames:
         name = metafunc.function.__name__
-        kinds = list(BACKENDS)
+        kinds = [*BACKENDS, LOCAL_FORK]
         if name not in NOT_ON_GVISOR:
             kinds.append(ON_GVISOR)
         if name not in SAME_OVER_TCP:
@@ -695,7 +696,7 @@ async def test_the_next_broker_reaps(kind: str) -> None:
                 pass
             await dead_broker(kind, data, run)
             assert (lives / "sandboxes/one/workspace").is_dir()
-            if kind != "local":
+            if not kind.startswith("local"):
                 assert f"kernelbroker-{remains.name}-one" not in containers_of(data)
                 assert f"kernelbroker-{lives.name}-one" in containers_of(data)
         finally:

@@ -31,7 +31,7 @@ def argv(
         etc=Path("/run/kb/etc"),
         workspace=Path("/var/kb/one/workspace"),
         egress_socket=egress_socket,
-        gateway=["python", "-m", "gateway"],
+        program=["python", "-m", "gateway"],
         descriptors=Descriptors(status=5, gate=6, info=7, seccomp=8),
     )
 

@@ -57,9 +57,10 @@ for _ in range(6000):
 
 
 def backend_settings(kind: str) -> dict[str, object]:
-    """The settings of a broker whose sandboxes are of this kind: local, docker or gvisor."""
-    runtime = GVISOR if kind == "gvisor" else "runc"
-    return {"BACKEND": "local" if kind == "local" else "docker", "DOCKER__RUNTIME": runtime}
+    """The settings of a broker whose sandboxes are of this kind: local, local-fork, docker or gvisor."""
+    if kind.startswith("local"):
+        return {"BACKEND": "local", "LOCAL__FORK_SERVER": kind == "local-fork"}
+    return {"BACKEND": "docker", "DOCKER__RUNTIME": GVISOR if kind == "gvisor" else "runc"}
 
 
 Measured: TypeAlias = Callable[..., None]

@@ -57,6 +57,7 @@ def test_every_overridden_name_exists(tmp_path: Path) -> None:
         "IPythonKernel",
         "IPKernelApp",
         "FontManager",
+        "Popen",
     }
     assert ("FontManager", "_find_fonts_by_props") in asked
 

@@ -1,6 +1,7 @@
 """Starts and ends jails with bubblewrap.
 
-Bubblewrap runs as two processes. The child of the broker reports the exit status of the gateway. The leader
+Bubblewrap runs as two processes. The child of the broker reports the exit status of the program, which is
+the gateway unless that is forked (see `forked_jail.py`). The leader
 is the first process of the jail's pid namespace: if it dies, all processes of the jail die. Bubblewrap
 waits at its gate, a pipe, until the broker has set the limits of the leader.
 """
@@ -20,7 +21,7 @@ from . import jail, seccomp
 from .base import LaunchError, SandboxSpec
 from .child import Child, readable
 from .host import Host
-from .sandbox_layout import UID, gateway_argv
+from .sandbox_layout import UID
 
 _REPORT_TIMEOUT_S = 10.0
 _STATUS_BYTES = 4096
@@ -52,6 +53,16 @@ class Jail:
         with contextlib.suppress(ProcessLookupError):
             signal.pidfd_send_signal(self._leader_fd, signal.SIGKILL)
 
+    @property
+    def leader_fd(self) -> int:
+        """A pidfd of the leader, until `close`."""
+        return self._leader_fd
+
+    @property
+    def roots(self) -> tuple[int, ...]:
+        """The processes that all others of the jail descend from."""
+        return (self.leader,)
+
     async def gone(self) -> None:
         """Wait until all processes of the jail have ended."""
         await self.child.wait()
@@ -70,21 +81,25 @@ async def start(
     host: Host,
     spec: SandboxSpec,
     *,
-    command: Sequence[str],
+    program: Sequence[str],
     etc: Path,
     workspace: Path,
     egress_socket: Path | None,
-    listener: int,
+    pass_fds: Sequence[int] = (),
+    user_namespace: int | None = None,
     host_uid: int | None,
     place: Callable[[int], None],
 ) -> Jail:
-    """Start a jail.
+    """Start a jail with a program in it.
 
     Do not cancel this: until bubblewrap has reported the leader, nothing can kill it. It takes some
     milliseconds.
 
     Args:
+        program: its command line, as seen in the jail.
         etc: a directory with the files of `jail.ETC`.
+        pass_fds: descriptors that the program inherits.
+        user_namespace: the user namespace to make the jail in; by default the broker's.
         host_uid: the user id of the kernel on the host. Required if `host.root`, else None.
         place: called with the pid of the leader, before the leader runs anything.
 
@@ -102,7 +117,7 @@ async def start(
             # harmless: reads return the end of the file.
             gate=0 if host.root else gate,
             info=info if host.root else None,
-            seccomp=_seccomp_fd(theirs),
+            seccomp=seccomp_fd(theirs, seccomp.filter_for()),
         )
         argv = jail.jail_argv(
             host,
@@ -110,14 +125,17 @@ async def start(
             etc=etc,
             workspace=workspace,
             egress_socket=egress_socket,
-            gateway=gateway_argv(jail.python_inside(host), command, ("--fd", str(listener)), spec),
+            program=program,
             descriptors=descriptors,
         )
+        if user_namespace is not None:
+            argv = [*jail.inside(host, user_namespace), *argv]
+            pass_fds = [*pass_fds, user_namespace]
         child = Child(
             argv,
             env={},  # code in the jail can read bubblewrap's environment
             stdin=gate if host.root else subprocess.DEVNULL,
-            pass_fds=[fd for fd in (listener, *descriptors) if fd],
+            pass_fds=[*pass_fds, *(fd for fd in descriptors if fd)],
         )
         theirs.close()
         try:
@@ -166,8 +184,9 @@ def _pipe(reader: contextlib.ExitStack, writer: contextlib.ExitStack) -> tuple[i
     return read, write
 
 
-def _seccomp_fd(stack: contextlib.ExitStack) -> int | None:
-    if (program := seccomp.filter_for()) is None:
+def seccomp_fd(stack: contextlib.ExitStack, program: bytes | None) -> int | None:
+    """A descriptor from which bubblewrap reads the filter, until the stack is closed."""
+    if program is None:
         return None
     fd = os.memfd_create("seccomp")
     stack.callback(os.close, fd)

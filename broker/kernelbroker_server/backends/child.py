@@ -43,6 +43,7 @@ class Child:
         self._loop = asyncio.get_running_loop()
         self.exited: asyncio.Future[int] = self._loop.create_future()
         self._tail = b""
+        self._has_output = asyncio.Event()
         self._pause: asyncio.TimerHandle | None = None
         with contextlib.ExitStack() as on_failure, contextlib.ExitStack() as always:
             self._output, output = os.pipe()
@@ -76,6 +77,14 @@ class Child:
         """Wait for the exit. Cancelling this does not cancel `exited`."""
         return await asyncio.shield(self.exited)
 
+    def open_output(self) -> int:
+        """A new descriptor that writes to its output; it outlives the process."""
+        return os.open(f"/proc/self/fd/{self._output}", os.O_WRONLY | os.O_CLOEXEC)
+
+    async def first_output(self) -> None:
+        """Wait until it has written something or has ended."""
+        await self._has_output.wait()
+
     def output_tail(self) -> str:
         """The last few KiB of its output, for log and error messages."""
         return self._tail.decode(errors="replace").strip()
@@ -90,6 +99,7 @@ class Child:
         self._read()
         os.close(self._output)
         self.exited.set_result(128 - code if code < 0 else code)
+        self._has_output.set()
 
     def _on_output(self) -> None:
         size = self._read()
@@ -105,6 +115,7 @@ class Child:
         with contextlib.suppress(BlockingIOError):
             data = os.read(self._output, _READ_BYTES)
             self._tail = (self._tail + data)[-_TAIL_BYTES:]
+            self._has_output.set()
             return len(data)
         return None
 

@@ -32,7 +32,7 @@ class Host:
         bases: the installation directories of the Python, without those in /usr.
         package: the directory of `kernelbroker_kernel`.
         system: /bin, /lib and so on: the path, and its target if it is a symbolic link.
-        bwrap, setpriv: the paths of the programs; None if they are missing.
+        bwrap, setpriv, nsenter: the paths of the programs; None if they are missing.
         root: whether the broker is root, and can run sandboxes as another host user.
     """
 
@@ -44,6 +44,7 @@ class Host:
     bwrap: str | None
     setpriv: str | None
     root: bool
+    nsenter: str | None = None
 
     @classmethod
     def discover(cls, kernel_python: Path, bwrap: str) -> Host:
@@ -81,6 +82,7 @@ class Host:
             bwrap=shutil.which(bwrap),
             setpriv=shutil.which("setpriv"),
             root=os.geteuid() == 0,
+            nsenter=shutil.which("nsenter"),
         )
 
 

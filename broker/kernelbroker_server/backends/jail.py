@@ -51,6 +51,9 @@ _HOST_ETC = (
 """Entries of the host's /etc that programs need. Missing ones are left out."""
 
 
+SHARED = Path(WORKSPACE) / "shared"
+
+
 class Descriptors(NamedTuple):
     """The descriptors that bubblewrap inherits. It waits until it can read a byte from `gate`."""
 
@@ -71,7 +74,7 @@ def jail_argv(
     etc: Path,
     workspace: Path,
     egress_socket: Path | None = None,
-    gateway: Sequence[str],
+    program: Sequence[str],
     descriptors: Descriptors,
 ) -> list[str]:
     """The command and its arguments.
@@ -79,7 +82,7 @@ def jail_argv(
     Args:
         etc: a directory with the files of `ETC`.
         egress_socket: the socket of the egress proxy, if the sandbox has one.
-        gateway: the command that starts the gateway in the jail.
+        program: the command line of the program in the jail, which is mostly the gateway.
     """
     assert host.bwrap is not None
     return [
@@ -97,8 +100,50 @@ def jail_argv(
         *("--chdir", WORKSPACE),
         "--",
         *_become_user(host),
-        *gateway,
+        *program,
     ]
+
+
+def server_argv(
+    host: Host,
+    spec: SandboxSpec,
+    *,
+    etc: Path,
+    program: Sequence[str],
+    seccomp: int | None,
+) -> list[str]:
+    """The command of a fork server: it sees what the sandboxes of the spec see, without a workspace.
+
+    It stays in the broker's pid namespace, where it starts gateways and reports their ends. If the broker
+    is an ordinary user, it gets a user namespace, which the sandboxes' are made in. It has no capabilities,
+    no network, and can write nowhere except to its tmpfs.
+    """
+    assert host.bwrap is not None
+    boundaries = ["--unshare-net", "--unshare-ipc", "--unshare-uts", "--die-with-parent"]
+    boundaries += ["--new-session", "--cap-drop", "ALL"]
+    if not host.root:
+        boundaries += ["--unshare-user"]
+    if seccomp is not None:
+        boundaries += ["--seccomp", str(seccomp)]
+    return [
+        host.bwrap,
+        *boundaries,
+        *_system(host, etc, proc=("--ro-bind", "/proc", "/proc")),
+        *_memory(spec.limits),
+        *_python(host),
+        *("--perms", "0755", "--dir", WORKSPACE, "--symlink", WORKSPACE, "/workspace"),
+        *([] if spec.shared_data is None else _read_only(spec.shared_data, SHARED)),
+        *([] if spec.wheels is None else _read_only(spec.wheels, WHEELS)),
+        *("--remount-ro", "/", "--remount-ro", "/dev"),
+        *_variables(host, spec),
+        *("--chdir", "/", "--", *program),
+    ]
+
+
+def inside(host: Host, user_namespace: int) -> list[str]:
+    """The beginning of a command that runs in a user namespace, given as an inherited descriptor."""
+    assert host.nsenter is not None
+    return [host.nsenter, f"--user=/proc/self/fd/{user_namespace}", "--preserve-credentials", "--"]
 
 
 def _boundaries(host: Host, descriptors: Descriptors) -> list[str]:
@@ -129,7 +174,7 @@ def _become_user(host: Host) -> list[str]:
     return [host.setpriv, *user, "--inh-caps=-all", "--bounding-set=-all", "--"]
 
 
-def _system(host: Host, etc: Path) -> list[str]:
+def _system(host: Host, etc: Path, proc: tuple[str, ...] = ("--proc", "/proc")) -> list[str]:
     args = ["--ro-bind", "/usr", "/usr"]
     for path, target in host.system:
         args += ["--ro-bind", path, path] if target is None else ["--symlink", target, path]
@@ -138,7 +183,7 @@ def _system(host: Host, etc: Path) -> list[str]:
         args += [*_parents(Path(path)), "--ro-bind-try", path, path]
     for name in ETC:
         args += ["--ro-bind", str(etc / name), f"/etc/{name}"]
-    return [*args, "--proc", "/proc", "--dev", "/dev"]
+    return [*args, *proc, "--dev", "/dev"]
 
 
 def _memory(limits: Limits) -> list[str]:
@@ -169,7 +214,7 @@ def _python(host: Host) -> list[str]:
 def _workspace(workspace: Path, shared_data: Path | None) -> list[str]:
     args = ["--bind", str(workspace), WORKSPACE, "--symlink", WORKSPACE, "/workspace"]
     if shared_data is not None:
-        args += ["--ro-bind", str(shared_data), f"{WORKSPACE}/shared"]
+        args += ["--ro-bind", str(shared_data), str(SHARED)]
     return args
 
 

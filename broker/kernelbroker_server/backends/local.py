@@ -31,6 +31,8 @@ from .base import (
 )
 from .cgroups import ROOT, Cgroups
 from .directories import Directories
+from .fork_server import ForkServer
+from .fork_servers import MAX_FORKS, ForkServers
 from .host import Host
 from .local_sandbox import LocalContext, LocalSandbox
 from .sandbox_layout import GATEWAY_COMMAND
@@ -62,6 +64,8 @@ class LocalBackend(Backend):
         command: the arguments of the kernels' Python, before `--fd N`.
         bwrap: bubblewrap's name or path.
         cgroup_root: where control groups are mounted.
+        fork_server: fork gateways from a server of their template, which has imported everything.
+        max_forks: how many gateways one server forks before it is replaced.
     """
 
     isolation = Isolation.BUBBLEWRAP
@@ -81,6 +85,8 @@ class LocalBackend(Backend):
         command: Sequence[str] = GATEWAY_COMMAND,
         bwrap: str = "bwrap",
         cgroup_root: Path = ROOT,
+        fork_server: bool = False,
+        max_forks: int = MAX_FORKS,
     ) -> None:
         self._kernel_python = kernel_python
         self.data_dir = data_dir.absolute()
@@ -92,6 +98,10 @@ class LocalBackend(Backend):
         self._command = command
         self._bwrap = bwrap
         self._cgroup_root = cgroup_root
+        self._fork_server = fork_server
+        self._max_forks = max_forks
+        self.fork_servers: ForkServers | None = None
+        """Set by `start`, if gateways can be forked."""
         self._context: LocalContext | None = None
         self._watchdog: SupervisedTask | None = None
         self._sandboxes: SandboxSet[LocalSandbox] = SandboxSet()
@@ -114,11 +124,17 @@ class LocalBackend(Backend):
         except BaseException:
             await self.stop()
             raise
+        if self._fork_server and self._context.isolation is Isolation.BUBBLEWRAP:
+            etc = directories.run / "etc"
+            self.fork_servers = ForkServers(host, etc, self._supervisor, self._max_forks)
         if cgroups.enforced_by("memory") is None:
             self._watchdog = self._supervisor.start("memory watchdog", self._watch_memory)
 
     async def launch(self, sandbox_id: str, spec: SandboxSpec) -> LocalSandbox:
-        return await self._launch(sandbox_id, spec, self._command)
+        server = None
+        if self._context is not None and self.fork_servers is not None:
+            server = await self.fork_servers.get(spec, self._command)
+        return await self._launch(sandbox_id, spec, self._command, server)
 
     async def remove(self, sandbox: Sandbox) -> None:
         await self._sandboxes.remove(sandbox)
@@ -128,6 +144,9 @@ class LocalBackend(Backend):
             await self._watchdog.stop()
             self._watchdog = None
         context, self._context = self._context, None  # refuse further launches
+        servers, self.fork_servers = self.fork_servers, None
+        if servers is not None:
+            await servers.stop()  # first, so that none is started
         await self._sandboxes.remove_all()
         if context is not None:
             await context.cgroups.remove()
@@ -144,6 +163,7 @@ class LocalBackend(Backend):
             "seccomp": "on" if jailed and seccomp.filter_for() else "none",
             "host_user": "one of its own" if own_user else "the broker's",
             "networks": sorted(self.networks) if jailed else "not enforced",
+            "launches": "started" if self.fork_servers is None else self.fork_servers.describe(),
             "limits": {
                 "cpus": enforced_by("cpu") or "none",
                 "memory": enforced_by("memory") or "watchdog",
@@ -155,7 +175,11 @@ class LocalBackend(Backend):
         }
 
     async def _launch(
-        self, sandbox_id: str, spec: SandboxSpec, command: Sequence[str]
+        self,
+        sandbox_id: str,
+        spec: SandboxSpec,
+        command: Sequence[str],
+        server: ForkServer | None = None,
     ) -> LocalSandbox:
         context = self._context
         if context is None:
@@ -164,7 +188,7 @@ class LocalBackend(Backend):
         own_user = context.host.root and context.isolation is Isolation.BUBBLEWRAP
         host_uid = self._sandbox_uid if own_user else None
         sandbox = LocalSandbox(sandbox_id, spec, context, host_uid)
-        await self._sandboxes.launch(sandbox, sandbox.open(command))
+        await self._sandboxes.launch(sandbox, sandbox.open(command, server))
         return sandbox
 
     async def _reap(self, directories: Directories, rescue: Rescue | None) -> None:
@@ -218,11 +242,11 @@ class LocalBackend(Backend):
             await asyncio.sleep(_WATCH_INTERVAL_S)
 
     async def _end_over_memory(self) -> None:
-        watched = {s.leader: s for s in self._sandboxes.by_id.values() if s.leader is not None}
-        limits = {leader: sandbox.spec.limits.memory for leader, sandbox in watched.items()}
+        watched = {s.roots: s for s in self._sandboxes.by_id.values() if s.roots}
+        limits = {roots: sandbox.spec.limits.memory for roots, sandbox in watched.items()}
         if limits:
-            for leader in await asyncio.to_thread(procfs.over_memory, limits):
-                watched[leader].kill_over_memory()
+            for roots in await asyncio.to_thread(procfs.over_memory, limits):
+                watched[roots].kill_over_memory()
 
 
 def _write_common_files(run: Path, host: Host) -> None:

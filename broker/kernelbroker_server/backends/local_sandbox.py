@@ -13,17 +13,19 @@ import os
 import resource
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from ..egress.proxy import Proxy
 from ..kernels.endpoint import UnixEndpoint
-from . import bubblewrap, process, procfs
+from . import bubblewrap, forked_jail, jail, process, procfs
 from .base import EndCause, Isolation, LaunchError, Limits, Network, SandboxEnd, SandboxSpec, Usage
 from .cgroups import Cgroups
 from .directories import Directories, remove_tree
 from .egress_socket import EgressSocket
 from .exit_reason import end_of
+from .fork_server import ForkServer, ForkServerError
 from .host import Host
-from .sandbox_layout import max_file_bytes
+from .sandbox_layout import gateway_argv, max_file_bytes
 from .sandbox_set import ClosableSandbox
 from .sockets import listen
 from .usage import UsageMeter
@@ -31,6 +33,8 @@ from .usage import UsageMeter
 log = logging.getLogger(__name__)
 
 _KILL_TIMEOUT_S = 10.0
+
+Running: TypeAlias = bubblewrap.Jail | forked_jail.ForkedJail | process.Process
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +67,7 @@ class LocalSandbox(ClosableSandbox):
         self.workspace = self._directory / "workspace"
         self._cgroup = context.cgroups.of(sandbox_id)
         self._egress_socket: EgressSocket | None = None
-        self._running: bubblewrap.Jail | process.Process | None = None
+        self._running: Running | None = None
         self._ending: asyncio.Task[bool] | None = None
         self._over_memory = False
         self.exit_status: int | None = None
@@ -74,13 +78,23 @@ class LocalSandbox(ClosableSandbox):
         """The pid of the sandbox's first process; None before its start and after its end."""
         return None if self._running is None or self.ended.done() else self._running.leader
 
+    @property
+    def roots(self) -> tuple[int, ...]:
+        """The pids that all its processes descend from; empty before its start and after its end."""
+        return () if self._running is None or self.ended.done() else self._running.roots
+
+    @property
+    def forked(self) -> bool:
+        """Whether its gateway was forked from a fork server."""
+        return isinstance(self._running, forked_jail.ForkedJail)
+
     async def memory(self) -> int | None:
-        if (leader := self.leader) is None:
+        if not (roots := self.roots):
             return None
         with contextlib.suppress(OSError):
             if (used := self._cgroup.memory()) is not None:
                 return used
-        return await asyncio.to_thread(procfs.memory_of, leader)
+        return await asyncio.to_thread(procfs.memory_of, *roots)
 
     async def usage(self, max_files: int) -> Usage:
         return await self._context.meter.measure(self.workspace, max_files)
@@ -89,8 +103,12 @@ class LocalSandbox(ClosableSandbox):
         if not await self._end_all():
             log.error("Sandbox %s does not end", self.id)
 
-    async def open(self, command: Sequence[str]) -> None:
+    async def open(self, command: Sequence[str], server: ForkServer | None = None) -> None:
         """Start the sandbox. Do not cancel this; it is short. Call `close` if it fails.
+
+        Args:
+            command: the arguments of the kernels' Python, before `--fd N`.
+            server: forks the gateway. If it fails, or is None, the gateway is started.
 
         Raises:
             LaunchError
@@ -106,19 +124,7 @@ class LocalSandbox(ClosableSandbox):
             with listen(self.endpoint.path) as listener:
                 self._cgroup.create(self.spec.limits)
                 if context.isolation is Isolation.BUBBLEWRAP:
-                    self._running = await bubblewrap.start(
-                        context.host,
-                        self.spec,
-                        command=command,
-                        etc=context.directories.run / "etc",
-                        workspace=self.workspace,
-                        egress_socket=None
-                        if self._egress_socket is None
-                        else self._egress_socket.path,
-                        listener=listener.fileno(),
-                        host_uid=self.host_uid,
-                        place=self._place,
-                    )
+                    self._running = await self._start_jail(command, listener.fileno(), server)
                 else:
                     self._running = await process.start(
                         context.host,
@@ -132,6 +138,41 @@ class LocalSandbox(ClosableSandbox):
         except OSError as error:  # TimeoutError is one
             raise LaunchError(f"The sandbox could not be started: {error!r}") from error
         self._running.child.exited.add_done_callback(self._on_exit)
+
+    async def _start_jail(
+        self, command: Sequence[str], listener: int, server: ForkServer | None
+    ) -> bubblewrap.Jail | forked_jail.ForkedJail:
+        """Raises LaunchError or OSError; no process is left then."""
+        context = self._context
+        host, etc = context.host, context.directories.run / "etc"
+        egress_socket = None if self._egress_socket is None else self._egress_socket.path
+        if server is not None:
+            try:
+                return await forked_jail.start(
+                    host,
+                    self.spec,
+                    server,
+                    etc=etc,
+                    workspace=self.workspace,
+                    egress_socket=egress_socket,
+                    listener=listener,
+                    host_uid=self.host_uid,
+                    place=self._place,
+                )
+            except ForkServerError as error:
+                log.warning("The sandbox %s is started without its fork server: %s", self.id, error)
+        argv = gateway_argv(jail.python_inside(host), command, ("--fd", str(listener)), self.spec)
+        return await bubblewrap.start(
+            host,
+            self.spec,
+            program=argv,
+            etc=etc,
+            workspace=self.workspace,
+            egress_socket=egress_socket,
+            pass_fds=[listener],
+            host_uid=self.host_uid,
+            place=self._place,
+        )
 
     async def close(self) -> bool:
         """End the sandbox and remove everything that belongs to it. Returns whether all is gone."""
@@ -157,7 +198,7 @@ class LocalSandbox(ClosableSandbox):
             self._ending = asyncio.create_task(self._wait_until_gone(self._running))
         return await asyncio.shield(self._ending)
 
-    async def _wait_until_gone(self, running: bubblewrap.Jail | process.Process) -> bool:
+    async def _wait_until_gone(self, running: Running) -> bool:
         running.kill()
         try:
             await asyncio.wait_for(running.gone(), _KILL_TIMEOUT_S)

@@ -48,6 +48,11 @@ class Process:
         self.leader = child.pid
         self._directory = directory
 
+    @property
+    def roots(self) -> tuple[int, ...]:
+        """The processes that all others descend from."""
+        return (self.leader,)
+
     def exit_status(self) -> int | None:
         return self.child.exited.result()
 

@@ -30,16 +30,16 @@ def processes() -> dict[int, Entry]:
     return found
 
 
-def family(table: Mapping[int, Entry], leader: int) -> set[int]:
-    """The pids of the leader, of its session, and of all their descendants in the table.
+def family(table: Mapping[int, Entry], *leaders: int) -> set[int]:
+    """The pids of the leaders, of their sessions, and of all their descendants in the table.
 
     Orphans in a pid namespace become children of its first process. The family of that process is
-    therefore the whole jail.
+    therefore the whole jail, except for a forked gateway, whose parent is outside.
     """
     children: dict[int, list[int]] = {}
     for pid, entry in table.items():
         children.setdefault(entry.parent, []).append(pid)
-    todo = [leader, *(pid for pid, entry in table.items() if entry.session == leader)]
+    todo = [*leaders, *(pid for pid, entry in table.items() if entry.session in leaders)]
     members: set[int] = set()
     while todo:
         if (pid := todo.pop()) not in members:
@@ -48,27 +48,27 @@ def family(table: Mapping[int, Entry], leader: int) -> set[int]:
     return members & table.keys()
 
 
-def memory_of(leader: int) -> int:
-    """Bytes that the leader's family uses. A page that processes share is counted once."""
-    return sum(map(_proportional_memory, family(processes(), leader)))
+def memory_of(*leaders: int) -> int:
+    """Bytes that the leaders' family uses. A page that processes share is counted once."""
+    return sum(map(_proportional_memory, family(processes(), *leaders)))
 
 
-def over_memory(limits: Mapping[int, int]) -> list[int]:
+def over_memory(limits: Mapping[tuple[int, ...], int]) -> list[tuple[int, ...]]:
     """The leaders whose families use more memory than their limit.
 
     Args:
-        limits: bytes by leader.
+        limits: bytes by the leaders of a family.
     """
     table = processes()
     found = []
-    for leader, limit in limits.items():
-        members = family(table, leader)
+    for leaders, limit in limits.items():
+        members = family(table, *leaders)
         # The resident sizes are quick to read, but count a shared page once for each process.
         if (
             sum(table[pid].resident for pid in members) > limit
             and sum(map(_proportional_memory, members)) > limit
         ):
-            found.append(leader)
+            found.append(leaders)
     return found
 
 

@@ -132,13 +132,19 @@ _ALLOW, _KILL_PROCESS, _ERRNO = 0x7FFF0000, 0x80000000, 0x00050000
 _X32_BIT = 0x40000000
 
 
-def filter_for(machine: str = platform.machine()) -> bytes | None:
-    """The filter for `bwrap --seccomp`; None for an unknown architecture."""
+def filter_for(
+    machine: str = platform.machine(), *, allowed: frozenset[str] = frozenset()
+) -> bytes | None:
+    """The filter for `bwrap --seccomp`; None for an unknown architecture.
+
+    Args:
+        allowed: calls of the list that are not denied after all.
+    """
     architecture = _ARCHITECTURES.get(machine)
-    return None if architecture is None else _assemble(architecture)
+    return None if architecture is None else _assemble(architecture, allowed)
 
 
-def _assemble(architecture: _Architecture) -> bytes:
+def _assemble(architecture: _Architecture, allowed: frozenset[str]) -> bytes:
     refuse = _instruction(_RETURN, _ERRNO | errno.EPERM)
     program = [
         _instruction(_LOAD, _ARCHITECTURE_AT),
@@ -150,8 +156,8 @@ def _assemble(architecture: _Architecture) -> bytes:
         refuse,
     ]
     for calls, number in ((_DENIED, errno.EPERM), (_NOT_IMPLEMENTED, errno.ENOSYS)):
-        for numbers in calls.values():
-            if (call := numbers[architecture.column]) is not None:
+        for name, numbers in calls.items():
+            if (call := numbers[architecture.column]) is not None and name not in allowed:
                 program.append(_instruction(_JUMP_EQUAL, call, otherwise=1))
                 program.append(_instruction(_RETURN, _ERRNO | number))
     for numbers, lines in _CONDITIONAL.items():

@@ -32,7 +32,8 @@ class Attempt:
     docker: str | None = None
 
     def right(self, kind: str) -> set[str]:
-        words = self.refused if kind == "local" or self.docker is None else self.docker
+        local = kind.startswith("local")
+        words = self.refused if local or self.docker is None else self.docker
         if kind == "gvisor":
             also, _reason = gvisor.ALSO_RIGHT.get(self.name, ("", ""))
             words = f"{words} {also}"

@@ -1,0 +1,85 @@
+"""The kernel of a forked gateway: forked from it at its beginning, and told later what to run.
+
+A process that has an event loop, threads or ZeroMQ's sockets must not be forked. So the kernel's process
+is forked before the gateway has them, and waits. When the gateway is asked to start its kernel, it sends
+the command, the environment and the directory with which it would have started it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from . import fresh_process
+from .compat.process import SUPPORTED, ForkedProcess
+
+MODULE = "kernelbroker_kernel.kernel"
+
+
+class WaitingKernel:
+    """The kernel's process, as its gateway sees it."""
+
+    def __init__(self, pid: int, orders: int) -> None:
+        self._pid = pid
+        self._orders: int | None = orders
+
+    def can_run(self, command: Sequence[str]) -> bool:
+        """Whether it has not begun yet, and the command is one of a kernel of ours."""
+        return SUPPORTED and self._orders is not None and list(command[1:3]) == ["-m", MODULE]
+
+    def start(
+        self, command: Sequence[str], env: Mapping[str, str] | None, cwd: str | None
+    ) -> ForkedProcess:
+        """Let it begin; only once."""
+        assert self._orders is not None
+        variables = dict(os.environ if env is None else env)
+        variables["JPY_PARENT_PID"] = str(os.getpid())  # as jupyter_client's launcher sets it
+        order = {"command": list(command), "env": variables, "cwd": str(cwd or Path.cwd())}
+        descriptor, self._orders = self._orders, None
+        with os.fdopen(descriptor, "w", errors="surrogateescape") as file:
+            json.dump(order, file)
+        return ForkedProcess(self._pid, command)
+
+
+def fork(close: Sequence[int]) -> WaitingKernel | dict[str, Any] | None:
+    """Fork the kernel's process.
+
+    Args:
+        close: descriptors that are the gateway's alone.
+
+    Returns:
+        in the gateway the waiting kernel. In the kernel, when it may begin, its order; None if the gateway
+        has ended.
+    """
+    reading, writing = os.pipe()
+    pid = os.fork()
+    if pid:
+        os.close(reading)
+        return WaitingKernel(pid, writing)
+    for descriptor in (writing, *close):
+        os.close(descriptor)
+    os.setsid()  # an interrupt is sent to the kernel's group
+    # Standard input is a pipe that nobody writes to, as jupyter_client gives it to its kernels.
+    empty, nobody = os.pipe()
+    os.dup2(empty, 0)
+    os.close(empty)
+    os.close(nobody)
+    with os.fdopen(reading, errors="surrogateescape") as file:
+        order = file.read()
+    return json.loads(order) if order else None
+
+
+def run(order: dict[str, Any]) -> None:
+    """Be the kernel until it ends."""
+    from . import kernel
+
+    fresh_process.renew()
+    sys.modules.pop("rfc3987_syntax", None)  # blocked for the gateway; see `__main__`
+    fresh_process.set_environment(order["env"])
+    command = order["command"]
+    fresh_process.set_command(command, command[0], order["cwd"])
+    kernel.main(sys.argv[1:])
