@@ -44,6 +44,12 @@ class Side:
         answer: dict[str, Any] = json.loads(await self._line())
         return answer
 
+    async def end(self) -> None:
+        """End the worker, which ends its broker."""
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        await self._process.wait()
+
     async def _line(self) -> bytes:
         assert self._process.stdout is not None
         return await self._process.stdout.readline()
@@ -54,6 +60,7 @@ async def open_side(stack: AsyncExitStack, checkout: Path) -> Side:
     environ = {**os.environ, "PYTHONPATH": ":".join(packages)}
     worker = str(Path(__file__).with_name("compare_worker.py"))
     side = Side(await stack.enter_async_context(running(worker, env=environ, stdin=PIPE)))
+    stack.push_async_callback(side.end)
     await side.ready()
     return side
 

@@ -71,7 +71,8 @@ async def running(
     try:
         yield process
     finally:
-        process.terminate()
+        if process.returncode is None:
+            process.terminate()
         await process.communicate()
 
 
