@@ -17,6 +17,7 @@ from .time_limit import time_limit
 NAME_CHARS = 200
 SHAPES_S = 1.0
 """The time for the shapes of all variables."""
+_ABSENT = object()
 
 
 def summarize(
@@ -28,14 +29,13 @@ def summarize(
     (`hidden`) are left out; of the latter, those that have been rebound are listed.
     """
     held = dict(user_ns)  # a copy: a user's thread may add names meanwhile
-    known = {name for name, value in hidden.items() if held.get(name) is value}
     names = [
         name
         for name, value in held.items()
         if type(name) is str
-        and name[:1] != "_"
+        and name[:1] != "_"  # first, since IPython adds two such names for each cell
         and not issubclass(type(value), ModuleType)
-        and name not in known
+        and hidden.get(name, _ABSENT) is not value
     ]
     dropped = max(0, len(names) - limit)
     variables = {name: _variable(name, held[name]) for name in names[dropped:]}
