@@ -1,7 +1,8 @@
 """The names on which broker and sandbox agree. Standard library only; no behaviour.
 
 The options of a cell are in the metadata of its `execute_request`, under `"kernelbroker"`. The kernel's
-hooks answer with display data of MIME types of their own, which the broker removes from the stream.
+hooks answer in the metadata of its reply, and with display data of MIME types of their own, which the
+broker removes from the stream.
 
 A user's cell has these options (all optional)::
 
@@ -36,10 +37,9 @@ The cell that applies the session's settings, right after the lease, has::
 from __future__ import annotations
 
 METADATA_KEY = "kernelbroker"
-
-SUMMARY_MIME = "application/vnd.kernelbroker.summary+json"
-"""Sent at the end of each user's cell: ``{"execution_time": seconds, "variables": [Variable],
-"variables_dropped": int, "files": [FileChange], "files_truncated": bool, "exit_code": int | null}``."""
+"""Of the options of a request. The reply to a user's cell has its summary there: ``{"execution_time":
+seconds, "variables": [Variable], "variables_dropped": int, "files": [FileChange], "files_truncated": bool,
+"exit_code": int | null}``."""
 
 REPORT_MIME = "application/vnd.kernelbroker.report+json"
 """Sent by the report cell: ``{"dataframe": {...}}`` or ``{"return_value": ...}``, and

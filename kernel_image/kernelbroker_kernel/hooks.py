@@ -1,10 +1,10 @@
 """The hooks of IPython that run before and after each cell, as an extension.
 
 Before a cell they apply the execution's working directory and environment variables. After it they
-undo these, remove names that a failed cell created (see `rollback`), and publish one summary with the
-duration, the variables and the changed files. The work is bounded, takes a third of a millisecond in an
-ordinary session, and never makes a cell fail. `contract` describes the options in the request's
-metadata; invalid ones are ignored. The value of `result_var` is sent by `report`.
+undo these, remove names that a failed cell created (see `rollback`), and make a summary with the
+duration, the variables and the changed files, which goes out with the reply. The work is bounded, takes
+a third of a millisecond in an ordinary session, and never makes a cell fail. `contract` describes the
+options in the request's metadata; invalid ones are ignored. The value of `result_var` is sent by `report`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from IPython.core.getipython import get_ipython
 from . import environment, package_path, variables
 from .changed_files import Snapshot, changes, scan
 from .compat.kernel import failed_while_showing
-from .contract import METADATA_KEY, SUMMARY_MIME
+from .contract import METADATA_KEY
 from .environment import WORKSPACE
 from .rollback import remove_new_names
 from .streams import make_blocking
@@ -109,6 +109,7 @@ class CellHooks:
         exit_code: of the program that ran a cell in another language.
         reported_names: the variables of a cell in another language, for its report.
         node: the session's Node.js process, once a cell has started it.
+        summary: of the user's cell that has ended, until its reply takes it; see `contract`.
     """
 
     def __init__(self, shell: Any) -> None:
@@ -116,6 +117,7 @@ class CellHooks:
         self.exit_code: int | None = None
         self.reported_names: dict[str, Any] | None = None
         self.node: Any = None
+        self.summary: dict[str, Any] | None = None
         self._shell = shell
         self._execution: _Execution | None = None
         self._refusal: InvalidExecution | None = None
@@ -191,7 +193,12 @@ class CellHooks:
         held, dropped = variables.summarize(shell.user_ns, shell.user_ns_hidden, limit)
         summary |= {"variables": held, "variables_dropped": dropped}
         summary["exit_code"] = self.exit_code
-        publish(shell, SUMMARY_MIME, summary)
+        self.summary = summary
+
+    def take_summary(self) -> dict[str, Any] | None:
+        """Return the summary once; None if there is none, as for a silent cell."""
+        summary, self.summary = self.summary, None
+        return summary
 
 
 def _request_id(shell: Any) -> str:

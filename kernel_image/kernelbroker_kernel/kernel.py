@@ -32,6 +32,8 @@ from traitlets import List, Type, Unicode
 from . import fonts, package_path
 from .compat import named_like, streams
 from .compat.kernel import BoundedErrorKernel, BoundedErrorShell, PromptKernelApp
+from .contract import METADATA_KEY
+from .hooks import installed
 
 _ascii = json.JSONEncoder(default=json_default, allow_nan=False)
 _unicode = json.JSONEncoder(default=json_default, allow_nan=False, ensure_ascii=False)
@@ -124,6 +126,16 @@ class Kernel(BoundedErrorKernel):
 
     def code_is_over(self) -> None:
         self._interruptible = False
+
+    def finish_metadata(
+        self, parent: Any, metadata: dict[str, Any], reply_content: Any
+    ) -> dict[str, Any]:
+        """The metadata of the reply, with the summary of a user's cell."""
+        metadata = super().finish_metadata(parent, metadata, reply_content)
+        hooks = installed(self.shell)
+        if hooks is not None and (summary := hooks.take_summary()) is not None:
+            metadata[METADATA_KEY] = summary
+        return metadata
 
     async def do_execute(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
         try:

@@ -13,6 +13,8 @@ _MAX_PARSED_BYTES = 4 * MAX_MESSAGE_BYTES
 _ENVELOPE_BYTES = 64 * 1024
 """Room for the rest of a message around its text."""
 _MAX_ID_CHARS = 1000
+MAX_METADATA_BYTES = 1024**2
+"""A reply's metadata has the summary of its cell, which is kept up to this size."""
 
 
 def replacement(parts: list[Any], size: int) -> list[bytes]:
@@ -29,7 +31,10 @@ def replacement(parts: list[Any], size: int) -> list[bytes]:
     kind = header.get("msg_type")
     data = bytes(parts[3])
     content = _text_alone(data, size) if kind in _OUTPUTS else _shortened(kind, data)
-    return [json.dumps(header).encode(), bytes(parts[1]), b"{}", _json(content)]
+    metadata = bytes(parts[2])
+    if len(metadata) > MAX_METADATA_BYTES:
+        metadata = b"{}"
+    return [json.dumps(header).encode(), bytes(parts[1]), metadata, _json(content)]
 
 
 def _text_alone(data: bytes, size: int) -> dict[str, Any]:

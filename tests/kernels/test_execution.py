@@ -46,12 +46,18 @@ class Script:
         self.events: list[Event] = []
 
     def message(
-        self, kind: str, content: Any, *, parent: str | int = 0, date: str = ""
+        self,
+        kind: str,
+        content: Any,
+        *,
+        parent: str | int = 0,
+        date: str = "",
+        metadata: Any = None,
     ) -> Incoming:
         channel, _, msg_type = kind.partition(".")
         if isinstance(parent, int):
             parent = self.cell.outgoing[parent].msg_id
-        return decode_frame(frame(channel, msg_type, parent, content, date=date))
+        return decode_frame(frame(channel, msg_type, parent, content, date=date, metadata=metadata))
 
     def get(self, kind: str, content: Any = None, **options: Any) -> list[Event]:
         """Receive one message; returns its events."""
@@ -68,9 +74,9 @@ class Script:
     def stdout(self, text: str, **options: Any) -> list[Event]:
         return self.get("iopub.stream", {"name": "stdout", "text": text}, **options)
 
-    def reply(self, parent: int = 0, **content: Any) -> list[Event]:
+    def reply(self, parent: int = 0, *, metadata: Any = None, **content: Any) -> list[Event]:
         reply = {"status": "ok", "execution_count": 7, "payload": [], **content}
-        return self.get("shell.execute_reply", reply, parent=parent)
+        return self.get("shell.execute_reply", reply, parent=parent, metadata=metadata)
 
     def idle(self, parent: int = 0) -> list[Event]:
         return self.get("iopub.status", {"execution_state": "idle"}, parent=parent)
@@ -228,8 +234,9 @@ def test_result_has_the_summary() -> None:
         "files": [{"path": "a.csv", "size": 3}],
         "files_truncated": True,
     }
-    assert script.get("iopub.display_data", {"data": {contract.SUMMARY_MIME: summary}}) == []
-    result = script.finish()
+    assert script.reply(metadata={contract.METADATA_KEY: summary}) == []
+    script.idle()
+    result = script.result
     assert result.execution_time == 1.5
     assert [variable.name for variable in result.variables] == ["a", "b"]
     assert (result.files[0].path, result.files[0].size) == ("a.csv", 3)
@@ -244,9 +251,8 @@ def test_forged_summary_is_ignored(summary: Any) -> None:
     """User code can send the hooks' messages; those with invalid content are ignored."""
     script = Script(result_var="x")
     script.begin()
-    script.get("iopub.display_data", {"data": {contract.SUMMARY_MIME: summary}})
     script.get("iopub.display_data", {"data": {contract.REPORT_MIME: summary}}, parent=1)
-    script.reply()
+    script.reply(metadata={contract.METADATA_KEY: summary})
     script.idle()
     script.reply(1)
     script.idle(1)
@@ -696,7 +702,6 @@ messages = st.tuples(
             {"name": "stdout", "text": "x" * 300},
             {"data": {"text/plain": "1"}, "transient": {"display_id": "d"}},
             {"data": {"image/png": PNG}},
-            {"data": {contract.SUMMARY_MIME: {"execution_time": 1}}},
             {"data": {contract.REPORT_MIME: {"return_value": 1}}},
             {"wait": True},
             {"prompt": "?"},

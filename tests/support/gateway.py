@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from kernelbroker_kernel.contract import ENTRIES_PATH, FILES_PATH
+from kernelbroker_kernel.contract import ENTRIES_PATH, FILES_PATH, METADATA_KEY
 from kernelbroker_server.kernels.framing import SUBPROTOCOL
 from tornado.httpserver import HTTPServer
 from tornado.iostream import IOStream
@@ -27,7 +27,14 @@ _WORD = 8
 
 
 def frame(
-    channel: str, msg_type: str, parent_id: str, content: Any, *, date: str = "", msg_id: str = "k"
+    channel: str,
+    msg_type: str,
+    parent_id: str,
+    content: Any,
+    *,
+    date: str = "",
+    msg_id: str = "k",
+    metadata: Any = None,
 ) -> bytes:
     """Return a message as the gateway sends it; `content` may be JSON bytes, valid or not."""
     body = content if isinstance(content, bytes) else json.dumps(content).encode()
@@ -36,7 +43,7 @@ def frame(
         channel.encode(),
         json.dumps(header).encode(),
         json.dumps({"msg_id": parent_id}).encode(),
-        b"{}",
+        json.dumps({} if metadata is None else metadata).encode(),
         body,
     ]
     return raw_frame(parts)
@@ -68,13 +75,14 @@ class Cell:
     metadata: dict[str, Any]
     interrupted: asyncio.Event = field(default_factory=asyncio.Event)
     answers: asyncio.Queue[str] = field(default_factory=asyncio.Queue)
+    summary: dict[str, Any] = field(default_factory=dict)
 
     @property
     def code(self) -> str:
         return str(self.content["code"])
 
-    def send(self, channel: str, msg_type: str, content: Any) -> None:
-        self.kernel.send(frame(channel, msg_type, self.msg_id, content))
+    def send(self, channel: str, msg_type: str, content: Any, metadata: Any = None) -> None:
+        self.kernel.send(frame(channel, msg_type, self.msg_id, content, metadata=metadata))
 
     def stdout(self, text: str) -> None:
         self.send("iopub", "stream", {"name": "stdout", "text": text})
@@ -206,7 +214,7 @@ class Gateway:
             cell.send("iopub", "error", error)
             reply |= {"status": "error", **error}
         self._running = None
-        cell.send("shell", "execute_reply", reply)
+        cell.send("shell", "execute_reply", reply, {METADATA_KEY: cell.summary})
         cell.send("iopub", "status", {"execution_state": "idle"})
 
 

@@ -84,9 +84,7 @@ class Kernel:
             content = message["content"]
             if message["msg_type"] == "display_data":
                 for mime, payload in content["data"].items():
-                    if mime == contract.SUMMARY_MIME:
-                        ran.summaries.append(payload)
-                    elif mime == contract.REPORT_MIME:
+                    if mime == contract.REPORT_MIME:
                         ran.reports.append(payload)
             elif message["msg_type"] == "error":
                 ran.errors.append(content)
@@ -98,6 +96,8 @@ class Kernel:
             reply = self._client.get_shell_msg(timeout=30)
             if reply["parent_header"].get("msg_id") == request_id:
                 ran.reply = reply["content"]
+                if (summary := reply["metadata"].get(contract.METADATA_KEY)) is not None:
+                    ran.summaries.append(summary)
                 return ran
 
     def configure(self, **settings: Any) -> dict[str, Any]:

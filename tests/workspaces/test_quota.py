@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 from kernelbroker.protocol.errors import TooLarge
 from kernelbroker.protocol.events import Result, Stderr
-from kernelbroker_kernel.contract import SUMMARY_MIME
 from kernelbroker_server import supervisor as supervisor_module
 from kernelbroker_server.backends.base import Limits, SandboxSpec, Usage
 from kernelbroker_server.sessions.session import Session
@@ -235,8 +234,7 @@ def scripts(backend: FakeBackend) -> None:
 
     async def quickly(cell: Cell) -> None:
         write(workspace_of(backend, cell) / "quick", MIB + 1)
-        change = {"files": [{"path": "quick", "size": MIB + 1}]}
-        cell.display({SUMMARY_MIME: change})
+        cell.summary = {"files": [{"path": "quick", "size": MIB + 1}]}
 
     async def delete(cell: Cell) -> None:
         for path in workspace_of(backend, cell).iterdir():

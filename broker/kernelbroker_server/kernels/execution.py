@@ -14,6 +14,7 @@ from datetime import datetime
 from typing import Any, TypeVar
 
 import msgspec
+from kernelbroker.protocol.codec import decode_as
 from kernelbroker.protocol.errors import ProtocolError
 from kernelbroker.protocol.events import (
     Cause,
@@ -88,6 +89,10 @@ class _Summary(msgspec.Struct):
     files: list[FileChange] = []
     files_truncated: bool = False
     exit_code: int | None = None
+
+
+class _ReplyMetadata(msgspec.Struct):
+    summary: _Summary = msgspec.field(default_factory=_Summary, name=contract.METADATA_KEY)
 
 
 class _Report(msgspec.Struct):
@@ -235,6 +240,7 @@ class CellExecution:
     def _replied(self, message: Incoming) -> list[Event]:
         self._awaited.discard((self._cell.msg_id, "reply"))
         self._times[1] = message.header.date
+        self._summary = _summary_of(message)
         try:
             self._reply = self._clean(message.content_as(_Reply))
         except ProtocolError:  # a traceback can be of any type; the cell has ended in any case
@@ -259,10 +265,6 @@ class CellExecution:
             self._outputs.truncated.rich_outputs += 1
             return []
         content = message.content_as(DisplayContent)
-        if contract.SUMMARY_MIME in content.data:
-            if message.weight <= _MAX_SUMMARY_WEIGHT:
-                self._summary = _convert(content.data[contract.SUMMARY_MIME], _Summary)
-            return []
         if self._internal_cell is not None and contract.INTERNAL_CELL_MIME in content.data:
             self._internal_cell.on_answer(self._clean(content.data[contract.INTERNAL_CELL_MIME]))
             return []
@@ -313,6 +315,16 @@ class CellExecution:
     def _cut(self) -> Truncated | None:
         truncated = self._outputs.truncated
         return truncated if truncated != Truncated() else None
+
+
+def _summary_of(reply: Incoming) -> _Summary:
+    """The summary of the hooks, which user code can remove or replace."""
+    if reply.metadata_weight > _MAX_SUMMARY_WEIGHT:
+        return _Summary()
+    try:
+        return decode_as(reply.metadata, _ReplyMetadata).summary
+    except ProtocolError:
+        return _Summary()
 
 
 def _convert(value: Any, type_: type[_T]) -> _T:

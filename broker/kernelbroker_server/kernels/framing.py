@@ -51,9 +51,11 @@ class Incoming(msgspec.Struct, frozen=True):
 
         Commas in strings count as values, unless the message would be too heavy because of them.
         """
-        size = len(self.content)
-        weight = size + VALUE_BYTES * self.content.count(b",")
-        return weight if weight <= MAX_WEIGHT else size + VALUE_BYTES * _commas(self.content)
+        return _weight(self.content)
+
+    @property
+    def metadata_weight(self) -> int:
+        return _weight(self.metadata)
 
     def content_as(self, type_: type[Any]) -> Any:
         """Return the parsed content. Raises ProtocolError if it is malformed or too large."""
@@ -92,6 +94,12 @@ def encode_frame(message: Outgoing, session: str) -> bytes:
     count = len(parts) + 1
     offsets = accumulate(map(len, parts), initial=_WORD * (count + 1))
     return b"".join([struct.pack(f"<{count + 1}Q", count, *offsets), *parts])
+
+
+def _weight(data: bytes) -> int:
+    size = len(data)
+    weight = size + VALUE_BYTES * data.count(b",")
+    return weight if weight <= MAX_WEIGHT else size + VALUE_BYTES * _commas(data)
 
 
 def _commas(data: bytes) -> int:

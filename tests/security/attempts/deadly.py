@@ -187,8 +187,9 @@ for content in ({}, {"status": 5}, {"status": "ok", "payload": [None]}, {"status
         "a summary of nonsense",
         1,
         """
-say("display_data", {"metadata": 1, "data": {"application/vnd.kernelbroker.summary+json": {
-    "execution_time": "long", "variables": {"a": [1]}, "variables_dropped": -5, "files": 7}}})""",
+sending(kernel.session.send, shell, "execute_reply", {"status": "ok"}, parent, client, None, False, None,
+    {"kernelbroker": {
+        "execution_time": "long", "variables": {"a": [1]}, "variables_dropped": -5, "files": 7}})""",
     ),
     Forgery(
         "a report that nobody asked for",
