@@ -142,10 +142,11 @@ class LocalSettings(_Section):
     """The directory of unix sockets. Its path must be short."""
     require_isolation: bool = False
     """Refuse to start if bubblewrap does not work. Otherwise code then runs as plain processes."""
-    fork_server: bool = False
+    fork_server: bool = True
     """Fork the sandboxes of a template from one process that has imported its modules. A sandbox is warm in
-    a quarter of the time and uses half the memory. Up to 50 sandboxes in a row then share the addresses of
-    what was imported, and the secret of Python's `hash`: see docs/security.md."""
+    a quarter of the time and uses less than half the memory. Up to 50 sandboxes in a row (100 while the
+    next process starts) share the addresses of what was imported, and the secret of Python's `hash`: see
+    docs/security.md."""
 
 
 class DockerSettings(_Section):

@@ -34,10 +34,11 @@ import traceback
 import types
 import warnings
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
-from . import confinement, fresh_process
+from . import confinement, early_imports, fresh_process
 from .contract import EXIT_GATEWAY_FAILED, GATEWAY_MODULE, WORKSPACE
 
 Work: TypeAlias = Callable[[], int | None]
@@ -47,14 +48,13 @@ _MESSAGE_BYTES = 128 * 1024
 _PR_SET_CHILD_SUBREAPER = 36
 _LISTENER, _STATUS = 3, 4
 _SANDBOX_UID = 1000
-_MODULES = (
+_GATEWAY = (
+    "jupyter_core.migrate",
     "kernelbroker_kernel.gateway",
-    "kernelbroker_kernel.kernel",
     "kernelbroker_kernel.waiting_kernel",
-    "kernelbroker_kernel.hooks",
-    "kernelbroker_kernel.internal_cells",
-    "kernelbroker_kernel.report",
+    "tornado.options",
 )
+"""What the gateway imports, also while it starts."""
 
 
 class Order(NamedTuple):
@@ -62,6 +62,8 @@ class Order(NamedTuple):
 
     argv: list[str]
     filter: bytes
+    home: fresh_process.HomeFiles
+    """What the imports have written."""
     own_user: bool
     """Whether the gateway must become the sandbox's user; an ordinary user's jail maps it."""
 
@@ -73,9 +75,8 @@ def main(argv: list[str]) -> int | None:
     message = json.loads(channel.recv(_MESSAGE_BYTES) or b"null")
     if message is None:
         return None
-    order = Order(message["argv"], base64.b64decode(message["filter"]), os.geteuid() == 0)
     try:
-        _prepare(order)
+        order = _prepare(message["argv"], base64.b64decode(message["filter"]))
     except BaseException as error:
         traceback.print_exc()
         why = f"{type(error).__name__}: {error}"[:1000]
@@ -174,6 +175,7 @@ def _gateway(order: Order, descriptors: list[int]) -> int | None:
                 os.dup2(nothing.fileno(), 0)
         confinement.install_filter(order.filter)
         fresh_process.renew()
+        fresh_process.write_home(order.home)
         run = _program if order.argv[0] == "-c" else _serve
     except BaseException:
         traceback.print_exc()
@@ -213,17 +215,19 @@ def _program(argv: list[str]) -> int | None:
     return None
 
 
-def _prepare(order: Order) -> None:
+def _prepare(argv: list[str], seccomp_filter: bytes) -> Order:
     """Import everything, and keep what is there by now out of the garbage collector's way."""
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-    if order.argv[0] != "-c":
-        preload(_imports(order.argv))
+    if argv[0] != "-c":
+        preload(_imports(argv))
+    order = Order(argv, seccomp_filter, fresh_process.home_files(), os.geteuid() == 0)
     gc.disable()
     gc.collect()
     # A collection in a child would write to each object's header, and so copy all pages.
     gc.freeze()
     sys.stdout.flush()
     sys.stderr.flush()
+    return order
 
 
 def _imports(argv: list[str]) -> list[str]:
@@ -242,10 +246,12 @@ def preload(imports: list[str]) -> None:
     added = {name: value for name, value in hidden.items() if name not in os.environ}
     os.environ.update(added)
     try:
-        for name in _MODULES:
-            importlib.import_module(name)
         kernel = importlib.import_module("kernelbroker_kernel.kernel")
-        kernel.import_early(imports)
+        kernel.import_debugger_without_debugpy()
+        early_imports.import_early(partial(kernel.import_all, imports))
+        with warnings.catch_warnings():  # filters of the gateway are none of the kernel's
+            for name in _GATEWAY:
+                importlib.import_module(name)
     finally:
         for name in added:
             del os.environ[name]

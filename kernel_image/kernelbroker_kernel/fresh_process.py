@@ -10,15 +10,24 @@ from __future__ import annotations
 import gc
 import logging
 import os
+import signal
 import sys
+import threading
 import time
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeAlias
+
+HomeFiles: TypeAlias = Sequence[tuple[Path, bytes]]
+_MAX_HOME_BYTES = 32 * 1024**2
 
 
 def renew() -> None:
     """Renew the state that processes must not share."""
     gc.enable()
+    main_thread: Any = threading.main_thread()
+    if hasattr(main_thread, "_native_id"):  # Python renews it from 3.13 on
+        main_thread._native_id = threading.get_native_id()
     modules: Mapping[str, Any] = sys.modules
     if "numpy.random" in modules:
         modules["numpy.random"].seed()
@@ -42,6 +51,41 @@ def set_command(argv: Sequence[str], program: str, cwd: str) -> None:
     sys.argv = [program, *argv[argv.index("-m") + 2 :]]
     os.chdir(cwd)
     os.environ["PWD"] = cwd
+
+
+def home_files() -> HomeFiles:
+    """Read the files that imports have written to the home directory, such as the list of fonts."""
+    found, size = [], 0
+    for path in sorted(Path.home().rglob("*")):
+        if path.is_file() and not path.is_symlink():
+            content = path.read_bytes()
+            size += len(content)
+            if size > _MAX_HOME_BYTES:
+                break
+            found.append((path, content))
+    return found
+
+
+def write_home(files: HomeFiles) -> None:
+    """Write what `home_files` has read, in another home directory at the same path."""
+    for path, content in files:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+
+
+def ignored_signals() -> list[int]:
+    """The signals that this process ignores, as a program that it starts would."""
+    return [
+        int(number)
+        for number in signal.valid_signals()
+        if signal.getsignal(number) is signal.SIG_IGN
+    ]
+
+
+def ignore(signals: Iterable[int]) -> None:
+    """Ignore these signals."""
+    for number in signals:
+        signal.signal(number, signal.SIG_IGN)
 
 
 def set_environment(variables: Mapping[str, str]) -> None:

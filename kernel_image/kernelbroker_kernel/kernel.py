@@ -8,7 +8,6 @@ bounded (see `compat.kernel`); and an interrupt reaches only the user's code.
 
 from __future__ import annotations
 
-import builtins
 import importlib
 import importlib.util
 import json
@@ -29,7 +28,7 @@ from ipykernel.zmqshell import ZMQInteractiveShell
 from jupyter_client.jsonutil import json_clean, json_default
 from traitlets import List, Type, Unicode
 
-from . import fonts, package_path
+from . import early_imports, fonts, package_path
 from .compat import named_like, streams
 from .compat.kernel import BoundedErrorKernel, BoundedErrorShell, PromptKernelApp
 from .contract import METADATA_KEY
@@ -192,7 +191,8 @@ class KernelApp(PromptKernelApp):
     def init_code(self) -> None:
         shell: Any = self.shell
         with shell.builtin_trap:  # as in a cell: pandas asks `get_ipython` for its options
-            _import_all(self.imports)
+            import_all(self.imports)
+            early_imports.restore_filters()
         # IPython's advice on SystemExit, for a terminal.
         warnings.filterwarnings("ignore", "To exit: use")
         package_path.add_to_path()
@@ -203,25 +203,25 @@ class KernelApp(PromptKernelApp):
             shell.InteractiveTB.structured_traceback(*sys.exc_info())
 
 
-def _import_all(imports: Iterable[str]) -> None:
+def import_all(imports: Iterable[str]) -> None:
+    """Import the template's modules and those of the broker's own cells."""
     for name in (*imports, *_INTERNAL):
         importlib.import_module(name)
     fonts.install()
 
 
-class _ShellToCome:
-    """Stands in for the shell while modules are imported that ask whether there is one."""
+def import_debugger_without_debugpy() -> None:
+    """Import ipykernel's debugger as if debugpy were missing: it loads slowly, and no client debugs cells.
 
-    kernel = None
-
-
-def import_early(imports: Iterable[str]) -> None:
-    """Import what a kernel imports, before there is one, in a process that kernels are forked from."""
-    builtins.get_ipython = _ShellToCome  # type: ignore[attr-defined]
-    try:
-        _import_all(imports)
-    finally:
-        del builtins.get_ipython  # type: ignore[attr-defined]
+    Cells can import debugpy.
+    """
+    modules: dict[str, Any] = sys.modules
+    if "debugpy" not in modules:
+        modules["debugpy"] = None
+        try:
+            importlib.import_module("ipykernel.debugger")
+        finally:
+            del modules["debugpy"]
 
 
 def main(argv: list[str]) -> None:
@@ -230,6 +230,7 @@ def main(argv: list[str]) -> None:
     argv = [arg for arg in argv if not arg.startswith("--import=")]
     launcher = importlib.util.find_spec("ipykernel_launcher")
     sys.argv = [launcher.origin if launcher and launcher.origin else sys.argv[0], *argv]  # as stock
+    import_debugger_without_debugpy()
     app = KernelApp.instance()
     app.imports = tuple(imports)
     # A default of the class, which may have been made before the process was forked.

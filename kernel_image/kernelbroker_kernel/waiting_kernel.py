@@ -38,7 +38,12 @@ class WaitingKernel:
         assert self._orders is not None
         variables = dict(os.environ if env is None else env)
         variables["JPY_PARENT_PID"] = str(os.getpid())  # as jupyter_client's launcher sets it
-        order = {"command": list(command), "env": variables, "cwd": str(cwd or Path.cwd())}
+        order = {
+            "command": list(command),
+            "env": variables,
+            "cwd": str(cwd or Path.cwd()),
+            "ignored": fresh_process.ignored_signals(),
+        }
         descriptor, self._orders = self._orders, None
         with os.fdopen(descriptor, "w", errors="surrogateescape") as file:
             json.dump(order, file)
@@ -79,6 +84,7 @@ def run(order: dict[str, Any]) -> None:
 
     fresh_process.renew()
     sys.modules.pop("rfc3987_syntax", None)  # blocked for the gateway; see `__main__`
+    fresh_process.ignore(order["ignored"])
     fresh_process.set_environment(order["env"])
     command = order["command"]
     fresh_process.set_command(command, command[0], order["cwd"])

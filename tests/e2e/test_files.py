@@ -48,7 +48,9 @@ def peak_rss(pid: int) -> int:
 
 def runs_gateway(pid: int) -> bool:
     try:
-        return b"kernelbroker_kernel" in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+        # A forked gateway has the command line of its server, which it shares with its kernel.
+        names = {b"kernelbroker_kernel", b"kernelbroker_kernel.fork_server"}
+        return bool(names & set(Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")))
     except OSError:
         return False
 

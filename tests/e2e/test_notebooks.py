@@ -149,6 +149,7 @@ DIFFERENCES: dict[str, Callable[[Outputs], Outputs]] = {
     "history": without(
         r"enabled = \w+\nhist_file = .*\n(?=\w)|enabled = \w+\nhist_file = [^\n]*\n"
     ),
+    "debugger": without(r" '(execfile|runfile)',\n| (None|'NO')\)$"),
     "hooks": without("(?s).*"),
 } | EVERYWHERE
 

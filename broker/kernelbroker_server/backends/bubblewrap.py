@@ -36,9 +36,11 @@ class Jail:
         leader: the host's pid of the first process in the jail, the ancestor of all others.
     """
 
-    def __init__(self, child: Child, leader: int, status: int) -> None:
+    def __init__(self, child: Child, leader: int, status: int, link: int | None) -> None:
         self.child = child
         self.leader = leader
+        self._link = link
+        """The other end of the program's standard input, if it is held."""
         self._status = status
         self._leader_fd = os.pidfd_open(leader)
 
@@ -75,6 +77,8 @@ class Jail:
             os.waitid(os.P_PIDFD, self._leader_fd, os.WEXITED | os.WNOHANG)
         os.close(self._leader_fd)
         os.close(self._status)
+        if self._link is not None:
+            os.close(self._link)
 
 
 async def start(
@@ -86,6 +90,7 @@ async def start(
     workspace: Path,
     egress_socket: Path | None,
     pass_fds: Sequence[int] = (),
+    holds_input: bool = False,
     user_namespace: int | None = None,
     host_uid: int | None,
     place: Callable[[int], None],
@@ -99,6 +104,7 @@ async def start(
         program: its command line, as seen in the jail.
         etc: a directory with the files of `jail.ETC`.
         pass_fds: descriptors that the program inherits.
+        holds_input: the program's standard input stays open until `Jail.close`; otherwise it is at its end.
         user_namespace: the user namespace to make the jail in; by default the broker's.
         host_uid: the user id of the kernel on the host. Required if `host.root`, else None.
         place: called with the pid of the leader, before the leader runs anything.
@@ -109,12 +115,15 @@ async def start(
     with contextlib.ExitStack() as ours, contextlib.ExitStack() as theirs:
         status, status_write = _pipe(ours, theirs)
         gate, gate_write = _pipe(theirs, ours)
+        stdin = gate if host.root else subprocess.DEVNULL
+        link = gate_write
+        if holds_input and not host.root:
+            stdin, link = _pipe(theirs, ours)
         info = os.dup(status_write)
         theirs.callback(os.close, info)
         descriptors = jail.Descriptors(
             status=status_write,
-            # With --userns-block-fd bubblewrap leaves the gate open in the jail. As standard input it is
-            # harmless: reads return the end of the file.
+            # With --userns-block-fd bubblewrap leaves the gate open in the jail: as standard input.
             gate=0 if host.root else gate,
             info=info if host.root else None,
             seccomp=seccomp_fd(theirs, seccomp.filter_for()),
@@ -134,14 +143,14 @@ async def start(
         child = Child(
             argv,
             env={},  # code in the jail can read bubblewrap's environment
-            stdin=gate if host.root else subprocess.DEVNULL,
+            stdin=stdin,
             pass_fds=[*pass_fds, *(fd for fd in descriptors if fd)],
         )
         theirs.close()
         try:
             leader = await asyncio.wait_for(_leader(status, child), _REPORT_TIMEOUT_S)
             os.set_blocking(status, False)
-            running = Jail(child, leader, os.dup(status))
+            running = Jail(child, leader, os.dup(status), os.dup(link) if holds_input else None)
         except BaseException:
             child.kill()
             await child.wait()

@@ -28,6 +28,8 @@ from .host import Host
 START_TIMEOUT_S = 60.0
 """The time for the imports."""
 ANSWER_TIMEOUT_S = 2.0
+_MOST_REFUSALS = 3
+"""In a row. A server that always refuses, as on an old Linux, is ended; launches then do without."""
 _LAST_FORK_S = 10.0
 """The time in which launches that have begun may use a server that is being replaced."""
 _MESSAGE_BYTES = 64 * 1024
@@ -99,13 +101,16 @@ class ForkServer:
 
     Attributes:
         user_namespace: a descriptor of the namespace to make jails in; None if it is the broker's own.
-        forks: how many gateways it has forked.
+        forks: how often it was asked to fork.
+        worked: whether it has forked a gateway.
         closed: resolves when it has ended or was ended.
         living: how many of its gateways run.
     """
 
     def __init__(self, child: Child, channel: socket.socket) -> None:
         self.forks = 0
+        self.worked = False
+        self._refusals = 0
         self.user_namespace: int | None = None
         self._child = child
         self._channel = channel
@@ -177,6 +182,11 @@ class ForkServer:
             self.user_namespace = namespace
 
     @property
+    def pid(self) -> int:
+        """The pid of its bubblewrap, whose child is the server."""
+        return self._child.pid
+
+    @property
     def living(self) -> int:
         return len(self._ends)
 
@@ -205,10 +215,13 @@ class ForkServer:
                 self._send({"launch": launch_id}, [leader_fd, listener, output, gate, status_write])
                 message, descriptors = await asyncio.wait_for(answer, ANSWER_TIMEOUT_S)
                 if "refused" in message:
+                    self._refusals += 1
                     raise ForkServerError(f"it refused: {message['why']}")
             except BaseException as error:
                 self._forget(launch_id)
                 if isinstance(error, ForkServerError):
+                    if self._refusals == _MOST_REFUSALS:
+                        self.kill()
                     raise
                 self.kill()
                 if isinstance(error, TimeoutError | OSError):
@@ -216,6 +229,7 @@ class ForkServer:
                     raise ForkServerError(why) from error
                 raise
             (pidfd,) = descriptors
+            self._refusals, self.worked = 0, True
             kept.pop_all()
             return ForkedGateway(message["pid"], pidfd, gate_write, status, reported)
 
@@ -264,7 +278,8 @@ class ForkServer:
             return
         message = json.loads(data)
         if (ended := message.get("ended")) is not None:
-            self._ends.pop(ended).set_result(message["status"])
+            if (reported := self._ends.pop(ended, None)) is not None:
+                reported.set_result(message["status"])
             self._end_if_unused()
             return
         launch_id = message.get("launched", message.get("refused"))

@@ -80,6 +80,12 @@ class ForkServers:
             template.start(self._supervisor)
         return await template.get()
 
+    @property
+    def pids(self) -> list[int]:
+        """The pids of the servers in use; see `ForkServer.pid`."""
+        servers = [template.server for template in self._templates.values()]
+        return [server.pid for server in servers if server is not None]
+
     def describe(self) -> dict[str, object]:
         """How sandboxes are made, by template, as JSON values for `/health`."""
         return {
@@ -116,7 +122,8 @@ class TemplateServer:
         self._start_server = partial(ForkServer.start, host, spec, argv, etc)
         self._max_forks = max_forks
         self._forks_before = 0
-        self._server: ForkServer | None = None
+        self.server: ForkServer | None = None
+        """The one to fork from, if it is `usable`."""
         self._retired: list[ForkServer] = []
         self._decided = asyncio.Event()
         """Set when the first start has succeeded or failed."""
@@ -125,14 +132,14 @@ class TemplateServer:
     @property
     def usable(self) -> bool:
         """Whether there is a server to fork from. A worn one is used while the next is being started."""
-        server = self._server
+        server = self.server
         return (
             server is not None and not server.closed.done() and server.forks < 2 * self._max_forks
         )
 
     @property
     def forks(self) -> int:
-        return self._forks_before + (0 if self._server is None else self._server.forks)
+        return self._forks_before + (0 if self.server is None else self.server.forks)
 
     def start(self, supervisor: Supervisor) -> None:
         self._task = supervisor.start(f"fork server of {self.name}", self._keep)
@@ -146,12 +153,12 @@ class TemplateServer:
                     "The fork server of %s is slow to start; sandboxes do not wait", self.name
                 )
                 self._decided.set()
-        return self._server if self.usable else None
+        return self.server if self.usable else None
 
     async def stop(self) -> None:
         if self._task is not None:
             await self._task.stop()
-        servers = [*self._retired, *([] if self._server is None else [self._server])]
+        servers = [*self._retired, *([] if self.server is None else [self.server])]
         await asyncio.gather(*(server.close() for server in servers))
 
     async def _keep(self) -> None:
@@ -169,7 +176,7 @@ class TemplateServer:
                 server.changed.clear()
                 await server.changed.wait()
             if server.closed.done():
-                if server.forks:
+                if server.worked:
                     self.failures = 0
                 await self._back_off(f"it has ended: {_last_line(server.output_tail())}")
             else:
@@ -177,11 +184,11 @@ class TemplateServer:
 
     def _replace(self, server: ForkServer) -> None:
         self._retired = [old for old in self._retired if not old.closed.done()]
-        if (old := self._server) is not None:
+        if (old := self.server) is not None:
             self._forks_before += old.forks
             old.retire()
             self._retired.append(old)
-        self._server = server
+        self.server = server
         self.state = ServerState.READY
         self._decided.set()
 

@@ -17,8 +17,11 @@ from .base import LaunchError, SandboxSpec
 from .fork_server import ForkedGateway, ForkServer
 from .host import Host
 
-_HOLDER = ("/bin/sh", "-c", "echo; exec sleep infinity")
-"""Its line tells that the mounts are made."""
+_HOLDER = ("/bin/sh", "-c", "echo holder >/proc/$$/comm; echo; read _")
+"""Its line of output tells that the mounts are made. It ends when its input ends, which the broker holds.
+
+It has a name of its own, since user code counts and ends processes by their names.
+"""
 _HOLDER_TIMEOUT_S = 10.0
 _KILLED = 137
 
@@ -88,6 +91,7 @@ async def start(
         host,
         spec,
         program=_HOLDER,
+        holds_input=True,
         etc=etc,
         workspace=workspace,
         egress_socket=egress_socket,

@@ -145,9 +145,9 @@ class LocalBackend(Backend):
             self._watchdog = None
         context, self._context = self._context, None  # refuse further launches
         servers, self.fork_servers = self.fork_servers, None
-        if servers is not None:
-            await servers.stop()  # first, so that none is started
         await self._sandboxes.remove_all()
+        if servers is not None:  # last, since they reap their gateways
+            await servers.stop()
         if context is not None:
             await context.cgroups.remove()
             await context.directories.remove()
