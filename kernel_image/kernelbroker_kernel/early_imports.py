@@ -16,12 +16,15 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from .unused_imports import DEBUGGER, left_out
+
 _ON_START = (
     "IPython.core.completerlib",
     "IPython.core.debugger",
     "IPython.core.oinspect",
     "IPython.extensions.storemagic",
     "faulthandler",
+    "ipykernel.debugger",
     "kernelbroker_kernel.hooks",
     "pygments.formatters.html",
     "pygments.formatters.terminal256",
@@ -66,8 +69,9 @@ class StreamToCome(io.TextIOBase):
 
 def import_early(import_all: Callable[[], None]) -> None:
     """Import what a kernel imports while it starts, and what `import_all` imports in a kernel."""
-    for name in _ON_START:
-        importlib.import_module(name)
+    with left_out(*DEBUGGER):
+        for name in _ON_START:
+            importlib.import_module(name)
     before = list(warnings.filters)
     with _as_in_a_kernel():
         import_all()

@@ -40,6 +40,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from . import confinement, early_imports, fresh_process
 from .contract import EXIT_GATEWAY_FAILED, GATEWAY_MODULE, WORKSPACE
+from .unused_imports import FORMATS, left_out
 
 Work: TypeAlias = Callable[[], int | None]
 """What a forked process does, as late as possible: with the frames of `main` only above it."""
@@ -236,7 +237,6 @@ def _imports(argv: list[str]) -> list[str]:
 
 def preload(imports: list[str]) -> None:
     """Import what gateway and kernel need, and the template's modules as the kernel would."""
-    sys.modules["rfc3987_syntax"] = None  # type: ignore[assignment]  # see `__main__`
     hidden = {
         # The thread of Arrow's allocator would not survive a fork.
         "JE_ARROW_MALLOC_CONF": "background_thread:false",
@@ -247,9 +247,9 @@ def preload(imports: list[str]) -> None:
     os.environ.update(added)
     try:
         kernel = importlib.import_module("kernelbroker_kernel.kernel")
-        kernel.import_debugger_without_debugpy()
         early_imports.import_early(partial(kernel.import_all, imports))
-        with warnings.catch_warnings():  # filters of the gateway are none of the kernel's
+        # Filters of the gateway are none of the kernel's.
+        with left_out(*FORMATS), warnings.catch_warnings():
             for name in _GATEWAY:
                 importlib.import_module(name)
     finally:

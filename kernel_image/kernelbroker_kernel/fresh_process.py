@@ -8,6 +8,7 @@ loaded before the fork.
 from __future__ import annotations
 
 import gc
+import itertools
 import logging
 import os
 import signal
@@ -28,6 +29,8 @@ def renew() -> None:
     main_thread: Any = threading.main_thread()
     if hasattr(main_thread, "_native_id"):  # Python renews it from 3.13 on
         main_thread._native_id = threading.get_native_id()
+    if hasattr(threading, "_counter"):
+        threading._counter = itertools.count(1).__next__  # the numbers in the names of threads
     modules: Mapping[str, Any] = sys.modules
     if "numpy.random" in modules:
         modules["numpy.random"].seed()
@@ -71,6 +74,12 @@ def write_home(files: HomeFiles) -> None:
     for path, content in files:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(content)
+
+
+def forget(package: str) -> None:
+    """Let the next import of a package load it anew."""
+    for name in [name for name in sys.modules if name.partition(".")[0] == package]:
+        del sys.modules[name]
 
 
 def ignored_signals() -> list[int]:

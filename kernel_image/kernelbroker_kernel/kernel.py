@@ -33,6 +33,7 @@ from .compat import named_like, streams
 from .compat.kernel import BoundedErrorKernel, BoundedErrorShell, PromptKernelApp
 from .contract import METADATA_KEY
 from .hooks import installed
+from .unused_imports import DEBUGGER, left_out
 
 _ascii = json.JSONEncoder(default=json_default, allow_nan=False)
 _unicode = json.JSONEncoder(default=json_default, allow_nan=False, ensure_ascii=False)
@@ -181,7 +182,8 @@ class KernelApp(PromptKernelApp):
 
     def init_kernel(self) -> None:
         before = {name: os.environ.get(name) for name in _COLOURS}
-        super().init_kernel()
+        with left_out(*DEBUGGER):
+            super().init_kernel()
         for name, value in before.items():
             if value is None:
                 os.environ.pop(name, None)
@@ -210,27 +212,12 @@ def import_all(imports: Iterable[str]) -> None:
     fonts.install()
 
 
-def import_debugger_without_debugpy() -> None:
-    """Import ipykernel's debugger as if debugpy were missing: it loads slowly, and no client debugs cells.
-
-    Cells can import debugpy.
-    """
-    modules: dict[str, Any] = sys.modules
-    if "debugpy" not in modules:
-        modules["debugpy"] = None
-        try:
-            importlib.import_module("ipykernel.debugger")
-        finally:
-            del modules["debugpy"]
-
-
 def main(argv: list[str]) -> None:
     """Run until the kernel is asked to end. `--import=MODULE` may be repeated; ipykernel gets the rest."""
     imports = [arg.removeprefix("--import=") for arg in argv if arg.startswith("--import=")]
     argv = [arg for arg in argv if not arg.startswith("--import=")]
     launcher = importlib.util.find_spec("ipykernel_launcher")
     sys.argv = [launcher.origin if launcher and launcher.origin else sys.argv[0], *argv]  # as stock
-    import_debugger_without_debugpy()
     app = KernelApp.instance()
     app.imports = tuple(imports)
     # A default of the class, which may have been made before the process was forked.

@@ -83,7 +83,7 @@ def run(order: dict[str, Any]) -> None:
     from . import kernel
 
     fresh_process.renew()
-    sys.modules.pop("rfc3987_syntax", None)  # blocked for the gateway; see `__main__`
+    fresh_process.forget("jsonschema")  # the gateway's lacks `unused_imports.FORMATS`
     fresh_process.ignore(order["ignored"])
     fresh_process.set_environment(order["env"])
     command = order["command"]

@@ -269,6 +269,14 @@ CELLS: dict[str, tuple[str, Any]] = {
         os.remove("/data/json.py")""",
         [1, "changed", 2],
     ),
+    "formats of text in JSON": (
+        """
+        import jsonschema
+        check = jsonschema.FormatChecker().conforms
+        verdict = [check("P1Y", "duration"), check("1 year", "duration"), check("no iri", "iri"),
+                   check("2026-13-01T00:00:00Z", "date-time")]""",
+        [True, False, False, False],
+    ),
     "time zone and locale": (
         """
         import datetime, locale, os, time
