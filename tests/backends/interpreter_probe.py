@@ -111,13 +111,13 @@ def _state() -> dict[str, Any]:
         "uncollectable": len(gc.garbage),
         "kept from the collector": gc.get_freeze_count() > 0,
         "exit handlers": atexit._ncallbacks(),
-        "warnings": [repr(entry) for entry in warnings.filters],
+        "warnings": sorted(repr(entry) for entry in warnings.filters),
         "root logger": [logging.root.level, [repr(each) for each in logging.root.handlers]],
         "logging": [logging.root.manager.disable, logging.raiseExceptions],
         "loggers": {
             name: [logger.level, [repr(each) for each in logger.handlers], logger.propagate]
             for name, logger in sorted(loggers.items())
-            if isinstance(logger, logging.Logger) and (logger.handlers or logger.level)
+            if isinstance(logger, logging.Logger) and (logger.level or _speaks(logger))
         },
         "faulthandler": faulthandler.is_enabled(),
         "multiprocessing": [
@@ -130,6 +130,11 @@ def _state() -> dict[str, Any]:
         "children": _children(),
         "decimal": repr(decimal.getcontext()),
     }
+
+
+def _speaks(logger: logging.Logger) -> bool:
+    """Whether it has a handler that does something."""
+    return any(not isinstance(each, logging.NullHandler) for each in logger.handlers)
 
 
 def _children() -> str:
@@ -166,7 +171,10 @@ def _libraries() -> dict[str, Any]:
         "fonts": sorted({entry.fname for entry in font_manager.fontManager.ttflist}),
         "numpy": [repr(numpy.get_printoptions()), numpy.geterr(), numpy.getbufsize()],
         "numpy's generator": type(numpy.random.mtrand._rand._bit_generator).__name__,
-        "pandas": repr(pandas.core.config_init.cf._global_config),
+        **{
+            f"pandas.{name}": repr(pandas.get_option(name))
+            for name in pandas.core.config_init.cf._registered_options
+        },
         "pyarrow": [pyarrow.cpu_count(), pyarrow.io_thread_count()],
         "pyarrow's memory": pyarrow.default_memory_pool().backend_name,
     }
