@@ -39,7 +39,7 @@ print(json.dumps([fields, os.readlink("/proc/self/ns/pid"), os.getpid(), os.getp
 _COMMAND = "only a start of a program sets it; what Python says of it is as in a plain sandbox"
 _SESSION = "the gateway has a process session of its own, since it joins the one of the holder"
 _FILTERS = "the fork server's filter, which forbids less than the sandbox's, is inherited as well"
-_HOLDER = "a sleeping program holds the namespaces for the gateway"
+_HOLDER = "a shell that waits holds the namespaces for the gateway"
 ALLOWED = {
     "kernel.cmdline": _COMMAND,
     "kernel.environ": _COMMAND,
@@ -56,7 +56,6 @@ ALLOWED = {
     "host.others": _HOLDER,
     "python.kept from the collector": "so that a collection does not copy the memory that is shared",
     "python.modules": "the gateway's modules were imported before the fork, too",
-    "python.pandas.display.encoding": "utf-8 instead of UTF-8: taken before there was a shell",
 }
 """The fields in which a forked sandbox may differ from a plain one, and why."""
 

@@ -67,8 +67,13 @@ verdict = {
 
 
 @pytest.fixture(scope="module", params=WAYS)
-def client(request: pytest.FixtureRequest) -> Iterator[kernelbroker.sync.Broker]:
-    with broker(str(request.param)) as client:
+def way(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture(scope="module")
+def client(way: str) -> Iterator[kernelbroker.sync.Broker]:
+    with broker(way) as client:
         yield client
 
 
@@ -85,6 +90,16 @@ def value_of(session: kernelbroker.sync.Session, code: str) -> Any:
     assert result.success, result.as_text()
     assert not result.kernel_restarted
     return result.return_value
+
+
+def test_sandboxes_are_launched_in_this_way(
+    way: str, client: kernelbroker.sync.Broker, session: kernelbroker.sync.Session
+) -> None:
+    """A sandbox is forked from the server, or a process of its own, and `/health` says which."""
+    command = value_of(session, "verdict = open('/proc/self/cmdline').read()")
+    assert ("fork_server" in command) is (way == "fork")
+    launches = client.health()["backend"]["launches"]
+    assert launches == "started" if way == "plain" else launches["default"]["by"] == "fork"
 
 
 @pytest.mark.parametrize(("code", "expected"), CELLS.values(), ids=CELLS)
