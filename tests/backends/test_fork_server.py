@@ -343,6 +343,7 @@ async def test_a_worn_server_is_replaced(monkeypatch: pytest.MonkeyPatch) -> Non
         assert backend.fork_servers is not None
         (template,) = backend.fork_servers._templates.values()
         await until(lambda: template.server is not first)
+        assert backend.fork_servers.pids != [first.pid]
         third = await backend.launch("three", SandboxSpec())
         assert third.forked
         assert (await server_of(backend)).forks == 1

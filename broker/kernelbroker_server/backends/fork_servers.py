@@ -139,7 +139,8 @@ class TemplateServer:
 
     @property
     def forks(self) -> int:
-        return self._forks_before + (0 if self.server is None else self.server.forks)
+        servers = [*self._retired, *([] if self.server is None else [self.server])]
+        return self._forks_before + sum(server.forks for server in servers)
 
     def start(self, supervisor: Supervisor) -> None:
         self._task = supervisor.start(f"fork server of {self.name}", self._keep)
@@ -183,11 +184,11 @@ class TemplateServer:
                 self.failures = 0
 
     def _replace(self, server: ForkServer) -> None:
-        self._retired = [old for old in self._retired if not old.closed.done()]
         if (old := self.server) is not None:
-            self._forks_before += old.forks
             old.retire()
             self._retired.append(old)
+        self._forks_before += sum(old.forks for old in self._retired if old.closed.done())
+        self._retired = [old for old in self._retired if not old.closed.done()]
         self.server = server
         self.state = ServerState.READY
         self._decided.set()
