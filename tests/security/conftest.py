@@ -16,7 +16,7 @@ import kernelbroker.sync
 import pytest
 from kernelbroker_server import app
 
-from tests.backends.probes import BACKENDS
+from tests.backends.probes import BACKENDS, LOCAL_FORK
 from tests.e2e.support import HOST_SECRET, BrokerProcess, backend_settings, running_broker
 
 from .attempts.prelude import prelude
@@ -71,9 +71,9 @@ class Inside:
         return value if isinstance(value, list) else [value]
 
 
-@pytest.fixture(scope="session", params=BACKENDS)
+@pytest.fixture(scope="session", params=[LOCAL_FORK, *BACKENDS[1:]])
 def kind(request: pytest.FixtureRequest) -> str:
-    """The kind of backend. A test can request `gvisor` as well, by indirect parametrization."""
+    """The kind of backend, as brokers have it by default. Tests request others by indirect parameters."""
     return str(request.param)
 
 
