@@ -68,7 +68,8 @@ docs: $(BROKER)/.dev ## Write docs/configuration.md from the settings and docs/s
 	@$(BROKER)/bin/python docs/make_sdk.py
 
 bench: environments ## The figures that the README quotes
-	@for file in roundtrip lease launch stream files tables pool; do $(BROKER)/bin/python benchmarks/$$file.py || exit 1; done
+	@for file in roundtrip lease launch stream files tables pool compare_peers; do \
+	  $(BROKER)/bin/python benchmarks/$$file.py || exit 1; done
 
 lock: $(BROKER)/.dev ## Update the pinned requirements of both images
 	$(BROKER)/bin/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \

@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import statistics
+import subprocess
 import sys
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
@@ -88,8 +90,24 @@ def memory_mib(data_dir: Path) -> float:
     return kib / 1024
 
 
+def missing_engine() -> str | None:
+    """Return what the docker backend lacks on this machine, and what to do about it, or None."""
+    if shutil.which("docker") is None:
+        return "there is no `docker` command. Install Docker or Podman's `docker`."
+    for argv, remedy in (
+        (["docker", "version"], "no engine answers. Start it, or set DOCKER_HOST."),
+        (["docker", "image", "inspect", IMAGE], f"the image {IMAGE} is missing. Run `make image`."),
+    ):
+        if subprocess.run(argv, capture_output=True, check=False).returncode:
+            return remedy
+    return None
+
+
 def main() -> int:
     options = arguments(__doc__ or "", default_rounds=30)
+    if missing := missing_engine():
+        print(f"pool.py is left out: {missing}")
+        return 0
     local, docker = (asyncio.run(measure(backend, options.rounds)) for backend in BACKENDS)
     times = {
         "lease, local": local.leases_s,

@@ -1,0 +1,1 @@
+"""The comparison with other projects: adapters, measurements, probes, tables and the plot."""

@@ -1,0 +1,32 @@
+"""The comparison with other projects runs, and its pages can be written."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+
+
+@pytest.mark.sandbox
+def test_comparison_of_two_peers_writes_figures_and_a_plot(tmp_path: Path) -> None:
+    """A short run measures raw jupyter_client and kernelbroker, and writes all three files."""
+    argv = [sys.executable, str(ROOT / "benchmarks" / "compare_peers.py"), "--rounds", "1"]
+    argv += ["--only", "kernelbroker,jupyter_client", "--measures", "one,print,open"]
+    argv += ["--sessions", "2", "--no-probes", "--output", str(tmp_path)]
+    argv += ["--environments", str(tmp_path / "environments")]
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=280, check=False)
+    assert done.returncode == 0, done.stderr
+    peers = json.loads((tmp_path / "peers.json").read_text())["peers"]
+    assert [peer["name"] for peer in peers] == ["kernelbroker", "jupyter_client"]
+    for peer in peers:
+        assert peer["unavailable"] is None and peer["errors"] == {}
+        assert set(peer["values"]) == {"one", "print", "open", "first_line"}
+        assert peer["throughput"]["2"]["failed"] == 0 and peer["throughput"]["2"]["rate"] > 0
+    assert "**kernelbroker**" in (tmp_path / "peers.md").read_text()
+    assert "kernelbroker" in "".join(ElementTree.parse(tmp_path / "peers.svg").getroot().itertext())
