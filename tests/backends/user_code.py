@@ -291,6 +291,7 @@ CELLS: dict[str, tuple[str, Any]] = {
         """
         import io, logging
         stream = io.StringIO()
+        logging.root.handlers.clear()  # another cell may have logged
         logging.basicConfig(stream=stream, level=logging.INFO, format="%(levelname)s %(message)s")
         logging.info("one"); logging.getLogger("mine").debug("two")
         verdict = stream.getvalue()
