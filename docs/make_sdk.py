@@ -62,6 +62,28 @@ EXAMPLES: dict[str, tuple[str, str]] = {
         "for info in await broker.sessions():\n    print(info.template, info.state)",
         "default idle",
     ),
+    "Broker.executions": (
+        'async with broker.session("totals") as totals:\n'
+        '    await totals.run("print(6 * 7)")\n'
+        'last = (await broker.executions("totals"))[-1]\n'
+        "print(last.state, last.success)",
+        "done True",
+    ),
+    "Broker.result": (
+        'async with broker.session("figures") as figures:\n'
+        '    await figures.run("print(6 * 7)")\n'
+        'last = (await broker.executions("figures"))[-1]\n'
+        'print((await broker.result("figures", last.execution_id)).stdout)',
+        "42",
+    ),
+    "Broker.replay": (
+        'async with broker.session("events") as events:\n'
+        '    await events.run("print(1)")\n'
+        'last = (await broker.executions("events"))[-1]\n'
+        'async for event in broker.replay("events", last.execution_id):\n'
+        "    print(event.seq, type(event).__name__)",
+        "1 Started\n2 Stdout\n3 Result",
+    ),
     "Broker.run": ('print(await broker.run("1 + 1"))', "2"),
     "Broker.stream": (
         "async for event in broker.stream(\"print('hello')\"):\n    print(type(event).__name__)",

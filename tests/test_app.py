@@ -28,6 +28,7 @@ from kernelbroker_server.app import Broker
 from kernelbroker_server.audit import Audit
 from kernelbroker_server.backends.base import BackendUnavailable, Isolation, LaunchError
 from kernelbroker_server.config import ConfigError, Settings
+from kernelbroker_server.factories import STATE
 from kernelbroker_server.supervisor import Supervisor
 from kernelbroker_server.tenants.tokens import TokenFile
 from pydantic import ValidationError
@@ -53,6 +54,11 @@ def directory(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         monkeypatch.setenv("PATH", str(programs))
         monkeypatch.setenv("KERNELBROKER_RUNTIME_FILE", f"{name}/run time/broker.json")
         yield Path(name)
+
+
+def left_in(data_dir: Path) -> list[str]:
+    """What a broker has left there besides its state, which outlives it."""
+    return [path.name for path in data_dir.iterdir() if path.name != STATE]
 
 
 def settings(directory: Path, **options: Any) -> Settings:
@@ -90,7 +96,7 @@ async def test_start_and_stop(directory: Path) -> None:
     with pytest.raises(OSError):
         await client.fetch(f"{broker.url}/health")
     client.close()
-    assert list((directory / "data").iterdir()) == []
+    assert left_in(directory / "data") == []
     assert list((directory / "run").iterdir()) == []
     assert not the_file().exists()
 
@@ -220,7 +226,7 @@ async def test_invalid_runtime_file_at_the_end(directory: Path, content: str) ->
     await broker.start()
     the_file().write_text(content)
     await broker.stop()
-    assert list((directory / "data").iterdir()) == []
+    assert left_in(directory / "data") == []
 
 
 async def test_runtime_file_that_cannot_be_written(
@@ -242,7 +248,7 @@ async def test_no_isolation_means_loopback(directory: Path, host: str) -> None:
     with pytest.raises(ConfigError, match=r"without isolation.*host"):
         await broker.start()
     assert broker.backend.isolation is Isolation.PROCESS
-    assert list((directory / "data").iterdir()) == []
+    assert left_in(directory / "data") == []
     assert not the_file().exists()
 
 
@@ -263,7 +269,7 @@ async def test_required_isolation(directory: Path) -> None:
     broker = Broker(settings(directory, local={"require_isolation": True}))
     with pytest.raises(BackendUnavailable, match="bubblewrap"):
         await broker.start()
-    assert list((directory / "data").iterdir()) == []
+    assert left_in(directory / "data") == []
 
 
 async def test_address_of_another_machine(directory: Path) -> None:
@@ -273,7 +279,7 @@ async def test_address_of_another_machine(directory: Path) -> None:
     )
     with pytest.raises(ConfigError, match=r"localhost\.invalid.*KERNELBROKER_HOST"):
         await broker.start()
-    assert list((directory / "data").iterdir()) == []
+    assert left_in(directory / "data") == []
 
 
 @pytest.mark.filterwarnings(  # Tornado's bind_sockets leaves the socket that it could not bind
@@ -284,14 +290,14 @@ async def test_port_in_use(directory: Path) -> None:
     first = Broker(settings(directory))
     await first.start()
     port = int(first.url.rpartition(":")[2])
-    second = Broker(settings(directory, port=port))
+    second = Broker(settings(directory, port=port, state_dir=str(directory / "state")))
     with pytest.raises(ConfigError, match=rf"port {port}: .*in use\. .*KERNELBROKER_PORT"):
         await second.start()
     gc.collect()
     await second.stop()
     assert the_file().exists()
     await first.stop()
-    assert list((directory / "data").iterdir()) == []
+    assert left_in(directory / "data") == []
 
 
 async def test_clients_at_the_end(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,6 +18,7 @@ from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 
+from kernelbroker.protocol.errors import Unavailable
 from kernelbroker.protocol.runtime_file import runtime_file
 from tornado.netutil import bind_sockets
 
@@ -32,7 +33,7 @@ from .egress.upstream import Resolve
 from .service.policy import Policies, Policy
 from .service.tenant_service import TenantServices
 from .sessions.admission import Admission
-from .sessions.store import MemoryStore
+from .sessions.state_directory import InUse
 from .shutdown import Step, run_all
 from .startup_check import StartupCheck
 from .supervisor import Supervisor
@@ -107,18 +108,20 @@ class Broker:
         policies = Policies(
             {name: Policy(t.policy, t.policy_threshold) for name, t in settings.templates.items()}
         )
+        self._store = factories.store(settings, self.backend.data_dir)
         self.tenants = TenantServices(
             self.pools,
             factories.session_limits(settings),
             admission,
             self._workspaces,
-            MemoryStore(),
+            self._store,
             observer,
             policies,
             self.supervisor,
         )
         self._service = Service(
             tenants=self.tenants,
+            store=self._store,
             pools=self.pools,
             backend=self.backend,
             keyring=factories.keyring(settings, self.token),
@@ -144,7 +147,13 @@ class Broker:
             self._audit.open()
         except OSError as exc:
             raise ConfigError(f"audit_log: {settings.audit_log}: {exc.strerror}") from exc
-        await self.backend.start(self._workspaces.rescue)
+        await self._open_store()
+        try:
+            await self.backend.start(self._workspaces.rescue)
+        except BaseException:
+            await self._store.stop()
+            self._audit.close()
+            raise
         try:
             self._check_networks()
             if self.backend.isolation is Isolation.PROCESS and not (
@@ -158,6 +167,7 @@ class Broker:
             sockets = _listen(settings)
         except BaseException:
             await self.backend.stop()
+            await self._store.stop()
             self._audit.close()
             raise
         port = sockets[0].getsockname()[1]
@@ -172,6 +182,21 @@ class Broker:
         for pool in self.pools.values():
             pool.start()
         self._runtime_file = _write_runtime_file(self.url, self.token)
+
+    async def _open_store(self) -> None:
+        """Open the event store. Raises ConfigError."""
+        try:
+            await self._store.start()
+            await self._store.end_lost()
+        except (OSError, Unavailable) as exc:
+            await self._store.stop()
+            self._audit.close()
+            advice = (
+                "End it, or give this broker a state_dir of its own (KERNELBROKER_STATE_DIR)"
+                if isinstance(exc, InUse)
+                else "Set KERNELBROKER_STATE_DIR to a directory that the broker can write to"
+            )
+            raise ConfigError(f"state_dir: {exc}. {advice}") from exc
 
     async def drain(self) -> None:
         """Refuse new requests with 503, and close the sessions, within the drain timeout.
@@ -200,6 +225,7 @@ class Broker:
                 Step("the pools", self._stop_pools, 2 * timeout + 2.0),
                 Step("the backend", self.backend.stop, timeout + _REMOVAL_S),
                 Step("the background tasks", self.supervisor.stop, _STEP_TIMEOUT_S),
+                Step("the event store", self._store.stop, timeout),
                 Step("the traces", self._close_traces, _STEP_TIMEOUT_S),
                 Step("the connections", self._close_connections, _STEP_TIMEOUT_S),
                 Step("the audit log", self._close_audit, _STEP_TIMEOUT_S),

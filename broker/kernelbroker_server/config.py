@@ -77,6 +77,10 @@ class Settings(BaseSettings):
     audit_log: Path | None = None
     """The file of the audit log, which records who did what and what sandboxes connected to. One JSON
     object for each line is appended."""
+    state_dir: str | None = None
+    """The directory of what must survive the broker: executions with their code, events and results,
+    idempotency keys and confirmations. One broker has it at a time. If not set, `.state` in the backend's
+    data_dir. With "" nothing is written to the disk, and all of it ends with the broker."""
     backend: Literal["local", "docker"] = "local"
     """The kind of sandboxes: jails on this machine (local), or containers (docker)."""
     pool: PoolSettings = PoolSettings()

@@ -201,6 +201,12 @@ class SessionSettings(_Section):
     """How long a cell may take to end after an interrupt before its kernel is replaced."""
     workspace_retention: float = Field(default=86400, ge=0)
     """How long the files of a named workspace are kept after its session; 0 for not at all."""
+    result_retention: float = Field(default=86400, ge=0)
+    """How long the executions of a session, with their events and results, can be read after its end; 0 for
+    not at all."""
+    results_size: ByteSize = Field(default=ByteSize(1 * _GIB), ge=0)
+    """Disk space for the stored executions, about. Those that ended first are removed first. 0 for no
+    limit."""
     workspaces_size: ByteSize = Field(default=ByteSize(0), ge=0)
     """Disk space for all kept workspaces together. The oldest are removed first. 0 for no limit."""
 

@@ -30,7 +30,10 @@ from .egress.upstream import Resolve
 from .kernels.outputs import OutputLimits
 from .pool.runner import Pool
 from .pool.state import PoolLimits
+from .sessions.durable_store import DurableStore
 from .sessions.limits import SessionLimits
+from .sessions.memory_store import MemoryStore
+from .sessions.store import EventStore
 from .supervisor import Supervisor
 from .telemetry.events import Observer
 from .tenants.keyring import Keyring
@@ -38,6 +41,9 @@ from .tenants.tenant import TenantLimits, Tenants
 from .tenants.tokens import TokenError, TokenFile
 
 logger = logging.getLogger(__name__)
+
+STATE = ".state"
+"""Below data_dir, where no sandbox sees it. Brokers do not clean up names with a leading dot."""
 
 
 def token(settings: Settings) -> str | None:
@@ -159,6 +165,19 @@ def _docker(docker: DockerSettings, proxy: Proxy) -> Backend:
         data_dir=docker.data_dir or _own_directory(own_data, "docker.data_dir") / "docker",
         run_dir=docker.run_dir or _own_directory(own_run, "docker.run_dir") / "docker",
     )
+
+
+def store(settings: Settings, data_dir: Path) -> EventStore:
+    """Return the event store, not started.
+
+    Args:
+        data_dir: that of the backend.
+    """
+    retention, size = settings.sessions.result_retention, settings.sessions.results_size
+    if settings.state_dir == "":
+        return MemoryStore(retention)
+    path = data_dir / STATE if settings.state_dir is None else Path(settings.state_dir)
+    return DurableStore(path, retention, size)
 
 
 def _own_directory(parent: Path, key: str) -> Path:

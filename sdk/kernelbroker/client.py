@@ -22,14 +22,22 @@ from urllib.parse import quote
 import msgspec
 
 from . import discovery
-from .callbacks import DisplayCallback, ImageCallback, TextCallback
+from .callbacks import DisplayCallback, ImageCallback, TextCallback, collect
 from .http_request import call
 from .protocol import events
 from .protocol.codec import encode
 from .protocol.findings import Assessment, Language
-from .protocol.messages import AssessmentRequest, Open, SessionInfo, SessionList, WorkspaceInfo
+from .protocol.messages import (
+    AssessmentRequest,
+    ExecutionInfo,
+    Open,
+    SessionInfo,
+    SessionList,
+    WorkspaceInfo,
+)
 from .results import ExecutionResult
 from .session import OnDisconnect, OnError, Session
+from .session_requests import SessionRequests
 from .websocket import Timeouts
 
 OPEN_TIMEOUT = 120.0
@@ -158,6 +166,44 @@ class Broker:
         answer = await self._get("/api/v1/sessions")
         return msgspec.convert(answer, SessionList).sessions
 
+    async def executions(self, session_id: str) -> list[ExecutionInfo]:
+        """Return the executions of a session, oldest first, also if it has ended.
+
+        The broker keeps them for a time after the session's end (its `result_retention`), also if it is
+        restarted or killed.
+
+        Raises:
+            NotFound, SessionGone: the broker keeps none of this session.
+        """
+        return await self._requests(session_id).executions()
+
+    async def result(self, session_id: str, execution_id: str) -> ExecutionResult:
+        """Return the result of an execution with its output; wait for it if it has not ended.
+
+        It need not be an execution of this client, and its session may have ended: see `executions`. If
+        the broker ended while it ran, `error_detail.cause` is `sandbox_lost`.
+
+        Raises:
+            NotFound, SessionGone: the broker does not keep this execution.
+            ConnectionLost: the connection broke off. Call it again.
+        """
+        return await collect(self.replay(session_id, execution_id), {})
+
+    async def replay(
+        self, session_id: str, execution_id: str, after: int = 0
+    ) -> AsyncGenerator[events.Event, None]:
+        """Yield the events of an execution from the beginning, then as they come, up to the `Result`.
+
+        Args:
+            after: the `seq` of the last event that is known; 0 for all events.
+
+        Raises:
+            as `result`.
+        """
+        async with aclosing(self._requests(session_id).events(execution_id, after)) as stream:
+            async for event in stream:
+                yield event
+
     async def run(
         self,
         code: str,
@@ -281,6 +327,14 @@ class Broker:
         traceback: TracebackType | None,
     ) -> None:
         await self.close()
+
+    def _requests(self, session_id: str) -> SessionRequests:
+        """The requests of a session that need not be open."""
+
+        async def path() -> str:
+            return f"/api/v1/sessions/{quote(session_id, safe='')}"
+
+        return SessionRequests(self._address, self._timeouts.answer, path)
 
     async def _get(self, path: str) -> dict[str, Any]:
         answer = await call(self._address, "GET", path, self._timeouts.answer)

@@ -40,6 +40,8 @@ _SUFFIXES: dict[str, ExportFormat] = {
 }
 _INSTALL_TIMEOUT = 900.0
 """Seconds that an installation may wait for its turn, or be silent."""
+_SILENCE_TIMEOUT = 3600.0
+"""Seconds for which a running execution may be silent."""
 _TURN_TIMEOUT = 30.0
 """Seconds for which the broker lets a request wait for the session's cells."""
 
@@ -95,7 +97,7 @@ class SessionRequests:
 
     async def install(self, installation: InstallRequest) -> AsyncGenerator[events.Event, None]:
         """The events of an installation, up to its result."""
-        body, line = encode(installation), b""
+        body = encode(installation)
         async with self._request("POST", "packages", _INSTALL_TIMEOUT) as request:
             await request.begin(
                 {
@@ -106,16 +108,26 @@ class SessionRequests:
             )
             await request.send(body)
             await request.answer()
-            while piece := await request.read_available():
-                *lines, line = (line + piece).split(b"\n")
-                for text in lines:
-                    event = decode_incoming(text)
-                    if isinstance(event, events.Event):
-                        yield event
-                    if isinstance(event, events.Result):
-                        return
+            async for event in _events(request):
+                yield event
+                if isinstance(event, events.Result):
+                    return
         raise ConnectionLost(
             "the connection broke off before the installation had ended: see `executions` for its outcome"
+        )
+
+    async def events(self, execution_id: str, after: int) -> AsyncGenerator[events.Event, None]:
+        """The events of an execution whose `seq` is greater than `after`, up to its result."""
+        path = f"executions/{quote(execution_id, safe='')}/events?after={after}"
+        async with self._request("GET", path, _SILENCE_TIMEOUT) as request:
+            await request.begin({"Accept": "application/x-ndjson"})
+            await request.answer()
+            async for event in _events(request):
+                yield event
+                if isinstance(event, events.Result):
+                    return
+        raise ConnectionLost(
+            "the connection broke off before the execution had ended: ask for the rest with `after`"
         )
 
     async def _read(self, path: str, timeout: float) -> bytes:
@@ -137,3 +149,14 @@ class SessionRequests:
         where = f"{await self._opened()}/{path}"
         async with HTTPRequest(self._address, method, where, timeout) as request:
             yield request
+
+
+async def _events(request: HTTPRequest) -> AsyncGenerator[events.Event, None]:
+    """The events of an answer in lines of JSON."""
+    line = b""
+    while piece := await request.read_available():
+        *lines, line = (line + piece).split(b"\n")
+        for text in lines:
+            event = decode_incoming(text)
+            if isinstance(event, events.Event):
+                yield event

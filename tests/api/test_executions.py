@@ -402,6 +402,28 @@ async def test_executions_are_listed_and_replayed(api: Api) -> None:
     assert (await api.ask("GET", f"{path}/executions/c")).status == 404
 
 
+async def test_executions_of_a_closed_session_can_be_read(api: Api) -> None:
+    """Executions can be listed and replayed after the end of their session, and next to a new one."""
+    api.world.backend.scripts["talk"] = talk
+    path = "/api/v1/sessions/mine"
+    reads = [f"{path}/executions", f"{path}/executions/a", f"{path}/executions/a/events"]
+    await session_of(api, session_id="mine")
+    await api.ask("POST", f"{path}/exec", {"code": "talk", "execution_id": "a"})
+    before = [(await api.ask("GET", each)).json for each in reads[:2]]
+    events = (await api.ask("GET", reads[2])).body
+    assert (await api.ask("DELETE", path)).status == 204
+    assert [(await api.ask("GET", each)).json for each in reads[:2]] == before
+    assert (await api.ask("GET", reads[2])).body == events
+    assert (await api.ask("GET", f"{path}/executions/b")).status == 410
+    assert (await api.ask("POST", f"{path}/exec", {"code": "talk"})).status == 410
+    api.world.registry._gone.clear()  # as after a restart
+    assert (await api.ask("GET", reads[2])).body == events
+    assert (await api.ask("POST", f"{path}/exec", {"code": "talk"})).status == 410
+    await session_of(api, session_id="mine")
+    assert (await api.ask("GET", reads[0])).json == {"executions": []}
+    assert (await api.ask("GET", reads[2])).body == events
+
+
 async def test_follow_a_running_cell(api: Api) -> None:
     """The events of a running cell are replayed, then followed to the result."""
     hold = Breakpoint()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 
+import pytest
 from kernelbroker_server.backends.base import LaunchError
 from kernelbroker_server.pool.state import PoolLimits
 from kernelbroker_server.supervisor import Supervisor
@@ -84,6 +85,15 @@ async def test_degraded_has_the_reasons(backend: FakeBackend) -> None:
             await until(lambda: not w.pool.last_failure)
             health = (await api.ask("GET", "/health", token=None)).json
             assert (health["status"], health["reasons"]) == ("ok", [])
+
+
+async def test_problems_of_the_store_degrade_the_health(
+    api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is wrong with the event store is a reason in /health."""
+    monkeypatch.setattr(api.world.store, "problems", lambda: ["a file is kept aside"])
+    health = (await api.ask("GET", "/health", token=None)).json
+    assert (health["status"], health["reasons"]) == ("degraded", ["a file is kept aside"])
 
 
 async def test_degraded_names_a_restarted_task(backend: FakeBackend) -> None:

@@ -10,7 +10,7 @@ import pytest
 from kernelbroker.protocol.events import Input, Result, Started, Stdout
 from kernelbroker.protocol.messages import Closed, Done, ErrorReply
 from kernelbroker_server.api import routes
-from kernelbroker_server.sessions import store
+from kernelbroker_server.sessions import memory_store
 from websockets.asyncio.client import connect
 from websockets.exceptions import InvalidStatus
 
@@ -295,7 +295,7 @@ async def test_a_reader_that_falls_behind_is_disconnected(
     api: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A watcher that is too many executions behind is disconnected, with advice to resume."""
-    monkeypatch.setattr(store, "_WATCHER_LAG", 2)
+    monkeypatch.setattr(memory_store, "_WATCHER_LAG", 2)
     hold = Breakpoint()
     api.world.backend.scripts["hold"] = hold
     async with api.socket() as socket:

@@ -40,8 +40,8 @@ DEADLINE_S = 60.0
 
 HOST_SECRET = secrets.token_hex(16)
 """In the environment of each broker; no cell may find it."""
-STORE = (".workspaces", "workspaces")
-"""Below data_dir: what sessions wrote stays there when all else of the broker has gone."""
+STORE = (".state", ".workspaces", "workspaces")
+"""Below data_dir: results and files stay there when all else of the broker has gone."""
 GRACE_S = 1
 """What a cell has to react to its interrupt."""
 _PIECE_BYTES = 1024**2

@@ -161,7 +161,7 @@ async def test_brokers_can_share_directories(broker: BrokerProcess) -> None:
         client.session() as session,
     ):
         await session.run("x = 1; _ = open('/data/x', 'w').write('mine')")
-        other = BrokerProcess(broker.data_dir.parent)
+        other = BrokerProcess(broker.data_dir.parent, STATE_DIR=broker.data_dir.parent / "state")
         other.runtime_file = broker.runtime_file.with_name("other.json")
         try:
             other.start()

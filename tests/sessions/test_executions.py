@@ -23,10 +23,11 @@ from kernelbroker_server.kernels.channel import ChannelClosed
 from kernelbroker_server.kernels.outputs import OutputLimits
 from kernelbroker_server.pool import warm_sandbox
 from kernelbroker_server.pool.state import PoolLimits
-from kernelbroker_server.sessions import store
+from kernelbroker_server.sessions import memory_store
 from kernelbroker_server.sessions.admission import Admission
+from kernelbroker_server.sessions.memory_store import MemoryLog
 from kernelbroker_server.sessions.session import Session
-from kernelbroker_server.sessions.store import ExecutionLog, MemoryLog
+from kernelbroker_server.sessions.store import ExecutionLog
 
 from tests.support.backend import FakeBackend
 from tests.support.gateway import Cell
@@ -568,7 +569,7 @@ async def test_an_unknown_execution_is_not_found(backend: FakeBackend) -> None:
 
 async def test_history_is_bounded(backend: FakeBackend, monkeypatch: pytest.MonkeyPatch) -> None:
     """A session forgets the oldest executions that have ended, by number and by size."""
-    monkeypatch.setattr(store, "_EXECUTIONS", 3)
+    monkeypatch.setattr(memory_store, "_EXECUTIONS", 3)
 
     async def talk(cell: Cell) -> None:
         cell.stdout("x" * 1000)
@@ -581,7 +582,7 @@ async def test_history_is_bounded(backend: FakeBackend, monkeypatch: pytest.Monk
             executions.append(submit(session))
             await result_of(executions[-1])
         assert list(session.executions.values()) == executions[-3:]
-        monkeypatch.setattr(store, "_EXECUTION_BYTES", 1500)
+        monkeypatch.setattr(memory_store, "_EXECUTION_BYTES", 1500)
         for _ in range(3):
             executions.append(submit(session, "talk"))
             await result_of(executions[-1])
@@ -598,7 +599,7 @@ async def test_history_keeps_what_has_not_ended(
     backend: FakeBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An execution that runs or waits is never forgotten."""
-    monkeypatch.setattr(store, "_EXECUTIONS", 1)
+    monkeypatch.setattr(memory_store, "_EXECUTIONS", 1)
     hold = Breakpoint()
     backend.scripts["hold"] = hold
     async with world(backend) as w:

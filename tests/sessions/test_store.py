@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from kernelbroker.protocol.events import Result, Stdout
+from kernelbroker.protocol.events import Result, Started, Stdout
 from kernelbroker.protocol.messages import ExecutionRequest, SessionOptions
-from kernelbroker_server.sessions.store import EventStore, MemoryLog, MemoryStore, SessionRecord
+from kernelbroker_server.sessions.durable_store import DurableStore
+from kernelbroker_server.sessions.memory_store import MemoryLog, MemoryStore
+from kernelbroker_server.sessions.store import Entry, EventStore, SessionRecord
 
 from tests.support.generated import repeatable
 from tests.support.waiting import DEADLINE_S, turns
@@ -113,10 +117,27 @@ def test_any_interleaving_keeps_the_order(appended: list[int], after: int) -> No
 # The store as a contract. Another implementation is added to this list.
 
 
-@pytest.fixture(params=[MemoryStore])
-def event_store(request: pytest.FixtureRequest) -> EventStore:
-    made: EventStore = request.param()
-    return made
+@pytest.fixture
+def now() -> list[float]:
+    """The time of the store's clock."""
+    return [1000.0]
+
+
+@pytest.fixture(params=["memory", "durable"])
+async def event_store(
+    request: pytest.FixtureRequest, tmp_path: Path, now: list[float]
+) -> AsyncIterator[EventStore]:
+    store: EventStore
+    if request.param == "memory":
+        store = MemoryStore(100, 10_000, lambda: now[0])
+    else:
+        store = DurableStore(tmp_path / "state", 100, 10_000, lambda: now[0])
+    await store.start()
+    await store.end_lost()
+    yield store
+    assert list(store.problems()) == []
+    await store.stop()
+    await store.stop()
 
 
 def record(key: str, tenant: str = "t", session_id: str = "mine") -> SessionRecord:
@@ -129,8 +150,8 @@ async def test_sessions_are_recorded_by_tenant(event_store: EventStore) -> None:
     for each in (one, other, foreign):
         event_store.record_session(each)
     assert list(event_store.sessions("t")) == [one, other]
-    event_store.end_session("1")
-    event_store.end_session("1")
+    event_store.end_session("1", "it is over")
+    event_store.end_session("1", "it is over")
     again = record("4")
     event_store.record_session(again)
     assert list(event_store.sessions("t")) == [other, again]
@@ -149,6 +170,8 @@ async def test_executions_belong_to_their_session(event_store: EventStore) -> No
     assert dict(event_store.executions("2")) == {"a": same_id}
     assert dict(event_store.executions("unknown")) == {}
     assert (a.state, a.request, a.result) == ("queued", request, None)
+    a.begin()
+    assert a.state == "running"
 
 
 async def test_a_log_outlives_its_session(event_store: EventStore) -> None:
@@ -156,7 +179,7 @@ async def test_a_log_outlives_its_session(event_store: EventStore) -> None:
     event_store.record_session(record("1"))
     log = event_store.create_execution("1", "a", ExecutionRequest(code="1"))
     log.append(Stdout(content="before"))
-    event_store.end_session("1")
+    event_store.end_session("1", "it is over")
     assert dict(event_store.executions("1")) == {}
     reading = asyncio.create_task(log.finished())
     log.append(Result(success=True))
@@ -174,7 +197,99 @@ async def test_watchers_see_new_executions(event_store: EventStore) -> None:
         log = event_store.create_execution("1", "a", request)
         assert watcher.get_nowait() is log
         assert left.get_nowait() is log
-        event_store.end_session("1")
+        event_store.end_session("1", "it is over")
         assert watcher.get_nowait() is None
     with event_store.watch("1") as late:
         assert late.get_nowait() is None
+
+
+def ended(store: EventStore, key: str, execution_id: str, text: str = "out") -> None:
+    """Run an execution to its end, as a session would."""
+    log = store.create_execution(key, execution_id, ExecutionRequest(code="1"), ["pkg"])
+    log.begin()
+    log.append(Started())
+    log.append(Stdout(content=text))
+    log.append(Result(success=True, return_value=text))
+
+
+async def test_ended_sessions_are_history(event_store: EventStore) -> None:
+    """Executions of ended sessions are listed and read under their session's id, by their tenant only."""
+    for key, text in (("1", "first"), ("2", "second")):
+        event_store.record_session(record(key))
+        ended(event_store, key, "same", text)
+        ended(event_store, key, f"only-{key}", text)
+        event_store.end_session(key, f"reason {key}")
+    event_store.record_session(record("3"))
+    ended(event_store, "3", "of-an-open-session")
+    assert await event_store.closed_reason("t", "mine") == "reason 2"
+    found = await event_store.past_executions("t", "mine")
+    assert [each.id for each in found] == ["same", "only-1", "same", "only-2", "of-an-open-session"]
+    found = found[:-1]
+    assert {each.state for each in found} == {"done"}
+    assert {each.packages for each in found} == {("pkg",)}
+    results = [each.result for each in found]
+    assert [r and r.return_value for r in results] == ["first", "first", "second", "second"]
+    log = await event_store.past_execution("t", "mine", "same")
+    assert log is not None
+    texts = [stored.event for stored in log.read()]
+    assert isinstance(texts[1], Stdout)
+    assert texts[1].content == "second"
+    assert log.request == ExecutionRequest(code="1")
+    assert (log.state, await seqs(log, 1)) == ("done", [2, 3])
+    assert (await log.finished()).success
+    running = event_store.create_execution("3", "same", ExecutionRequest(code="2"))
+    running.begin()
+    assert await event_store.past_execution("t", "mine", "same") is running
+    assert (await event_store.past_executions("t", "mine"))[-1].state == "running"
+    for tenant, session_id, execution_id in (
+        ("u", "mine", "same"),
+        ("t", "other", "same"),
+        ("t", "mine", "unknown"),
+    ):
+        assert await event_store.past_execution(tenant, session_id, execution_id) is None
+    assert list(await event_store.past_executions("u", "mine")) == []
+    assert await event_store.closed_reason("u", "mine") is None
+
+
+async def test_history_ends_with_its_retention(event_store: EventStore, now: list[float]) -> None:
+    """History is kept for the retention after the end of its session."""
+    event_store.record_session(record("1"))
+    ended(event_store, "1", "a")
+    now[0] += 1000
+    event_store.end_session("1", "over")
+    now[0] += 99
+    assert await event_store.past_execution("t", "mine", "a") is not None
+    now[0] += 2
+    assert await event_store.past_execution("t", "mine", "a") is None
+    assert list(await event_store.past_executions("t", "mine")) == []
+    assert await event_store.closed_reason("t", "mine") is None
+
+
+async def test_any_text_can_be_stored(event_store: EventStore) -> None:
+    """Text that is not Unicode, as user code can print it, is read as it was stored."""
+    event_store.record_session(record("1"))
+    ended(event_store, "1", "a", "\udcff\0 \U0001f600")
+    event_store.end_session("1", "reason \udcff")
+    log = await event_store.past_execution("t", "mine", "a")
+    assert log is not None
+    assert log.result is not None
+    assert log.result.return_value == "\udcff\0 \U0001f600"
+
+
+async def test_entries_end_in_time(event_store: EventStore, now: list[float]) -> None:
+    """An entry is found by kind, tenant and name until it is replaced or dropped, or its time is over."""
+    entry = Entry("kind", "t", "name", b"value", 1010.0)
+    event_store.put_entry(entry)
+    assert event_store.entry("kind", "t", "name") == entry
+    for other in (("other", "t", "name"), ("kind", "u", "name"), ("kind", "t", "other")):
+        assert event_store.entry(*other) is None
+        event_store.drop_entry(*other)
+    later = Entry("kind", "t", "name", b"later", 1020.0)
+    event_store.put_entry(later)
+    now[0] = 1015.0
+    assert event_store.entry("kind", "t", "name") == later
+    event_store.drop_entry("kind", "t", "name")
+    assert event_store.entry("kind", "t", "name") is None
+    event_store.put_entry(later)
+    now[0] = 1020.0
+    assert event_store.entry("kind", "t", "name") is None

@@ -206,6 +206,7 @@ async def serving(
     **options: Any,
 ) -> AsyncIterator[Api]:
     service = Service(
+        store=world.store,
         tenants=world.tenants,
         pools={"default": world.pool},
         backend=world.backend,

@@ -19,9 +19,10 @@ from kernelbroker_server.service.policy import Policies
 from kernelbroker_server.service.tenant_service import TenantService, TenantServices
 from kernelbroker_server.sessions.admission import Admission
 from kernelbroker_server.sessions.limits import SessionLimits
+from kernelbroker_server.sessions.memory_store import MemoryStore
 from kernelbroker_server.sessions.registry import Registry
 from kernelbroker_server.sessions.session import Session
-from kernelbroker_server.sessions.store import ExecutionLog, MemoryStore
+from kernelbroker_server.sessions.store import EventStore, ExecutionLog
 from kernelbroker_server.supervisor import Supervisor
 from kernelbroker_server.telemetry.events import Observer, ignore_event
 from kernelbroker_server.tenants.tenant import DEFAULT
@@ -40,6 +41,7 @@ class World:
     admission: Admission
     tenants: TenantServices
     service: TenantService
+    store: EventStore
 
     @property
     def registry(self) -> Registry:
@@ -73,6 +75,7 @@ async def world(
     workspaces: WorkspaceStore | None = None,
     observer: Observer = ignore_event,
     policies: Policies | None = None,
+    store: EventStore | None = None,
     **limits: Any,
 ) -> AsyncIterator[World]:
     """Run the broker without HTTP. At the end it must stop in order."""
@@ -82,12 +85,13 @@ async def world(
     warm = Pool(backend, spec or SandboxSpec(), sizes, acquire_timeout=acquire_timeout)
     workspaces = workspaces or DirectoryStore(backend.data_dir)
     supervisor = Supervisor()
+    store = store or MemoryStore()
     tenants = TenantServices(
         {"default": warm},
         SessionLimits(**settings),
         admission,
         workspaces,
-        MemoryStore(),
+        store,
         observer,
         policies,
         supervisor,
@@ -95,7 +99,7 @@ async def world(
     supervisor.start("session expiry", tenants.close_expired)
     workspaces.start(supervisor)
     warm.start()
-    made = World(backend, warm, admission, tenants, tenants.of(DEFAULT))
+    made = World(backend, warm, admission, tenants, tenants.of(DEFAULT), store)
     _worlds.append(made)
     try:
         yield made

@@ -39,6 +39,7 @@ from ..backends.base import Backend
 from ..pool.runner import Pool
 from ..service.idempotency import IdempotencyKey
 from ..service.tenant_service import TenantService, TenantServices
+from ..sessions.store import EventStore
 from ..supervisor import Supervisor
 from ..telemetry.events import Observer, RequestEnded, ignore_event
 from ..telemetry.logs import bind, bound_ids
@@ -96,6 +97,7 @@ class Service:
     """The objects that handlers use."""
 
     tenants: TenantServices
+    store: EventStore
     pools: Mapping[str, Pool]
     backend: Backend
     keyring: Keyring

@@ -15,7 +15,7 @@ from kernelbroker.protocol.messages import (
 )
 
 from ..service.executions import Target
-from ..sessions.store import ExecutionLog
+from ..sessions.store import ExecutionLog, ExecutionSummary
 from .base import ApiHandler, utc_time
 from .content_negotiation import NDJSON, TAGS, Representation, negotiate
 from .disconnect import Disconnectable
@@ -138,18 +138,17 @@ class SessionExec(Exec):
 class Executions(ApiHandler):
     @operation({200: ExecutionList})
     async def get(self, session_id: str) -> None:
-        """List the executions of a session, oldest first."""
-        session = await self.tenant.sessions.resolve(session_id)
-        infos = [ExecutionInfo(**execution_fields(log)) for log in session.executions.values()]
+        """List the executions of a session, oldest first, also of one that has ended."""
+        found = await self.tenant.executions.list(session_id)
+        infos = [ExecutionInfo(**execution_fields(each)) for each in found]
         self.reply(ExecutionList(executions=infos))
 
 
 class OneExecution(ApiHandler):
     @operation({200: ExecutionWithResult})
     async def get(self, session_id: str, execution_id: str) -> None:
-        """Get an execution, with its result if it has ended."""
-        session = await self.tenant.sessions.resolve(session_id)
-        log = session.execution(execution_id)
+        """Get an execution, with its result if it has ended. Its session may have ended, too."""
+        log = await self.tenant.executions.find(session_id, execution_id)
         self.reply(ExecutionWithResult(**execution_fields(log), result=log.result))
 
 
@@ -157,8 +156,7 @@ class ExecutionEvents(StreamingHandler):
     @operation({200: EXECUTION_OUTPUT}, query={"after": Annotated[int, msgspec.Meta(ge=0)]})
     async def get(self, session_id: str, execution_id: str) -> None:
         """Get the events after a `seq`, then new events as they come, up to the result."""
-        session = await self.tenant.sessions.resolve(session_id)
-        log = session.execution(execution_id)
+        log = await self.tenant.executions.find(session_id, execution_id)
         after = self.get_query_argument("after", "0")
         if not after.isascii() or not after.isdigit():
             raise BadRequest("after must be a whole number: the seq of the last event received")
@@ -166,7 +164,7 @@ class ExecutionEvents(StreamingHandler):
             await self.answer(log, int(after[:18]), NDJSON)
 
 
-def execution_fields(log: ExecutionLog) -> dict[str, Any]:
+def execution_fields(log: ExecutionLog | ExecutionSummary) -> dict[str, Any]:
     """Return the fields of an execution's `ExecutionInfo`."""
     result = log.result
     return {

@@ -44,6 +44,7 @@ class Health(Authenticated):
         failures = _launch_failures(service.pools)
         failing = service.supervisor.failing()
         reasons = [f"template {name}: {reason}" for name, reason in failures.items()]
+        reasons += service.store.problems()
         reasons += [f"background task {task.name}: restarted after an error" for task in failing]
         self.reply(
             {

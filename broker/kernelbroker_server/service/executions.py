@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -22,10 +22,11 @@ from ..sessions.admission import TenantQueue
 from ..sessions.execution import Execution
 from ..sessions.ids import new_id
 from ..sessions.limits import SessionLimits
+from ..sessions.memory_store import MemoryLog
 from ..sessions.registry import Registry
 from ..sessions.session import Session
-from ..sessions.store import ExecutionLog
-from .idempotency import IdempotencyCache, IdempotencyKey
+from ..sessions.store import EventStore, ExecutionLog, ExecutionSummary, lost_result
+from .idempotency import IdempotencyCache, IdempotencyKey, StoredKeys
 from .policy import Policies
 
 _EPHEMERAL_OVER = "its one execution is over"
@@ -54,15 +55,18 @@ class Submitted:
     """An execution that was accepted.
 
     Attributes:
+        session: None if the execution was found again by its idempotency key.
         replayed: an earlier request with the same idempotency key submitted it.
     """
 
-    session: Session
+    session: Session | None
     log: ExecutionLog
     replayed: bool = False
 
     def interrupt(self) -> None:
         """Interrupt the execution, or take it out of the queue. Does nothing if it has ended."""
+        if self.session is None:
+            return
         with contextlib.suppress(SessionGone):
             self.session.interrupt(self.log.id)
 
@@ -71,15 +75,49 @@ class Executions:
     """The executions of one tenant."""
 
     def __init__(
-        self, registry: Registry, limits: SessionLimits, queue: TenantQueue, policies: Policies
+        self,
+        registry: Registry,
+        limits: SessionLimits,
+        queue: TenantQueue,
+        policies: Policies,
+        store: EventStore,
     ) -> None:
         self._registry = registry
         self._limits = limits
         self._queue = queue
         self._policies = policies
-        self._submitted: IdempotencyCache[Submitted] = IdempotencyCache(
-            lambda submitted: len(encode(submitted.session.options)) + submitted.log.weight
-        )
+        self._store = store
+        self._tenant = tenant = registry.tenant.name
+        stored = StoredKeys[Submitted](store, "execute", tenant, _dump, self._submitted_before)
+        self._submitted: IdempotencyCache[Submitted] = IdempotencyCache(_weight, stored=stored)
+
+    async def find(self, session_id: str, execution_id: str) -> ExecutionLog:
+        """Return an execution of an open session, or of one that has ended.
+
+        Raises:
+            NotFound, SessionGone, Unavailable
+        """
+        try:
+            return self._registry.get(session_id).execution(execution_id)
+        except (NotFound, SessionGone):
+            log = await self._store.past_execution(self._tenant, session_id, execution_id)
+            if log is None:
+                raise
+            return log
+
+    async def list(self, session_id: str) -> Sequence[ExecutionLog | ExecutionSummary]:
+        """Return the executions of an open session, or of all with this id if none is open.
+
+        Raises:
+            NotFound, SessionGone, Unavailable
+        """
+        try:
+            return list(self._registry.get(session_id).executions.values())
+        except (NotFound, SessionGone):
+            found = await self._store.past_executions(self._tenant, session_id)
+            if not found and await self._store.closed_reason(self._tenant, session_id) is None:
+                raise
+            return found
 
     async def assess(self, code: str, language: Language) -> Assessment:
         """Assess code without running it. This counts against the tenant's rate, like an execution.
@@ -188,14 +226,14 @@ class Executions:
         try:
             yield submitted
         finally:
-            if target.session_id is None:
+            if target.session_id is None and submitted.session is not None:
                 self._registry.close_soon(submitted.session, _EPHEMERAL_OVER)
 
     async def _submit_to(self, request: ExecutionRequest, target: Target) -> Submitted:
         if target.session_id is None:
             return await self._submit_alone(request, target)
         if target.must_exist:
-            session = self._registry.get(target.session_id)
+            session = await self._registry.resolve(target.session_id)
         else:
             session, _ = await self._registry.open(self._options(target))
         assessment = await self.assess_for(session, request)
@@ -229,6 +267,16 @@ class Executions:
                 options.template = self._registry.get(target.session_id).options.template
         return options
 
+    async def _submitted_before(self, outcome: Sequence[str] | None) -> Submitted:
+        """Return an execution that was submitted under a key, for example before a restart."""
+        if outcome is not None:
+            return Submitted(None, await self.find(*outcome))
+        # The cell may have run: it has a result that says so, and is never run again.
+        log = MemoryLog(new_id(), ExecutionRequest(code=""))
+        message = "the broker ended while it took this request; choose a new key to run it again"
+        log.append(lost_result(message, begun=True))
+        return Submitted(None, log)
+
     def stop(self) -> None:
         """Cancel submissions under idempotency keys."""
         self._submitted.cancel()
@@ -247,6 +295,17 @@ def _known(session: Session, request: ExecutionRequest) -> ExecutionLog | None:
             f"execution {request.execution_id} is another one; choose a new execution_id"
         )
     return earlier
+
+
+def _dump(submitted: Submitted) -> Sequence[str]:
+    assert submitted.session is not None, "it was submitted by this broker"
+    return [submitted.session.id, submitted.log.id]
+
+
+def _weight(submitted: Submitted) -> int:
+    """The bytes that it holds."""
+    options = 0 if submitted.session is None else len(encode(submitted.session.options))
+    return options + submitted.log.weight
 
 
 def _without_confirmation(request: ExecutionRequest) -> ExecutionRequest:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import math
 import secrets
 import time
 from collections import OrderedDict
@@ -25,6 +26,7 @@ from kernelbroker.protocol.findings import (
 )
 from kernelbroker.protocol.messages import ExecutionRequest
 
+from ..sessions.store import Entry, EventStore
 from ..telemetry.events import ExecutionRefused, Observer, code_hash, ignore_event
 from ..tenants.tenant import Tenant
 from .assessor import Assessor
@@ -32,6 +34,8 @@ from .assessor import Assessor
 CONFIRMATION_S = 300.0
 _MAX_CONFIRMATIONS = 10_000
 """Valid tokens at a time; the oldest is forgotten first."""
+_KIND = "confirmation"
+"""Of their entries in the event store."""
 _NAMED = 3
 """Findings that an error names in its message."""
 
@@ -45,10 +49,21 @@ class Policy:
 
 
 class Confirmations:
-    """Issued tokens, each with the request that it confirms and its expiry."""
+    """Issued tokens, each with the request that it confirms and its expiry.
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    Args:
+        store: keeps them for the next broker; None for not at all.
+    """
+
+    def __init__(
+        self,
+        clock: Callable[[], float] = time.monotonic,
+        tenant: str = "",
+        store: EventStore | None = None,
+    ) -> None:
         self._clock = clock
+        self._tenant = tenant
+        self._store = store
         self._issued: OrderedDict[bytes, tuple[bytes, float]] = OrderedDict()
 
     def issue(self, bound_to: bytes) -> str:
@@ -57,16 +72,30 @@ class Confirmations:
         while self._issued and (
             len(self._issued) >= _MAX_CONFIRMATIONS or next(iter(self._issued.values()))[1] <= now
         ):
-            self._issued.popitem(last=False)
+            self._drop(self._issued.popitem(last=False)[0])
         token = secrets.token_urlsafe(24)
-        self._issued[_digest(token)] = (bound_to, now + CONFIRMATION_S)
+        digest = _digest(token)
+        self._issued[digest] = (bound_to, now + CONFIRMATION_S)
+        if self._store is not None:
+            until = time.time() + CONFIRMATION_S
+            self._store.put_entry(Entry(_KIND, self._tenant, digest.hex(), bound_to, until))
         return token
 
     def redeem(self, token: str, bound_to: bytes) -> bool:
         """Use up a token. Returns whether it was valid for the request with this digest."""
         # Looked up by its hash, so that the lookup's duration reveals nothing about valid tokens.
-        expected, until = self._issued.pop(_digest(token), (b"", 0.0))
+        digest = _digest(token)
+        expected, until = self._issued.pop(digest, (b"", 0.0))
+        if self._store is not None:
+            entry = self._store.entry(_KIND, self._tenant, digest.hex())
+            if entry is not None and not expected:  # it was issued by an earlier broker
+                expected, until = entry.value, math.inf
+            self._drop(digest)
         return hmac.compare_digest(expected, bound_to) and self._clock() < until
+
+    def _drop(self, digest: bytes) -> None:
+        if self._store is not None:
+            self._store.drop_entry(_KIND, self._tenant, digest.hex())
 
 
 class Policies:
@@ -80,6 +109,7 @@ class Policies:
         tenant: str = "",
         observer: Observer = ignore_event,
         assessor: Assessor | None = None,
+        store: EventStore | None = None,
     ) -> None:
         self._assessor = assessor or Assessor()
         self._tenant = tenant
@@ -87,13 +117,15 @@ class Policies:
         self._by_template = dict(by_template or {})
         self._own = own
         self._clock = clock
-        self._confirmations = Confirmations(clock)
+        self._confirmations = Confirmations(clock, tenant, store)
 
-    def for_tenant(self, tenant: Tenant, observer: Observer) -> Policies:
+    def for_tenant(self, tenant: Tenant, observer: Observer, store: EventStore) -> Policies:
         """Return the policies of one tenant, with separate confirmations."""
         limits = tenant.limits
         own = None if limits.policy is None else Policy(limits.policy, limits.policy_threshold)
-        return Policies(self._by_template, own, self._clock, tenant.name, observer, self._assessor)
+        return Policies(
+            self._by_template, own, self._clock, tenant.name, observer, self._assessor, store
+        )
 
     def effective(self, template: str) -> Policy:
         """Return the policy that applies to a template."""

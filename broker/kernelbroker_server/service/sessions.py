@@ -7,12 +7,13 @@ from collections.abc import Sequence
 from typing import Annotated, Any
 
 import msgspec
-from kernelbroker.protocol.errors import BadRequest
+from kernelbroker.protocol.errors import BadRequest, SessionGone
 from kernelbroker.protocol.messages import SessionOptions
 
 from ..sessions.registry import Registry
 from ..sessions.session import Session
-from .idempotency import IdempotencyCache, IdempotencyKey
+from ..sessions.store import EventStore
+from .idempotency import IdempotencyCache, IdempotencyKey, StoredKeys
 
 _BY_CLIENT = "its client closed it"
 
@@ -28,9 +29,11 @@ class SessionChange(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 class Sessions:
     """The sessions of one tenant."""
 
-    def __init__(self, registry: Registry) -> None:
+    def __init__(self, registry: Registry, store: EventStore) -> None:
         self._registry = registry
-        self._opened: IdempotencyCache[str] = IdempotencyCache(lambda _: 0)
+        tenant = registry.tenant.name
+        stored = StoredKeys[str](store, "open", tenant, lambda opened: [opened], _opened_before)
+        self._opened: IdempotencyCache[str] = IdempotencyCache(lambda _: 0, stored=stored)
         """Ids of sessions that were opened under an idempotency key."""
 
     async def open(
@@ -57,10 +60,10 @@ class Sessions:
         """Return the handle of an open session.
 
         Raises:
-            NotFound: no session with this id was open in the last hour.
+            NotFound: no session with this id is known.
             SessionGone: the session is closed; the message has the reason.
         """
-        return self._registry.get(session_id)
+        return await self._registry.resolve(session_id)
 
     def list(self) -> Sequence[Session]:
         """Return the open sessions, oldest first."""
@@ -105,3 +108,10 @@ class Sessions:
     def stop(self) -> None:
         """Cancel openings under idempotency keys."""
         self._opened.cancel()
+
+
+async def _opened_before(outcome: Sequence[str] | None) -> str:
+    """Return the id of a session that was opened before a restart."""
+    if outcome is None:
+        raise SessionGone("the broker ended while it opened this session; choose a new key")
+    return outcome[0]

@@ -36,6 +36,7 @@ class TenantService:
         queue: TenantQueue,
         policies: Policies,
         workspaces: WorkspaceStore,
+        store: EventStore,
     ) -> None:
         self.identity = tenant
         self.name = tenant.name
@@ -43,8 +44,8 @@ class TenantService:
         self.queue = queue
         self.pools = registry.pools
         self.workspaces = workspaces
-        self.sessions = Sessions(registry)
-        self.executions = Executions(registry, registry.limits, queue, policies)
+        self.sessions = Sessions(registry, store)
+        self.executions = Executions(registry, registry.limits, queue, policies, store)
 
     async def stop(self, reason: str) -> None:
         """Refuse new sessions and close all."""
@@ -99,8 +100,10 @@ class TenantServices:
                 self._supervisor,
             )
             registry.stopping = self.stopping
-            policies = self._policies.for_tenant(tenant, self._observer)
-            service = TenantService(tenant, registry, queue, policies, self._workspaces)
+            policies = self._policies.for_tenant(tenant, self._observer, self._store)
+            service = TenantService(
+                tenant, registry, queue, policies, self._workspaces, self._store
+            )
             self._by_tenant[tenant.name] = service
         return service
 

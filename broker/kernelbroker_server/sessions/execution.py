@@ -159,7 +159,7 @@ class Execution:
         """
         self._running_on = warm
         self._state_lost = state_lost
-        self.log.state = "running"
+        self.log.begin()
         self.begun.set()
         finished: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 

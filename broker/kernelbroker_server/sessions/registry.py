@@ -132,10 +132,18 @@ class Registry:
             return session
         self._forget()
         if session_id in self._gone:
-            raise SessionGone(
-                f"session {session_id} is closed: {self._gone[session_id][1]}; open a new one"
-            )
+            raise _closed(session_id, self._gone[session_id][1])
         raise NotFound(f"there is no session {session_id}")
+
+    async def resolve(self, session_id: str) -> Session:
+        """Return a session. Raises as `get`, and SessionGone as long as its executions are stored."""
+        try:
+            return self.get(session_id)
+        except NotFound:
+            reason = await self._store.closed_reason(self.tenant.name, session_id)
+            if reason is None:
+                raise
+            raise _closed(session_id, reason) from None
 
     def list(self) -> Sequence[Session]:
         """Return the open sessions, oldest first."""
@@ -239,6 +247,10 @@ class Registry:
             if self._gone[oldest][0] > horizon and len(self._gone) <= _REMEMBERED_MAX:
                 break
             del self._gone[oldest]
+
+
+def _closed(session_id: str, reason: str) -> SessionGone:
+    return SessionGone(f"session {session_id} is closed: {reason}; open a new one")
 
 
 def _shutting_down() -> Unavailable:

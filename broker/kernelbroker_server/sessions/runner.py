@@ -322,7 +322,7 @@ class SessionRunner:
         try:
             if self._watching is not None:
                 await self._watching.stop()
-            self._store.end_session(self._record.key)
+            self._store.end_session(self._record.key, self.machine.closed_reason or "")
             await self._lease.release()
         finally:
             self.apply(self.machine.released())

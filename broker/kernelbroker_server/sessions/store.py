@@ -1,8 +1,10 @@
-"""The contract of the event store, and the store that keeps everything in memory.
+"""The contract of the event store.
 
 The store records sessions and executions, numbers and keeps the events of each execution, and lets
 readers follow them, now or later. A session is recorded under a key that is never used again; its
 id may be used again. An event is stored before it is delivered: readers see only stored events.
+
+`memory_store.py` keeps everything in memory. `durable_store.py` also keeps it on the disk.
 """
 
 from __future__ import annotations
@@ -11,21 +13,14 @@ import asyncio
 import contextlib
 import time
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, TypeAlias
 
 from kernelbroker.protocol.codec import encode
-from kernelbroker.protocol.events import Event, Result
+from kernelbroker.protocol.events import Cause, ErrorDetail, Event, Result
 from kernelbroker.protocol.findings import Finding
 from kernelbroker.protocol.messages import ExecutionRequest, SessionOptions
-
-_EXECUTIONS = 100
-"""Executions that are remembered of one session."""
-_EXECUTION_BYTES = 32 * 1024**2
-"""Bytes that they may hold together, besides the latest."""
-_WATCHER_LAG = 200
-"""Executions that a watcher may be behind before it is cut off."""
 
 PublicState: TypeAlias = Literal["queued", "running", "done"]
 
@@ -97,6 +92,10 @@ class ExecutionLog(ABC):
         detail = self.result.error_detail
         return "success" if detail is None else detail.cause
 
+    def begin(self) -> None:
+        """Record that a sandbox runs it from now on. Called before the sandbox gets the code."""
+        self.state = "running"
+
     @abstractmethod
     def append(self, event: Event) -> None:
         """Number and store an event. No event may follow a `Result`."""
@@ -117,6 +116,32 @@ class ExecutionLog(ABC):
         return self.result
 
 
+class ExecutionSummary(NamedTuple):
+    """An execution in a list. The fields are those of `ExecutionLog`."""
+
+    id: str
+    accepted_at: float
+    packages: tuple[str, ...]
+    state: PublicState
+    result: Result | None
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A small value that is kept until a time, such as an idempotency key or a confirmation.
+
+    Attributes:
+        kind: what the entry is. Entries of different kinds or tenants may have the same name.
+        until: seconds since the epoch.
+    """
+
+    kind: str
+    tenant: str
+    name: str
+    value: bytes
+    until: float
+
+
 Watcher: TypeAlias = "asyncio.Queue[ExecutionLog | None]"
 
 
@@ -124,12 +149,28 @@ class EventStore(ABC):
     """The record of all sessions and executions. Keys are those of `SessionRecord`."""
 
     @abstractmethod
+    async def start(self) -> None:
+        """Open the store. Raises OSError if it cannot be used."""
+
+    @abstractmethod
+    async def end_lost(self) -> None:
+        """End the sessions that an earlier broker has left open, and give their executions results."""
+
+    @abstractmethod
+    async def stop(self) -> None:
+        """Close the store when everything is stored. Calling it again does no harm."""
+
+    @abstractmethod
+    def problems(self) -> Sequence[str]:
+        """Return what an operator should know, for `/health`."""
+
+    @abstractmethod
     def record_session(self, session: SessionRecord) -> None:
         """Record an opened session."""
 
     @abstractmethod
-    def end_session(self, key: str) -> None:
-        """Record the end of a session: its watchers are notified, and its executions may be forgotten.
+    def end_session(self, key: str, reason: str) -> None:
+        """Record the end of a session: its watchers are notified, and its executions are history.
 
         A reader that holds a log can still read it to its end.
         """
@@ -164,147 +205,46 @@ class EventStore(ABC):
         None ends the queue: the watcher fell behind, or the session ended.
         """
 
+    # History: what can be read, also of sessions that have ended. It is bounded in time and size.
 
-class MemoryLog(ExecutionLog):
-    """A log that keeps its events in a list.
+    @abstractmethod
+    async def closed_reason(self, tenant: str, session_id: str) -> str | None:
+        """Return why the latest session with this id ended; None if the store knows of none."""
 
-    Each reader has its own cursor. A slow reader delays no other one and needs no buffer: unread
-    events stay in the list. The output limit of the execution bounds the list.
+    @abstractmethod
+    async def past_executions(self, tenant: str, session_id: str) -> Sequence[ExecutionSummary]:
+        """Return the executions of all sessions with this id, oldest first; the open one is the last."""
+
+    @abstractmethod
+    async def past_execution(
+        self, tenant: str, session_id: str, execution_id: str
+    ) -> ExecutionLog | None:
+        """Return the latest execution with this id, of any session with that id. It may have ended."""
+
+    # Entries.
+
+    @abstractmethod
+    def put_entry(self, entry: Entry) -> None:
+        """Store an entry, in place of one with the same name."""
+
+    @abstractmethod
+    def entry(self, kind: str, tenant: str, name: str) -> Entry | None:
+        """Return an entry; None if there is none or its time is over."""
+
+    @abstractmethod
+    def drop_entry(self, kind: str, tenant: str, name: str) -> None:
+        """Remove an entry. Does nothing if there is none."""
+
+
+def lost_result(message: str, *, begun: bool) -> Result:
+    """Return the result of an execution whose end the store does not know.
+
+    Args:
+        begun: a sandbox had it, so it may have run.
     """
-
-    def __init__(
-        self,
-        execution_id: str,
-        request: ExecutionRequest,
-        packages: Sequence[str] = (),
-        findings: Sequence[Finding] = (),
-    ) -> None:
-        super().__init__(execution_id, request, packages, findings)
-        self._events: list[StoredEvent] = []
-        self._readers: list[asyncio.Future[None]] = []
-        """Of readers that have read everything and wait."""
-
-    def append(self, event: Event) -> None:
-        if self.result is not None:
-            raise RuntimeError(f"an event after the result of {self.id}")
-        event.execution_id = self.id
-        event.seq = len(self._events) + 1
-        stored = StoredEvent(event, encode(event))
-        self._events.append(stored)
-        self.size += len(stored.json)
-        if isinstance(event, Result):
-            self.result = event
-            self.state = "done"
-        readers, self._readers = self._readers, []
-        for reader in readers:
-            if not reader.done():
-                reader.set_result(None)
-
-    def read(self, after: int = 0) -> Sequence[StoredEvent]:
-        return self._events[after:]
-
-    async def follow(self, after: int = 0) -> AsyncIterator[StoredEvent]:
-        position = after
-        while True:
-            while position < len(self._events):
-                yield self._events[position]
-                position += 1
-            if self.result is not None:
-                return
-            reader: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._readers.append(reader)
-            try:
-                await reader
-            except asyncio.CancelledError:
-                with contextlib.suppress(ValueError):
-                    self._readers.remove(reader)
-                raise
-
-
-@dataclass(slots=True)
-class _Session:
-    """A session's record and logs.
-
-    Attributes:
-        growing: the logs that had no result at the last look.
-        ended_weight: of all other logs, in bytes.
-    """
-
-    record: SessionRecord
-    logs: dict[str, MemoryLog] = field(default_factory=dict)
-    growing: list[MemoryLog] = field(default_factory=list)
-    ended_weight: int = 0
-    watchers: set[Watcher] = field(default_factory=set)
-
-    def add(self, log: MemoryLog) -> None:
-        """Add a log, and forget the oldest ended ones beyond the limits."""
-        self.ended_weight += sum(each.weight for each in self.growing if each.result is not None)
-        self.growing = [each for each in self.growing if each.result is None]
-        self.growing.append(log)
-        self.logs[log.id] = log
-        held = self.ended_weight + sum(each.weight for each in self.growing)
-        if len(self.logs) <= _EXECUTIONS and held <= _EXECUTION_BYTES:
-            return
-        for each in list(self.logs.values())[:-1]:
-            if len(self.logs) <= _EXECUTIONS and held <= _EXECUTION_BYTES:
-                break
-            if each.result is not None:
-                held -= each.weight
-                self.ended_weight -= each.weight
-                del self.logs[each.id]
-
-
-class MemoryStore(EventStore):
-    """An event store in memory. Its content ends with the broker."""
-
-    def __init__(self) -> None:
-        self._sessions: dict[str, _Session] = {}
-
-    def record_session(self, session: SessionRecord) -> None:
-        self._sessions[session.key] = _Session(session)
-
-    def end_session(self, key: str) -> None:
-        if (session := self._sessions.pop(key, None)) is not None:
-            for watcher in session.watchers:
-                watcher.put_nowait(None)
-
-    def sessions(self, tenant: str) -> Sequence[SessionRecord]:
-        records = (session.record for session in self._sessions.values())
-        return [record for record in records if record.tenant == tenant]
-
-    def create_execution(
-        self,
-        key: str | None,
-        execution_id: str,
-        request: ExecutionRequest,
-        packages: Sequence[str] = (),
-        findings: Sequence[Finding] = (),
-    ) -> MemoryLog:
-        log = MemoryLog(execution_id, request, packages, findings)
-        if key is not None:
-            session = self._sessions[key]
-            session.add(log)
-            for watcher in session.watchers:
-                if watcher.qsize() < _WATCHER_LAG:
-                    watcher.put_nowait(log)
-                elif watcher.qsize() == _WATCHER_LAG:
-                    watcher.put_nowait(None)
-        return log
-
-    def executions(self, key: str) -> Mapping[str, ExecutionLog]:
-        session = self._sessions.get(key)
-        return {} if session is None else session.logs
-
-    @contextlib.contextmanager
-    def watch(self, key: str) -> Iterator[Watcher]:
-        queue: Watcher = asyncio.Queue()
-        session = self._sessions.get(key)
-        if session is None:
-            queue.put_nowait(None)
-            yield queue
-            return
-        session.watchers.add(queue)
-        try:
-            yield queue
-        finally:
-            session.watchers.discard(queue)
+    cause: Cause = "sandbox_lost" if begun else "rejected"
+    name = "SandboxLost" if begun else "NeverRan"
+    detail = ErrorDetail(name=name, value=message, cause=cause)
+    return Result(
+        success=False, error=f"{name}: {message}", error_detail=detail, kernel_restarted=begun
+    )

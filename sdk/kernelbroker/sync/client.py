@@ -13,7 +13,7 @@ from ..client import OPEN_TIMEOUT
 from ..loop_thread import LoopThread, in_caller
 from ..protocol import events
 from ..protocol.findings import Assessment, Language
-from ..protocol.messages import SessionInfo, WorkspaceInfo
+from ..protocol.messages import ExecutionInfo, SessionInfo, WorkspaceInfo
 from ..results import ExecutionResult
 from ..session import OnDisconnect, OnError
 from .session import Session
@@ -79,6 +79,17 @@ class Broker:
 
     def sessions(self) -> list[SessionInfo]:
         return self._thread.call(self._async.sessions())
+
+    def executions(self, session_id: str) -> list[ExecutionInfo]:
+        return self._thread.call(self._async.executions(session_id))
+
+    def result(self, session_id: str, execution_id: str) -> ExecutionResult:
+        return self._thread.call(self._async.result(session_id, execution_id))
+
+    def replay(
+        self, session_id: str, execution_id: str, after: int = 0
+    ) -> Generator[events.Event, None, None]:
+        return self._thread.iterate(self._async.replay(session_id, execution_id, after))
 
     def run(
         self,

@@ -1,0 +1,240 @@
+"""The stored history: what lies in the state directory, as the store's thread sees it.
+
+It copies the journal into the database, ends what a dead broker has left open, and reads what is past.
+Everything here blocks, and raises sqlite3.Error and OSError.
+"""
+
+from __future__ import annotations
+
+import logging
+import sqlite3
+import time
+from collections.abc import Callable, Container, Sequence
+from typing import Any
+
+from kernelbroker.protocol.codec import decode_as, encode
+from kernelbroker.protocol.events import Event, Result
+from kernelbroker.protocol.findings import Finding
+from kernelbroker.protocol.messages import ExecutionRequest
+
+from .database import Database
+from .journal import Damaged, Journal, Segment, SegmentReader, left_segments
+from .memory_store import MemoryLog
+from .schema import NewerVersion
+from .state_directory import StateDirectory
+from .store import Entry, ExecutionLog, ExecutionSummary, StoredEvent, lost_result
+
+logger = logging.getLogger(__name__)
+
+_NOT_STORED = "the rest of its output could not be stored; the broker's log says why"
+_NEVER_RAN = "the broker ended while it was waiting; send it again to a new session"
+_FATE_UNKNOWN = "the broker ended while it was running; it is not run again"
+
+
+class Archive:
+    """The database of a state directory.
+
+    Args:
+        retention, max_history: see `DurableStore`.
+        clock: seconds since the epoch.
+
+    Attributes:
+        serial: the serial number of the last record of the journal when it was opened.
+    """
+
+    def __init__(
+        self,
+        directory: StateDirectory,
+        retention: float,
+        max_history: int,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        """Open the database, and copy what a dead broker has left in its journal.
+
+        A file that is damaged, or of a newer broker, is kept aside.
+        """
+        self._directory = directory
+        self._retention = retention
+        self._max_history = max_history
+        self._clock = clock
+        self._reader: SegmentReader | None = None
+        self._has_gap = False
+        """Records of the journal are lost."""
+        segments = left_segments(directory.path)
+        try:
+            self._database = Database(directory.database)
+        except NewerVersion as exc:
+            for path in (directory.database, *(segment.path for segment in segments)):
+                directory.set_aside(path, "newer", exc)
+            self._database, segments = Database(directory.database), []
+        except sqlite3.OperationalError:  # a full disk, missing permissions
+            raise
+        except sqlite3.DatabaseError as exc:
+            directory.set_aside(directory.database, "damaged", exc)
+            self._database = Database(directory.database)
+        try:
+            self.serial = self._replay(segments)
+            if self._has_gap or directory.kept_aside():
+                self._database.repair()
+        except BaseException:
+            self._database.abandon()
+            raise
+
+    def _replay(self, segments: Sequence[Segment]) -> int:
+        """Copy the segments and remove them. Returns the serial number of the last record."""
+        serial = self._database.applied
+        for index, segment in enumerate(segments):
+            if segment.first > serial + 1:
+                logger.error(
+                    "%s: records before it are missing, as after a power cut", segment.path
+                )
+                self._has_gap = True
+            reader = SegmentReader(segment)
+            try:
+                while self._apply_batch(reader):
+                    pass
+            except Damaged as exc:
+                for each in segments[index:]:
+                    self._directory.set_aside(each.path, "damaged", exc)
+                # A record has more than one byte, so no record that is lost had a higher number.
+                last = segments[-1]
+                return max(serial, last.first + last.size)
+            finally:
+                reader.close()
+            if not reader.at_end:
+                logger.info("%s: its last record was not completely written", segment.path)
+            serial = max(serial, reader.serial)
+        for segment in segments:
+            segment.path.unlink()
+        return serial
+
+    def close(self, journal: Journal, *, complete: bool) -> None:
+        """Close the files.
+
+        Args:
+            complete: the database has everything, so that the journal can be removed.
+        """
+        if self._reader is not None:
+            self._reader.close()
+        if complete:
+            self._database.close()
+            for segment in journal.segments:
+                segment.path.unlink(missing_ok=True)
+        else:
+            self._database.abandon()
+
+    @property
+    def last_number(self) -> int:
+        """The highest number of an execution."""
+        return self._database.last_number
+
+    def entries(self) -> list[Entry]:
+        """All entries, the first to expire first."""
+        return [Entry(*row) for row in self._database.entries()]
+
+    # Changes.
+
+    def copy(self, journal: Journal) -> None:
+        """Copy everything that the journal has, and remove its complete segments."""
+        segments = journal.segments
+        while segments:
+            is_closed = len(segments) > 1
+            if self._reader is None:
+                self._reader = SegmentReader(segments[0])
+            try:
+                if self._apply_batch(self._reader):
+                    continue
+            except BaseException:
+                self._reader.close()
+                self._reader = None  # the next one begins again
+                raise
+            if not is_closed:
+                return
+            self._reader.close()
+            self._reader = None
+            journal.remove_first()
+
+    def _apply_batch(self, reader: SegmentReader) -> bool:
+        """Copy the next records that the database does not have. Returns whether there were any records."""
+        records = reader.batch()
+        new = reader.serial - self._database.applied
+        if records and new > 0:
+            self._database.apply(records[-new:], reader.serial)
+        return bool(records)
+
+    def tidy(self) -> bool:
+        """Remove some of what is too old or too much. Returns whether there may be more."""
+        return self._database.expire(self._horizon, self._max_history, self._clock())
+
+    def end_lost(self) -> None:
+        """End what a dead broker has left open. Each execution gets a result."""
+        results = []
+        for number, execution_id, begun, last in self._database.unended():
+            result = lost_result(_FATE_UNKNOWN if begun else _NEVER_RAN, begun=bool(begun))
+            result.execution_id, result.seq = execution_id, last + 1
+            results.append((number, result.seq, encode(result)))
+        self._database.end_lost(results, "the broker ended", self._clock())
+        if results:
+            logger.warning("%d executions had not ended when the last broker ended", len(results))
+
+    # History. The contracts are those of `EventStore`.
+
+    def closed_reason(self, tenant: str, session_id: str) -> str | None:
+        return self._database.closed_reason(tenant, session_id, self._horizon)
+
+    def past_executions(
+        self, tenant: str, session_id: str, left_out: Container[str]
+    ) -> list[ExecutionSummary]:
+        """Return the executions of ended sessions.
+
+        Args:
+            left_out: keys of sessions that have ended meanwhile, perhaps.
+        """
+        return [
+            ExecutionSummary(
+                execution_id,
+                accepted_at,
+                tuple(decode_as(packages, list[str])),
+                "done",
+                self._last_result(number),
+            )
+            for key, number, execution_id, packages, accepted_at in self._database.executions(
+                tenant, session_id, self._horizon
+            )
+            if key not in left_out
+        ]
+
+    def past_execution(
+        self, tenant: str, session_id: str, execution_id: str
+    ) -> ExecutionLog | None:
+        row = self._database.execution(tenant, session_id, execution_id, self._horizon)
+        if row is None:
+            return None
+        number, request, packages, findings, accepted_at = row
+        log = MemoryLog(
+            execution_id,
+            decode_as(request, ExecutionRequest),
+            decode_as(packages, list[str]),
+            decode_as(findings, list[Finding]),
+        )
+        log.accepted_at = accepted_at
+        log.restore(StoredEvent(_event(json), json) for json in self._database.events(number))
+        if log.result is None:
+            log.append(lost_result(_NOT_STORED, begun=True))
+        return log
+
+    def _last_result(self, number: int) -> Result:
+        for json in self._database.events(number, last=True):
+            if isinstance(event := _event(json), Result):
+                return event
+        return lost_result(_NOT_STORED, begun=True)
+
+    @property
+    def _horizon(self) -> float:
+        return self._clock() - self._retention
+
+
+def _event(json: bytes) -> Event:
+    union: Any = Event  # mypy takes only classes for types
+    event: Event = decode_as(json, union)
+    return event

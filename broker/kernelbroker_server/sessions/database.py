@@ -1,0 +1,348 @@
+"""The SQLite database of the durable store. One thread uses it. Everything here blocks.
+
+A commit is a write to SQLite's own log (`journal_mode = WAL`, `synchronous = NORMAL`), not a flush to the
+disk: a power cut never damages the file, but the latest commits may be missing after one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sqlite3
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from .records import (
+    EntryDropped,
+    EntryPut,
+    EventAppended,
+    ExecutionBegun,
+    ExecutionCreated,
+    Record,
+    SessionEnded,
+    SessionOpened,
+)
+from .schema import MIGRATIONS, Migration, migrate
+
+_EXECUTION_BYTES = 500
+"""What an execution takes besides its request and its events, about."""
+_DELETED_AT_ONCE = 200
+"""Executions that one transaction deletes, so that other work does not wait for long."""
+_FREED_PAGES = 2000
+"""Pages of 4 KiB that are given back to the file system at once."""
+
+Row = tuple[Any, ...]
+
+
+class Database:
+    """An open database.
+
+    Raises, in all methods:
+        sqlite3.Error: the file is damaged, or the disk is full.
+    """
+
+    def __init__(self, path: Path, migrations: Sequence[Migration] = MIGRATIONS) -> None:
+        """Open or create the file, and bring it to the present version.
+
+        Raises:
+            NewerVersion
+        """
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+        # The thread that opens it need not be the one that uses it afterwards.
+        connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+        self._connection = connection
+        try:
+            connection.execute("PRAGMA locking_mode = EXCLUSIVE")  # no file of shared memory
+            connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
+            connection.execute("PRAGMA journal_mode = WAL")
+            connection.execute("PRAGMA synchronous = NORMAL")
+            migrate(connection, migrations)
+            if self._state("in_use"):
+                ((found,),) = self._query("PRAGMA quick_check(1)")
+                if found != "ok":
+                    raise sqlite3.DatabaseError(found)
+            connection.execute("UPDATE state SET value = 1 WHERE name = 'in_use'")
+        except BaseException:
+            connection.close()
+            raise
+
+    def close(self) -> None:
+        """Close the file after all changes are flushed to the disk."""
+        try:
+            self._connection.execute("UPDATE state SET value = 0 WHERE name = 'in_use'")
+            self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        finally:
+            self._connection.close()
+
+    def abandon(self) -> None:
+        """Close the file as it is."""
+        with contextlib.suppress(sqlite3.Error):
+            self._connection.close()
+
+    @property
+    def applied(self) -> int:
+        """The serial number of the latest record that was applied."""
+        return self._state("applied")
+
+    @property
+    def last_number(self) -> int:
+        """The highest number of an execution."""
+        ((number,),) = self._query("SELECT coalesce(max(number), 0) FROM executions")
+        return int(number)
+
+    def _state(self, name: str) -> int:
+        ((value,),) = self._query("SELECT value FROM state WHERE name = ?", name)
+        return int(value)
+
+    # Changes.
+
+    def apply(self, records: Sequence[Record], serial: int) -> None:
+        """Store records in one transaction.
+
+        Args:
+            serial: the serial number of the last one.
+        """
+        of: dict[type[Record], list[Any]] = {kind: [] for kind in _KINDS}
+        for record in records:
+            of[type(record)].append(record)
+        events: list[EventAppended] = of[EventAppended]
+        sizes: Counter[int] = Counter()
+        for event in events:
+            sizes[event.number] += len(event.json)
+        # By kind, which is faster. In this order the outcome is the same.
+        with self._transaction() as execute_many:
+            execute_many(
+                "INSERT OR IGNORE INTO sessions VALUES (?, ?, ?, ?, ?, NULL, NULL)",
+                [
+                    (s.key, s.tenant, s.session_id, s.options, s.opened_at)
+                    for s in of[SessionOpened]
+                ],
+            )
+            execute_many(
+                "INSERT OR IGNORE INTO executions VALUES (?, ?, ?, ?, ?, ?, ?, 0, NULL, ?)",
+                [_execution(each) for each in of[ExecutionCreated]],
+            )
+            execute_many(
+                "UPDATE executions SET begun = 1 WHERE number = ?",
+                [(each.number,) for each in of[ExecutionBegun]],
+            )
+            execute_many(
+                "INSERT OR IGNORE INTO events VALUES (?, ?, ?)",
+                [(e.number, e.seq, e.json) for e in events],
+            )
+            execute_many(
+                "UPDATE executions SET size = size + ? WHERE number = ?",
+                [(size, number) for number, size in sizes.items()],
+            )
+            execute_many(
+                "UPDATE executions SET ended_at = ? WHERE number = ?",
+                [(e.ended_at, e.number) for e in events if e.ended_at is not None],
+            )
+            execute_many(
+                "UPDATE sessions SET ended_at = ?, reason = ? WHERE key = ?",
+                [(each.at, each.reason, each.key) for each in of[SessionEnded]],
+            )
+            self._apply_entries([r for r in records if isinstance(r, EntryPut | EntryDropped)])
+            execute_many("UPDATE state SET value = ? WHERE name = 'applied'", [(serial,)])
+
+    def _apply_entries(self, changes: Sequence[EntryPut | EntryDropped]) -> None:
+        for change in changes:
+            name = (change.kind, change.tenant, change.name)
+            if isinstance(change, EntryPut):
+                self._connection.execute(
+                    "INSERT OR REPLACE INTO entries VALUES (?, ?, ?, ?, ?)",
+                    (*name, change.value, change.until),
+                )
+            else:
+                self._connection.execute(
+                    "DELETE FROM entries WHERE kind = ? AND tenant = ? AND name = ?", name
+                )
+
+    def end_lost(self, results: Sequence[tuple[int, int, bytes]], reason: str, at: float) -> None:
+        """End all sessions, and all executions of `unended` with the results that are made for them.
+
+        Args:
+            results: the number of an execution, the `seq` of its result, and the result as JSON.
+        """
+        with self._transaction() as execute_many:
+            execute_many("INSERT INTO events VALUES (?, ?, ?)", results)
+            execute_many(
+                "UPDATE executions SET ended_at = ?, size = size + ? WHERE number = ?",
+                [(at, len(json), number) for number, _, json in results],
+            )
+            execute_many(
+                "UPDATE sessions SET ended_at = ?, reason = ? WHERE ended_at IS NULL",
+                [(at, reason)],
+            )
+
+    def repair(self) -> None:
+        """Make the content consistent after records were lost.
+
+        What belongs to a lost session or execution is removed. An execution ends before the first event
+        that it lacks, and has no result.
+        """
+        late = """SELECT number, seq FROM (
+            SELECT number, seq, row_number() OVER (PARTITION BY number ORDER BY seq) AS place FROM events
+        ) WHERE seq > place"""
+        with self._transaction():
+            for statement in (
+                "DELETE FROM executions WHERE session_key NOT IN (SELECT key FROM sessions)",
+                "DELETE FROM events WHERE number NOT IN (SELECT number FROM executions)",
+                f"""UPDATE executions SET ended_at = NULL
+                WHERE number IN (SELECT number FROM ({late}))""",
+                f"DELETE FROM events WHERE (number, seq) IN ({late})",
+            ):
+                self._connection.execute(statement)
+
+    def expire(self, horizon: float, max_bytes: int, now: float) -> bool:
+        """Remove some of what is too old, or too much.
+
+        Args:
+            horizon: sessions that ended before it are removed with their executions.
+            max_bytes: of all executions; the ones that ended first are removed. 0 for no limit.
+
+        Returns:
+            Whether there may be more to remove.
+        """
+        old = self._query(
+            """SELECT number, size FROM executions WHERE session_key IN
+            (SELECT key FROM sessions WHERE ended_at <= ?) LIMIT ?""",
+            horizon,
+            _DELETED_AT_ONCE,
+        )
+        ((held,),) = self._query("SELECT coalesce(sum(size), 0) FROM executions")
+        if not old and 0 < max_bytes < held:
+            for row in self._query(
+                """SELECT number, size FROM executions WHERE ended_at IS NOT NULL
+                ORDER BY ended_at LIMIT ?""",
+                _DELETED_AT_ONCE,
+            ):
+                old.append(row)
+                held -= row[1]
+                if held <= max_bytes:
+                    break
+        numbers = [(number,) for number, _ in old]
+        with self._transaction() as execute_many:
+            execute_many("DELETE FROM events WHERE number = ?", numbers)
+            execute_many("DELETE FROM executions WHERE number = ?", numbers)
+            execute_many("DELETE FROM entries WHERE until <= ?", [(now,)])
+            if not numbers:
+                execute_many("DELETE FROM sessions WHERE ended_at <= ?", [(horizon,)])
+        # `execute` would free one page only: it takes one step.
+        self._connection.executescript(f"PRAGMA incremental_vacuum({_FREED_PAGES})")
+        return bool(numbers)
+
+    # Queries.
+
+    def unended(self) -> list[Row]:
+        """Executions without a result: number, id, whether it has begun, the `seq` of its last event."""
+        return self._query(
+            """SELECT number, id, begun, (
+                SELECT coalesce(max(seq), 0) FROM events WHERE events.number = executions.number
+            ) FROM executions WHERE ended_at IS NULL"""
+        )
+
+    def closed_reason(self, tenant: str, session_id: str, horizon: float) -> str | None:
+        """Why the latest session with this id ended, if it ended after the horizon."""
+        rows = self._query(
+            """SELECT reason FROM sessions WHERE tenant = ? AND session_id = ?
+            AND ended_at > ? ORDER BY ended_at DESC, opened_at DESC LIMIT 1""",
+            tenant,
+            session_id,
+            horizon,
+        )
+        return rows[0][0] if rows else None
+
+    def executions(self, tenant: str, session_id: str, horizon: float) -> list[Row]:
+        """Executions of the sessions with this id that ended after the horizon, oldest first.
+
+        Returns:
+            key of the session, number, id, packages, accepted_at
+        """
+        return self._query(
+            """SELECT key, number, id, packages, accepted_at
+            FROM sessions JOIN executions ON session_key = key
+            WHERE tenant = ? AND session_id = ? AND sessions.ended_at > ? ORDER BY number""",
+            tenant,
+            session_id,
+            horizon,
+        )
+
+    def execution(
+        self, tenant: str, session_id: str, execution_id: str, horizon: float
+    ) -> Row | None:
+        """The latest execution with this id, unless its session ended before the horizon.
+
+        Returns:
+            number, request, packages, findings, accepted_at
+        """
+        rows = self._query(
+            """SELECT number, request, packages, findings, accepted_at
+            FROM sessions JOIN executions ON session_key = key
+            WHERE tenant = ? AND session_id = ? AND id = ?
+                AND (sessions.ended_at IS NULL OR sessions.ended_at > ?)
+            ORDER BY number DESC LIMIT 1""",
+            tenant,
+            session_id,
+            execution_id,
+            horizon,
+        )
+        return rows[0] if rows else None
+
+    def events(self, number: int, *, last: bool = False) -> list[bytes]:
+        """The events of an execution as JSON, in order, or only the last one."""
+        order = "DESC LIMIT 1" if last else ""
+        query = f"SELECT json FROM events WHERE number = ? ORDER BY seq {order}"
+        return [json for (json,) in self._query(query, number)]
+
+    def entries(self) -> list[Row]:
+        """All entries, the first to expire first: kind, tenant, name, value, until."""
+        return self._query("SELECT * FROM entries ORDER BY until")
+
+    def _query(self, statement: str, *values: object) -> list[Row]:
+        return self._connection.execute(statement, values).fetchall()
+
+    @contextlib.contextmanager
+    def _transaction(self) -> Iterator[Any]:
+        """A transaction. Yields `executemany`, which does nothing without rows."""
+        connection = self._connection
+
+        def execute_many(statement: str, rows: Sequence[Row]) -> None:
+            if rows:
+                connection.executemany(statement, rows)
+
+        connection.execute("BEGIN IMMEDIATE")
+        try:
+            yield execute_many
+            connection.execute("COMMIT")
+        except BaseException:
+            with contextlib.suppress(sqlite3.Error):
+                connection.execute("ROLLBACK")
+            raise
+
+
+_KINDS: tuple[type[Record], ...] = (
+    SessionOpened,
+    ExecutionCreated,
+    ExecutionBegun,
+    EventAppended,
+    SessionEnded,
+    EntryPut,
+    EntryDropped,
+)
+
+
+def _execution(each: ExecutionCreated) -> Row:
+    size = len(each.request) + _EXECUTION_BYTES
+    return (
+        each.number,
+        each.key,
+        each.id,
+        each.request,
+        each.packages,
+        each.findings,
+        each.accepted_at,
+        size,
+    )

@@ -1,0 +1,270 @@
+"""An event store that outlives the broker.
+
+Open sessions and their executions are in memory, as in `memory_store.py`. Each change is in the journal
+before anybody sees it, so `kill -9` of the broker loses nothing that a client has seen. A thread copies the
+journal into a database, which answers for sessions that have ended, also after a restart.
+
+If the disk is full, executions go on; what was not stored is missing after a restart, and says so.
+"""
+
+from __future__ import annotations
+
+import logging
+import sqlite3
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+from kernelbroker.protocol.codec import encode
+from kernelbroker.protocol.errors import Unavailable
+from kernelbroker.protocol.events import Result
+from kernelbroker.protocol.findings import Finding
+from kernelbroker.protocol.messages import ExecutionRequest
+
+from .archive import Archive
+from .journal import Journal
+from .memory_store import MemoryLog, MemorySession, MemoryStore, summaries
+from .records import (
+    EntryDropped,
+    EntryPut,
+    EventAppended,
+    ExecutionBegun,
+    ExecutionCreated,
+    Record,
+    SessionEnded,
+    SessionOpened,
+)
+from .state_directory import StateDirectory
+from .store import Entry, ExecutionLog, ExecutionSummary, SessionRecord, StoredEvent
+from .store_thread import StoreThread
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+
+class DurableLog(MemoryLog):
+    """A log whose events are in the journal before they are in the list that readers follow.
+
+    Args:
+        number: of the execution in the database.
+        record: appends to the journal. Returns whether it did.
+    """
+
+    def __init__(
+        self,
+        number: int,
+        record: Callable[[Record], bool],
+        execution_id: str,
+        request: ExecutionRequest,
+        packages: Sequence[str] = (),
+        findings: Sequence[Finding] = (),
+    ) -> None:
+        super().__init__(execution_id, request, packages, findings)
+        self._number = number
+        self._record = record
+        self._is_stored = True
+        """Whether everything so far is in the journal. What follows a gap is not stored."""
+
+    def created(self, key: str) -> None:
+        """Store the execution itself."""
+        self._store(
+            ExecutionCreated(
+                self._number,
+                key,
+                self.id,
+                encode(msgspec.structs.replace(self.request, secrets={})),
+                encode(self.packages),
+                encode(self.findings),
+                self.accepted_at,
+            )
+        )
+
+    def begin(self) -> None:
+        super().begin()
+        self._store(ExecutionBegun(self._number))
+
+    def _keep(self, stored: StoredEvent) -> None:
+        event = stored.event
+        ended_at = time.time() if isinstance(event, Result) else None
+        self._store(EventAppended(self._number, event.seq, stored.json, ended_at))
+        super()._keep(stored)
+
+    def _store(self, record: Record) -> None:
+        self._is_stored = self._is_stored and self._record(record)
+
+
+@dataclass(frozen=True, slots=True)
+class _Open:
+    """The parts of an open store."""
+
+    directory: StateDirectory
+    archive: Archive
+    journal: Journal
+    thread: StoreThread
+
+
+class DurableStore(MemoryStore):
+    """An event store in a directory, which one broker has at a time.
+
+    Args:
+        path: the directory; made if it does not exist.
+        retention: seconds for which the executions of ended sessions are kept.
+        max_history: bytes of all stored executions; the ones that ended first are removed. 0 for no limit.
+        clock: seconds since the epoch.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        retention: float = 86400.0,
+        max_history: int = 0,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        super().__init__(retention, max_history, clock)
+        self._path = path
+        self._open: _Open | None = None
+        self._next_number = 1
+        self._failure: OSError | None = None
+        """Why the latest record is not in the journal."""
+        self._aside: list[Path] = []
+
+    # Opening and closing.
+
+    async def start(self) -> None:
+        """Lock the directory, and take over what an earlier broker has left in it.
+
+        Raises:
+            InUse: another broker has the directory.
+            OSError: it cannot be used.
+        """
+        directory = StateDirectory(self._path)
+        try:
+            archive = Archive(directory, self._retention, self._max_history, self._clock)
+        except sqlite3.Error as exc:
+            directory.release()
+            raise OSError(None, f"{directory.database}: {exc}") from exc
+        except BaseException:
+            directory.release()
+            raise
+        self._aside = directory.kept_aside()
+        for entry in archive.entries():
+            super().put_entry(entry)
+        self._next_number = archive.last_number + 1
+        journal = Journal(directory.path, archive.serial + 1)
+        thread = StoreThread(partial(archive.copy, journal), archive.tidy)
+        self._open = _Open(directory, archive, journal, thread)
+
+    async def stop(self) -> None:
+        if (opened := self._open) is None:
+            return
+        self._open = None
+        try:
+            await opened.thread.stop()
+            opened.journal.close()
+            opened.archive.close(opened.journal, complete=opened.thread.problem is None)
+        finally:
+            opened.directory.release()
+
+    async def end_lost(self) -> None:
+        await self._query(lambda archive: archive.end_lost())
+
+    def problems(self) -> Sequence[str]:
+        found = [
+            f"{path}: kept aside, since it could not be used; move or delete it, and restart"
+            for path in self._aside
+        ]
+        error = self._failure or (None if self._open is None else self._open.thread.problem)
+        if error is not None:
+            found.append(f"state_dir: new results are not stored: {error}")
+        return found
+
+    # Changes, on the event loop.
+
+    def record_session(self, session: SessionRecord) -> None:
+        super().record_session(session)
+        hidden = dict.fromkeys(session.options.secrets, "")
+        options = encode(msgspec.structs.replace(session.options, secrets=hidden))
+        self._record(
+            SessionOpened(
+                session.key, session.tenant, session.session_id, options, session.opened_at
+            )
+        )
+
+    def _remember(self, key: str, session: MemorySession, reason: str) -> None:  # noqa: ARG002
+        text = reason.encode("utf-8", "replace").decode()
+        self._record(SessionEnded(key, text, self._clock()))
+
+    def create_execution(
+        self,
+        key: str | None,
+        execution_id: str,
+        request: ExecutionRequest,
+        packages: Sequence[str] = (),
+        findings: Sequence[Finding] = (),
+    ) -> MemoryLog:
+        if key is None:
+            return super().create_execution(key, execution_id, request, packages, findings)
+        number = self._next_number
+        self._next_number += 1
+        log = DurableLog(number, self._record, execution_id, request, packages, findings)
+        log.created(key)
+        self._list(key, log)
+        return log
+
+    def put_entry(self, entry: Entry) -> None:
+        super().put_entry(entry)
+        self._record(EntryPut(entry.kind, entry.tenant, entry.name, entry.value, entry.until))
+
+    def drop_entry(self, kind: str, tenant: str, name: str) -> None:
+        super().drop_entry(kind, tenant, name)
+        self._record(EntryDropped(kind, tenant, name))
+
+    def _record(self, record: Record) -> bool:
+        """Append to the journal. Returns whether it is stored."""
+        if (opened := self._open) is None:
+            return False
+        try:
+            opened.journal.append(record)
+        except OSError as exc:
+            if self._failure is None:
+                logger.error("%s: results are not stored: %s", self._path, exc)
+            self._failure = exc
+            return False
+        self._failure = None
+        opened.thread.wake()
+        return True
+
+    # History.
+
+    async def closed_reason(self, tenant: str, session_id: str) -> str | None:
+        return await self._query(lambda archive: archive.closed_reason(tenant, session_id))
+
+    async def past_executions(self, tenant: str, session_id: str) -> Sequence[ExecutionSummary]:
+        sessions = self._open_sessions(tenant, session_id)
+        present, keys = summaries(sessions), {session.record.key for session in sessions}
+        ended = await self._query(lambda archive: archive.past_executions(tenant, session_id, keys))
+        return [*ended, *present]
+
+    async def past_execution(
+        self, tenant: str, session_id: str, execution_id: str
+    ) -> ExecutionLog | None:
+        if (log := self._open_log(tenant, session_id, execution_id)) is not None:
+            return log
+        return await self._query(
+            lambda archive: archive.past_execution(tenant, session_id, execution_id)
+        )
+
+    async def _query(self, query: Callable[[Archive], T]) -> T:
+        """Ask the archive, in its thread. Raises Unavailable."""
+        if (opened := self._open) is None:
+            raise Unavailable("the broker is shutting down", retry_after=10)
+        try:
+            return await opened.thread.run(partial(query, opened.archive))
+        except sqlite3.Error as exc:
+            logger.exception("the stored results cannot be read")
+            raise Unavailable(f"the stored results cannot be read: {exc}") from exc

@@ -1,0 +1,317 @@
+"""An event store in memory. Its content ends with the broker."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import time
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from kernelbroker.protocol.codec import encode
+from kernelbroker.protocol.events import Event, Result
+from kernelbroker.protocol.findings import Finding
+from kernelbroker.protocol.messages import ExecutionRequest
+
+from .store import (
+    Entry,
+    EventStore,
+    ExecutionLog,
+    ExecutionSummary,
+    SessionRecord,
+    StoredEvent,
+    Watcher,
+)
+
+_EXECUTIONS = 100
+"""Executions that are remembered of one session."""
+_EXECUTION_BYTES = 32 * 1024**2
+"""Bytes that they may hold together, besides the latest."""
+_WATCHER_LAG = 200
+"""Executions that a watcher may be behind before it is cut off."""
+_SESSION_BYTES = 1_000
+"""What an ended session takes besides its executions, about."""
+_ENTRIES = 10_000
+"""Entries of one kind and tenant that are kept; the oldest is forgotten first."""
+
+
+class MemoryLog(ExecutionLog):
+    """A log that keeps its events in a list.
+
+    Each reader has its own cursor. A slow reader delays no other one and needs no buffer: unread
+    events stay in the list. The output limit of the execution bounds the list.
+    """
+
+    def __init__(
+        self,
+        execution_id: str,
+        request: ExecutionRequest,
+        packages: Sequence[str] = (),
+        findings: Sequence[Finding] = (),
+    ) -> None:
+        super().__init__(execution_id, request, packages, findings)
+        self._events: list[StoredEvent] = []
+        self._readers: list[asyncio.Future[None]] = []
+        """Of readers that have read everything and wait."""
+
+    def append(self, event: Event) -> None:
+        if self.result is not None:
+            raise RuntimeError(f"an event after the result of {self.id}")
+        event.execution_id = self.id
+        event.seq = len(self._events) + 1
+        stored = StoredEvent(event, encode(event))
+        self._keep(stored)
+        if isinstance(event, Result):
+            self.result = event
+            self.state = "done"
+        readers, self._readers = self._readers, []
+        for reader in readers:
+            if not reader.done():
+                reader.set_result(None)
+
+    def _keep(self, stored: StoredEvent) -> None:
+        """Store the event. No reader has seen it."""
+        self._events.append(stored)
+        self.size += len(stored.json)
+
+    def restore(self, events: Iterable[StoredEvent]) -> None:
+        """Fill the log with numbered events that were stored before."""
+        for stored in events:
+            MemoryLog._keep(self, stored)
+            if isinstance(stored.event, Result):
+                self.result = stored.event
+                self.state = "done"
+
+    def read(self, after: int = 0) -> Sequence[StoredEvent]:
+        return self._events[after:]
+
+    async def follow(self, after: int = 0) -> AsyncIterator[StoredEvent]:
+        position = after
+        while True:
+            while position < len(self._events):
+                yield self._events[position]
+                position += 1
+            if self.result is not None:
+                return
+            reader: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._readers.append(reader)
+            try:
+                await reader
+            except asyncio.CancelledError:
+                with contextlib.suppress(ValueError):
+                    self._readers.remove(reader)
+                raise
+
+
+@dataclass(slots=True)
+class MemorySession:
+    """A session's record and logs.
+
+    Attributes:
+        growing: the logs that had no result at the last look.
+        ended_weight: of all other logs, in bytes.
+    """
+
+    record: SessionRecord
+    logs: dict[str, MemoryLog] = field(default_factory=dict)
+    growing: list[MemoryLog] = field(default_factory=list)
+    ended_weight: int = 0
+    watchers: set[Watcher] = field(default_factory=set)
+
+    def add(self, log: MemoryLog) -> None:
+        """Add a log, and forget the oldest ended ones beyond the limits."""
+        self.ended_weight += sum(each.weight for each in self.growing if each.result is not None)
+        self.growing = [each for each in self.growing if each.result is None]
+        self.growing.append(log)
+        self.logs[log.id] = log
+        held = self.ended_weight + sum(each.weight for each in self.growing)
+        if len(self.logs) <= _EXECUTIONS and held <= _EXECUTION_BYTES:
+            return
+        for each in list(self.logs.values())[:-1]:
+            if len(self.logs) <= _EXECUTIONS and held <= _EXECUTION_BYTES:
+                break
+            if each.result is not None:
+                held -= each.weight
+                self.ended_weight -= each.weight
+                del self.logs[each.id]
+
+
+@dataclass(frozen=True, slots=True)
+class _Ended:
+    """A session that has ended, at a time of the store's clock."""
+
+    session: MemorySession
+    reason: str
+    at: float
+    weight: int
+
+
+def summaries(sessions: Iterable[MemorySession]) -> list[ExecutionSummary]:
+    return [
+        ExecutionSummary(log.id, log.accepted_at, log.packages, log.state, log.result)
+        for session in sessions
+        for log in session.logs.values()
+    ]
+
+
+class MemoryStore(EventStore):
+    """An event store in memory.
+
+    Args:
+        retention: seconds for which the executions of ended sessions are kept.
+        max_history: bytes that these may hold together.
+        clock: seconds since the epoch.
+    """
+
+    def __init__(
+        self,
+        retention: float = 86400.0,
+        max_history: int = 64 * 1024**2,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._retention = retention
+        self._max_history = max_history
+        self._clock = clock
+        self._sessions: dict[str, MemorySession] = {}
+        self._ended: OrderedDict[str, _Ended] = OrderedDict()
+        self._ended_weight = 0
+        self._entries: dict[tuple[str, str], OrderedDict[str, Entry]] = {}
+
+    async def start(self) -> None:
+        pass
+
+    async def end_lost(self) -> None:
+        pass
+
+    async def stop(self) -> None:
+        pass
+
+    def problems(self) -> Sequence[str]:
+        return ()
+
+    def record_session(self, session: SessionRecord) -> None:
+        self._sessions[session.key] = MemorySession(session)
+
+    def end_session(self, key: str, reason: str) -> None:
+        if (session := self._sessions.pop(key, None)) is not None:
+            self._remember(key, session, reason)
+            for watcher in session.watchers:
+                watcher.put_nowait(None)
+
+    def _remember(self, key: str, session: MemorySession, reason: str) -> None:
+        weight = _SESSION_BYTES + sum(log.weight for log in session.logs.values())
+        self._ended[key] = _Ended(session, reason, self._clock(), weight)
+        self._ended_weight += weight
+        while self._ended_weight > self._max_history:
+            self._forget_first()
+
+    def _forget_first(self) -> None:
+        self._ended_weight -= self._ended.popitem(last=False)[1].weight
+
+    def sessions(self, tenant: str) -> Sequence[SessionRecord]:
+        records = (session.record for session in self._sessions.values())
+        return [record for record in records if record.tenant == tenant]
+
+    def create_execution(
+        self,
+        key: str | None,
+        execution_id: str,
+        request: ExecutionRequest,
+        packages: Sequence[str] = (),
+        findings: Sequence[Finding] = (),
+    ) -> MemoryLog:
+        log = MemoryLog(execution_id, request, packages, findings)
+        if key is not None:
+            self._list(key, log)
+        return log
+
+    def _list(self, key: str, log: MemoryLog) -> None:
+        """Add the log of a new execution to its session."""
+        session = self._sessions[key]
+        session.add(log)
+        for watcher in session.watchers:
+            if watcher.qsize() < _WATCHER_LAG:
+                watcher.put_nowait(log)
+            elif watcher.qsize() == _WATCHER_LAG:
+                watcher.put_nowait(None)
+
+    def executions(self, key: str) -> Mapping[str, ExecutionLog]:
+        session = self._sessions.get(key)
+        return {} if session is None else session.logs
+
+    @contextlib.contextmanager
+    def watch(self, key: str) -> Iterator[Watcher]:
+        queue: Watcher = asyncio.Queue()
+        session = self._sessions.get(key)
+        if session is None:
+            queue.put_nowait(None)
+            yield queue
+            return
+        session.watchers.add(queue)
+        try:
+            yield queue
+        finally:
+            session.watchers.discard(queue)
+
+    # History.
+
+    async def closed_reason(self, tenant: str, session_id: str) -> str | None:
+        return next((each.reason for each in reversed(self._past(tenant, session_id))), None)
+
+    async def past_executions(self, tenant: str, session_id: str) -> Sequence[ExecutionSummary]:
+        ended = [each.session for each in self._past(tenant, session_id)]
+        return summaries([*ended, *self._open_sessions(tenant, session_id)])
+
+    async def past_execution(
+        self, tenant: str, session_id: str, execution_id: str
+    ) -> ExecutionLog | None:
+        if (log := self._open_log(tenant, session_id, execution_id)) is not None:
+            return log
+        for each in reversed(self._past(tenant, session_id)):
+            if (log := each.session.logs.get(execution_id)) is not None:
+                return log
+        return None
+
+    def _open_log(self, tenant: str, session_id: str, execution_id: str) -> MemoryLog | None:
+        for session in reversed(self._open_sessions(tenant, session_id)):
+            if (log := session.logs.get(execution_id)) is not None:
+                return log
+        return None
+
+    def _open_sessions(self, tenant: str, session_id: str) -> list[MemorySession]:
+        """Return the sessions with this id that have not ended. All but one of them are closing."""
+        wanted, sessions = (tenant, session_id), self._sessions.values()
+        return [each for each in sessions if (each.record.tenant, each.record.session_id) == wanted]
+
+    def _past(self, tenant: str, session_id: str) -> list[_Ended]:
+        """Return the ended sessions with this id, oldest first."""
+        horizon = self._clock() - self._retention
+        while self._ended and next(iter(self._ended.values())).at <= horizon:
+            self._forget_first()
+        wanted = (tenant, session_id)
+        sessions = self._ended.values()
+        return [
+            e for e in sessions if (e.session.record.tenant, e.session.record.session_id) == wanted
+        ]
+
+    # Entries.
+
+    def put_entry(self, entry: Entry) -> None:
+        entries = self._entries.setdefault((entry.kind, entry.tenant), OrderedDict())
+        entries[entry.name] = entry
+        entries.move_to_end(entry.name)
+        now = self._clock()
+        for name, oldest in list(itertools.islice(entries.items(), 2)):
+            if len(entries) > _ENTRIES or oldest.until <= now:
+                del entries[name]
+
+    def entry(self, kind: str, tenant: str, name: str) -> Entry | None:
+        entries = self._entries.get((kind, tenant))
+        entry = None if entries is None else entries.get(name)
+        return None if entry is None or entry.until <= self._clock() else entry
+
+    def drop_entry(self, kind: str, tenant: str, name: str) -> None:
+        if (entries := self._entries.get((kind, tenant))) is not None:
+            entries.pop(name, None)

@@ -1,0 +1,82 @@
+"""The directory of a broker's state: its lock, and the files that are kept aside."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import logging
+import os
+import socket
+import time
+from pathlib import Path
+
+logger = logging.getLogger(__name__)
+
+_LOCK = "lock"
+_ASIDE = ("damaged", "newer")
+
+
+class InUse(OSError):
+    """Another broker has the directory. The message names it."""
+
+
+class StateDirectory:
+    """A directory that one broker has at a time.
+
+    Attributes:
+        database: the path of the database.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Make the directory if it does not exist, with mode 0700, and lock it.
+
+        Raises:
+            InUse: another broker has it.
+            OSError: it cannot be made or written.
+        """
+        self.path = path.absolute()
+        self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self.path.chmod(0o700)
+        self.database = self.path / "store.sqlite3"
+        self._lock = os.open(self.path / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            holder = _holder(self._lock)
+            os.close(self._lock)
+            raise InUse(f"{self.path} is in use by {holder}") from None
+        os.ftruncate(self._lock, 0)
+        started = time.strftime("%Y-%m-%d %H:%M:%S")
+        who = {"pid": os.getpid(), "host": socket.gethostname(), "started": started}
+        os.pwrite(self._lock, json.dumps(who).encode(), 0)
+
+    def release(self) -> None:
+        """Give the directory to the next broker."""
+        os.close(self._lock)
+
+    def set_aside(self, path: Path, sign: str, reason: object) -> None:
+        """Rename a file that cannot be used, and log it. Nothing removes it.
+
+        Args:
+            sign: `damaged` or `newer`.
+        """
+        stamp = f"{sign}-{time.strftime('%Y%m%d-%H%M%S')}"
+        for name in (path.name, f"{path.name}-wal"):
+            if (each := self.path / name).exists():
+                target = self.path / f"{name}.{stamp}"
+                while target.exists():
+                    target = target.with_name(f"{target.name}x")
+                each.rename(target)
+                logger.error("%s cannot be used and is kept as %s: %s", each, target.name, reason)
+
+    def kept_aside(self) -> list[Path]:
+        """The files that this broker or an earlier one has set aside."""
+        return sorted(path for sign in _ASIDE for path in self.path.glob(f"*.{sign}-*"))
+
+
+def _holder(lock: int) -> str:
+    try:
+        who = json.loads(os.pread(lock, 1000, 0))
+        return f"the broker with pid {who['pid']} on {who['host']}, started {who['started']}"
+    except (OSError, ValueError, KeyError, TypeError):
+        return "another broker"
