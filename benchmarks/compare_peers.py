@@ -4,7 +4,7 @@ Each peer runs in an environment of its own, which is made on the first run (`--
 mode that its README recommends. All peers take turns in each measurement. Probes then try what each
 peer keeps. The results go to `--output`. `--render FILE` only writes the tables and the plot again.
 
-    .venv/bin/python benchmarks/compare_peers.py --only kernelbroker,jupyter_client --rounds 3
+    .venv/bin/python benchmarks/compare_peers.py --only "kernelbroker;jupyter_client" --rounds 3
 """
 
 from __future__ import annotations
@@ -34,7 +34,9 @@ def arguments() -> argparse.Namespace:
     )
     commands = list(dict.fromkeys(each.command for each in MEASURES))
     parser.add_argument("--rounds", type=int, default=10)
-    parser.add_argument("--only", help="names of peers, with commas; see peers/environments.py")
+    parser.add_argument(
+        "--only", help="names of peers, with `;` between; see peers/environments.py"
+    )
     parser.add_argument("--measures", default=",".join(commands))
     parser.add_argument(
         "--sessions", type=numbers, default=[1, 10, 50], help="sessions held at once"
@@ -49,11 +51,11 @@ def arguments() -> argparse.Namespace:
 def chosen(only: str | None) -> list[Peer]:
     if only is None:
         return list(PEERS)
-    names = [name.strip() for name in only.split(";" if ";" in only else ",")]
+    names = [name.strip() for name in only.split(";")]
     unknown = set(names) - {peer.name for peer in PEERS}
     if unknown:
         known = "; ".join(peer.name for peer in PEERS)
-        sys.exit(f"unknown peers: {', '.join(unknown)}. Known (separate them with `;`): {known}")
+        sys.exit(f"unknown peers: {', '.join(unknown)}. Known: {known}")
     return [peer for peer in PEERS if peer.name in names]
 
 

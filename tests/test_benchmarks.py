@@ -17,7 +17,7 @@ ROOT = Path(__file__).parent.parent
 def test_comparison_of_two_peers_writes_figures_and_a_plot(tmp_path: Path) -> None:
     """A short run measures raw jupyter_client and kernelbroker, and writes all three files."""
     argv = [sys.executable, str(ROOT / "benchmarks" / "compare_peers.py"), "--rounds", "1"]
-    argv += ["--only", "kernelbroker,jupyter_client", "--measures", "one,print,open"]
+    argv += ["--only", "kernelbroker;jupyter_client", "--measures", "one,print,open"]
     argv += ["--sessions", "2", "--no-probes", "--output", str(tmp_path)]
     argv += ["--environments", str(tmp_path / "environments")]
     done = subprocess.run(argv, capture_output=True, text=True, timeout=280, check=False)

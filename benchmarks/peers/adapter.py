@@ -14,6 +14,9 @@ from dataclasses import dataclass
 from time import perf_counter
 from typing import Any
 
+AWAY_S = 0.5
+"""How long a client stays away whose connection was cut."""
+
 
 @dataclass
 class Outcome:
@@ -84,7 +87,7 @@ class Adapter:
         """Remove everything that `start` started."""
 
     def resume(self, session: Any, code: str) -> Any:
-        """Run a cell, cut the client's connection after the first output, and return what it gets later.
+        """Run a cell, cut the connection after the first output for `AWAY_S`, and return all text.
 
         Raises NotImplementedError if the client has no means to come back.
         """

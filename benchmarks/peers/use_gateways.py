@@ -18,7 +18,7 @@ from typing import Any
 from tornado.httpclient import AsyncHTTPClient, HTTPClientError
 from tornado.websocket import WebSocketClientConnection, websocket_connect
 
-from peers.adapter import Adapter, Outcome
+from peers.adapter import AWAY_S, Adapter, Outcome
 from peers.use_jupyter import read_message
 
 START_TIMEOUT_S = 60.0
@@ -91,6 +91,7 @@ class Used(Adapter):
             read_message(json.loads(await self._read(session)), msg_id, outcome)
         session.websocket.close()
         await session.websocket.read_message()
+        await asyncio.sleep(AWAY_S)
         session.websocket = await self._connect(session.kernel_id, session.client_id)
         await self._finish(session, msg_id, outcome)
         return outcome.text

@@ -10,7 +10,7 @@ from typing import Any
 from jupyter_client.asynchronous.client import AsyncKernelClient
 from jupyter_client.manager import AsyncKernelManager
 
-from peers.adapter import Adapter, Outcome
+from peers.adapter import AWAY_S, Adapter, Outcome
 
 START_TIMEOUT_S = 60.0
 DEATH_POLL_S = 1.0
@@ -56,6 +56,7 @@ class Used(Adapter):
         while not outcome.text:
             read_message(await session.client.get_iopub_msg(), msg_id, outcome)
         session.client.stop_channels()
+        await asyncio.sleep(AWAY_S)
         session.client = session.manager.client()
         session.client.start_channels()
         done = False

@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import secrets
+import time
 from asyncio import StreamReader, StreamWriter
 from contextlib import AsyncExitStack
 
 import kernelbroker
 from kernelbroker_side import running_broker, until_warm
 
-from peers.adapter import Adapter, Outcome
+from peers.adapter import AWAY_S, Adapter, Outcome
 
 TOKEN = secrets.token_hex(16)
 WARM = 3
@@ -88,7 +89,7 @@ class Relay:
         self._host, _, port = url.removeprefix("http://").partition(":")
         self._port = int(port)
         self._writers: set[StreamWriter] = set()
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._away_until = 0.0
 
     async def __aenter__(self) -> Relay:
         self._server = await asyncio.start_server(self._relay, "127.0.0.1", 0)
@@ -100,11 +101,16 @@ class Relay:
         self.cut()
 
     def cut(self) -> None:
+        """Cut all connections, and refuse new ones for `AWAY_S`."""
+        self._away_until = time.monotonic() + AWAY_S
         for writer in self._writers:
             writer.transport.abort()
         self._writers.clear()
 
     async def _relay(self, reader: StreamReader, writer: StreamWriter) -> None:
+        if time.monotonic() < self._away_until:
+            writer.transport.abort()
+            return
         there_reader, there = await asyncio.open_connection(self._host, self._port)
         self._writers |= {writer, there}
         await asyncio.gather(_copy(reader, there), _copy(there_reader, writer))
