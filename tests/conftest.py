@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import re
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,12 @@ def _no_settings_of_the_caller(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in list(os.environ):
         if name.startswith("KERNELBROKER_") and not name.startswith("KERNELBROKER_TEST_"):
             monkeypatch.delenv(name)
+
+
+def pytest_configure() -> None:
+    """Ctrl-C works in the tests and in what they start, also where a shell runs them in the background."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.hookimpl(trylast=True)  # pytest orders by its own rules first

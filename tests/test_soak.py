@@ -14,6 +14,7 @@ from pathlib import Path
 
 import kernelbroker
 from kernelbroker_server.pool.state import PoolLimits
+from kernelbroker_server.sessions.memory_store import MemoryStore
 
 from tests.support.backend import spotless_backend
 from tests.support.http import TOKEN, serving
@@ -23,7 +24,7 @@ from tests.support.world import world
 SESSIONS = int(os.environ.get("KERNELBROKER_TEST_SOAK_SESSIONS", "100"))
 SIDE_BY_SIDE, POOL = 4, 2
 OBJECTS_PER_SESSION = 5
-"""What is kept of closed sessions is bounded, and may not be full yet."""
+"""What is kept of closed sessions is bounded: their history, which the first series fills, and names."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +64,7 @@ async def test_sessions_leave_nothing() -> None:
     """A second series of sessions adds no descriptors and tasks, and hardly any objects."""
     async with (
         spotless_backend() as backend,
-        world(backend, pool=PoolLimits(POOL, POOL)) as w,
+        world(backend, pool=PoolLimits(POOL, POOL), store=MemoryStore(max_history=100_000)) as w,
         serving(w) as api,
         kernelbroker.connect(f"http://127.0.0.1:{api.port}", TOKEN) as broker,
     ):

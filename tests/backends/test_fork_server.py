@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import os
 import signal
@@ -150,6 +151,7 @@ async def test_a_server_is_confined(backend: LocalBackend) -> None:
 async def test_launches_leak_nothing(backend: LocalBackend) -> None:
     """Launches leave no descriptor open, neither in the broker nor in the server, and no zombie."""
     server = await server_of(backend)
+    gc.collect()  # what earlier tests have left open
     before = descriptors(), descriptors(pid_of(server))
     for number in range(10):
         sandbox = await backend.launch(f"s{number}", SandboxSpec())

@@ -142,15 +142,7 @@ async def test_errors_are_the_same(connected):
     await in_thread(work)
 
 
-@pytest.fixture
-def interruptible():
-    """SIGINT raises KeyboardInterrupt, also where the tests run in the background of a shell script."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
-
-
-def test_keyboard_interrupt_cancels_the_work(interruptible, broker_in_thread, scripts):
+def test_keyboard_interrupt_cancels_the_work(broker_in_thread, scripts):
     """Ctrl-C in the main thread ends the call and the stream, and the session closes."""
     fake, call = broker_in_thread
     fake.cells["c"] = scripts.forever

@@ -56,14 +56,14 @@ async def session(broker: BrokerProcess) -> AsyncIterator[kernelbroker.Session]:
 
 
 def outside(broker: BrokerProcess) -> dict[str, str]:
-    """The files around the workspaces on the host, except those that the pool itself changes."""
+    """The files around the workspaces on the host, except those that the broker itself changes."""
     root = broker.data_dir.parent
+    own = {"broker.log", "sandboxes", ".state", ".workspaces"}
     found = [root.parent / "x", *root.glob("*"), *broker.data_dir.glob("*/*")]
     found += [*(root / "shared").iterdir(), Path("/etc/passwd"), Path("/etc/x")]
     states = {}
     for path in found:
-        of_the_broker = path.name in ("broker.log", "sandboxes") or ".workspaces" in path.parts
-        if path.exists() and not of_the_broker:
+        if path.exists() and own.isdisjoint(path.parts):
             status = path.stat()
             states[str(path)] = f"{status.st_size} {status.st_mtime_ns}" * path.is_file()
     return states

@@ -21,7 +21,7 @@ from kernelbroker_server.workspaces.directory_store import DirectoryStore
 from kernelbroker_server.workspaces.layout import Layout, Record
 from kernelbroker_server.workspaces.workspace_directory import WorkspaceDirectory
 
-from tests.support.backend import FakeBackend
+from tests.support.backend import FakeBackend, FakeSandbox
 from tests.support.gateway import Cell, CellFailed
 from tests.support.waiting import DEADLINE_S, turns, until
 from tests.support.world import World, result_of, submit, world
@@ -31,10 +31,14 @@ def layout_of(backend: FakeBackend) -> Layout:
     return Layout(backend.data_dir)
 
 
-def workspace_of(backend: FakeBackend, session: Session) -> Path:
+def sandbox_of(backend: FakeBackend, session: Session) -> FakeSandbox:
     warm = session._lease._warm
     assert warm is not None
-    return backend.live[warm.sandbox.id].workspace
+    return backend.live[warm.sandbox.id]
+
+
+def workspace_of(backend: FakeBackend, session: Session) -> Path:
+    return sandbox_of(backend, session).workspace
 
 
 async def replaced(w: World, session: Session, how: str) -> None:
@@ -193,6 +197,30 @@ async def test_workspace_of_a_dead_broker_is_free(
         WorkspaceDirectory.claim(layout_of(backend), record).close()
     async with world(backend):
         await until(lambda: [r.session_id for r in layout_of(backend).records()] == ["", ""])
+
+
+async def test_opening_waits_for_a_session_that_closes(backend: FakeBackend) -> None:
+    """A session that opens the workspace of one that is being closed gets it, with its files."""
+    killed = asyncio.Event()
+    async with world(backend) as w:
+        first = await w.open("first", workspace="mine")
+        (workspace_of(backend, first) / "kept").write_text("kept")
+        sandbox = sandbox_of(backend, first)
+        kill = sandbox.kill
+
+        async def kill_later() -> None:
+            await killed.wait()
+            await kill()
+
+        sandbox.kill = kill_later  # type: ignore[method-assign]
+        closing = asyncio.create_task(first.close("enough"))
+        opening = asyncio.create_task(w.open("second", workspace="mine"))
+        await turns(50)
+        assert not opening.done()
+        killed.set()
+        second = await opening
+        await closing
+        assert (workspace_of(backend, second) / "kept").read_text() == "kept"
 
 
 async def test_opening_waits_while_an_abandoned_workspace_is_put_back(

@@ -95,8 +95,13 @@ class Lease:
             await self._give_back(self._warm)
         self._warm = await self._acquire(urgent=True)
 
+    def leave(self) -> None:
+        """Announce `release`, so that the next session waits for the workspace."""
+        self.workspace.leave()
+
     async def release(self) -> None:
         """Give sandbox and workspace back, even if the caller is cancelled. A second call does nothing."""
+        self.leave()
         try:
             if self._warm is not None and self.workspace.is_stored:
                 await self._give_back(self._warm)

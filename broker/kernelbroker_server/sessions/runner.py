@@ -181,6 +181,7 @@ class SessionRunner:
                 case effects.AnswerRestarts(error=failed):
                     self._answer_restarts(failed)
                 case effects.Release():
+                    self._lease.leave()
                     self._spawn(self._release(), "release")
                 case effects.Opened():
                     self._opened_now()

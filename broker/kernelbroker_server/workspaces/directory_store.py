@@ -44,6 +44,8 @@ class _Claim:
     session_id: str
     free: asyncio.Future[None]
     leaving: bool = False
+    """The session is about to release it."""
+    released: bool = False
 
 
 class DirectoryWorkspace(Workspace):
@@ -94,6 +96,9 @@ class DirectoryWorkspace(Workspace):
         if self.directory is None:
             self.directory = WorkspaceDirectory.claim(self._store.layout, self._record)
         self.directory.take(sandbox.workspace, mounts=sandbox.spec.shared_data is not None)
+
+    def leave(self) -> None:
+        self._claim.leaving = True
 
     def release(self) -> None:
         self._store.release(self._claim, self.directory)
@@ -167,8 +172,8 @@ class DirectoryStore(WorkspaceStore):
 
     def release(self, claim: _Claim, directory: WorkspaceDirectory | None) -> None:
         """See `Workspace.release`."""
-        if not claim.leaving:
-            claim.leaving = True
+        if not claim.released:
+            claim.leaving = claim.released = True
             name = f"workspace {claim.key[1]} is put away"
             self._own(asyncio.create_task(self._put_away(claim, directory), name=name))
 

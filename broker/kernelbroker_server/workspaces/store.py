@@ -72,6 +72,10 @@ class Workspace(ABC):
         """
 
     @abstractmethod
+    def leave(self) -> None:
+        """Announce `release`: who claims the workspace now waits for it, instead of a refusal."""
+
+    @abstractmethod
     def release(self) -> None:
         """Release the claim in the background. No other call may follow. May be called twice."""
 
