@@ -39,9 +39,10 @@ def _no_settings_of_the_caller(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def pytest_configure() -> None:
-    """Ctrl-C works in the tests and in what they start, also where a shell runs them in the background."""
-    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+    """The tests and what they start take the signals that a shell or nohup ignores in the background."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    for number in (signal.SIGQUIT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
 
 
 @pytest.hookimpl(trylast=True)  # pytest orders by its own rules first
