@@ -8,16 +8,14 @@ loaded before the fork.
 from __future__ import annotations
 
 import gc
-import itertools
-import logging
 import os
 import signal
 import sys
-import threading
-import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
+
+from .compat.process import renew_interpreter
 
 HomeFiles: TypeAlias = Sequence[tuple[Path, bytes]]
 _MAX_HOME_BYTES = 32 * 1024**2
@@ -26,21 +24,12 @@ _MAX_HOME_BYTES = 32 * 1024**2
 def renew() -> None:
     """Renew the state that processes must not share."""
     gc.enable()
-    main_thread: Any = threading.main_thread()
-    if hasattr(main_thread, "_native_id"):  # Python renews it from 3.13 on
-        main_thread._native_id = threading.get_native_id()
-    if hasattr(threading, "_counter"):
-        threading._counter = itertools.count(1).__next__  # the numbers in the names of threads
+    renew_interpreter()
     modules: Mapping[str, Any] = sys.modules
     if "numpy.random" in modules:
         modules["numpy.random"].seed()
     if "multiprocessing.process" in modules:
         modules["multiprocessing.process"].current_process().authkey = os.urandom(32)
-    if "platform" in modules and hasattr(modules["platform"], "_uname_cache"):
-        modules["platform"]._uname_cache = None  # it has the host's name
-    for name, now in (("_startTime", time.time), ("_start_time", time.time)):
-        if hasattr(logging, name):
-            setattr(logging, name, now())
 
 
 def set_command(argv: Sequence[str], program: str, cwd: str) -> None:
@@ -91,8 +80,10 @@ def ignored_signals() -> list[int]:
     ]
 
 
-def ignore(signals: Iterable[int]) -> None:
-    """Ignore these signals."""
+def ignore_only(signals: Iterable[int]) -> None:
+    """Ignore these signals and no others, whatever the server that forked this process ignores."""
+    for number in {*ignored_signals()}.difference(signals):
+        signal.signal(number, signal.SIG_DFL)
     for number in signals:
         signal.signal(number, signal.SIG_IGN)
 

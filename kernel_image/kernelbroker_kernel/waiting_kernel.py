@@ -84,7 +84,7 @@ def run(order: dict[str, Any]) -> None:
 
     fresh_process.renew()
     fresh_process.forget("jsonschema")  # the gateway's lacks `unused_imports.FORMATS`
-    fresh_process.ignore(order["ignored"])
+    fresh_process.ignore_only(order["ignored"])
     fresh_process.set_environment(order["env"])
     command = order["command"]
     fresh_process.set_command(command, command[0], order["cwd"])

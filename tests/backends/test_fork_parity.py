@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -85,8 +86,13 @@ def observed() -> Observe:
 
     @cache
     def observe(way: str) -> list[Observed]:
-        with broker(way, POOL__MIN_SIZE=2) as client:
-            return _observe_two(client)
+        # As a shell starts a broker in the background. Our gateway handles this signal, a kernel does not.
+        before = signal.signal(signal.SIGQUIT, signal.SIG_IGN)
+        try:
+            with broker(way, POOL__MIN_SIZE=2) as client:
+                return _observe_two(client)
+        finally:
+            signal.signal(signal.SIGQUIT, before)
 
     return observe
 
