@@ -13,6 +13,9 @@ TESTS ?= tests
 PYTEST = $(BROKER)/bin/python -m pytest -n $(JOBS) --no-loadscope-reorder --timeout 300
 DISTRIBUTIONS := setup.cfg broker/pyproject.toml kernel_image/pyproject.toml
 
+# Otherwise each of the many processes of a test run would compile all files.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .PHONY: help setup environments run demo image kernel-image broker-image dind-image bundle \
   test test-fast check docs bench lock clean

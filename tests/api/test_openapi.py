@@ -62,7 +62,7 @@ async def test_answers_match_the_document(backend: FakeBackend, tmp_path: Path) 
     options_of_run = {
         "checks": "all",
         "seed": 1,
-        "max-examples": 20,
+        "max-examples": 10,
         "header": f"Authorization: Bearer {TOKEN}",
     }
     async with world(backend, pool=PoolLimits(1, 5_000)) as w, serving(w) as api:

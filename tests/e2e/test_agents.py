@@ -12,11 +12,8 @@ from pathlib import Path
 from threading import Thread
 from typing import Any
 
-import anthropic
 import kernelbroker
-import openai
 import pytest
-from mcp import Client, StdioServerParameters
 
 from tests.e2e.support import ROOT, BrokerProcess, whole_system
 
@@ -112,6 +109,7 @@ async def test_the_tool_returns_text_and_images() -> None:
 
 async def test_anthropic_loop() -> None:
     """The loop answers each call with its cell's output, and ends with the model's text."""
+    import anthropic  # here, since it takes seconds
     from with_anthropic import answer
 
     def turn(*content: dict[str, Any], reason: str = "tool_use") -> dict[str, Any]:
@@ -156,6 +154,7 @@ async def test_anthropic_loop() -> None:
 
 async def test_openai_loop() -> None:
     """The loop answers each call with its cell's output, matched by id."""
+    import openai
     from with_openai import answer
 
     def response(*output: dict[str, Any]) -> dict[str, Any]:
@@ -207,6 +206,8 @@ async def test_openai_loop() -> None:
 async def test_mcp_server(pages_code: Path, broker: BrokerProcess) -> None:
     """An MCP client that starts the server has the tool, with state from call to call."""
     environ = {"KERNELBROKER_URL": broker.url, "KERNELBROKER_TOKEN": broker.token}
+    from mcp import Client, StdioServerParameters
+
     server = StdioServerParameters(
         command=sys.executable, args=[str(pages_code / "mcp_server.py")], env=environ
     )
