@@ -87,7 +87,7 @@ PEERS = (
         "enterprise gateway",
         "use_gateways:Enterprise",
         "kernels as local processes; no isolation",
-        ("jupyter-enterprise-gateway==3.3.0",),
+        ("jupyter-enterprise-gateway==3.3.0", "ipykernel==6.29.5"),  # it brings no kernel
         shared=(*DATA,),
     ),
     Peer(
