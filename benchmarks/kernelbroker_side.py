@@ -17,6 +17,8 @@ import kernelbroker
 ROOT = Path(__file__).parent.parent
 KERNEL_PYTHON = ROOT / ".venv-kernel" / "bin" / "python"
 START_TIMEOUT_S = 60.0
+OPENING_TIMEOUT_S = 300.0
+"""Many sessions may wait for their sandboxes at once."""
 
 
 @asynccontextmanager
@@ -41,7 +43,9 @@ async def running_broker(*, warm: int = 1, **settings: str) -> AsyncIterator[ker
                 while b"isolation" not in (line := await process.stdout.readline()):
                     assert line, "the broker did not start"
             found = json.loads((directory / "runtime.json").read_text())
-            async with kernelbroker.connect(found["url"], found["token"]) as broker:
+            async with kernelbroker.connect(
+                found["url"], found["token"], timeout=OPENING_TIMEOUT_S
+            ) as broker:
                 await until_warm(broker, warm)
                 yield broker
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from contextlib import AsyncExitStack
 
 import kernelbroker
 import pytest
+from kernelbroker_server.machine_memory import default_pool_size
 
 from tests.e2e.support import BrokerProcess, running_broker, until, whole_system
 
@@ -66,3 +68,22 @@ async def test_sessions_do_not_mix(large: BrokerProcess) -> None:
         health = await client.health()
         assert health["sessions"] == 0
         assert health["last_launch_failure"] is None
+
+
+async def test_as_many_sessions_as_memory_allows_are_held_at_once() -> None:
+    """With default settings twenty sessions, or as many as there is memory for, are served at once."""
+    count = min(20, default_pool_size())
+    with running_broker(SESSIONS__DEFAULT_TIMEOUT=120) as broker:
+        async with (
+            kernelbroker.connect(broker.url, broker.token, timeout=120) as client,
+            AsyncExitStack() as held,
+        ):
+
+            async def one(number: int) -> str:
+                session = await held.enter_async_context(client.session())
+                code = f"import pandas; print(pandas.Series([{number}, 1]).sum())"
+                return (await session.run(code)).stdout
+
+            answers = await asyncio.gather(*map(one, range(count)))
+            assert answers == [f"{number + 1}\n" for number in range(count)]
+            assert (await client.pool_status())["busy_containers"] == count
