@@ -32,8 +32,8 @@ sessions:
     async with kernelbroker.connect() as broker, broker.session() as session:
         ...
 
-`kernelbroker.sync` has the same names without `await`: `connect`, `Broker`, `Session`, `Files` and
-`SandboxClient`. Durations are seconds, sizes are bytes, times are `datetime`s in UTC.
+`kernelbroker.sync` has the same names without `await`: `connect`, `Broker`, `Session`, `ExecutionHandle`,
+`Files` and `SandboxClient`. Durations are seconds, sizes are bytes, times are `datetime`s in UTC.
 """
 
 EXAMPLES: dict[str, tuple[str, str]] = {
@@ -84,6 +84,17 @@ EXAMPLES: dict[str, tuple[str, str]] = {
         "    print(event.seq, type(event).__name__)",
         "1 Started\n2 Stdout\n3 Result",
     ),
+    "Broker.submit": (
+        'handle = await broker.submit("print(6 * 7)")\nprint((await handle.result()).stdout)',
+        "42",
+    ),
+    "Broker.attach_execution": (
+        'handle = await broker.submit("1 + 1")\n'
+        "async with kernelbroker.connect() as other:\n"
+        "    same = await other.attach_execution(handle.execution_id)\n"
+        "    print(await same.result(timeout=60))",
+        "2",
+    ),
     "Broker.run": ('print(await broker.run("1 + 1"))', "2"),
     "Broker.stream": (
         "async for event in broker.stream(\"print('hello')\"):\n    print(type(event).__name__)",
@@ -116,6 +127,38 @@ EXAMPLES: dict[str, tuple[str, str]] = {
         "    if isinstance(event, kernelbroker.events.Stdout):\n"
         '        print(event.content, end="")',
         "0\n1",
+    ),
+    "Session.submit": (
+        "handle = await session.submit(\"import time; time.sleep(0.1); print('done')\")\n"
+        "print((await handle.result()).stdout)",
+        "done",
+    ),
+    "ExecutionHandle.status": (
+        'handle = await session.submit("1 / 0")\n'
+        "await handle.result()\n"
+        "print((await handle.status()).state, (await handle.status()).error)",
+        "done ZeroDivisionError: division by zero",
+    ),
+    "ExecutionHandle.events": (
+        'handle = await session.submit("print(1)")\n'
+        "async for event in handle.events():\n"
+        "    print(event.seq, type(event).__name__)",
+        "1 Started\n2 Stdout\n3 Result",
+    ),
+    "ExecutionHandle.result": (
+        'handle = await session.submit("import time; time.sleep(60)")\n'
+        "try:\n"
+        "    await handle.result(timeout=0.1)\n"
+        "except TimeoutError:\n"
+        "    await handle.interrupt()\n"
+        "print((await handle.result()).error_detail.cause)",
+        "interrupted",
+    ),
+    "ExecutionHandle.interrupt": (
+        'handle = await session.submit("import time; time.sleep(60)")\n'
+        "await handle.interrupt()\n"
+        "print((await handle.result()).success)",
+        "False",
     ),
     "Session.stdin": (
         "async for event in session.stream(\"print(input('name? '))\", allow_stdin=True):\n"
@@ -307,6 +350,7 @@ _SECTIONS: list[tuple[str, list[str]]] = [
     ("Connecting", ["connect", "Broker"]),
     ("Sessions", ["Session"]),
     ("Files", ["Files", "Listing", "FileInfo"]),
+    ("Submitted executions", ["ExecutionHandle"]),
     ("Results", ["ExecutionResult", "Image", "Display", "DataFrameInfo"]),
     ("SandboxClient", ["SandboxClient", "StreamChunk"]),
     ("Facts about sessions", ["SessionInfo", "ExecutionInfo", "WorkspaceInfo"]),
@@ -317,6 +361,9 @@ _EVENTS = [
     *(events.Clear, events.Input, events.Result),
     *(events.ErrorDetail, events.Variable, events.FileChange, events.Truncated),
 ]
+_WITHOUT_CONSTRUCTOR = (
+    *(kernelbroker.Broker, kernelbroker.Session, kernelbroker.Files, kernelbroker.ExecutionHandle),
+)
 _HEADINGS = ("Args", "Attributes", "Returns", "Raises")
 
 
@@ -398,7 +445,7 @@ def signature(name: str, member: Any) -> str:
     if inspect.isclass(member):
         if fields := _fields(member):
             return "\n".join([f"class {name}:", *(f"    {field}" for field in fields)])
-        if member in (kernelbroker.Broker, kernelbroker.Session, kernelbroker.Files):
+        if member in _WITHOUT_CONSTRUCTOR:
             return f"class {name}"
         if issubclass(member, list):
             return f"class {name}(list[FileInfo])"

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from . import risk, sync
     from .client import Broker, connect
     from .dataframe_info import DataFrameInfo
+    from .execution_handle import ExecutionHandle
     from .files import Files, Listing
     from .from_arrow import LossyTableWarning
     from .protocol import events
@@ -51,6 +52,7 @@ if TYPE_CHECKING:
 _MODULES = {
     ".client": ("Broker", "connect"),
     ".dataframe_info": ("DataFrameInfo",),
+    ".execution_handle": ("ExecutionHandle",),
     ".files": ("Files", "Listing"),
     ".from_arrow": ("LossyTableWarning",),
     ".protocol.errors": (
@@ -95,6 +97,7 @@ __all__ = [
     "DataFrameInfo",
     "Display",
     "ExecutionFailed",
+    "ExecutionHandle",
     "ExecutionInfo",
     "ExecutionResult",
     "FileInfo",

@@ -23,6 +23,7 @@ import msgspec
 
 from . import discovery
 from .callbacks import DisplayCallback, ImageCallback, TextCallback, collect
+from .execution_handle import ExecutionHandle, attach, submit
 from .http_request import call
 from .protocol import events
 from .protocol.codec import encode
@@ -30,6 +31,7 @@ from .protocol.findings import Assessment, Language
 from .protocol.messages import (
     AssessmentRequest,
     ExecutionInfo,
+    ExecutionRequest,
     Open,
     SessionInfo,
     SessionList,
@@ -203,6 +205,49 @@ class Broker:
         async with aclosing(self._requests(session_id).events(execution_id, after)) as stream:
             async for event in stream:
                 yield event
+
+    async def submit(
+        self,
+        code: str,
+        *,
+        language: Language = "python",
+        timeout: float | None = None,
+        cwd: str | None = None,
+        env: Mapping[str, str] | None = None,
+        secrets: Mapping[str, str] | None = None,
+        result_var: str | None = None,
+        preview_rows: int = 10,
+        confirm: str | None = None,
+        execution_id: str | None = None,
+    ) -> ExecutionHandle:
+        """Run a cell in a separate sandbox, and return a handle of it when the broker has stored it.
+
+        The sandbox is removed when the cell has ended. See `Session.submit`.
+        """
+        request = ExecutionRequest(
+            code=code,
+            execution_id=execution_id,
+            language=language,
+            timeout=timeout,
+            cwd=cwd,
+            env=dict(env or {}),
+            secrets=dict(secrets or {}),
+            result_var=result_var,
+            preview_rows=preview_rows,
+            confirm=confirm,
+        )
+        timeouts = self._timeouts
+        return await submit(self._address, timeouts.answer, request, None, timeouts.opening)
+
+    async def attach_execution(self, execution_id: str) -> ExecutionHandle:
+        """Return a handle of an execution that runs, waits or has ended, of any session of the tenant.
+
+        If an id was used in several sessions, it is the latest execution.
+
+        Raises:
+            NotFound: no execution has this id, or it is not kept any more.
+        """
+        return await attach(self._address, self._timeouts.answer, execution_id)
 
     async def run(
         self,

@@ -31,10 +31,16 @@ CHUNK = 4 * 2**20
 """Bytes that are moved at once; each chunk costs a change of threads."""
 MAX_BODY = 16 * 2**20
 """Bytes that are read of an answer of JSON."""
+_NO_CONTENT = 204
 
 
 async def call(
-    address: Address, method: str, path: str, timeout: float, body: bytes | None = None
+    address: Address,
+    method: str,
+    path: str,
+    timeout: float,
+    body: bytes | None = None,
+    extra_headers: dict[str, str] | None = None,
 ) -> Any:
     """Send a request and return the JSON of the answer; None if the answer has no body.
 
@@ -46,22 +52,25 @@ async def call(
         ConnectionFailed: no answer in time, or the answer does not come from a broker.
         RequestError: the broker refused the request.
     """
-    headers = {}
+    headers = dict(extra_headers or {})
     if body is not None:
-        headers = {"Content-Length": str(len(body)), "Content-Type": "application/json"}
+        headers |= {"Content-Length": str(len(body)), "Content-Type": "application/json"}
     elif method != "GET":
-        headers = {"Content-Length": "0"}
+        headers["Content-Length"] = "0"
     try:
         async with HTTPRequest(address, method, path, timeout) as request:
             await request.begin(headers)
             if body is not None:
                 await request.send(body)
-            await request.answer()
+            status = await request.answer()
             answer = await request.read_all(MAX_BODY)
     except ConnectionLost as exc:
         raise address.unreachable(exc) from exc
+    if status == _NO_CONTENT:
+        return None
     try:
-        return msgspec.json.decode(answer) if answer else None
+        # An answer that is cut in its head looks to `http.client` like one without a body.
+        return msgspec.json.decode(answer)
     except (msgspec.DecodeError, UnicodeError) as exc:
         raise address.unreachable(f"the answer to {path} is not JSON") from exc
 

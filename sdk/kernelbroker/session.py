@@ -16,6 +16,7 @@ from uuid import uuid4
 from .callbacks import Callbacks, DisplayCallback, ImageCallback, TextCallback, collect
 from .connection import SessionConnection
 from .discovery import Address
+from .execution_handle import ExecutionHandle, submit
 from .file_transfer import Progress
 from .files import Files
 from .http_request import call
@@ -26,6 +27,7 @@ from .protocol.findings import Language
 from .protocol.messages import (
     Execute,
     ExecutionInfo,
+    ExecutionRequest,
     InstallRequest,
     Interrupt,
     Open,
@@ -245,6 +247,54 @@ class Session:
                     return
         finally:
             await connection.leave(queue)
+
+    async def submit(
+        self,
+        code: str,
+        *,
+        language: Language = "python",
+        timeout: float | None = None,
+        cwd: str | None = None,
+        env: Mapping[str, str] | None = None,
+        secrets: Mapping[str, str] | None = None,
+        result_var: str | None = None,
+        preview_rows: int = 10,
+        on_error: OnError = "rollback",
+        confirm: str | None = None,
+        execution_id: str | None = None,
+    ) -> ExecutionHandle:
+        """Queue a cell, and return a handle of it when the broker has stored it.
+
+        The cell needs no connection: this program may end, and another one may wait for the result with
+        `Broker.attach_execution`. The session must stay open until then: open it with `keep=True`. It does
+        not expire by `idle_timeout` while a cell runs or waits in it.
+
+        Args:
+            execution_id: an id of your own, unique in the session; generated if not given.
+
+        The other arguments are those of `run`.
+
+        Raises:
+            PolicyRefused, ConfirmationRequired: as `run`.
+            RequestError: the broker refused the execution; it does not run.
+            SessionGone: the session has ended.
+            ConnectionLost: the broker could not be reached for a minute. It may have the execution.
+        """
+        request = ExecutionRequest(
+            code=code,
+            execution_id=execution_id,
+            language=language,
+            timeout=timeout,
+            cwd=cwd,
+            env=dict(env or {}),
+            secrets=dict(secrets or {}),
+            result_var=result_var,
+            preview_rows=preview_rows,
+            on_error=on_error,
+            confirm=confirm,
+        )
+        wait = self._timeouts.answer
+        return await submit(self._address, wait, request, await self._path(), wait)
 
     async def stdin(self, execution_id: str, value: str) -> None:
         """Answer an `Input` event of `stream`."""

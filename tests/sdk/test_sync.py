@@ -24,6 +24,7 @@ def public(cls):
     [
         (sync.Broker, kernelbroker.Broker),
         (sync.Session, kernelbroker.Session),
+        (sync.ExecutionHandle, kernelbroker.ExecutionHandle),
         (sync.Files, kernelbroker.Files),
         (sync.SandboxClient, kernelbroker.SandboxClient),
     ],

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 import msgspec
 from kernelbroker.protocol.errors import BadRequest
 from kernelbroker.protocol.events import Display, Image, Result, Stderr, Stdout
+from kernelbroker.protocol.findings import Language
 from kernelbroker.protocol.messages import (
     ExecutionInfo,
     ExecutionList,
@@ -20,6 +21,7 @@ from .base import ApiHandler, utc_time
 from .content_negotiation import NDJSON, TAGS, Representation, negotiate
 from .disconnect import Disconnectable
 from .openapi import Content, operation
+from .sessions import Interrupted
 
 
 class ExecBody(ExecutionRequest):
@@ -45,9 +47,11 @@ class CollectedOutput(msgspec.Struct, kw_only=True):
     result: Result
 
 
-class ExecutionWithResult(ExecutionInfo):
-    """`result` is null until the execution has ended."""
+class ExecutionDetails(ExecutionInfo):
+    """An execution with its code. `result` is null until it has ended."""
 
+    code: str
+    language: Language
     result: Result | None = None
 
 
@@ -80,6 +84,14 @@ class StreamingHandler(Disconnectable, ApiHandler):
                 self.write(data)
                 await self.flush()
 
+    async def follow(self, log: ExecutionLog) -> None:
+        """Answer with the events behind the `seq` of the parameter `after`. Raises BadRequest."""
+        after = self.get_query_argument("after", "0")
+        if not after.isascii() or not after.isdigit():
+            raise BadRequest("after must be a whole number: the seq of the last event received")
+        async with self.until_disconnected():
+            await self.answer(log, int(after[:18]), NDJSON)
+
 
 class Exec(StreamingHandler):
     @operation({200: EXECUTION_OUTPUT}, body=ExecBody)
@@ -89,11 +101,8 @@ class Exec(StreamingHandler):
         The body is JSON; a body of a text type is the code itself. `Accept` selects the form of the answer:
         tags, server-sent events, NDJSON, or one JSON object at the end.
         """
-        body = self._code_or_json()
-        target = Target(
-            session_id=body.session_id, template=body.template, workspace=body.workspace
-        )
-        await self.run(body.request(), target)
+        body = exec_body(self)
+        await self.run(body.request(), target_of(body))
 
     async def run(self, request: ExecutionRequest, target: Target) -> None:
         """Answer with the events of a cell."""
@@ -109,66 +118,137 @@ class Exec(StreamingHandler):
                 if self.gone and request.on_disconnect == "interrupt":
                     submitted.interrupt()
 
-    def _code_or_json(self) -> ExecBody:
-        if self.request.headers.get("Content-Type", "").startswith("text/"):
-            try:
-                return ExecBody(code=self.body().decode())
-            except UnicodeDecodeError as exc:
-                raise BadRequest("the code is not UTF-8") from exc
-        return self.body_as(ExecBody)
-
 
 class SessionExec(Exec):
     @operation({200: EXECUTION_OUTPUT}, body=ExecutionRequest)
     async def post(self, session_id: str) -> None:  # type: ignore[override]
         """Run a cell in an open session."""
-        body = self._code_or_json()
-        if body.session_id not in (None, session_id):
-            raise BadRequest(
-                "the session_id of the body differs from that of the path; leave it out"
-            )
-        if body.template is not None or body.workspace is not None:
-            raise BadRequest(
-                "an open session keeps its template and its workspace: leave them out, or open another "
-                "session with POST /api/v1/sessions"
-            )
-        await self.run(body.request(), Target(session_id, must_exist=True))
+        body = exec_body(self)
+        await self.run(body.request(), target_of(body, session_id))
 
 
-class Executions(ApiHandler):
+class SubmittingHandler(Disconnectable, ApiHandler):
+    """Takes executions that run to their end, whether their client waits or not."""
+
+    async def submit(self, session_id: str | None) -> None:
+        body, key = exec_body(self), self.idempotency_key()
+        async with self.until_disconnected():  # until it is accepted
+            submitted = await self.tenant.executions.accept(
+                body.request(), target_of(body, session_id), key
+            )
+        if submitted.replayed:
+            self.set_header("Idempotent-Replayed", "true")
+        self.reply(ExecutionInfo(**execution_fields(submitted.log, submitted.session_id)), 202)
+
+
+class AllExecutions(SubmittingHandler):
+    @operation({202: ExecutionInfo}, body=ExecBody)
+    async def post(self) -> None:
+        """Submit a cell, and do not wait for its end. It is stored before this is answered.
+
+        Without a session it runs in a separate sandbox, which is removed afterwards.
+        """
+        await self.submit(None)
+
+
+class Executions(SubmittingHandler):
     @operation({200: ExecutionList})
     async def get(self, session_id: str) -> None:
         """List the executions of a session, oldest first, also of one that has ended."""
         found = await self.tenant.executions.list(session_id)
-        infos = [ExecutionInfo(**execution_fields(each)) for each in found]
+        infos = [ExecutionInfo(**execution_fields(each, session_id)) for each in found]
         self.reply(ExecutionList(executions=infos))
+
+    @operation({202: ExecutionInfo}, body=ExecutionRequest)
+    async def post(self, session_id: str) -> None:
+        """Submit a cell to an open session, and do not wait for its end."""
+        await self.submit(session_id)
 
 
 class OneExecution(ApiHandler):
-    @operation({200: ExecutionWithResult})
+    @operation({200: ExecutionDetails})
     async def get(self, session_id: str, execution_id: str) -> None:
         """Get an execution, with its result if it has ended. Its session may have ended, too."""
         log = await self.tenant.executions.find(session_id, execution_id)
-        self.reply(ExecutionWithResult(**execution_fields(log), result=log.result))
+        self.reply(details(log, session_id))
+
+
+class LocatedExecution(ApiHandler):
+    @operation({200: ExecutionDetails})
+    async def get(self, execution_id: str) -> None:
+        """Get an execution of any session, with its result if it has ended; the latest with this id."""
+        session_id, log = await self.tenant.executions.locate(execution_id)
+        self.reply(details(log, session_id))
+
+
+class InterruptExecution(ApiHandler):
+    @operation({202: Interrupted})
+    async def post(self, execution_id: str) -> None:
+        """Interrupt an execution, or take it out of the queue. Does nothing if it has ended."""
+        await self.tenant.executions.interrupt(execution_id)
+        self.reply(Interrupted(), 202)
 
 
 class ExecutionEvents(StreamingHandler):
     @operation({200: EXECUTION_OUTPUT}, query={"after": Annotated[int, msgspec.Meta(ge=0)]})
     async def get(self, session_id: str, execution_id: str) -> None:
         """Get the events after a `seq`, then new events as they come, up to the result."""
-        log = await self.tenant.executions.find(session_id, execution_id)
-        after = self.get_query_argument("after", "0")
-        if not after.isascii() or not after.isdigit():
-            raise BadRequest("after must be a whole number: the seq of the last event received")
-        async with self.until_disconnected():
-            await self.answer(log, int(after[:18]), NDJSON)
+        await self.follow(await self.tenant.executions.find(session_id, execution_id))
 
 
-def execution_fields(log: ExecutionLog | ExecutionSummary) -> dict[str, Any]:
+class LocatedEvents(StreamingHandler):
+    @operation({200: EXECUTION_OUTPUT}, query={"after": Annotated[int, msgspec.Meta(ge=0)]})
+    async def get(self, execution_id: str) -> None:
+        """Get the events of an execution of any session after a `seq`, then new ones, up to the result."""
+        await self.follow((await self.tenant.executions.locate(execution_id))[1])
+
+
+def exec_body(handler: ApiHandler) -> ExecBody:
+    """Return the body of a request that runs a cell. Raises BadRequest, TooLarge."""
+    if handler.request.headers.get("Content-Type", "").startswith("text/"):
+        try:
+            return ExecBody(code=handler.body().decode())
+        except UnicodeDecodeError as exc:
+            raise BadRequest("the code is not UTF-8") from exc
+    return handler.body_as(ExecBody)
+
+
+def target_of(body: ExecBody, session_id: str | None = None) -> Target:
+    """Return where a cell is to run.
+
+    Args:
+        session_id: that of the path, if the path has one.
+
+    Raises:
+        BadRequest: the body contradicts the path.
+    """
+    if session_id is None:
+        return Target(session_id=body.session_id, template=body.template, workspace=body.workspace)
+    if body.session_id not in (None, session_id):
+        raise BadRequest("the session_id of the body differs from that of the path; leave it out")
+    if body.template is not None or body.workspace is not None:
+        raise BadRequest(
+            "an open session keeps its template and its workspace: leave them out, or open another "
+            "session with POST /api/v1/sessions"
+        )
+    return Target(session_id, must_exist=True)
+
+
+def details(log: ExecutionLog, session_id: str) -> ExecutionDetails:
+    return ExecutionDetails(
+        **execution_fields(log, session_id),
+        code=log.request.code,
+        language=log.request.language,
+        result=log.result,
+    )
+
+
+def execution_fields(log: ExecutionLog | ExecutionSummary, session_id: str) -> dict[str, Any]:
     """Return the fields of an execution's `ExecutionInfo`."""
     result = log.result
     return {
         "execution_id": log.id,
+        "session_id": session_id,
         "state": log.state,
         "accepted_at": utc_time(log.accepted_at),
         "packages": list(log.packages),

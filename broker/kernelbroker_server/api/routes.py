@@ -37,6 +37,10 @@ _PING_INTERVAL_S = 20
 
 ROUTES: list[tuple[str, type[RequestHandler]]] = [
     (f"{_PREFIX}/exec", executions.Exec),
+    (f"{_PREFIX}/executions", executions.AllExecutions),
+    (f"{_PREFIX}/executions/{{execution_id}}", executions.LocatedExecution),
+    (f"{_PREFIX}/executions/{{execution_id}}/events", executions.LocatedEvents),
+    (f"{_PREFIX}/executions/{{execution_id}}/interrupt", executions.InterruptExecution),
     (f"{_PREFIX}/assess", risk.Assess),
     (f"{_PREFIX}/sessions", sessions.Sessions),
     (_ONE, sessions.OneSession),

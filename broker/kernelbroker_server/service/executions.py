@@ -4,16 +4,11 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import msgspec
 from kernelbroker.protocol.codec import encode
-from kernelbroker.protocol.errors import (
-    Conflict,
-    NotFound,
-    RequestError,
-    SessionGone,
-)
+from kernelbroker.protocol.errors import Conflict, NotFound, RequestError, SessionGone
 from kernelbroker.protocol.findings import Assessment, Language
 from kernelbroker.protocol.messages import ExecutionRequest, SessionOptions
 
@@ -56,11 +51,13 @@ class Submitted:
 
     Attributes:
         session: None if the execution was found again by its idempotency key.
+        session_id: "" if nothing is known of the session.
         replayed: an earlier request with the same idempotency key submitted it.
     """
 
     session: Session | None
     log: ExecutionLog
+    session_id: str = ""
     replayed: bool = False
 
     def interrupt(self) -> None:
@@ -216,18 +213,54 @@ class Executions:
         Raises:
             as `submit` and `Sessions.open`.
         """
-        if key is not None:
-            submitted, replayed = await self._submitted.once(
-                key, lambda: self._submit_to(request, target)
-            )
-            yield Submitted(submitted.session, submitted.log, replayed)
-            return
-        submitted = await self._submit_to(request, target)
+        submitted = await self.accept(request, target, key)
         try:
             yield submitted
         finally:
-            if target.session_id is None and submitted.session is not None:
+            if key is None and target.session_id is None and submitted.session is not None:
                 self._registry.close_soon(submitted.session, _EPHEMERAL_OVER)
+
+    async def accept(
+        self, request: ExecutionRequest, target: Target, key: IdempotencyKey | None = None
+    ) -> Submitted:
+        """Submit a cell as `execute` does. It runs to its end, whether its client waits or not.
+
+        Raises:
+            as `submit` and `Sessions.open`.
+        """
+        if key is None:
+            return await self._submit_to(request, target)
+        submitted, replayed = await self._submitted.once(
+            key, lambda: self._submit_to(request, target)
+        )
+        return replace(submitted, replayed=replayed)
+
+    async def locate(self, execution_id: str) -> tuple[str, ExecutionLog]:
+        """Return an execution of any session, and the id of the session; the latest with this id.
+
+        Raises:
+            NotFound, Unavailable
+        """
+        session_id = await self._store.session_of(self._tenant, execution_id)
+        if session_id is not None:
+            log = await self._store.past_execution(self._tenant, session_id, execution_id)
+            if log is not None:
+                return session_id, log
+        raise NotFound(
+            f"there is no execution {execution_id}: check its id. An execution is kept for a time "
+            "after the end of its session (the setting sessions.result_retention)"
+        )
+
+    async def interrupt(self, execution_id: str) -> None:
+        """Interrupt an execution, or take it out of the queue. Does nothing if it has ended.
+
+        Raises:
+            as `locate`.
+        """
+        session_id, log = await self.locate(execution_id)
+        if log.result is None:
+            with contextlib.suppress(NotFound, SessionGone):
+                self._registry.get(session_id).interrupt(execution_id)
 
     async def _submit_to(self, request: ExecutionRequest, target: Target) -> Submitted:
         if target.session_id is None:
@@ -237,7 +270,8 @@ class Executions:
         else:
             session, _ = await self._registry.open(self._options(target))
         assessment = await self.assess_for(session, request)
-        return Submitted(session, self.submit(session, request, assessment=assessment))
+        log = self.submit(session, request, assessment=assessment)
+        return Submitted(session, log, session.id)
 
     async def _submit_alone(self, request: ExecutionRequest, target: Target) -> Submitted:
         """Submit a cell without a session. Invalid requests are refused before a sandbox is leased."""
@@ -254,7 +288,7 @@ class Executions:
             self._registry.close_soon(session, "its one execution was refused")
             raise
         session.close_when_idle(_EPHEMERAL_OVER)
-        return Submitted(session, log)
+        return Submitted(session, log, session.id)
 
     def _options(self, target: Target) -> SessionOptions:
         options = SessionOptions(session_id=target.session_id, workspace=target.workspace)
@@ -270,7 +304,7 @@ class Executions:
     async def _submitted_before(self, outcome: Sequence[str] | None) -> Submitted:
         """Return an execution that was submitted under a key, for example before a restart."""
         if outcome is not None:
-            return Submitted(None, await self.find(*outcome))
+            return Submitted(None, await self.find(*outcome), outcome[0])
         # The cell may have run: it has a result that says so, and is never run again.
         log = MemoryLog(new_id(), ExecutionRequest(code=""))
         message = "the broker ended while it took this request; choose a new key to run it again"

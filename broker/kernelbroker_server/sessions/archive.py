@@ -223,6 +223,9 @@ class Archive:
             log.append(lost_result(_NOT_STORED, begun=True))
         return log
 
+    def session_of(self, tenant: str, execution_id: str) -> str | None:
+        return self._database.session_of(tenant, execution_id, self._horizon)
+
     def _last_result(self, number: int) -> Result:
         for json in self._database.events(number, last=True):
             if isinstance(event := _event(json), Result):

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from .queries import Queries, Row
 from .records import (
     EntryDropped,
     EntryPut,
@@ -33,10 +34,8 @@ _DELETED_AT_ONCE = 200
 _FREED_PAGES = 2000
 """Pages of 4 KiB that are given back to the file system at once."""
 
-Row = tuple[Any, ...]
 
-
-class Database:
+class Database(Queries):
     """An open database.
 
     Raises, in all methods:
@@ -52,7 +51,7 @@ class Database:
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
         # The thread that opens it need not be the one that uses it afterwards.
         connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
-        self._connection = connection
+        super().__init__(connection)
         try:
             connection.execute("PRAGMA locking_mode = EXCLUSIVE")  # no file of shared memory
             connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
@@ -233,76 +232,6 @@ class Database:
         # `execute` would free one page only: it takes one step.
         self._connection.executescript(f"PRAGMA incremental_vacuum({_FREED_PAGES})")
         return bool(numbers)
-
-    # Queries.
-
-    def unended(self) -> list[Row]:
-        """Executions without a result: number, id, whether it has begun, the `seq` of its last event."""
-        return self._query(
-            """SELECT number, id, begun, (
-                SELECT coalesce(max(seq), 0) FROM events WHERE events.number = executions.number
-            ) FROM executions WHERE ended_at IS NULL"""
-        )
-
-    def closed_reason(self, tenant: str, session_id: str, horizon: float) -> str | None:
-        """Why the latest session with this id ended, if it ended after the horizon."""
-        rows = self._query(
-            """SELECT reason FROM sessions WHERE tenant = ? AND session_id = ?
-            AND ended_at > ? ORDER BY ended_at DESC, opened_at DESC LIMIT 1""",
-            tenant,
-            session_id,
-            horizon,
-        )
-        return rows[0][0] if rows else None
-
-    def executions(self, tenant: str, session_id: str, horizon: float) -> list[Row]:
-        """Executions of the sessions with this id that ended after the horizon, oldest first.
-
-        Returns:
-            key of the session, number, id, packages, accepted_at
-        """
-        return self._query(
-            """SELECT key, number, id, packages, accepted_at
-            FROM sessions JOIN executions ON session_key = key
-            WHERE tenant = ? AND session_id = ? AND sessions.ended_at > ? ORDER BY number""",
-            tenant,
-            session_id,
-            horizon,
-        )
-
-    def execution(
-        self, tenant: str, session_id: str, execution_id: str, horizon: float
-    ) -> Row | None:
-        """The latest execution with this id, unless its session ended before the horizon.
-
-        Returns:
-            number, request, packages, findings, accepted_at
-        """
-        rows = self._query(
-            """SELECT number, request, packages, findings, accepted_at
-            FROM sessions JOIN executions ON session_key = key
-            WHERE tenant = ? AND session_id = ? AND id = ?
-                AND (sessions.ended_at IS NULL OR sessions.ended_at > ?)
-            ORDER BY number DESC LIMIT 1""",
-            tenant,
-            session_id,
-            execution_id,
-            horizon,
-        )
-        return rows[0] if rows else None
-
-    def events(self, number: int, *, last: bool = False) -> list[bytes]:
-        """The events of an execution as JSON, in order, or only the last one."""
-        order = "DESC LIMIT 1" if last else ""
-        query = f"SELECT json FROM events WHERE number = ? ORDER BY seq {order}"
-        return [json for (json,) in self._query(query, number)]
-
-    def entries(self) -> list[Row]:
-        """All entries, the first to expire first: kind, tenant, name, value, until."""
-        return self._query("SELECT * FROM entries ORDER BY until")
-
-    def _query(self, statement: str, *values: object) -> list[Row]:
-        return self._connection.execute(statement, values).fetchall()
 
     @contextlib.contextmanager
     def _transaction(self) -> Iterator[Any]:

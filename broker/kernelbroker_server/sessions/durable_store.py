@@ -259,6 +259,11 @@ class DurableStore(MemoryStore):
             lambda archive: archive.past_execution(tenant, session_id, execution_id)
         )
 
+    async def session_of(self, tenant: str, execution_id: str) -> str | None:
+        if (session_id := await super().session_of(tenant, execution_id)) is not None:
+            return session_id
+        return await self._query(lambda archive: archive.session_of(tenant, execution_id))
+
     async def _query(self, query: Callable[[Archive], T]) -> T:
         """Ask the archive, in its thread. Raises Unavailable."""
         if (opened := self._open) is None:

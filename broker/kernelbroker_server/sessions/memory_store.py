@@ -207,6 +207,11 @@ class MemoryStore(EventStore):
         while self._ended_weight > self._max_history:
             self._forget_first()
 
+    def _forget_expired(self) -> None:
+        horizon = self._clock() - self._retention
+        while self._ended and next(iter(self._ended.values())).at <= horizon:
+            self._forget_first()
+
     def _forget_first(self) -> None:
         self._ended_weight -= self._ended.popitem(last=False)[1].weight
 
@@ -274,6 +279,14 @@ class MemoryStore(EventStore):
                 return log
         return None
 
+    async def session_of(self, tenant: str, execution_id: str) -> str | None:
+        self._forget_expired()
+        ended = (each.session for each in reversed(self._ended.values()))
+        for session in (*reversed(self._sessions.values()), *ended):
+            if session.record.tenant == tenant and execution_id in session.logs:
+                return session.record.session_id
+        return None
+
     def _open_log(self, tenant: str, session_id: str, execution_id: str) -> MemoryLog | None:
         for session in reversed(self._open_sessions(tenant, session_id)):
             if (log := session.logs.get(execution_id)) is not None:
@@ -287,9 +300,7 @@ class MemoryStore(EventStore):
 
     def _past(self, tenant: str, session_id: str) -> list[_Ended]:
         """Return the ended sessions with this id, oldest first."""
-        horizon = self._clock() - self._retention
-        while self._ended and next(iter(self._ended.values())).at <= horizon:
-            self._forget_first()
+        self._forget_expired()
         wanted = (tenant, session_id)
         sessions = self._ended.values()
         return [

@@ -48,9 +48,14 @@ def _version_1(connection: sqlite3.Connection) -> None:
         connection.execute(statement)
 
 
+def _version_2(connection: sqlite3.Connection) -> None:
+    """Executions are found by their id alone."""
+    connection.execute("CREATE INDEX executions_by_id ON executions (id)")
+
+
 Migration = Callable[[sqlite3.Connection], None]
 
-MIGRATIONS: Sequence[Migration] = (_version_1,)
+MIGRATIONS: Sequence[Migration] = (_version_1, _version_2)
 
 
 def migrate(connection: sqlite3.Connection, migrations: Sequence[Migration] = MIGRATIONS) -> None:

@@ -221,6 +221,10 @@ class EventStore(ABC):
     ) -> ExecutionLog | None:
         """Return the latest execution with this id, of any session with that id. It may have ended."""
 
+    @abstractmethod
+    async def session_of(self, tenant: str, execution_id: str) -> str | None:
+        """Return the id of the session of the tenant's latest execution with this id; None if unknown."""
+
     # Entries.
 
     @abstractmethod

@@ -168,12 +168,14 @@ class ExecutionInfo(msgspec.Struct, kw_only=True):
     """An execution in a session's history.
 
     Attributes:
+        session_id: of its session, which may have ended.
         accepted_at: in UTC (ISO 8601 in JSON).
         packages: the packages to install; empty for a cell.
         success, error, execution_time: of its result; null until it has ended.
     """
 
     execution_id: str
+    session_id: str = ""
     state: Literal["queued", "running", "done"]
     accepted_at: datetime
     packages: list[str] = []

@@ -13,8 +13,9 @@ coroutine functions, which run in the broker's thread. Ctrl-C ends the wait. The
 """
 
 from .client import Broker, connect
+from .execution_handle import ExecutionHandle
 from .files import Files
 from .sandbox_client import SandboxClient
 from .session import Session
 
-__all__ = ["Broker", "Files", "SandboxClient", "Session", "connect"]
+__all__ = ["Broker", "ExecutionHandle", "Files", "SandboxClient", "Session", "connect"]

@@ -16,6 +16,7 @@ from ..protocol.findings import Assessment, Language
 from ..protocol.messages import ExecutionInfo, SessionInfo, WorkspaceInfo
 from ..results import ExecutionResult
 from ..session import OnDisconnect, OnError
+from .execution_handle import ExecutionHandle
 from .session import Session
 
 
@@ -90,6 +91,40 @@ class Broker:
         self, session_id: str, execution_id: str, after: int = 0
     ) -> Generator[events.Event, None, None]:
         return self._thread.iterate(self._async.replay(session_id, execution_id, after))
+
+    def submit(
+        self,
+        code: str,
+        *,
+        language: Language = "python",
+        timeout: float | None = None,
+        cwd: str | None = None,
+        env: Mapping[str, str] | None = None,
+        secrets: Mapping[str, str] | None = None,
+        result_var: str | None = None,
+        preview_rows: int = 10,
+        confirm: str | None = None,
+        execution_id: str | None = None,
+    ) -> ExecutionHandle:
+        handle = self._thread.call(
+            self._async.submit(
+                code,
+                language=language,
+                timeout=timeout,
+                cwd=cwd,
+                env=env,
+                secrets=secrets,
+                result_var=result_var,
+                preview_rows=preview_rows,
+                confirm=confirm,
+                execution_id=execution_id,
+            )
+        )
+        return ExecutionHandle(handle, self._thread)
+
+    def attach_execution(self, execution_id: str) -> ExecutionHandle:
+        handle = self._thread.call(self._async.attach_execution(execution_id))
+        return ExecutionHandle(handle, self._thread)
 
     def run(
         self,

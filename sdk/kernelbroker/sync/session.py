@@ -17,6 +17,7 @@ from ..protocol.messages import ExecutionInfo, SessionInfo
 from ..results import ExecutionResult
 from ..session import MAX_TABLE_BYTES, OnDisconnect, OnError
 from ..session_requests import ExportFormat
+from .execution_handle import ExecutionHandle
 from .files import Files
 
 if TYPE_CHECKING:
@@ -121,6 +122,38 @@ class Session:
                 allow_stdin=allow_stdin,
             )
         )
+
+    def submit(
+        self,
+        code: str,
+        *,
+        language: Language = "python",
+        timeout: float | None = None,
+        cwd: str | None = None,
+        env: Mapping[str, str] | None = None,
+        secrets: Mapping[str, str] | None = None,
+        result_var: str | None = None,
+        preview_rows: int = 10,
+        on_error: OnError = "rollback",
+        confirm: str | None = None,
+        execution_id: str | None = None,
+    ) -> ExecutionHandle:
+        handle = self._thread.call(
+            self._async.submit(
+                code,
+                language=language,
+                timeout=timeout,
+                cwd=cwd,
+                env=env,
+                secrets=secrets,
+                result_var=result_var,
+                preview_rows=preview_rows,
+                on_error=on_error,
+                confirm=confirm,
+                execution_id=execution_id,
+            )
+        )
+        return ExecutionHandle(handle, self._thread)
 
     def stdin(self, execution_id: str, value: str) -> None:
         self._thread.call(self._async.stdin(execution_id, value))

@@ -1,0 +1,95 @@
+"""What is asked of the database of the durable store. Everything here blocks, and raises sqlite3.Error."""
+
+from __future__ import annotations
+
+import sqlite3
+from typing import Any
+
+Row = tuple[Any, ...]
+
+
+class Queries:
+    """The queries. A horizon is a time: sessions that ended before it count as unknown."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._connection = connection
+
+    def unended(self) -> list[Row]:
+        """Executions without a result: number, id, whether it has begun, the `seq` of its last event."""
+        return self._query(
+            """SELECT number, id, begun, (
+                SELECT coalesce(max(seq), 0) FROM events WHERE events.number = executions.number
+            ) FROM executions WHERE ended_at IS NULL"""
+        )
+
+    def closed_reason(self, tenant: str, session_id: str, horizon: float) -> str | None:
+        """Why the latest session with this id ended, if it ended after the horizon."""
+        rows = self._query(
+            """SELECT reason FROM sessions WHERE tenant = ? AND session_id = ?
+            AND ended_at > ? ORDER BY ended_at DESC, opened_at DESC LIMIT 1""",
+            tenant,
+            session_id,
+            horizon,
+        )
+        return rows[0][0] if rows else None
+
+    def executions(self, tenant: str, session_id: str, horizon: float) -> list[Row]:
+        """Executions of the sessions with this id that ended after the horizon, oldest first.
+
+        Returns:
+            key of the session, number, id, packages, accepted_at
+        """
+        return self._query(
+            """SELECT key, number, id, packages, accepted_at
+            FROM sessions JOIN executions ON session_key = key
+            WHERE tenant = ? AND session_id = ? AND sessions.ended_at > ? ORDER BY number""",
+            tenant,
+            session_id,
+            horizon,
+        )
+
+    def execution(
+        self, tenant: str, session_id: str, execution_id: str, horizon: float
+    ) -> Row | None:
+        """The latest execution with this id, unless its session ended before the horizon.
+
+        Returns:
+            number, request, packages, findings, accepted_at
+        """
+        rows = self._query(
+            """SELECT number, request, packages, findings, accepted_at
+            FROM sessions JOIN executions ON session_key = key
+            WHERE tenant = ? AND session_id = ? AND id = ?
+                AND (sessions.ended_at IS NULL OR sessions.ended_at > ?)
+            ORDER BY number DESC LIMIT 1""",
+            tenant,
+            session_id,
+            execution_id,
+            horizon,
+        )
+        return rows[0] if rows else None
+
+    def session_of(self, tenant: str, execution_id: str, horizon: float) -> str | None:
+        """The session_id of the latest execution with this id, unless it ended before the horizon."""
+        rows = self._query(
+            """SELECT session_id FROM executions JOIN sessions ON session_key = key
+            WHERE id = ? AND tenant = ? AND (sessions.ended_at IS NULL OR sessions.ended_at > ?)
+            ORDER BY number DESC LIMIT 1""",
+            execution_id,
+            tenant,
+            horizon,
+        )
+        return rows[0][0] if rows else None
+
+    def events(self, number: int, *, last: bool = False) -> list[bytes]:
+        """The events of an execution as JSON, in order, or only the last one."""
+        order = "DESC LIMIT 1" if last else ""
+        query = f"SELECT json FROM events WHERE number = ? ORDER BY seq {order}"
+        return [json for (json,) in self._query(query, number)]
+
+    def entries(self) -> list[Row]:
+        """All entries, the first to expire first: kind, tenant, name, value, until."""
+        return self._query("SELECT * FROM entries ORDER BY until")
+
+    def _query(self, statement: str, *values: object) -> list[Row]:
+        return self._connection.execute(statement, values).fetchall()
