@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import importlib.util
 import json
 import os
 import shutil
@@ -99,6 +100,70 @@ async def test_start_and_stop(directory: Path) -> None:
     assert left_in(directory / "data") == []
     assert list((directory / "run").iterdir()) == []
     assert not the_file().exists()
+
+
+async def initialize(broker: Broker) -> int:
+    """The status of an MCP client's first message."""
+    params = {
+        "protocolVersion": "2025-11-25",
+        "capabilities": {},
+        "clientInfo": {"name": "t", "version": "1"},
+    }
+    hello = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": params}
+    headers = {
+        "Authorization": f"Bearer {broker.token}",
+        "Accept": "application/json, text/event-stream",
+        "Content-Type": "application/json",
+    }
+    client = AsyncHTTPClient(force_instance=True)
+    answer = await client.fetch(
+        f"{broker.url}/mcp",
+        method="POST",
+        body=json.dumps(hello),
+        headers=headers,
+        raise_error=False,
+    )
+    client.close()
+    return answer.code
+
+
+@pytest.mark.parametrize(("enabled", "status"), [(None, 200), (False, 404)])
+async def test_mcp_is_served_unless_it_is_off(
+    directory: Path, enabled: bool | None, status: int
+) -> None:
+    """A broker serves /mcp, also after a restart, with the same key for what clients echo."""
+    keys = []
+    for _ in range(2):
+        broker = Broker(settings(directory, mcp={"enabled": enabled}))
+        await broker.start()
+        try:
+            assert await initialize(broker) == status
+        finally:
+            await broker.stop()
+        key = directory / "data" / STATE / factories.SEAL_KEY
+        if status == 200:
+            assert stat.S_IMODE(key.stat().st_mode) == 0o600
+            keys.append(key.read_bytes())
+        else:
+            assert not key.exists()
+    assert len(set(keys)) == (status == 200)
+
+
+async def test_mcp_without_its_packages(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A broker without the extra serves no MCP; one that is told to serve it says what to install."""
+    find_spec = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name: None if name == "mcp" else find_spec(name)
+    )
+    broker = Broker(settings(directory))
+    await broker.start()
+    try:
+        assert await initialize(broker) == 404
+    finally:
+        await broker.stop()
+    broker = Broker(settings(directory, mcp={"enabled": True}))
+    with pytest.raises(ConfigError, match=r"pip install 'kernelbroker-server\[mcp\]'"):
+        await broker.start()
 
 
 STEPS = [

@@ -164,6 +164,7 @@ class Broker:
                     "Install bubblewrap (apt-get install bubblewrap), listen on 127.0.0.1, or accept "
                     "the risk with unsafe_expose_without_isolation = true"
                 )
+            mcp = factories.mcp(settings, self._store, self.backend.data_dir)
             sockets = _listen(settings)
         except BaseException:
             await self.backend.stop()
@@ -173,10 +174,11 @@ class Broker:
         port = sockets[0].getsockname()[1]
         host = f"[{settings.host}]" if ":" in settings.host else settings.host
         self.url = f"{'http' if tls is None else 'https'}://{host}:{port}"
-        self._server = BrokerServer(
-            make_application(self._service), self._service.unauthenticated, tls
-        )
+        application = make_application(self._service, [] if mcp is None else mcp.routes)
+        self._server = BrokerServer(application, self._service.unauthenticated, tls)
         self._server.add_sockets(sockets)
+        if mcp is not None:
+            mcp.start(self.supervisor)
         self._workspaces.start(self.supervisor)
         self.supervisor.start("session expiry", self.tenants.close_expired)
         for pool in self.pools.values():

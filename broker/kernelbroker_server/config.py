@@ -15,6 +15,7 @@ from .config_sections import (
     EgressSettings,
     LimitSettings,
     LocalSettings,
+    McpSettings,
     PackageSettings,
     PoolSettings,
     SandboxSettings,
@@ -92,6 +93,7 @@ class Settings(BaseSettings):
     sessions: SessionSettings = SessionSettings()
     limits: LimitSettings = LimitSettings()
     tls: TlsSettings = TlsSettings()
+    mcp: McpSettings = McpSettings()
     templates: dict[TemplateName, TemplateSettings] = {}
     """Named recipes for sandboxes. There is always one named `default`."""
     tenants: dict[TenantName, TenantSettings] = {}

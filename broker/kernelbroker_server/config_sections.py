@@ -235,6 +235,20 @@ class LimitSettings(_Section):
     """Executions of one tenant that may wait, over all its sessions; more are refused with 429."""
 
 
+class McpSettings(_Section):
+    """The MCP server. Its addresses are /mcp, and /mcp/code and /mcp/analysis for one set of tools each."""
+
+    enabled: bool | None = None
+    """Serve MCP. If not set, it is served if the extra `mcp` is installed."""
+    tool_sets: tuple[Literal["code", "analysis"], ...] = ("code", "analysis")
+    """The sets of tools at /mcp. With `analysis` alone no code can be run except by the analyses."""
+    task_after: float = Field(default=5, gt=0)
+    """A call that runs longer becomes a task, for clients that support tasks."""
+    allowed_hosts: tuple[str, ...] = ()
+    """Host names that requests may name, in addition to those of the loopback and `host`. If it is empty
+    and the broker listens on other addresses than loopback, all names are allowed."""
+
+
 class TenantSettings(_Section):
     max_sessions: int | None = Field(default=None, ge=1)
     """Open sessions. If not set, only the pools limit them."""

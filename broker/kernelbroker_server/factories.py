@@ -6,13 +6,16 @@ Nothing is started here. If settings cannot be used, ConfigError says what to ch
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import logging
 import os
 import secrets
 import ssl
 import stat
 import tempfile
+from importlib.metadata import version
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from .audit import Audit
 from .backends.base import Backend, Limits, Network, SandboxSpec
@@ -40,10 +43,17 @@ from .tenants.keyring import Keyring
 from .tenants.tenant import TenantLimits, Tenants
 from .tenants.tokens import TokenError, TokenFile
 
+if TYPE_CHECKING:
+    from .mcp.surface import McpSurface
+
 logger = logging.getLogger(__name__)
 
 STATE = ".state"
 """Below data_dir, where no sandbox sees it. Brokers do not clean up names with a leading dot."""
+
+SEAL_KEY = "seal-key"
+"""In the state directory: the key of what clients get to echo."""
+SEAL_KEY_BYTES = 32
 
 
 def token(settings: Settings) -> str | None:
@@ -174,10 +184,64 @@ def store(settings: Settings, data_dir: Path) -> EventStore:
         data_dir: that of the backend.
     """
     retention, size = settings.sessions.result_retention, settings.sessions.results_size
+    path = _state_directory(settings, data_dir)
+    return MemoryStore(retention) if path is None else DurableStore(path, retention, size)
+
+
+def _state_directory(settings: Settings, data_dir: Path) -> Path | None:
+    """The directory of what outlives the broker; None if nothing is kept on the disk."""
     if settings.state_dir == "":
-        return MemoryStore(retention)
-    path = data_dir / STATE if settings.state_dir is None else Path(settings.state_dir)
-    return DurableStore(path, retention, size)
+        return None
+    return data_dir / STATE if settings.state_dir is None else Path(settings.state_dir)
+
+
+def mcp(settings: Settings, store: EventStore, data_dir: Path) -> McpSurface | None:
+    """Return the MCP server, not started; None if it is off or its extra is not installed.
+
+    Args:
+        store: is started, so that its directory is this broker's.
+        data_dir: that of the backend.
+    """
+    if settings.mcp.enabled is False or not settings.mcp.tool_sets:
+        return None
+    if importlib.util.find_spec("mcp") is None:
+        if settings.mcp.enabled is None:
+            return None
+        raise ConfigError("mcp.enabled needs the extra: pip install 'kernelbroker-server[mcp]'")
+    from .mcp.call import Options
+    from .mcp.handler import allowed_hosts
+    from .mcp.surface import McpSurface
+
+    hosts = allowed_hosts(
+        settings.host, on_loopback=settings.on_loopback, named=settings.mcp.allowed_hosts
+    )
+    return McpSurface(
+        settings.mcp.tool_sets,
+        store,
+        version=version("kernelbroker"),
+        keys=[_seal_key(settings, data_dir)],
+        options=Options(task_after=settings.mcp.task_after),
+        hosts=hosts,
+    )
+
+
+def _seal_key(settings: Settings, data_dir: Path) -> bytes:
+    """The key of the broker's seals, from the state directory; a new one if nothing is kept on the disk."""
+    directory = _state_directory(settings, data_dir)
+    if directory is None:
+        return secrets.token_bytes(SEAL_KEY_BYTES)
+    path = directory / SEAL_KEY
+    try:
+        if not path.exists():
+            with tempfile.NamedTemporaryFile(dir=directory, delete=False) as file:  # mode 0600
+                file.write(secrets.token_bytes(SEAL_KEY_BYTES))
+            Path(file.name).rename(path)
+        key = path.read_bytes()
+    except OSError as exc:
+        raise ConfigError(f"state_dir: {path}: {exc.strerror}") from exc
+    if len(key) != SEAL_KEY_BYTES:
+        raise ConfigError(f"state_dir: {path} is damaged: remove it")
+    return key
 
 
 def _own_directory(parent: Path, key: str) -> Path:

@@ -26,6 +26,7 @@ The broker runs an internal cell (`silent`) between the user's cells. It has one
 answered by one message of `INTERNAL_CELL_MIME`::
 
     {"list": {"max_variables": int}}
+    {"page": {"name": str, "offset": int, "limit": int, "sort_by": str | null, "descending": bool}}
     {"export": {"name": str, "format": "arrow" | "parquet" | "csv" | "json", "ticket": str,
      "lossy": bool}}
 
@@ -47,8 +48,8 @@ REPORT_MIME = "application/vnd.kernelbroker.report+json"
 
 INTERNAL_CELL_MIME = "application/vnd.kernelbroker.internal+json"
 """The answer to an internal cell: ``{"refused": {"code", "message"}}``; for a list ``{"variables":
-[Variable], "dropped": int}``; for an export ``{"ready": true}``, when its data can be fetched at
-EXPORTS_PATH."""
+[Variable], "dropped": int}``; for a page ``{"page": {...}}``, the fields of a `DataFrame`; for an export
+``{"ready": true}``, when its data can be fetched at EXPORTS_PATH."""
 
 DROPPED_MIME = "application/vnd.kernelbroker.dropped+json"
 """Sent by the gateway with an output that is too large to pass on, of which only the plain text is left:

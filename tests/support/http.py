@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import json
 import ssl
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -15,7 +15,7 @@ from kernelbroker.protocol.codec import decode_incoming, encode
 from kernelbroker.protocol.events import Event
 from kernelbroker.protocol.messages import Closed, Done, ErrorReply, Opened
 from kernelbroker_server.api.base import Service
-from kernelbroker_server.api.routes import make_application
+from kernelbroker_server.api.routes import Route, make_application
 from kernelbroker_server.api.server import BrokerServer
 from kernelbroker_server.tenants.keyring import Keyring
 from kernelbroker_server.tenants.tenant import Tenants
@@ -203,6 +203,7 @@ async def serving(
     *,
     keyring: Keyring | None = None,
     tls: ssl.SSLContext | None = None,
+    surfaces: Sequence[Route] = (),
     **options: Any,
 ) -> AsyncIterator[Api]:
     service = Service(
@@ -214,7 +215,7 @@ async def serving(
         version="0",
         **options,
     )
-    server = BrokerServer(make_application(service), service.unauthenticated, tls)
+    server = BrokerServer(make_application(service, surfaces), service.unauthenticated, tls)
     sockets = bind_sockets(0, "127.0.0.1")
     server.add_sockets(sockets)
     try:

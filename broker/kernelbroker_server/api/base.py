@@ -229,7 +229,11 @@ class Authenticated(RequestHandler):
             self.set_header("WWW-Authenticate", "Bearer")
         if status_code == 405:
             self.set_header("Allow", ", ".join(methods_of(type(self))))
-        self.finish(encode({"error": body}))
+        self.finish(self.encode_error(self.get_status(), body))
+
+    def encode_error(self, status: int, body: ErrorBody) -> bytes:  # noqa: ARG002
+        """Return the answer's body for an error. Other protocols than the native one override this."""
+        return encode({"error": body})
 
     def log_exception(self, typ: Any, value: Any, tb: Any) -> None:
         if isinstance(value, RequestError | ProtocolError | HTTPError | ClientDisconnected):

@@ -10,9 +10,13 @@ from collections.abc import Collection, Iterable
 
 from tornado.httputil import HTTPHeaders
 
-_REQUEST_HEADERS = "Authorization, Content-Type, Idempotency-Key, Range, X-Request-ID"
+_REQUEST_HEADERS = (
+    "Authorization, Content-Type, Idempotency-Key, Last-Event-ID, MCP-Protocol-Version, Mcp-Method, "
+    "Mcp-Name, Mcp-Session-Id, Range, X-Request-ID"
+)
 _RESPONSE_HEADERS = (
-    "Accept-Ranges, Content-Range, Idempotent-Replayed, Retry-After, X-Execution-ID, X-Request-ID"
+    "Accept-Ranges, Content-Range, Idempotent-Replayed, Mcp-Session-Id, Retry-After, X-Execution-ID, "
+    "X-Request-ID"
 )
 _MAX_AGE_S = 600
 """How long a browser may remember the answer to a preflight request."""

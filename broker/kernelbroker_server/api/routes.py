@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated, Any
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, TypeAlias
 
 import msgspec
 from kernelbroker.protocol.messages import Identifier
@@ -34,6 +35,8 @@ _TYPES = {
     "name": Annotated[str, msgspec.Meta(description="of the variable")],
 }
 _PING_INTERVAL_S = 20
+
+Route: TypeAlias = tuple[str, type[RequestHandler], Mapping[str, Any]]
 
 ROUTES: list[tuple[str, type[RequestHandler]]] = [
     (f"{_PREFIX}/exec", executions.Exec),
@@ -82,12 +85,17 @@ class _Application(Application):
         return self._unread_bodies.track(delegate, request_conn)
 
 
-def make_application(service: Service) -> Application:
-    """The broker's HTTP application."""
+def make_application(service: Service, surfaces: Sequence[Route] = ()) -> Application:
+    """The broker's HTTP application.
+
+    Args:
+        surfaces: routes of other protocols: paths, handlers, and their options besides `service`.
+    """
     openapi = document(ROUTES, _TYPES, service.version)
-    handlers = [(_pattern(path), handler, {"service": service}) for path, handler in ROUTES]
+    handlers: list[Route] = [(_pattern(path), handler, {}) for path, handler in ROUTES]
+    handlers += surfaces
     return _Application(
-        handlers,
+        [(path, handler, {"service": service, **options}) for path, handler, options in handlers],
         unread_bodies=service.unread_bodies,
         default_handler_class=UnknownPath,
         default_handler_args={"service": service},
@@ -96,7 +104,7 @@ def make_application(service: Service) -> Application:
         websocket_max_message_size=MAX_BODY_BYTES,
         log_function=lambda _handler: None,
         openapi=openapi,
-        routes={handler: path for path, handler in ROUTES},
+        routes={handler: path for path, handler, *_ in [*reversed(surfaces), *ROUTES]},
     )
 
 

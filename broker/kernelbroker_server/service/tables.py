@@ -1,6 +1,6 @@
-"""A session's variables: their list, and tables of any size.
+"""A session's variables: their list, pages of tables, and whole tables of any size.
 
-Both are internal cells, which run in the session's order. A table's data comes over an HTTP request of
+All are internal cells, which run in the session's order. A table's data comes over an HTTP request of
 its own, not over the kernel's channel, and the broker does not parse it.
 """
 
@@ -22,7 +22,7 @@ from kernelbroker.protocol.errors import (
     SessionGone,
     Unavailable,
 )
-from kernelbroker.protocol.events import Variable
+from kernelbroker.protocol.events import DataFrame, Variable
 from kernelbroker.protocol.messages import VariableList
 from kernelbroker_kernel.contract import EXPORTS_PATH, INTERNAL_CELL_CODE
 
@@ -52,6 +52,7 @@ class _Answer(msgspec.Struct):
     refused: _Refusal | None = None
     variables: list[Variable] = []
     dropped: int = 0
+    page: DataFrame | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +81,37 @@ async def variables(executions: Executions, session: Session) -> VariableList:
         return VariableList(variables=answer.variables[:limit], dropped=answer.dropped)
 
 
+async def page(
+    executions: Executions,
+    session: Session,
+    name: str,
+    *,
+    offset: int = 0,
+    limit: int = 50,
+    sort_by: str | None = None,
+    descending: bool = False,
+) -> DataFrame:
+    """Return a table with `limit` rows from `offset` on as its preview.
+
+    Args:
+        limit: at most 500.
+        sort_by: a column, by its key in the preview, in whose order the rows are counted.
+
+    Raises:
+        BadRequest: the name is not an identifier.
+        NotFound: there is no such variable, or no such column.
+        Conflict: it is not a table, or cannot be sorted.
+        Other errors: as `variables`.
+    """
+    _check_name(name)
+    asked = {"name": name, "offset": offset, "limit": limit}
+    asked |= {"sort_by": sort_by, "descending": descending}
+    async with _answered(executions, session, {"page": asked}) as answer:
+        if answer.page is None:
+            raise _invalid_answer()
+        return answer.page
+
+
 @contextlib.asynccontextmanager
 async def export(
     executions: Executions,
@@ -100,14 +132,13 @@ async def export(
         Conflict: it is not a table, or the format cannot hold it.
         Other errors: as `variables`.
     """
-    if not name.isidentifier() or len(name) > _NAME_CHARS:
-        raise BadRequest("a variable's name must be a Python identifier")
+    _check_name(name)
     ticket = secrets.token_hex(16)
     asked = {"export": {"name": name, "format": format, "ticket": ticket, "lossy": lossy}}
     with file_operation(session, "export", name) as progress:
         async with _answered(executions, session, asked) as answer:
             if not answer.ready:
-                raise Unavailable("the kernel sent an invalid answer; restart the session")
+                raise _invalid_answer()
             async with (
                 session.borrow() as gateway,
                 await gateway.request("GET", f"{EXPORTS_PATH}/{ticket}") as exchange,
@@ -160,6 +191,15 @@ async def _answered(
     if answer.refused is not None:
         error = _REFUSALS.get(answer.refused.code, Conflict)
         raise error(answer.refused.message[:_REFUSAL_CHARS])
+
+
+def _check_name(name: str) -> None:
+    if not name.isidentifier() or len(name) > _NAME_CHARS:
+        raise BadRequest("a variable's name must be a Python identifier")
+
+
+def _invalid_answer() -> Unavailable:
+    return Unavailable("the kernel sent an invalid answer; restart the session")
 
 
 def _failure(session: Session, execution: Execution) -> RequestError:

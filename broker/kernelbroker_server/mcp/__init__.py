@@ -1,0 +1,1 @@
+"""The Model Context Protocol (MCP): tools for agents. Needs the extra `mcp`."""

@@ -1,0 +1,141 @@
+"""One call of a tool: its tenant, its session, and what can be sent to the client meanwhile."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from dataclasses import dataclass
+from typing import Any
+
+from kernelbroker.protocol.errors import NotFound, SessionGone
+from kernelbroker.protocol.messages import SessionOptions
+from mcp.server.context import ServerRequestContext
+from mcp_types import (
+    CallToolRequestParams,
+    LoggingMessageNotification,
+    LoggingMessageNotificationParams,
+)
+from mcp_types.version import MODERN_PROTOCOL_VERSIONS
+
+from ..service.tenant_service import TenantService
+from ..sessions.session import Session
+from ..sessions.store import Entry, EventStore
+from .endpoint import TENANT_KEY
+
+OPENED_BY = {"opened_by": "mcp"}
+"""In the metadata of sessions that tools open."""
+_REMEMBERED_S = 86_400.0
+_KIND = "mcp"
+_LEVELS = ("debug", "info", "notice", "warning", "error", "critical", "alert", "emergency")
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """The settings that tools need.
+
+    Attributes:
+        task_after: seconds after which a call becomes a task, for clients that know tasks.
+    """
+
+    task_after: float = 5.0
+
+
+class ConnectionMemory:
+    """What is remembered for a connection of the older revisions, in the event store.
+
+    Clients of 2026-07-28 have no connections: nothing is remembered for them.
+    """
+
+    def __init__(self, store: EventStore, tenant: str, connection: str | None) -> None:
+        self._store = store
+        self._tenant = tenant
+        self._connection = connection
+
+    def get(self, name: str) -> str | None:
+        if self._connection is None:
+            return None
+        entry = self._store.entry(_KIND, self._tenant, f"{self._connection}:{name}")
+        return None if entry is None else entry.value.decode()
+
+    def set(self, name: str, value: str) -> None:
+        if self._connection is not None and self.get(name) != value:
+            until = time.time() + _REMEMBERED_S
+            key = f"{self._connection}:{name}"
+            self._store.put_entry(Entry(_KIND, self._tenant, key, value.encode(), until))
+
+
+class Call:
+    """One call.
+
+    Attributes:
+        tenant: the use cases of the tenant whose token was sent.
+        is_modern: the client speaks 2026-07-28 or later.
+        session_id: the session that the call works in, once `session` has returned.
+    """
+
+    def __init__(
+        self,
+        ctx: ServerRequestContext[Any, Any],
+        params: CallToolRequestParams,
+        store: EventStore,
+        options: Options,
+    ) -> None:
+        self.ctx = ctx
+        self.params = params
+        self.options = options
+        self.tenant = tenant_of(ctx)
+        self.is_modern = ctx.protocol_version in MODERN_PROTOCOL_VERSIONS
+        self.session_id: str | None = None
+        self.memory = memory_of(ctx, store)
+        self._progress = 0.0
+
+    async def session(self, session_id: str | None) -> Session:
+        """Return the named session, the last one of this connection, or a new one.
+
+        Raises:
+            NotFound, SessionGone: the named session is not open.
+            TooManyRequests, Unavailable: no session can be opened now.
+        """
+        sessions = self.tenant.sessions
+        found: Session | None = None
+        if session_id is not None:
+            self.session_id = session_id
+            found = await sessions.resolve(session_id)
+        elif (last := self.memory.get("session")) is not None:
+            with contextlib.suppress(NotFound, SessionGone):
+                found = await sessions.resolve(last)
+        if found is None:
+            found, _ = await sessions.open(SessionOptions(metadata=OPENED_BY))
+        self.use(found)
+        return found
+
+    def use(self, session: Session) -> None:
+        """Make this the session of the call, and the connection's last one."""
+        self.session_id = session.id
+        self.memory.set("session", session.id)
+
+    async def report(self, text: str) -> None:
+        """Send output of a running cell: as progress if the client asked for it, and as a log message
+        to clients of the older revisions."""
+        self._progress += 1
+        await self.ctx.session.report_progress(self._progress, None, text)
+        level = self.memory.get("log_level") or "info"
+        if not self.is_modern and _LEVELS.index(level) <= _LEVELS.index("info"):
+            message = LoggingMessageNotificationParams(level="info", logger="output", data=text)
+            notification = LoggingMessageNotification(params=message)
+            await self.ctx.session.send_notification(notification, self.ctx.request_id)
+
+
+def tenant_of(ctx: ServerRequestContext[Any, Any]) -> TenantService:
+    """Return the use cases of the tenant whose token came with the request."""
+    assert ctx.request is not None, "it came over HTTP"
+    service = ctx.request.scope[TENANT_KEY]
+    assert isinstance(service, TenantService)
+    return service
+
+
+def memory_of(ctx: ServerRequestContext[Any, Any], store: EventStore) -> ConnectionMemory:
+    """Return what is remembered for the request's connection."""
+    connection = None if ctx.request is None else ctx.request.headers.get("mcp-session-id")
+    is_modern = ctx.protocol_version in MODERN_PROTOCOL_VERSIONS
+    return ConnectionMemory(store, tenant_of(ctx).name, None if is_modern else connection)

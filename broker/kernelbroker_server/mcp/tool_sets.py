@@ -1,0 +1,20 @@
+"""The sets of tools that an operator chooses from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from .code_tools import CODE_TOOLS
+from .file_tools import FILE_TOOLS
+from .tool import ToolSpec
+
+TOOL_SETS: dict[str, tuple[ToolSpec, ...]] = {
+    "code": (*CODE_TOOLS, *FILE_TOOLS),
+    "analysis": FILE_TOOLS,
+}
+
+
+def tools_of(names: Iterable[str]) -> list[ToolSpec]:
+    """Return the tools of some sets, each once."""
+    tools = {tool.name: tool for name in names for tool in TOOL_SETS[name]}
+    return list(tools.values())

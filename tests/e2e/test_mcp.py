@@ -1,0 +1,112 @@
+"""MCP with real kernels: tables, tracebacks, plots, files, in both eras of the protocol."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import httpx2
+import kernelbroker
+import pytest
+from mcp.client.client import Client
+from mcp.client.streamable_http import streamable_http_client
+from mcp_types import CallToolResult, ImageContent
+
+from tests.e2e.support import BrokerProcess, whole_system
+from tests.support.mcp import ERAS, Era, text_of
+
+pytestmark = whole_system
+
+
+@asynccontextmanager
+async def connected(broker: BrokerProcess, era: Era = "2026-07-28") -> AsyncIterator[Client]:
+    headers = {"Authorization": f"Bearer {broker.token}"}
+    async with (
+        httpx2.AsyncClient(headers=headers, timeout=60) as http,
+        Client(streamable_http_client(f"{broker.url}/mcp", http_client=http), mode=era) as client,
+    ):
+        yield client
+
+
+async def call(client: Client, tool: str, **arguments: Any) -> CallToolResult:
+    result = await client.call_tool(tool, arguments)
+    assert isinstance(result, CallToolResult)
+    return result
+
+
+@pytest.mark.parametrize("era", ERAS)
+async def test_the_tools_on_a_real_kernel(era: Era, broker: BrokerProcess) -> None:
+    """A session is analysed by tools: values, tables and their pages, plots, files, errors."""
+    async with connected(broker, era) as client:
+        first = await call(client, "run_code", code="1 + 1")
+        assert first.structured_content["value"] == 2
+        assert text_of(first).startswith("2\n\n[session_id")
+        here = {"session_id": first.structured_content["session_id"]}
+
+        code = (
+            "import pandas as pd\ndf = pd.DataFrame({'n': range(1000), 't': ['a', 'b'] * 500})\ndf"
+        )
+        shown = await call(client, "run_code", code=code, **here)
+        table = shown.structured_content["table"]
+        assert (table["shape"], len(table["records"])) == ([1000, 2], 50)
+        assert text_of(shown).count("| 0 ") <= 2 and "1,000 rows × 2 columns" in text_of(shown)
+        later = await call(client, "run_code", code="print('no value')", **here)
+        assert "table" not in later.structured_content
+
+        where = {"name": "df", "offset": 998, "limit": 5, "sort_by": "n", **here}
+        page = (await call(client, "get_table", **where)).structured_content["table"]
+        assert [each["n"] for each in page["records"]] == [998, 999]
+        page = (await call(client, "get_table", **where, descending=True)).structured_content
+        assert [each["n"] for each in page["table"]["records"]] == [1, 0]
+
+        plot = (
+            "import matplotlib.pyplot as plt\nplt.plot([1, 2]); plt.savefig('plot.png'); plt.show()"
+        )
+        drawn = await call(client, "run_code", code=plot, **here)
+        assert [each.mime_type for each in drawn.content if isinstance(each, ImageContent)] == [
+            "image/png"
+        ]
+        assert drawn.structured_content["files"][0]["path"] == "plot.png"
+        seen = await call(client, "read_file", path="/data/plot.png", **here)
+        assert any(isinstance(each, ImageContent) for each in seen.content)
+        await call(client, "write_file", path="uploads/a.txt", content="hé", **here)
+        listed = await call(client, "list_files", path="/data/uploads", **here)
+        assert [each["path"] for each in listed.structured_content["entries"]] == ["uploads/a.txt"]
+        read = await call(client, "run_code", code="open('uploads/a.txt').read()", **here)
+        assert read.structured_content["value"] == "hé"
+
+        # The SDK goes on in the same session.
+        async with (
+            kernelbroker.connect(broker.url, token=broker.token) as sdk,
+            sdk.session(here["session_id"], keep=True) as session,
+        ):
+            assert (await session.run("print(len(df))")).stdout == "1000\n"
+        closed = await call(client, "close_session", **here)
+        assert closed.structured_content["closed"] is True
+
+
+async def test_a_traceback_has_its_useful_part(broker: BrokerProcess) -> None:
+    """The frames of the user's code, and the end; not those inside of pandas."""
+    async with connected(broker) as client:
+        code = "import pandas as pd\ndef pick(frame):\n    return frame['missing']\n"
+        failed = await call(client, "run_code", code=f"{code}pick(pd.DataFrame({{'a': [1]}}))")
+        await call(client, "close_session", session_id=failed.structured_content["session_id"])
+    text = text_of(failed)
+    assert failed.is_error and "KeyError: 'missing'" in text
+    assert "return frame['missing']" in text and "pick(pd.DataFrame" in text
+    assert "frames inside of libraries" in text and "get_loc" not in text.replace(
+        "in Index.get_loc", ""
+    )
+    assert len(text) < 3000, text
+
+
+async def test_other_languages(broker: BrokerProcess) -> None:
+    """Shell cells report their exit status as errors."""
+    async with connected(broker) as client:
+        shell = await call(client, "run_code", code="echo $((6 * 7))", language="shell")
+        assert shell.structured_content["output"] == "42"
+        here = {"session_id": shell.structured_content["session_id"]}
+        failed = await call(client, "run_code", code="exit 3", language="shell", **here)
+        assert failed.is_error
+        await call(client, "close_session", **here)
