@@ -109,6 +109,7 @@ class Broker:
             {name: Policy(t.policy, t.policy_threshold) for name, t in settings.templates.items()}
         )
         self._store = factories.store(settings, self.backend.data_dir)
+        self._webhooks = factories.webhooks(settings, self._store)
         self.tenants = TenantServices(
             self.pools,
             factories.session_limits(settings),
@@ -118,6 +119,7 @@ class Broker:
             observer,
             policies,
             self.supervisor,
+            self._webhooks,
         )
         self._service = Service(
             tenants=self.tenants,
@@ -183,6 +185,7 @@ class Broker:
         self.supervisor.start("session expiry", self.tenants.close_expired)
         for pool in self.pools.values():
             pool.start()
+        self._webhooks.resume()
         self._runtime_file = _write_runtime_file(self.url, self.token)
 
     async def _open_store(self) -> None:
@@ -227,6 +230,7 @@ class Broker:
                 Step("the pools", self._stop_pools, 2 * timeout + 2.0),
                 Step("the backend", self.backend.stop, timeout + _REMOVAL_S),
                 Step("the background tasks", self.supervisor.stop, _STEP_TIMEOUT_S),
+                Step("the webhooks", self._webhooks.stop, _STEP_TIMEOUT_S),
                 Step("the event store", self._store.stop, timeout),
                 Step("the traces", self._close_traces, _STEP_TIMEOUT_S),
                 Step("the connections", self._close_connections, _STEP_TIMEOUT_S),

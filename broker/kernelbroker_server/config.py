@@ -23,6 +23,7 @@ from .config_sections import (
     TemplateSettings,
     TenantSettings,
     TlsSettings,
+    WebhookSettings,
 )
 from .tenants.tokens import TENANT_NAME
 
@@ -91,6 +92,7 @@ class Settings(BaseSettings):
     packages: PackageSettings = PackageSettings()
     egress: EgressSettings = EgressSettings()
     sessions: SessionSettings = SessionSettings()
+    webhooks: WebhookSettings = WebhookSettings()
     limits: LimitSettings = LimitSettings()
     tls: TlsSettings = TlsSettings()
     mcp: McpSettings = McpSettings()

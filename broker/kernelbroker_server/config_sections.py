@@ -17,6 +17,7 @@ from pydantic import (
     ByteSize,
     ConfigDict,
     Field,
+    SecretStr,
     field_validator,
     model_validator,
 )
@@ -215,6 +216,22 @@ class SessionSettings(_Section):
         if self.default_timeout > self.max_timeout:
             raise ValueError("default_timeout must be at most max_timeout: set both")
         return self
+
+
+class WebhookSettings(_Section):
+    """Webhooks that clients may name in `callback_url`, and that get the results of their cells."""
+
+    allowed_hosts: tuple[str, ...] = ()
+    """Names such as hooks.example.org or *.example.org. If there are none, requests with a callback_url are
+    refused."""
+    secret: SecretStr | None = None
+    """Signs the messages: whsec_ and the base64 of 24 to 64 random bytes. Needed with allowed_hosts."""
+    private_networks: tuple[ipaddress.IPv4Network | ipaddress.IPv6Network, ...] = ()
+    """Private networks that the hosts may be in. Others must have public addresses."""
+    allow_http: bool = False
+    """Also allow URLs with http://, for hosts in your own network."""
+    max_age: float = Field(default=86400, gt=0)
+    """How long after the end of a cell its message is sent again to a host that does not accept it."""
 
 
 class LimitSettings(_Section):

@@ -28,11 +28,15 @@ from .config_sections import (
     TemplateSettings,
     TlsSettings,
 )
+from .egress.host_names import AllowList, InvalidHostName
 from .egress.proxy import Proxy, limits_per_sandbox
 from .egress.upstream import Resolve
 from .kernels.outputs import OutputLimits
 from .pool.runner import Pool
 from .pool.state import PoolLimits
+from .service.webhook_message import secret_key
+from .service.webhook_sender import WebhookPolicy, WebhookSender
+from .service.webhooks import Webhooks
 from .sessions.durable_store import DurableStore
 from .sessions.limits import SessionLimits
 from .sessions.memory_store import MemoryStore
@@ -242,6 +246,25 @@ def _seal_key(settings: Settings, data_dir: Path) -> bytes:
     if len(key) != SEAL_KEY_BYTES:
         raise ConfigError(f"state_dir: {path} is damaged: remove it")
     return key
+
+
+def webhooks(settings: Settings, store: EventStore) -> Webhooks:
+    """Return the webhooks. Raises ConfigError."""
+    own, sessions = settings.webhooks, settings.sessions
+    if not own.allowed_hosts:
+        return Webhooks(store)
+    if own.secret is None:
+        raise ConfigError("webhooks.secret must be set, since webhooks.allowed_hosts is")
+    try:
+        hosts = AllowList(own.allowed_hosts)
+    except InvalidHostName as exc:
+        raise ConfigError(f"webhooks.allowed_hosts: {exc}") from exc
+    try:
+        key = secret_key(own.secret.get_secret_value())
+    except ValueError as exc:
+        raise ConfigError(f"webhooks.secret: {exc}") from exc
+    policy = WebhookPolicy(hosts, key, own.private_networks, own.allow_http)
+    return Webhooks(store, WebhookSender(policy), own.max_age, sessions.max_lifetime)
 
 
 def _own_directory(parent: Path, key: str) -> Path:

@@ -219,6 +219,7 @@ class Broker:
         preview_rows: int = 10,
         confirm: str | None = None,
         execution_id: str | None = None,
+        callback_url: str | None = None,
     ) -> ExecutionHandle:
         """Run a cell in a separate sandbox, and return a handle of it when the broker has stored it.
 
@@ -235,6 +236,7 @@ class Broker:
             result_var=result_var,
             preview_rows=preview_rows,
             confirm=confirm,
+            callback_url=callback_url,
         )
         timeouts = self._timeouts
         return await submit(self._address, timeouts.answer, request, None, timeouts.opening)

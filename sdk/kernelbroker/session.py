@@ -262,6 +262,7 @@ class Session:
         on_error: OnError = "rollback",
         confirm: str | None = None,
         execution_id: str | None = None,
+        callback_url: str | None = None,
     ) -> ExecutionHandle:
         """Queue a cell, and return a handle of it when the broker has stored it.
 
@@ -271,6 +272,8 @@ class Session:
 
         Args:
             execution_id: an id of your own, unique in the session; generated if not given.
+            callback_url: a webhook that gets the result by a signed POST. The broker's operator must have
+                allowed its host.
 
         The other arguments are those of `run`.
 
@@ -292,6 +295,7 @@ class Session:
             preview_rows=preview_rows,
             on_error=on_error,
             confirm=confirm,
+            callback_url=callback_url,
         )
         wait = self._timeouts.answer
         return await submit(self._address, wait, request, await self._path(), wait)

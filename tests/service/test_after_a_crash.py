@@ -12,9 +12,9 @@ from kernelbroker.protocol.events import Stdout
 from kernelbroker.protocol.findings import Finding
 from kernelbroker.protocol.messages import ExecutionRequest, SessionOptions
 from kernelbroker.risk import assess
-from kernelbroker_server.service.executions import Target
 from kernelbroker_server.service.idempotency import IdempotencyKey
 from kernelbroker_server.service.policy import Policies, Policy
+from kernelbroker_server.service.target import Target
 from kernelbroker_server.sessions.durable_store import DurableStore
 from kernelbroker_server.telemetry.events import ignore_event
 from kernelbroker_server.tenants.tenant import DEFAULT

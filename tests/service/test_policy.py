@@ -20,8 +20,8 @@ from kernelbroker.protocol.messages import ExecutionRequest
 from kernelbroker.risk import assess
 from kernelbroker_server.audit import Audit
 from kernelbroker_server.service import policy
-from kernelbroker_server.service.executions import Target
 from kernelbroker_server.service.policy import CONFIRMATION_S, Confirmations, Policies, Policy
+from kernelbroker_server.service.target import Target
 from kernelbroker_server.sessions.admission import Admission
 from kernelbroker_server.telemetry.audit_observer import AuditObserver
 from kernelbroker_server.tenants.tenant import DEFAULT

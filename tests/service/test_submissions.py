@@ -9,8 +9,8 @@ import pytest
 from kernelbroker.protocol.errors import NotFound
 from kernelbroker.protocol.events import Stdout
 from kernelbroker.protocol.messages import ExecutionRequest
-from kernelbroker_server.service.executions import Target
 from kernelbroker_server.service.idempotency import IdempotencyKey
+from kernelbroker_server.service.target import Target
 from kernelbroker_server.sessions.durable_store import DurableStore
 from kernelbroker_server.tenants.tenant import Tenant, TenantLimits
 

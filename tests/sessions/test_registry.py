@@ -23,7 +23,7 @@ from kernelbroker_kernel.contract import CONFIGURE_CODE, METADATA_KEY
 from kernelbroker_server import supervisor as supervisor_module
 from kernelbroker_server.pool.state import PoolLimits
 from kernelbroker_server.service import tenant_service
-from kernelbroker_server.service.executions import Target
+from kernelbroker_server.service.target import Target
 from kernelbroker_server.sessions import registry as registry_module
 from kernelbroker_server.sessions.admission import Admission
 from kernelbroker_server.sessions.registry import Registry

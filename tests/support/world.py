@@ -17,6 +17,7 @@ from kernelbroker_server.pool.state import PoolLimits
 from kernelbroker_server.service.executions import Executions
 from kernelbroker_server.service.policy import Policies
 from kernelbroker_server.service.tenant_service import TenantService, TenantServices
+from kernelbroker_server.service.webhooks import Webhooks
 from kernelbroker_server.sessions.admission import Admission
 from kernelbroker_server.sessions.limits import SessionLimits
 from kernelbroker_server.sessions.memory_store import MemoryStore
@@ -76,6 +77,7 @@ async def world(
     observer: Observer = ignore_event,
     policies: Policies | None = None,
     store: EventStore | None = None,
+    webhooks: Webhooks | None = None,
     **limits: Any,
 ) -> AsyncIterator[World]:
     """Run the broker without HTTP. At the end it must stop in order."""
@@ -95,6 +97,7 @@ async def world(
         observer,
         policies,
         supervisor,
+        webhooks,
     )
     supervisor.start("session expiry", tenants.close_expired)
     workspaces.start(supervisor)

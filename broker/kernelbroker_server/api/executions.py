@@ -15,7 +15,7 @@ from kernelbroker.protocol.messages import (
     Identifier,
 )
 
-from ..service.executions import Target
+from ..service.target import Target
 from ..sessions.store import ExecutionLog, ExecutionSummary
 from .base import ApiHandler, utc_time
 from .content_negotiation import NDJSON, TAGS, Representation, negotiate

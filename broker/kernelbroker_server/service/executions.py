@@ -10,7 +10,7 @@ import msgspec
 from kernelbroker.protocol.codec import encode
 from kernelbroker.protocol.errors import Conflict, NotFound, RequestError, SessionGone
 from kernelbroker.protocol.findings import Assessment, Language
-from kernelbroker.protocol.messages import ExecutionRequest, SessionOptions
+from kernelbroker.protocol.messages import ExecutionRequest
 
 from ..kernels.requests import InternalCell
 from ..sessions.admission import TenantQueue
@@ -23,26 +23,12 @@ from ..sessions.session import Session
 from ..sessions.store import EventStore, ExecutionLog, ExecutionSummary, lost_result
 from .idempotency import IdempotencyCache, IdempotencyKey, StoredKeys
 from .policy import Policies
+from .target import Target, session_options
+from .webhooks import Webhooks
 
 _EPHEMERAL_OVER = "its one execution is over"
 _NO_SESSION = ""
 """The scope of confirmations for executions without a session."""
-
-
-@dataclass(frozen=True, slots=True)
-class Target:
-    """The place where a cell runs.
-
-    Attributes:
-        session_id: the session, opened if necessary. None for a separate sandbox for this cell.
-        must_exist: the session must be open already.
-        template, workspace: the options of a new session; None for the defaults.
-    """
-
-    session_id: str | None = None
-    must_exist: bool = False
-    template: str | None = None
-    workspace: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,12 +64,14 @@ class Executions:
         queue: TenantQueue,
         policies: Policies,
         store: EventStore,
+        webhooks: Webhooks,
     ) -> None:
         self._registry = registry
         self._limits = limits
         self._queue = queue
         self._policies = policies
         self._store = store
+        self._webhooks = webhooks
         self._tenant = tenant = registry.tenant.name
         stored = StoredKeys[Submitted](store, "execute", tenant, _dump, self._submitted_before)
         self._submitted: IdempotencyCache[Submitted] = IdempotencyCache(_weight, stored=stored)
@@ -139,7 +127,7 @@ class Executions:
         session.expect_open()
         if _known(session, request) is not None:
             return None
-        self._limits.timeout_of(request)
+        self._check(request)
         return await self._policies.assess_request(request, session.options.template)
 
     def submit(
@@ -167,7 +155,7 @@ class Executions:
         session.expect_open()
         if (earlier := _known(session, request)) is not None:
             return earlier
-        timeout = self._limits.timeout_of(request)
+        timeout = self._check(request)
         template, scope = session.options.template, session.id if scope is None else scope
         self._queue.admit()
         try:
@@ -175,15 +163,25 @@ class Executions:
         except RequestError:
             self._queue.withdraw()
             raise
+        execution_id, url = request.execution_id or new_id(), request.callback_url
+        message = url and self._webhooks.expect(self._tenant, session.id, execution_id, url)
         execution = session.enqueue(
-            request.execution_id or new_id(),
+            execution_id,
             _without_confirmation(request),
             timeout,
             allow_stdin=allow_stdin,
             findings=findings,
             internal_cell=internal_cell,
         )
+        if message:
+            self._webhooks.accepted(self._tenant, message, execution.log)
         return execution.log
+
+    def _check(self, request: ExecutionRequest) -> float:
+        """Check a request by the limits. Returns its timeout. Raises BadRequest, TooManyRequests."""
+        if request.callback_url is not None:
+            self._webhooks.check(self._tenant, request.callback_url)
+        return self._limits.timeout_of(request)
 
     def run_internal_cell(self, session: Session, cell: InternalCell) -> Execution:
         """Queue an internal cell, which no history lists. See `Session.withdraw`.
@@ -268,15 +266,15 @@ class Executions:
         if target.must_exist:
             session = await self._registry.resolve(target.session_id)
         else:
-            session, _ = await self._registry.open(self._options(target))
+            session, _ = await self._registry.open(session_options(target, self._registry))
         assessment = await self.assess_for(session, request)
         log = self.submit(session, request, assessment=assessment)
         return Submitted(session, log, session.id)
 
     async def _submit_alone(self, request: ExecutionRequest, target: Target) -> Submitted:
         """Submit a cell without a session. Invalid requests are refused before a sandbox is leased."""
-        options = self._options(target)
-        self._limits.timeout_of(request)
+        options = session_options(target, self._registry)
+        self._check(request)
         self._queue.require_capacity()
         assessment = await self._policies.assess_request(request, options.template)
         if request.confirm is None:  # `submit` uses up a confirmation that is given
@@ -289,17 +287,6 @@ class Executions:
             raise
         session.close_when_idle(_EPHEMERAL_OVER)
         return Submitted(session, log, session.id)
-
-    def _options(self, target: Target) -> SessionOptions:
-        options = SessionOptions(session_id=target.session_id, workspace=target.workspace)
-        if target.session_id is None and target.workspace is None:
-            options.workspace_retention = 0
-        if target.template is not None:
-            options.template = target.template
-        elif target.session_id is not None:
-            with contextlib.suppress(NotFound, SessionGone):
-                options.template = self._registry.get(target.session_id).options.template
-        return options
 
     async def _submitted_before(self, outcome: Sequence[str] | None) -> Submitted:
         """Return an execution that was submitted under a key, for example before a restart."""

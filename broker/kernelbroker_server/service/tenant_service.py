@@ -17,6 +17,7 @@ from ..workspaces.store import WorkspaceStore
 from .executions import Executions
 from .policy import Policies
 from .sessions import Sessions
+from .webhooks import Webhooks
 
 
 class TenantService:
@@ -37,6 +38,7 @@ class TenantService:
         policies: Policies,
         workspaces: WorkspaceStore,
         store: EventStore,
+        webhooks: Webhooks,
     ) -> None:
         self.identity = tenant
         self.name = tenant.name
@@ -45,7 +47,7 @@ class TenantService:
         self.pools = registry.pools
         self.workspaces = workspaces
         self.sessions = Sessions(registry, store)
-        self.executions = Executions(registry, registry.limits, queue, policies, store)
+        self.executions = Executions(registry, registry.limits, queue, policies, store, webhooks)
 
     async def stop(self, reason: str) -> None:
         """Refuse new sessions and close all."""
@@ -71,6 +73,7 @@ class TenantServices:
         observer: Observer = ignore_event,
         policies: Policies | None = None,
         supervisor: Supervisor | None = None,
+        webhooks: Webhooks | None = None,
     ) -> None:
         self.stopping = False
         self._admission = admission
@@ -81,6 +84,7 @@ class TenantServices:
         self._observer = observer
         self._policies = policies or Policies()
         self._supervisor = supervisor or Supervisor()
+        self._webhooks = webhooks or Webhooks(store)
         self._by_tenant: dict[str, TenantService] = {}
 
     def of(self, tenant: Tenant) -> TenantService:
@@ -102,7 +106,7 @@ class TenantServices:
             registry.stopping = self.stopping
             policies = self._policies.for_tenant(tenant, self._observer, self._store)
             service = TenantService(
-                tenant, registry, queue, policies, self._workspaces, self._store
+                tenant, registry, queue, policies, self._workspaces, self._store, self._webhooks
             )
             self._by_tenant[tenant.name] = service
         return service

@@ -323,6 +323,11 @@ class MemoryStore(EventStore):
         entry = None if entries is None else entries.get(name)
         return None if entry is None or entry.until <= self._clock() else entry
 
+    def entries(self, kind: str) -> Sequence[Entry]:
+        now = self._clock()
+        of_kind = (entries for (each, _), entries in self._entries.items() if each == kind)
+        return [entry for entries in of_kind for entry in entries.values() if entry.until > now]
+
     def drop_entry(self, kind: str, tenant: str, name: str) -> None:
         if (entries := self._entries.get((kind, tenant))) is not None:
             entries.pop(name, None)

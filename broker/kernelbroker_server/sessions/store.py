@@ -236,6 +236,10 @@ class EventStore(ABC):
         """Return an entry; None if there is none or its time is over."""
 
     @abstractmethod
+    def entries(self, kind: str) -> Sequence[Entry]:
+        """Return the entries of a kind whose time is not over, of all tenants."""
+
+    @abstractmethod
     def drop_entry(self, kind: str, tenant: str, name: str) -> None:
         """Remove an entry. Does nothing if there is none."""
 

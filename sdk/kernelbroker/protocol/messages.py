@@ -75,6 +75,7 @@ class ExecutionRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True)
             name; `keep` removes none.
         on_disconnect: whether the cell runs on or is interrupted when its client goes away.
         confirm: the token of a `confirmation_required` that this very cell was refused with.
+        callback_url: a webhook of an allowed host that gets the result by POST.
     """
 
     code: str
@@ -89,6 +90,7 @@ class ExecutionRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True)
     on_error: Literal["rollback", "rollback_all", "keep"] = "rollback"
     on_disconnect: Literal["continue", "interrupt"] = "continue"
     confirm: Annotated[str, msgspec.Meta(max_length=64)] | None = None
+    callback_url: Annotated[str, msgspec.Meta(max_length=2000)] | None = None
 
     def request(self) -> ExecutionRequest:
         """Return only this request, without the fields of a subclass such as `Execute`."""

@@ -105,6 +105,7 @@ class Broker:
         preview_rows: int = 10,
         confirm: str | None = None,
         execution_id: str | None = None,
+        callback_url: str | None = None,
     ) -> ExecutionHandle:
         handle = self._thread.call(
             self._async.submit(
@@ -118,6 +119,7 @@ class Broker:
                 preview_rows=preview_rows,
                 confirm=confirm,
                 execution_id=execution_id,
+                callback_url=callback_url,
             )
         )
         return ExecutionHandle(handle, self._thread)

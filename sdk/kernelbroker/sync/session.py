@@ -137,6 +137,7 @@ class Session:
         on_error: OnError = "rollback",
         confirm: str | None = None,
         execution_id: str | None = None,
+        callback_url: str | None = None,
     ) -> ExecutionHandle:
         handle = self._thread.call(
             self._async.submit(
@@ -151,6 +152,7 @@ class Session:
                 on_error=on_error,
                 confirm=confirm,
                 execution_id=execution_id,
+                callback_url=callback_url,
             )
         )
         return ExecutionHandle(handle, self._thread)
