@@ -22,6 +22,7 @@ from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any, NoReturn
 
+import zmq
 from jupyter_client.kernelspec import KernelSpec, KernelSpecManager
 from jupyter_client.provisioning.factory import KernelProvisionerFactory
 from jupyter_client.provisioning.local_provisioner import LocalProvisioner
@@ -43,6 +44,8 @@ DRAIN_LIMIT_S = 0.5
 """The time that the broker has to read them."""
 READ_BYTES = 256 * 1024
 """The size of one read from a connection: as much as a unix socket holds."""
+RECONNECT_MS = 2
+"""Between two tries to connect to the kernel's sockets."""
 
 
 status_pipe: int | None = None
@@ -218,6 +221,8 @@ def _serve(options: argparse.Namespace) -> None:
     )  # at its default level, each message becomes a log record that is then dropped
     _register_provisioner()
     gateway.initialize([])
+    # The first connections are made while the kernel starts. By default they are tried again after 100 ms.
+    gateway.kernel_manager.context.setsockopt(zmq.RECONNECT_IVL, RECONNECT_MS)
     gateway.start()
 
 

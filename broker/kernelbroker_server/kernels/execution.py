@@ -201,6 +201,7 @@ class CellExecution:
                 return []
             case "iopub", "execute_input":
                 self.taken = True
+                self._times[0] = self._times[0] or message.header.date
                 self._execution_count = message.content_as(_ExecuteInput).execution_count
                 if self.phase is Phase.STARTED:  # after output of an earlier cell's thread
                     return []

@@ -11,6 +11,7 @@ from ipykernel.ipkernel import IPythonKernel
 from ipykernel.kernelapp import IPKernelApp
 from ipykernel.zmqshell import ZMQInteractiveShell
 
+from ..contract import METADATA_KEY
 from ..error_bounds import bounded_error
 from . import missing, overrides, warn
 
@@ -30,14 +31,22 @@ if not _CAN_FORGET:
     warn("an exception group is reported with the traceback of the error before it")
 
 
-@overrides(IPythonKernel, "_execute_sleep", "_supports_kernel_subshells")
+@overrides(IPythonKernel, "_execute_sleep", "_supports_kernel_subshells", "_publish_status")
 class PromptKernel(IPythonKernel):
     """Replies at once: ipykernel sleeps first, so that the output is likely to arrive before the reply.
 
-    The broker waits for both.
+    The broker waits for both. It needs no `busy` before the input of its cells, so it gets none.
     """
 
     _execute_sleep = 0.0
+
+    def _publish_status(self, status: str, channel: str, parent: Any = None) -> None:
+        if status == "busy":
+            request = parent or self.get_parent(channel)
+            silent = request.get("content", {}).get("silent", False)
+            if METADATA_KEY in request.get("metadata", {}) and not silent:
+                return
+        super()._publish_status(status, channel, parent)
 
     @property
     def _supports_kernel_subshells(self) -> bool:
