@@ -6,6 +6,7 @@
     kernelbroker workspaces
     kernelbroker files --session work put data.csv
     kernelbroker assess script.py
+    kernelbroker mcp --root ~/data
     kernelbroker health
 
 Exit status: 0 success, 1 the cell failed or the assessed code is high or critical, 2 the broker could not
@@ -27,7 +28,7 @@ from contextlib import aclosing, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import get_args
 
-from . import __version__
+from . import __version__, mcp_stdio
 from .client import connect
 from .files import Files
 from .protocol import events
@@ -134,6 +135,23 @@ def parser() -> argparse.ArgumentParser:
     )
     assessing.add_argument("--json", action="store_true", help="print the assessment as JSON")
 
+    serving = commands.add_parser(
+        "mcp", help="serve MCP on stdin and stdout, for clients that start their servers"
+    )
+    serving.add_argument(
+        "--root",
+        type=Path,
+        action="append",
+        default=[],
+        metavar="DIR",
+        help="a directory below which upload_file and download_file may read and write; repeatable",
+    )
+    serving.add_argument(
+        "--tools",
+        choices=("all", "code", "analysis"),
+        default="all",
+        help="the set of tools; default: all that the broker has",
+    )
     commands.add_parser("health", help="print the health of the broker as JSON")
     return top
 
@@ -148,6 +166,10 @@ async def run(args: argparse.Namespace) -> int:
     if args.command == "health":
         async with connect(args.url) as broker:
             print(json.dumps(await broker.health(), indent=2))
+        return 0
+    if args.command == "mcp":
+        path = "/mcp" if args.tools == "all" else f"/mcp/{args.tools}"
+        await mcp_stdio.serve(args.url, args.root, path)
         return 0
     if args.command == "workspaces":
         async with connect(args.url) as broker:

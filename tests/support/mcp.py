@@ -29,6 +29,13 @@ KEYS = [b"k" * 32]
 @dataclass
 class McpApi:
     api: Api
+    surface: McpSurface
+    supervisor: Supervisor
+
+    async def restart(self) -> None:
+        """Restart the server: what it keeps in memory is lost."""
+        await self.supervisor.stop()
+        self.surface.start(self.supervisor)
 
     @property
     def world(self) -> World:
@@ -71,10 +78,10 @@ class McpApi:
     async def second_server(self, **options: Any) -> AsyncIterator[McpApi]:
         """Another MCP server of the same broker, such as one after a restart."""
         async with (
-            _surface(self.world, **options) as surface,
+            _surface(self.world, **options) as (surface, supervisor),
             serving(self.world, surfaces=surface.routes) as api,
         ):
-            yield McpApi(api)
+            yield McpApi(api, surface, supervisor)
 
     @asynccontextmanager
     async def client(
@@ -103,10 +110,10 @@ async def mcp_api(
     async with (
         asyncio.timeout(60),
         world(backend, **(world_options or {})) as w,
-        _surface(w, **options) as surface,
+        _surface(w, **options) as (surface, supervisor),
         serving(w, surfaces=surface.routes, **(serving_options or {})) as api,
     ):
-        yield McpApi(api)
+        yield McpApi(api, surface, supervisor)
 
 
 @asynccontextmanager
@@ -116,7 +123,7 @@ async def _surface(
     tool_sets: Sequence[str] = ("code", "analysis"),
     task_after: float = 5.0,
     hosts: Sequence[str] = (),
-) -> AsyncIterator[McpSurface]:
+) -> AsyncIterator[tuple[McpSurface, Supervisor]]:
     supervisor = Supervisor()
     options = Options(task_after=task_after)
     surface = McpSurface(
@@ -124,7 +131,7 @@ async def _surface(
     )
     surface.start(supervisor)
     try:
-        yield surface
+        yield surface, supervisor
     finally:
         await supervisor.stop()
 
