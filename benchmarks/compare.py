@@ -117,6 +117,8 @@ def main() -> int:
     status = report(times, targets, check=not options.no_check)
     print(f"\n{'processor ms a cell':<36}{THIS:>10}{OTHER:>10}{'ratio':>10}{'paired':>10}")
     for name, ms in cpu[THIS].items():
+        if not ms or not cpu[OTHER][name]:
+            continue  # a sandbox is forked or started
         ratios = [
             _of(a, name) / _of(b, name) for a, b in zip(cells[THIS], cells[OTHER], strict=True)
         ]

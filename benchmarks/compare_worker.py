@@ -23,6 +23,7 @@ MODULES = {
     "broker": "kernelbroker_server",
     "gateway": "kernelbroker_kernel",
     "kernel": "kernelbroker_kernel.kernel",
+    "gateway and kernel, forked": "kernelbroker_kernel.fork_server",
 }
 
 
@@ -67,7 +68,9 @@ async def lease(broker: kernelbroker.Broker) -> dict[str, float]:
     return {
         "lease": leased - begin,
         "launch": launched - leased,
-        "launch, processor": sum(after[name] - before[name] for name in ("gateway", "kernel")),
+        "launch, processor": sum(
+            after[name] - before[name] for name in after if name not in ("client", "broker")
+        ),
         "first cell": ran - begin_cell,
     }
 

@@ -49,6 +49,13 @@ def test_silent_cells_have_none(kernel: Kernel) -> None:
     assert kernel.run("silent = 1", silent=True).summaries == []
 
 
+def test_only_others_are_told_that_the_kernel_is_busy(kernel: Kernel) -> None:
+    """The broker's cells begin with their input; a silent cell has none, and another client's has both."""
+    assert kernel.run("1").statuses == ["idle"]
+    assert kernel.run("1", silent=True).statuses == ["busy", "idle"]
+    assert kernel.run("1", metadata={}).statuses == ["busy", "idle"]
+
+
 def test_max_variables(kernel: Kernel) -> None:
     """The summary has as many variables as asked for, and the number of the others."""
     ran = kernel.run("a = b = c = 1", max_variables=2)

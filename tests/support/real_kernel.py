@@ -42,6 +42,7 @@ class Ran:
     summaries: list[dict[str, Any]] = field(default_factory=list)
     reports: list[dict[str, Any]] = field(default_factory=list)
     errors: list[dict[str, Any]] = field(default_factory=list)
+    statuses: list[str] = field(default_factory=list)
     text: str = ""
 
     @property
@@ -82,6 +83,8 @@ class Kernel:
             if message["parent_header"].get("msg_id") != request_id:
                 continue
             content = message["content"]
+            if message["msg_type"] == "status":
+                ran.statuses.append(content["execution_state"])
             if message["msg_type"] == "display_data":
                 for mime, payload in content["data"].items():
                     if mime == contract.REPORT_MIME:
