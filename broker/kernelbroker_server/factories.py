@@ -224,7 +224,7 @@ def mcp(settings: Settings, store: EventStore, data_dir: Path) -> McpSurface | N
         store,
         version=version("kernelbroker"),
         keys=[_seal_key(settings, data_dir)],
-        options=Options(task_after=settings.mcp.task_after),
+        options=Options(settings.mcp.task_after, settings.sessions.result_retention),
         hosts=hosts,
     )
 

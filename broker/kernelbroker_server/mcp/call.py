@@ -35,9 +35,11 @@ class Options:
 
     Attributes:
         task_after: seconds after which a call becomes a task, for clients that know tasks.
+        task_ttl: seconds for which the result of a task can be read, at least.
     """
 
     task_after: float = 5.0
+    task_ttl: float = 86_400.0
 
 
 class ConnectionMemory:
@@ -82,6 +84,7 @@ class Call:
     ) -> None:
         self.ctx = ctx
         self.params = params
+        self.store = store
         self.options = options
         self.tenant = tenant_of(ctx)
         self.is_modern = ctx.protocol_version in MODERN_PROTOCOL_VERSIONS

@@ -26,6 +26,8 @@ from . import asking
 from .asking import State
 from .call import Call
 
+LAST_VALUE = "_"
+"""IPython's name for the value of the last expression."""
 _REPORT_EVERY_S = 0.25
 _REPORT_CHARS = 2_000
 """The end of the output since the last report that a report has."""
@@ -83,39 +85,54 @@ async def submit(
 
 
 async def follow(
-    call: Call, session: Session, log: ExecutionLog
-) -> ExecutionResult | InputRequiredResult:
+    call: Call, session: Session, log: ExecutionLog, *, for_s: float | None = None
+) -> ExecutionResult | InputRequiredResult | None:
     """Wait for the result of a cell, and send its output as progress meanwhile.
 
     If the call is cancelled, the cell is interrupted.
+
+    Args:
+        for_s: seconds to wait at most.
+
+    Returns:
+        None if the cell still runs after `for_s`, or waits for input before that.
     """
     try:
-        async with _reporting(call) as report:
-            return await _follow(call, session, log, report)
+        async with asyncio.timeout(for_s), _reporting(call) as report:
+            return await _follow(call, session, log, report, must_ask=for_s is None)
+    except TimeoutError:
+        return None
     except asyncio.CancelledError:
         interrupt(session, log.id)
         raise
 
 
 async def _follow(
-    call: Call, session: Session, log: ExecutionLog, report: Callable[[Event], None]
-) -> ExecutionResult | InputRequiredResult:
+    call: Call,
+    session: Session,
+    log: ExecutionLog,
+    report: Callable[[Event], None],
+    *,
+    must_ask: bool,
+) -> ExecutionResult | InputRequiredResult | None:
     collector = Collector()
     state = asking.state_of(call)
     answered = state.seq if state is not None and state.step == "input" else 0
     if answered:
-        await _answer(session, log, asking.response_of(call))
+        await answer(session, log, asking.response_of(call))
     async for stored in log.follow():
         event = stored.event
         collector.add(event)
         if isinstance(event, Input) and event.seq > answered:
-            asked = _input_question(event)
+            if not must_ask:
+                return None
+            asked = input_question(event)
             if call.is_modern:
                 return asking.later(
                     asked,
                     State(step="input", session=session.id, execution=log.id, seq=event.seq),
                 )
-            await _answer(session, log, await asking.now(call, asked))
+            await answer(session, log, await asking.now(call, asked))
         elif event.seq > answered:
             report(event)
     return collector.result()
@@ -136,7 +153,7 @@ def interrupt(session: Session, execution_id: str) -> None:
         session.interrupt(execution_id)
 
 
-async def _answer(session: Session, log: ExecutionLog, response: ElicitResult | None) -> None:
+async def answer(session: Session, log: ExecutionLog, response: ElicitResult | None) -> None:
     """Answer `input()`; interrupt the cell if the person did not."""
     if response is None or response.action != "accept":
         interrupt(session, log.id)
@@ -154,16 +171,17 @@ def _expect_consent(response: ElicitResult | None) -> None:
         raise Declined("the person does not want this code to run; it was not run")
 
 
+def input_question(event: Input) -> ElicitRequestFormParams:
+    """Return the question for an `input()`."""
+    field: dict[str, Any] = {"type": "string", "title": event.prompt[:200] or "Input"}
+    schema = {"type": "object", "properties": {"value": field}, "required": ["value"]}
+    return asking.question(event.prompt or "The code asks for input.", schema)
+
+
 def _confirmation_message(required: ConfirmationRequired, code: str) -> str:
     reasons = "\n".join(f"- line {each.line}: {each.reason}" for each in required.findings[:10])
     shown = code if len(code) <= _SHOWN_CODE_CHARS else code[:_SHOWN_CODE_CHARS] + "\n…"
     return f"Run this code? It was assessed as risky:\n{reasons}\n\n{shown}"
-
-
-def _input_question(event: Input) -> ElicitRequestFormParams:
-    field: dict[str, Any] = {"type": "string", "title": event.prompt[:200] or "Input"}
-    schema = {"type": "object", "properties": {"value": field}, "required": ["value"]}
-    return asking.question(event.prompt or "The code asks for input.", schema)
 
 
 @contextlib.asynccontextmanager

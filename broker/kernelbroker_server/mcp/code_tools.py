@@ -13,9 +13,11 @@ from kernelbroker.result_text import shorten
 from mcp_types import CallToolResult, InputRequiredResult
 from pydantic import Field
 
-from ..service import packages, tables
+from ..service import packages
+from ..service import tables as table_service
+from ..sessions.session import Session
 from ..sessions.store import ExecutionLog
-from . import asking, cells
+from . import asking, cells, tasks
 from .answers import MAX_CHARS, CellOutput, Table, answer, of_execution, table_of
 from .call import OPENED_BY, Call
 from .tool import Arguments, InSession, Output, SessionId, ToolResult, ToolSpec, hints
@@ -23,8 +25,6 @@ from .tool import Arguments, InSession, Output, SessionId, ToolResult, ToolSpec,
 _PARSED_CHARS = 20_000
 """Of code that is parsed to find out whether it ends with an expression."""
 _PREVIEW_ROWS = 50
-_LAST_VALUE = "_"
-"""IPython's name for the value of the last expression."""
 
 
 class RunCode(InSession):
@@ -54,7 +54,7 @@ async def run_code(call: Call, args: RunCode) -> ToolResult:
         code=args.code,
         language=args.language,
         timeout=args.timeout,
-        result_var=_LAST_VALUE if is_last_value else args.result_var,
+        result_var=cells.LAST_VALUE if is_last_value else args.result_var,
         preview_rows=_PREVIEW_ROWS,
     )
     executions = call.tenant.executions
@@ -73,7 +73,17 @@ async def run_code(call: Call, args: RunCode) -> ToolResult:
         log = await cells.submit(call, session, args.code, args.confirm, submit_with)
     if isinstance(log, InputRequiredResult):
         return log
-    result = await cells.follow(call, session, log)
+    return await _finish(call, session, log, is_last_value=is_last_value)
+
+
+async def _finish(
+    call: Call, session: Session, log: ExecutionLog, *, is_last_value: bool = False
+) -> ToolResult:
+    """Wait for a cell. If it takes long, and the client knows tasks, it goes on as a task."""
+    for_s = call.options.task_after if tasks.knows_tasks(call.ctx) else None
+    result = await cells.follow(call, session, log, for_s=for_s)
+    if result is None:
+        return tasks.handle(call, session.id, log)
     if isinstance(result, InputRequiredResult):
         return result
     return of_execution(session.id, result, is_last_value=is_last_value)
@@ -101,9 +111,7 @@ async def install_packages(call: Call, args: InstallPackages) -> ToolResult:
     log = await cells.submit(call, session, shown, args.confirm, submit_with)
     if isinstance(log, InputRequiredResult):
         return log
-    result = await cells.follow(call, session, log)
-    assert not isinstance(result, InputRequiredResult), "an installation asks for no input"
-    return of_execution(session.id, result)
+    return await _finish(call, session, log)
 
 
 class GetTable(InSession):
@@ -125,7 +133,7 @@ class TableOutput(Output):
 async def get_table(call: Call, args: GetTable) -> ToolResult:
     """Read rows of a table that is a variable of the session, of any size, without changing it."""
     session = await call.session(args.session_id)
-    found = await tables.page(
+    found = await table_service.page(
         call.tenant.executions,
         session,
         args.name,

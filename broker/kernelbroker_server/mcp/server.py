@@ -30,6 +30,7 @@ from ..kernels.transfer import TransferFailed
 from ..sessions.store import EventStore
 from .answers import failure
 from .call import Call, Options, memory_of, tenant_of
+from .tasks import add_tasks
 from .tool import ToolResult, ToolSpec
 
 logger = logging.getLogger(__name__)
@@ -79,6 +80,7 @@ class ToolServer:
         self.server.add_request_handler(
             "logging/setLevel", SetLevelRequestParams, self._set_log_level
         )
+        add_tasks(self.server, store, options)
         security = RequestStateSecurity(
             keys=list(keys), bind_principal=lambda ctx: tenant_of(ctx).name
         )
