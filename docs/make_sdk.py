@@ -115,6 +115,23 @@ EXAMPLES: dict[str, tuple[str, str]] = {
         'print("draft" in [w.name for w in await broker.workspaces()])',
         "False",
     ),
+    "Broker.checkpoints": (
+        'await session.checkpoint("mine")\n'
+        'print("mine" in [c.name for c in await broker.checkpoints()])',
+        "True",
+    ),
+    "Broker.checkpoint": (
+        'await session.run("x = 1")\n'
+        'await session.checkpoint("mine")\n'
+        'print("x" in [v.name for v in (await broker.checkpoint("mine")).variables])',
+        "True",
+    ),
+    "Broker.delete_checkpoint": (
+        'await session.checkpoint("mine")\n'
+        'await broker.delete_checkpoint("mine")\n'
+        'print("mine" in [c.name for c in await broker.checkpoints()])',
+        "False",
+    ),
     "Session.open": ("print((await session.open()) is session)", "True"),
     "Session.run": (
         "result = await session.run(\"import math\\nprint('computing')\\nmath.sqrt(2)\")\n"
@@ -199,6 +216,20 @@ EXAMPLES: dict[str, tuple[str, str]] = {
     "Session.update": (
         'print((await session.update(metadata={"user": "ada"})).metadata)',
         "{'user': 'ada'}",
+    ),
+    "Session.checkpoint": (
+        'await session.run("numbers, lines = [1, 2], (n for n in range(3))")\n'
+        'saved = await session.checkpoint("numbers")\n'
+        'print([v.form for v in saved.variables if v.name == "numbers"])\n'
+        'print([m.reason for m in saved.missing if m.name == "lines"])',
+        "['pickle']\n[\"cannot pickle 'generator' object\"]",
+    ),
+    "Session.fork": (
+        'await session.run("x = 1")\n'
+        "async with await session.fork() as trial:\n"
+        '    await trial.run("x = 2")\n'
+        'print(await session.run("x"))',
+        "1",
     ),
     "Session.interrupt": (
         'stream = session.stream("import time; print(1); time.sleep(60)")\n'
@@ -353,7 +384,18 @@ _SECTIONS: list[tuple[str, list[str]]] = [
     ("Submitted executions", ["ExecutionHandle"]),
     ("Results", ["ExecutionResult", "Image", "Display", "DataFrameInfo"]),
     ("SandboxClient", ["SandboxClient", "StreamChunk"]),
-    ("Facts about sessions", ["SessionInfo", "ExecutionInfo", "WorkspaceInfo"]),
+    (
+        "Facts about sessions",
+        [
+            "SessionInfo",
+            "ExecutionInfo",
+            "CheckpointInfo",
+            "CheckpointSummary",
+            "SavedVariable",
+            "MissingVariable",
+            "WorkspaceInfo",
+        ],
+    ),
     ("Risk", ["assess", "Assessment", "Finding"]),
 ]
 _EVENTS = [

@@ -104,6 +104,7 @@ class Broker:
             self.backend.data_dir,
             retention=settings.sessions.workspace_retention,
             max_size=settings.sessions.workspaces_size,
+            limits=factories.checkpoint_limits(settings.checkpoints),
         )
         policies = Policies(
             {name: Policy(t.policy, t.policy_threshold) for name, t in settings.templates.items()}

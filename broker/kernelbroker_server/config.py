@@ -11,6 +11,7 @@ from pydantic import BaseModel, Field, SecretStr, field_validator, model_validat
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from .config_sections import (
+    CheckpointSettings,
     DockerSettings,
     EgressSettings,
     LimitSettings,
@@ -93,6 +94,7 @@ class Settings(BaseSettings):
     egress: EgressSettings = EgressSettings()
     sessions: SessionSettings = SessionSettings()
     webhooks: WebhookSettings = WebhookSettings()
+    checkpoints: CheckpointSettings = CheckpointSettings()
     limits: LimitSettings = LimitSettings()
     tls: TlsSettings = TlsSettings()
     mcp: McpSettings = McpSettings()

@@ -234,6 +234,17 @@ class WebhookSettings(_Section):
     """How long after the end of a cell its message is sent again to a host that does not accept it."""
 
 
+class CheckpointSettings(_Section):
+    """Checkpoints: the saved variables and files of sessions. See docs/checkpoints.md."""
+
+    size: ByteSize = _size(4 * _GIB, "One checkpoint, with the variables and the files.")
+    tenant_size: ByteSize = _size(20 * _GIB, "All checkpoints of one tenant together.")
+    tenant_count: int = Field(default=100, ge=1)
+    """How many checkpoints a tenant may have."""
+    retention: float = Field(default=30 * 86400, gt=0)
+    """How long a checkpoint is kept."""
+
+
 class LimitSettings(_Section):
     code_chars: int = Field(default=100_000, gt=0, le=MAX_CODE_CHARS)
     """Characters of one cell; at most 170,000, which fit into one request."""

@@ -22,6 +22,7 @@ from .backends.base import Backend, Limits, Network, SandboxSpec
 from .backends.local import LocalBackend
 from .config import ConfigError, Settings
 from .config_sections import (
+    CheckpointSettings,
     DockerSettings,
     LocalSettings,
     PackageSettings,
@@ -46,6 +47,7 @@ from .telemetry.events import Observer
 from .tenants.keyring import Keyring
 from .tenants.tenant import TenantLimits, Tenants
 from .tenants.tokens import TokenError, TokenFile
+from .workspaces.checkpoint_store import CheckpointLimits
 
 if TYPE_CHECKING:
     from .mcp.surface import McpSurface
@@ -328,6 +330,15 @@ def pool(
         launch_timeout=sizes.launch_timeout,
         observer=observer,
         supervisor=supervisor,
+    )
+
+
+def checkpoint_limits(checkpoints: CheckpointSettings) -> CheckpointLimits:
+    return CheckpointLimits(
+        size=int(checkpoints.size),  # plain numbers: they are sent to the sandbox
+        total_size=int(checkpoints.tenant_size),
+        count=checkpoints.tenant_count,
+        retention=checkpoints.retention,
     )
 
 

@@ -12,13 +12,13 @@ from os import scandir
 from time import time_ns
 from typing import NamedTuple, TypedDict
 
-from .contract import PACKAGES
+from .contract import CHECKPOINTS, PACKAGES
 
 MAX_ENTRIES = 1_000
 MAX_DEPTH = 8
 MAX_REPORTED = 200
-PASSED_OVER = frozenset({"shared", PACKAGES})
-"""Directories at the top of the workspace that are not scanned: the shared one, and installed packages."""
+PASSED_OVER = frozenset({"shared", PACKAGES, CHECKPOINTS})
+"""Directories at the top of the workspace that are not scanned: they are not the user's own files."""
 CLOCK_SLACK_NS = 20_000_000
 """File times are taken from a clock that ticks every 1 to 10 ms, and so may lie before ours."""
 

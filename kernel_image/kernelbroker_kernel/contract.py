@@ -29,6 +29,9 @@ answered by one message of `INTERNAL_CELL_MIME`::
     {"page": {"name": str, "offset": int, "limit": int, "sort_by": str | null, "descending": bool}}
     {"export": {"name": str, "format": "arrow" | "parquet" | "csv" | "json", "ticket": str,
      "lossy": bool}}
+    {"save": {"max_bytes": int, "ticket": str}}     fetched at EXPORTS_PATH, with the files
+    {"save": {"max_bytes": int, "path": str, "configured": [str]}}    into the workspace, without them
+    {"load": {"path": str, "has_cwd": bool}}        from the workspace, where it is removed
 
 The cell that applies the session's settings, right after the lease, has::
 
@@ -49,7 +52,9 @@ REPORT_MIME = "application/vnd.kernelbroker.report+json"
 INTERNAL_CELL_MIME = "application/vnd.kernelbroker.internal+json"
 """The answer to an internal cell: ``{"refused": {"code", "message"}}``; for a list ``{"variables":
 [Variable], "dropped": int}``; for a page ``{"page": {...}}``, the fields of a `DataFrame`; for an export
-``{"ready": true}``, when its data can be fetched at EXPORTS_PATH."""
+``{"ready": true}``, when its data can be fetched at EXPORTS_PATH; for a save ``{"saved": {"variables":
+[{"name", "type", "size", "form"}], "dropped": int, "missing": [{"name", "reason"}], "env": [str], "python":
+str}}``; for a load ``{"loaded": {"missing": [{"name", "reason"}], "env_missing": [str]}}``."""
 
 DROPPED_MIME = "application/vnd.kernelbroker.dropped+json"
 """Sent by the gateway with an output that is too large to pass on, of which only the plain text is left:
@@ -72,6 +77,8 @@ STREAM_CHUNK_CHARS = 256 * 1024
 WORKSPACE = "/data"
 PACKAGES = ".packages"
 """Directory of the workspace for the packages that a session installs."""
+CHECKPOINTS = ".kernelbroker"
+"""Directory of the workspace for checkpoints that are being saved or loaded."""
 FILES_PATH = "/kernelbroker/files"
 """The gateway serves the workspace's files below this path, by percent-encoded path: GET (with Range),
 PUT, DELETE (``?recursive=true``), POST ``?op=mkdir`` or ``?op=move&to=PATH``. An error is

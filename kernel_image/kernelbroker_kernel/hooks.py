@@ -12,6 +12,7 @@ from __future__ import annotations
 import ast
 from contextlib import suppress
 from dataclasses import dataclass
+from os import environ
 from time import perf_counter
 from typing import Any
 
@@ -109,6 +110,7 @@ class CellHooks:
         exit_code: of the program that ran a cell in another language.
         reported_names: the variables of a cell in another language, for its report.
         node: the session's Node.js process, once a cell has started it.
+        environ: the environment variables at the kernel's start.
         summary: of the user's cell that has ended, until its reply takes it; see `contract`.
     """
 
@@ -117,6 +119,7 @@ class CellHooks:
         self.exit_code: int | None = None
         self.reported_names: dict[str, Any] | None = None
         self.node: Any = None
+        self.environ = dict(environ)
         self.summary: dict[str, Any] | None = None
         self._shell = shell
         self._execution: _Execution | None = None

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any
 
-_OWN_NAME = re.compile(
+OWN_NAME = re.compile(
     r"_{1,3}|_i{1,3}|_i?\d+|_[iod]h|_exit_code|In|Out|exit|quit|open|get_ipython|__\w+__"
 )
 """Names that IPython or the interpreter make while a cell runs."""
@@ -28,7 +28,7 @@ def remove_new_names(
     for tree in trees:
         bindings.add(tree)
     for name in user_ns.keys() - before:
-        if type(name) is str and (_OWN_NAME.fullmatch(name) or bindings.has(name, user_ns[name])):
+        if type(name) is str and (OWN_NAME.fullmatch(name) or bindings.has(name, user_ns[name])):
             continue
         user_ns.pop(name, None)
 

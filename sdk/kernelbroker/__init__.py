@@ -40,7 +40,16 @@ if TYPE_CHECKING:
         Unavailable,
     )
     from .protocol.findings import Assessment, Finding
-    from .protocol.messages import ExecutionInfo, FileInfo, SessionInfo, WorkspaceInfo
+    from .protocol.messages import (
+        CheckpointInfo,
+        CheckpointSummary,
+        ExecutionInfo,
+        FileInfo,
+        MissingVariable,
+        SavedVariable,
+        SessionInfo,
+        WorkspaceInfo,
+    )
     from .results import ExecutionResult
     from .rich_outputs import Display, Image
     from .risk import assess
@@ -65,6 +74,7 @@ _MODULES = {
         "InternalError",
         "KernelBrokerError",
         "MethodNotAllowed",
+        "MissingVariable",
         "NotFound",
         "PolicyRefused",
         "ProtocolError",
@@ -76,7 +86,16 @@ _MODULES = {
         "Unavailable",
     ),
     ".protocol.findings": ("Assessment", "Finding"),
-    ".protocol.messages": ("ExecutionInfo", "FileInfo", "SessionInfo", "WorkspaceInfo"),
+    ".protocol.messages": (
+        "CheckpointInfo",
+        "CheckpointSummary",
+        "ExecutionInfo",
+        "FileInfo",
+        "MissingVariable",
+        "SavedVariable",
+        "SessionInfo",
+        "WorkspaceInfo",
+    ),
     ".results": ("ExecutionResult",),
     ".rich_outputs": ("Display", "Image"),
     ".risk": ("assess",),
@@ -90,6 +109,8 @@ __all__ = [
     "Assessment",
     "BadRequest",
     "Broker",
+    "CheckpointInfo",
+    "CheckpointSummary",
     "ConfirmationRequired",
     "Conflict",
     "ConnectionFailed",
@@ -109,11 +130,13 @@ __all__ = [
     "Listing",
     "LossyTableWarning",
     "MethodNotAllowed",
+    "MissingVariable",
     "NotFound",
     "PolicyRefused",
     "ProtocolError",
     "RequestError",
     "SandboxClient",
+    "SavedVariable",
     "Session",
     "SessionGone",
     "SessionInfo",

@@ -30,6 +30,9 @@ from .protocol.codec import encode
 from .protocol.findings import Assessment, Language
 from .protocol.messages import (
     AssessmentRequest,
+    CheckpointInfo,
+    CheckpointList,
+    CheckpointSummary,
     ExecutionInfo,
     ExecutionRequest,
     Open,
@@ -99,6 +102,7 @@ class Broker:
         metadata: Mapping[str, Any] | None = None,
         idle_timeout: float | None = None,
         max_lifetime: float | None = None,
+        from_checkpoint: str | None = None,
         keep: bool = False,
     ) -> Session:
         """Return a session, which `async with`, `open` or the first cell opens, and `async with` closes.
@@ -116,6 +120,8 @@ class Broker:
             metadata: your own notes, kept with the session.
             idle_timeout: seconds without an execution after which the broker closes the session.
             max_lifetime: seconds after which the broker closes it in any case.
+            from_checkpoint: begin with the variables and files of this checkpoint (`Session.checkpoint`).
+                `info.not_restored` lists what could not be loaded.
             keep: `close` and `async with` only close the connection; the session stays open.
         """
         request = Open(
@@ -129,6 +135,7 @@ class Broker:
             metadata=dict(metadata or {}),
             idle_timeout=idle_timeout,
             max_lifetime=max_lifetime,
+            from_checkpoint=from_checkpoint,
         )
         return Session(
             self._address,
@@ -358,6 +365,21 @@ class Broker:
             Conflict: a session uses it.
         """
         path = f"/api/v1/workspaces/{quote(name, safe='')}"
+        await call(self._address, "DELETE", path, self._timeouts.answer)
+
+    async def checkpoints(self) -> list[CheckpointSummary]:
+        """Return the checkpoints of the token's tenant, oldest first."""
+        answer = await self._get("/api/v1/checkpoints")
+        return msgspec.convert(answer, CheckpointList).checkpoints
+
+    async def checkpoint(self, name: str) -> CheckpointInfo:
+        """Return a checkpoint: what it holds, and what is missing in it. Raises NotFound."""
+        answer = await self._get(f"/api/v1/checkpoints/{quote(name, safe='')}")
+        return msgspec.convert(answer, CheckpointInfo)
+
+    async def delete_checkpoint(self, name: str) -> None:
+        """Delete a checkpoint. Sessions that were opened with it stay. Raises NotFound."""
+        path = f"/api/v1/checkpoints/{quote(name, safe='')}"
         await call(self._address, "DELETE", path, self._timeouts.answer)
 
     async def close(self) -> None:

@@ -25,9 +25,12 @@ from .protocol import events
 from .protocol.errors import KernelBrokerError, SessionGone
 from .protocol.findings import Language
 from .protocol.messages import (
+    CheckpointInfo,
+    CheckpointRequest,
     Execute,
     ExecutionInfo,
     ExecutionRequest,
+    ForkOptions,
     InstallRequest,
     Interrupt,
     Open,
@@ -436,6 +439,66 @@ class Session:
         }
         given = {name: value for name, value in changes.items() if value is not None}
         return await self._requests.update(given)
+
+    async def checkpoint(self, name: str) -> CheckpointInfo:
+        """Save the variables and the files under a name, when earlier cells have ended.
+
+            saved = await session.checkpoint("prepared")
+            later = broker.session(from_checkpoint="prepared")
+
+        Each variable is saved by itself. `missing` lists those that cannot be saved, such as open files
+        and generators, with the reasons. An earlier checkpoint of this name is replaced when the new one
+        is complete.
+
+        Raises:
+            TooLarge: the checkpoint, or all of the tenant, would be too large.
+            Conflict: the sandbox's image cannot make checkpoints.
+            RequestError, ConnectionLost, SessionGone: as the other calls.
+        """
+        return await self._requests.checkpoint(CheckpointRequest(name=name))
+
+    async def fork(
+        self,
+        session_id: str | None = None,
+        *,
+        template: str | None = None,
+        workspace: str | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        idle_timeout: float | None = None,
+        max_lifetime: float | None = None,
+        keep: bool = False,
+    ) -> Session:
+        """Return an open session with the variables and a copy of the files of this one.
+
+            async with await session.fork() as trial:
+                await trial.run("df = df.dropna()")     # this session's df is unchanged
+
+        The two go separate ways. Environment variables and secrets, and what is not given here, are
+        those of this session. `fork.info.not_restored` lists what could not be taken over on loading,
+        and `checkpoint` what cannot be saved.
+
+        Raises:
+            Conflict: a session with this id is open.
+            as `checkpoint` and `open`.
+        """
+        options = ForkOptions(
+            session_id=session_id,
+            template=template,
+            workspace=workspace,
+            metadata=None if metadata is None else dict(metadata),
+            idle_timeout=idle_timeout,
+            max_lifetime=max_lifetime,
+        )
+        info = await self._requests.fork(options)
+        fork = Session(
+            self._address,
+            Open(session_id=info.session_id, template=info.template),
+            keep=keep,
+            timeouts=self._timeouts,
+            open_sessions=self._open_sessions,
+            known=info,
+        )
+        return await fork.open()
 
     async def interrupt(self) -> None:
         """Raise KeyboardInterrupt in the running cell. The variables are kept."""

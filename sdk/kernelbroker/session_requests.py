@@ -20,8 +20,11 @@ from .protocol import events
 from .protocol.codec import decode_as, decode_incoming, encode
 from .protocol.errors import ConnectionLost, ProtocolError
 from .protocol.messages import (
+    CheckpointInfo,
+    CheckpointRequest,
     ExecutionInfo,
     ExecutionList,
+    ForkOptions,
     InstallRequest,
     SessionInfo,
     VariableList,
@@ -40,6 +43,8 @@ _SUFFIXES: dict[str, ExportFormat] = {
 }
 _INSTALL_TIMEOUT = 900.0
 """Seconds that an installation may wait for its turn, or be silent."""
+_CHECKPOINT_TIMEOUT = 900.0
+"""Seconds that saving a session may take, with its turn."""
 _SILENCE_TIMEOUT = 3600.0
 """Seconds for which a running execution may be silent."""
 _TURN_TIMEOUT = 30.0
@@ -73,6 +78,12 @@ class SessionRequests:
             self._address, "PATCH", await self._opened(), self._timeout, encode(changes)
         )
         return msgspec.convert(answer, SessionInfo)
+
+    async def checkpoint(self, request: CheckpointRequest) -> CheckpointInfo:
+        return msgspec.convert(await self._post("checkpoint", request), CheckpointInfo)
+
+    async def fork(self, options: ForkOptions) -> SessionInfo:
+        return msgspec.convert(await self._post("fork", options), SessionInfo)
 
     async def table(self, name: str, format: str, lossy: bool, max_bytes: int) -> Any:
         await asyncio.to_thread(from_arrow.expect, format)
@@ -129,6 +140,10 @@ class SessionRequests:
         raise ConnectionLost(
             "the connection broke off before the execution had ended: ask for the rest with `after`"
         )
+
+    async def _post(self, path: str, body: msgspec.Struct) -> Any:
+        where = f"{await self._opened()}/{path}"
+        return await call(self._address, "POST", where, _CHECKPOINT_TIMEOUT, encode(body))
 
     async def _read(self, path: str, timeout: float) -> bytes:
         async with self._request("GET", path, timeout) as request:

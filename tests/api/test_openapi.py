@@ -46,9 +46,12 @@ async def test_the_allow_header_lists_documented_methods(api: Api) -> None:
 
 
 async def no_variables(cell: Cell) -> None:
-    """The errands of a session that holds nothing."""
-    answer: dict[str, object] = {"variables": [], "dropped": 0}
-    if "export" in cell.metadata[contract.METADATA_KEY]:
+    """The internal cells of a session that holds nothing."""
+    answer: dict[str, object] = {"variables": [], "dropped": 0, "saved": {}, "loaded": {}}
+    asked = cell.metadata[contract.METADATA_KEY]
+    if "save" in asked:
+        cell.kernel.exports[asked["save"]["ticket"]] = b"the stream"
+    if "export" in asked:
         answer = {"refused": {"code": "not_found", "message": "there is no such variable"}}
     cell.display({contract.INTERNAL_CELL_MIME: answer})
 

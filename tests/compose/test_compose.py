@@ -86,7 +86,11 @@ class Deployment:
             found = api.containers(all=True, filters=label) + api.networks(filters=label)
             found += api.volumes(filters=label)["Volumes"] or []
         files = [*(self.directory / "data").iterdir(), *(self.directory / "run").iterdir()]
-        files = [path for path in files if path.name not in (".state", ".workspaces", "workspaces")]
+        files = [
+            path
+            for path in files
+            if path.name not in (".state", ".workspaces", "workspaces", ".checkpoints")
+        ]
         return [*map(str, found + files), *containers_of(self.directory / "data")]
 
     def _labels(self, service: str = "") -> list[str]:

@@ -83,7 +83,11 @@ class Container:
         with engine() as api:
             volume = Path(api.inspect_volume(NAME)["Mountpoint"])
         left = [*(volume / "containers").iterdir(), *(volume / "kernelbroker").iterdir()]
-        return [path for path in left if path.name not in (".state", ".workspaces", "workspaces")]
+        return [
+            path
+            for path in left
+            if path.name not in (".state", ".workspaces", "workspaces", ".checkpoints")
+        ]
 
 
 @pytest.fixture(scope="module")

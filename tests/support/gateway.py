@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from kernelbroker_kernel.contract import ENTRIES_PATH, FILES_PATH, METADATA_KEY
+from kernelbroker_kernel.contract import ENTRIES_PATH, EXPORTS_PATH, FILES_PATH, METADATA_KEY
 from kernelbroker_server.kernels.framing import SUBPROTOCOL
 from tornado.httpserver import HTTPServer
 from tornado.iostream import IOStream
@@ -120,6 +120,7 @@ class Gateway:
         self.on_start: Callable[[], Awaitable[None]] | None = None
         self.interrupts = 0
         self.files: dict[str, bytes] = {}
+        self.exports: dict[str, bytes | None] = {}
         self.channels: set[_Channels] = set()
         self._count = 0
         self._queue: asyncio.Queue[Cell] = asyncio.Queue()
@@ -136,6 +137,7 @@ class Gateway:
                 ("/api/kernels/[^/]+/channels", _Channels, options),
                 (f"{FILES_PATH}/(.*)", _File, options),
                 (f"{ENTRIES_PATH}/(.*)", _Entries, options),
+                (f"{EXPORTS_PATH}/(.*)", _Export, options),
             ],
             log_function=lambda _handler: None,
             websocket_max_message_size=64 * 1024**2,
@@ -261,6 +263,14 @@ class _File(_Kernels):
 class _Entries(_Kernels):
     async def get(self, _path: str) -> None:
         self.write({"entries": [], "truncated": False})
+
+
+class _Export(_Kernels):
+    async def get(self, ticket: str) -> None:
+        if (data := self.gateway.exports.pop(ticket, None)) is None:
+            self.set_status(404)
+        else:
+            self.write(data)
 
 
 class _Interrupt(_Kernels):

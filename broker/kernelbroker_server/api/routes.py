@@ -11,7 +11,18 @@ from kernelbroker.protocol.messages import Identifier
 from tornado.httputil import HTTPConnection, HTTPMessageDelegate
 from tornado.web import Application, RequestHandler
 
-from . import executions, files, packages, risk, sessions, status, tables, tickets, workspaces
+from . import (
+    checkpoints,
+    executions,
+    files,
+    packages,
+    risk,
+    sessions,
+    status,
+    tables,
+    tickets,
+    workspaces,
+)
 from .base import MAX_BODY_BYTES, Service, UnknownPath
 from .openapi import document
 from .unread_bodies import UnreadBodies
@@ -23,6 +34,7 @@ _PATTERNS = {
     "session_id": "[A-Za-z0-9_.-]{1,64}",
     "execution_id": "[A-Za-z0-9_.-]{1,64}",
     "workspace": "[A-Za-z0-9_.-]{1,64}",
+    "checkpoint": "[A-Za-z0-9_.-]{1,64}",
     "path": ".*",
     "name": "[^/]*",
 }
@@ -31,6 +43,7 @@ _TYPES = {
     "session_id": Annotated[Identifier, msgspec.Meta(description="of the session")],
     "execution_id": Annotated[Identifier, msgspec.Meta(description="of the execution")],
     "workspace": Annotated[Identifier, msgspec.Meta(description="its name")],
+    "checkpoint": Annotated[Identifier, msgspec.Meta(description="its name")],
     "path": Annotated[str, msgspec.Meta(description="in the workspace, relative to /data")],
     "name": Annotated[str, msgspec.Meta(description="of the variable")],
 }
@@ -58,6 +71,10 @@ ROUTES: list[tuple[str, type[RequestHandler]]] = [
     (f"{_ONE}/packages", packages.Packages),
     (f"{_ONE}/variables", tables.Variables),
     (f"{_ONE}/variables/{{name}}", tables.OneVariable),
+    (f"{_ONE}/checkpoint", checkpoints.SaveCheckpoint),
+    (f"{_ONE}/fork", checkpoints.Fork),
+    (f"{_PREFIX}/checkpoints", checkpoints.Checkpoints),
+    (f"{_PREFIX}/checkpoints/{{checkpoint}}", checkpoints.OneCheckpoint),
     (f"{_PREFIX}/workspaces", workspaces.Workspaces),
     (f"{_PREFIX}/workspaces/{{workspace}}", workspaces.OneWorkspace),
     (f"{_PREFIX}/pool/status", status.Pools),

@@ -85,4 +85,6 @@ def info(session: Session, isolation: str) -> SessionInfo:
         queued=session.queued,
         restarts=session.restarts,
         metadata=session.options.metadata,
+        from_checkpoint=session.options.from_checkpoint,
+        not_restored=list(session.not_restored),
     )

@@ -136,10 +136,12 @@ async def run_silently(
     code: str,
     asked: dict[str, Any],
     on_error: Callable[[str], Exception] = ChannelClosed,
+    on_message: Callable[[Incoming], None] | None = None,
 ) -> None:
     """Run an internal cell, which is not in the kernel's history and whose output is ignored.
 
     Args:
+        on_message: gets all messages that answer the cell, which then is waited for until it is idle.
         on_error: makes the exception to raise from the error's name and value.
 
     Raises:
@@ -147,20 +149,36 @@ async def run_silently(
         Exception: the cell failed; made by `on_error`.
     """
     request = execute_request(code, asked)
-    replied: asyncio.Future[Incoming] = asyncio.get_running_loop().create_future()
+    loop = asyncio.get_running_loop()
+    replied: asyncio.Future[Incoming] = loop.create_future()
+    idle: asyncio.Future[None] = loop.create_future()
 
-    def on_message(message: Incoming) -> None:
+    def receive(message: Incoming) -> None:
         if message.channel == "shell" and not replied.done():
             replied.set_result(message)
+        if on_message is not None:
+            on_message(message)
+            if _is_idle(message) and not idle.done():
+                idle.set_result(None)
 
-    with warm.channel.subscribe(on_message, [request.msg_id]) as messages:
+    with warm.channel.subscribe(receive, [request.msg_id]) as messages:
         await warm.channel.send(request)
-        await first_of(replied, messages.closed)
-        if not replied.done():
-            raise ChannelClosed(messages.closed.result())
+        for awaited in (replied, idle) if on_message is not None else (replied,):
+            await first_of(awaited, messages.closed)
+            if not awaited.done():
+                raise ChannelClosed(messages.closed.result())
     try:
         reply = replied.result().content_as(dict)
     except ProtocolError as exc:
         raise ChannelClosed(f"the sandbox sent an invalid Jupyter message: {exc}") from exc
     if reply.get("status") != "ok":
         raise on_error(f"{reply.get('ename')}: {reply.get('evalue')}")
+
+
+def _is_idle(message: Incoming) -> bool:
+    if (message.channel, message.header.msg_type) != ("iopub", "status"):
+        return False
+    try:
+        return bool(message.content_as(dict).get("execution_state") == "idle")
+    except ProtocolError:
+        return False

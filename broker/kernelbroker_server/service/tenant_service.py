@@ -14,6 +14,7 @@ from ..supervisor import Supervisor
 from ..telemetry.events import Observer, ignore_event
 from ..tenants.tenant import Tenant
 from ..workspaces.store import WorkspaceStore
+from .checkpoints import Checkpoints
 from .executions import Executions
 from .policy import Policies
 from .sessions import Sessions
@@ -48,6 +49,7 @@ class TenantService:
         self.workspaces = workspaces
         self.sessions = Sessions(registry, store)
         self.executions = Executions(registry, registry.limits, queue, policies, store, webhooks)
+        self.checkpoints = Checkpoints(registry, self.executions, workspaces.checkpoints)
 
     async def stop(self, reason: str) -> None:
         """Refuse new sessions and close all."""

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from kernelbroker.protocol.errors import BadRequest, TooManyRequests, Unavailable
-from kernelbroker.protocol.messages import SessionOptions
+from kernelbroker.protocol.messages import MissingVariable, SessionOptions
 from kernelbroker_kernel.contract import CONFIGURE_CODE
 
 from ..backends.base import SandboxSpec, Usage
@@ -18,6 +18,7 @@ from ..pool.state import PoolFull
 from ..pool.warm_sandbox import WarmSandbox, run_silently
 from ..telemetry.events import SandboxLeased, SandboxReplaced, SessionEmitter
 from ..workspaces.store import Workspace
+from .restoring import Source, restore
 
 
 class Lease:
@@ -29,6 +30,7 @@ class Lease:
     Attributes:
         workspace: the session's files.
         replaced: how often a sandbox was replaced.
+        not_restored: what could not be loaded of the checkpoint that the session began with.
         timeout: seconds that an acquisition may take.
     """
 
@@ -39,14 +41,17 @@ class Lease:
         workspace: Workspace,
         tenant: str,
         emit: SessionEmitter,
+        source: Source | None = None,
     ) -> None:
         self.workspace = workspace
         self.replaced = 0
+        self.not_restored: Sequence[MissingVariable] = ()
         self.timeout = pool.acquire_timeout
         self._pool = pool
         self._options = options
         self._tenant = tenant
         self._emit = emit
+        self._source = source
         self._warm: WarmSandbox | None = None
 
     @property
@@ -77,8 +82,9 @@ class Lease:
         Raises:
             TooManyRequests, Unavailable: no sandbox is available.
             BadRequest: the kernel refused the session's `env` or `cwd`.
+            NotFound, Conflict, TooLarge: its checkpoint cannot be loaded.
         """
-        self._warm = await self._acquire(urgent=False)
+        self._warm = await self._acquire(urgent=False, source=self._source)
 
     async def replace(self, cause: str) -> None:
         """Get a fresh sandbox with the files of the old one. Raises the same errors as `acquire`.
@@ -118,7 +124,7 @@ class Lease:
         finally:
             self._pool.release(warm)
 
-    async def _acquire(self, *, urgent: bool) -> WarmSandbox:
+    async def _acquire(self, *, urgent: bool, source: Source | None = None) -> WarmSandbox:
         asked_at = time.monotonic()
         with _pool_errors(self.timeout):
             warm = await self._pool.acquire(
@@ -128,6 +134,9 @@ class Lease:
         try:
             await self.workspace.attach(warm.sandbox)
             await self._configure(warm)
+            if source is not None:
+                has_cwd = self._options.cwd is not None
+                self.not_restored = await restore(warm, source, has_cwd=has_cwd)
         except BaseException:
             try:
                 if self.workspace.is_stored:

@@ -27,6 +27,7 @@ from .admission import TenantQueue
 from .ids import new_id
 from .lease import Lease
 from .limits import SessionLimits
+from .restoring import Source
 from .session import Session
 from .store import EventStore, SessionRecord
 
@@ -183,6 +184,11 @@ class Registry:
 
     async def _open(self, session_id: str, options: SessionOptions) -> Session:
         pool = self.pools[options.template]
+        source = None
+        if options.from_checkpoint is not None:
+            checkpoints = self._workspaces.checkpoints
+            await checkpoints.get(self.tenant.name, options.from_checkpoint)  # it is there
+            source = Source(checkpoints, self.tenant.name, options.from_checkpoint)
         workspace = await self._workspaces.claim(
             self.tenant.name,
             session_id,
@@ -191,7 +197,7 @@ class Registry:
             timeout=pool.acquire_timeout,
         )
         emit = SessionEmitter(self._observer, self.tenant.name, options.template, session_id)
-        lease = Lease(pool, options, workspace, self.tenant.name, emit)
+        lease = Lease(pool, options, workspace, self.tenant.name, emit, source)
         record = SessionRecord(new_id(), self.tenant.name, session_id, options)
         session = Session(
             record,
@@ -267,6 +273,11 @@ def _same(session: Session, options: SessionOptions) -> Session:
     if options.workspace not in (None, session.workspace):
         raise Conflict(
             f"session {session.id} has the workspace {session.workspace!r}; "
+            "choose another session_id"
+        )
+    if options.from_checkpoint not in (None, session.options.from_checkpoint):
+        raise Conflict(
+            f"session {session.id} did not begin with checkpoint {options.from_checkpoint!r}; "
             "choose another session_id"
         )
     for name in ("cwd", "env", "secrets"):

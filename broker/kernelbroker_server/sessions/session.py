@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 
 from kernelbroker.protocol.errors import NotFound, RequestError, Unavailable
 from kernelbroker.protocol.findings import Finding
-from kernelbroker.protocol.messages import ExecutionRequest
+from kernelbroker.protocol.messages import ExecutionRequest, MissingVariable
 from kernelbroker.protocol.messages import SessionState as PublicState
 
 from ..backends.base import SandboxSpec
@@ -160,6 +160,11 @@ class Session:
     def restarts(self) -> int:
         """How often its kernel was replaced."""
         return self._lease.replaced
+
+    @property
+    def not_restored(self) -> Sequence[MissingVariable]:
+        """What could not be loaded of the checkpoint that it began with."""
+        return self._lease.not_restored
 
     @property
     def expires_at(self) -> tuple[float, str]:

@@ -128,7 +128,9 @@ class ExecutionRefused(SessionEvent):
     mode: str
 
 
-FileOperation: TypeAlias = Literal["upload", "download", "mkdir", "move", "delete", "export"]
+FileOperation: TypeAlias = Literal[
+    "upload", "download", "mkdir", "move", "delete", "export", "checkpoint"
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,8 +138,8 @@ class FileOperationEnded(SessionEvent):
     """A client read or changed files of a session's workspace, or tried to.
 
     Attributes:
-        operation: `export` is a variable that was sent as a table.
-        path: relative to `/data`; the variable's name of an export.
+        operation: `export` is a variable that was sent as a table, `checkpoint` the session that was saved.
+        path: relative to `/data`; the variable's name of an export, the name of a checkpoint.
         target: of a move, else empty.
         outcome: `success`, the code of the error that the client got, or `aborted`.
         size: bytes of content that were moved, also if the operation did not succeed.

@@ -23,7 +23,9 @@ from ..backends.usage import UsageMeter
 from ..cancellation import run_to_completion
 from ..supervisor import SupervisedTask, Supervisor
 from . import file_content, recovery
-from .layout import MAX_COUNT, NO_TENANT, Claimed, Layout, Record
+from .checkpoint_directory import DirectoryCheckpoints
+from .checkpoint_store import CheckpointLimits
+from .layout import MAX_COUNT, NO_TENANT, Claimed, Layout, Record, in_use
 from .quota import Quota
 from .store import StoredWorkspace, Workspace, WorkspaceStore
 from .workspace_directory import WorkspaceDirectory
@@ -111,9 +113,20 @@ class DirectoryStore(WorkspaceStore):
         retention: seconds to keep a workspace after its session; 0 keeps none.
         max_size: bytes that all kept workspaces may use together. The least recently used ones are removed
             first. 0 means no limit.
+        limits: the bounds of each tenant's checkpoints.
     """
 
-    def __init__(self, data_dir: Path, *, retention: float = 86400.0, max_size: int = 0) -> None:
+    checkpoints: DirectoryCheckpoints
+
+    def __init__(
+        self,
+        data_dir: Path,
+        *,
+        retention: float = 86400.0,
+        max_size: int = 0,
+        limits: CheckpointLimits | None = None,
+    ) -> None:
+        self.checkpoints = DirectoryCheckpoints(data_dir / ".checkpoints", limits)
         self.layout = Layout(data_dir)
         self.retention = retention
         self._max_size = max_size
@@ -162,7 +175,7 @@ class DirectoryStore(WorkspaceStore):
             done = not claiming.cancelled() and claiming.exception() is None
             self.release(claim, claiming.result() if done else None)
             if isinstance(exc, Claimed):
-                raise _in_use(record.name, exc.session_id) from None
+                raise in_use(record.name, exc.session_id) from None
             if isinstance(exc, OSError):
                 raise Unavailable(
                     f"the workspace cannot be opened: {exc.strerror}", retry_after=10
@@ -188,7 +201,7 @@ class DirectoryStore(WorkspaceStore):
         except TimeoutError:
             pass
         if earlier is not None:
-            raise _in_use(key[1], earlier.session_id)
+            raise in_use(key[1], earlier.session_id)
         return self._new_claim(key, session_id)
 
     def _new_claim(self, key: tuple[str, str], session_id: str) -> _Claim:
@@ -274,7 +287,7 @@ class DirectoryStore(WorkspaceStore):
                 WorkspaceDirectory.claim_unused, self.layout, tenant, name
             )
         except Claimed as exc:
-            raise _in_use(name, exc.session_id) from None
+            raise in_use(name, exc.session_id) from None
         if directory is None:
             raise NotFound(f"there is no workspace {name}")
         return directory
@@ -295,6 +308,7 @@ class DirectoryStore(WorkspaceStore):
 
     async def _reap(self) -> None:
         """Remove expired workspaces, then the least recently used ones until the rest fits."""
+        await self.checkpoints.reap()
         for path in await asyncio.to_thread(self.layout.remains):
             await remove_tree(path)
         records = await asyncio.to_thread(self.layout.records)
@@ -340,11 +354,3 @@ class DirectoryStore(WorkspaceStore):
     def _own(self, task: asyncio.Task[None]) -> None:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-
-
-def _in_use(name: str, session_id: str) -> Conflict:
-    if not session_id:
-        return Conflict(f"workspace {name} is being written to, put away or removed; try again")
-    return Conflict(
-        f"workspace {name} is in use by session {session_id}; close that session, or choose another name"
-    )

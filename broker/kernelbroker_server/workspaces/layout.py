@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
+from kernelbroker.protocol.errors import Conflict
 
 RECORD, FILES = "record.json", "files"
 _LOCK = "lock"
@@ -151,3 +152,12 @@ def take_lock(directory: Path, create: int) -> int | None:
         raise Claimed(record.session_id if record is not None else "") from None
     os.close(lock)
     return None
+
+
+def in_use(name: str, session_id: str) -> Conflict:
+    """The error for a client whose workspace is claimed."""
+    if not session_id:
+        return Conflict(f"workspace {name} is being written to, put away or removed; try again")
+    return Conflict(
+        f"workspace {name} is in use by session {session_id}; close that session, or choose another name"
+    )

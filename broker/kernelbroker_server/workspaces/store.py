@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from ..backends.base import Sandbox, Usage
 from ..supervisor import Supervisor
+from .checkpoint_store import CheckpointStore
 from .quota import Quota
 
 
@@ -81,7 +82,13 @@ class Workspace(ABC):
 
 
 class WorkspaceStore(ABC):
-    """All workspaces of all tenants."""
+    """All workspaces of all tenants.
+
+    Attributes:
+        checkpoints: the store of checkpoints, which have copies of workspaces.
+    """
+
+    checkpoints: CheckpointStore
 
     @abstractmethod
     def start(self, supervisor: Supervisor) -> None:

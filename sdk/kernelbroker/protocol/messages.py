@@ -42,6 +42,7 @@ class SessionOptions(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
         metadata: notes of the client, returned with the session.
         idle_timeout: seconds without an execution after which the session closes.
         max_lifetime: seconds after which it closes in any case.
+        from_checkpoint: begin with the variables and the files of this checkpoint.
     """
 
     session_id: Identifier | None = None
@@ -54,6 +55,7 @@ class SessionOptions(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     metadata: dict[str, Any] = {}
     idle_timeout: Annotated[float, msgspec.Meta(gt=0)] | None = None
     max_lifetime: Annotated[float, msgspec.Meta(gt=0)] | None = None
+    from_checkpoint: Identifier | None = None
 
     def options(self) -> SessionOptions:
         """Return only these options, without the fields of a subclass such as `Open`."""
@@ -120,11 +122,109 @@ class InstallRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     confirm: Annotated[str, msgspec.Meta(max_length=64)] | None = None
 
 
+class ForkOptions(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """The options of a fork. What is absent is as in the session that is forked, but for `session_id`.
+
+    The fork has a workspace of its own: `workspace` names it, by default after the session. Environment
+    variables and secrets are those of the session.
+    """
+
+    session_id: Identifier | None = None
+    template: str | None = None
+    workspace: Identifier | None = None
+    workspace_retention: Annotated[float, msgspec.Meta(ge=0)] | None = None
+    metadata: dict[str, Any] | None = None
+    idle_timeout: Annotated[float, msgspec.Meta(gt=0)] | None = None
+    max_lifetime: Annotated[float, msgspec.Meta(gt=0)] | None = None
+
+
+class CheckpointRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """Save a session under a name. An earlier checkpoint with this name is replaced.
+
+    Attributes:
+        mode: `values` saves each variable by itself, and the files.
+    """
+
+    name: Identifier
+    mode: Literal["values"] = "values"
+
+
+class MissingVariable(msgspec.Struct, kw_only=True, frozen=True):
+    """A variable that is not saved or not loaded.
+
+    Attributes:
+        name: in angle brackets for what is no variable (`<thread>`, `<process>`, `<javascript>`); `file`
+            and a path for a file; `$` and a name for a variable of the environment.
+    """
+
+    name: str
+    reason: str
+
+
+class SavedVariable(msgspec.Struct, kw_only=True, frozen=True):
+    """A variable in a checkpoint.
+
+    Attributes:
+        size: bytes; 0 if it is saved together with the one before, since they share objects.
+        form: `module`, `npy`, `arrow`, `pickle` or `source`.
+    """
+
+    name: str
+    type: str
+    size: int
+    form: str
+
+
+class CheckpointSummary(msgspec.Struct, kw_only=True):
+    """A checkpoint. Times are in UTC (ISO 8601 in JSON).
+
+    Attributes:
+        size: bytes of variables and files.
+        session_id, template: of the session that was saved.
+        python: the version that saved it. Functions and classes need the same minor version.
+        complete: nothing is missing.
+    """
+
+    name: str
+    mode: str
+    size: int
+    created_at: datetime
+    expires_at: datetime | None = None
+    session_id: str
+    template: str
+    python: str
+    complete: bool
+
+
+class CheckpointInfo(CheckpointSummary, kw_only=True):
+    """A checkpoint with its content.
+
+    Attributes:
+        variables: what is saved; `dropped` more are not listed.
+        missing: what is not saved, with the reasons.
+        env: the names of the environment variables of the session; values are not saved.
+    """
+
+    variables: list[SavedVariable] = []
+    dropped: int = 0
+    missing: list[MissingVariable] = []
+    env: list[str] = []
+
+
+class CheckpointList(msgspec.Struct, kw_only=True):
+    checkpoints: list[CheckpointSummary]
+
+
 SessionState: TypeAlias = Literal["idle", "busy", "closed"]
 
 
 class SessionInfo(msgspec.Struct, kw_only=True):
-    """The description of a session. Times are in UTC (ISO 8601 in JSON); durations are seconds."""
+    """The description of a session. Times are in UTC (ISO 8601 in JSON); durations are seconds.
+
+    Attributes:
+        from_checkpoint: the checkpoint that it began with, or null.
+        not_restored: what could not be loaded when it began.
+    """
 
     session_id: str
     state: SessionState
@@ -139,6 +239,8 @@ class SessionInfo(msgspec.Struct, kw_only=True):
     queued: int
     restarts: int
     metadata: dict[str, Any] = {}
+    from_checkpoint: str | None = None
+    not_restored: list[MissingVariable] = []
 
 
 class WorkspaceInfo(msgspec.Struct, kw_only=True):

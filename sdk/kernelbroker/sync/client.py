@@ -13,7 +13,13 @@ from ..client import OPEN_TIMEOUT
 from ..loop_thread import LoopThread, in_caller
 from ..protocol import events
 from ..protocol.findings import Assessment, Language
-from ..protocol.messages import ExecutionInfo, SessionInfo, WorkspaceInfo
+from ..protocol.messages import (
+    CheckpointInfo,
+    CheckpointSummary,
+    ExecutionInfo,
+    SessionInfo,
+    WorkspaceInfo,
+)
 from ..results import ExecutionResult
 from ..session import OnDisconnect, OnError
 from .execution_handle import ExecutionHandle
@@ -57,6 +63,7 @@ class Broker:
         metadata: Mapping[str, Any] | None = None,
         idle_timeout: float | None = None,
         max_lifetime: float | None = None,
+        from_checkpoint: str | None = None,
         keep: bool = False,
     ) -> Session:
         session = self._async.session(
@@ -70,6 +77,7 @@ class Broker:
             metadata=metadata,
             idle_timeout=idle_timeout,
             max_lifetime=max_lifetime,
+            from_checkpoint=from_checkpoint,
             keep=keep,
         )
         return Session(session, self._thread)
@@ -216,6 +224,15 @@ class Broker:
 
     def delete_workspace(self, name: str) -> None:
         self._thread.call(self._async.delete_workspace(name))
+
+    def checkpoints(self) -> list[CheckpointSummary]:
+        return self._thread.call(self._async.checkpoints())
+
+    def checkpoint(self, name: str) -> CheckpointInfo:
+        return self._thread.call(self._async.checkpoint(name))
+
+    def delete_checkpoint(self, name: str) -> None:
+        self._thread.call(self._async.delete_checkpoint(name))
 
     def close(self) -> None:
         """Close all open sessions, and end the thread. Calls that other threads wait for are cancelled."""

@@ -13,7 +13,7 @@ from ..file_transfer import Progress
 from ..loop_thread import LoopThread, in_caller
 from ..protocol import events
 from ..protocol.findings import Language
-from ..protocol.messages import ExecutionInfo, SessionInfo
+from ..protocol.messages import CheckpointInfo, ExecutionInfo, SessionInfo
 from ..results import ExecutionResult
 from ..session import MAX_TABLE_BYTES, OnDisconnect, OnError
 from ..session_requests import ExportFormat
@@ -233,6 +233,31 @@ class Session:
                 idle_timeout=idle_timeout, max_lifetime=max_lifetime, metadata=metadata
             )
         )
+
+    def checkpoint(self, name: str) -> CheckpointInfo:
+        return self._thread.call(self._async.checkpoint(name))
+
+    def fork(
+        self,
+        session_id: str | None = None,
+        *,
+        template: str | None = None,
+        workspace: str | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        idle_timeout: float | None = None,
+        max_lifetime: float | None = None,
+        keep: bool = False,
+    ) -> Session:
+        fork = self._async.fork(
+            session_id,
+            template=template,
+            workspace=workspace,
+            metadata=metadata,
+            idle_timeout=idle_timeout,
+            max_lifetime=max_lifetime,
+            keep=keep,
+        )
+        return Session(self._thread.call(fork), self._thread)
 
     def interrupt(self) -> None:
         self._thread.call(self._async.interrupt())

@@ -1,0 +1,161 @@
+"""Use cases of checkpoints: save a session, list and delete checkpoints, fork a session.
+
+A session is opened from a checkpoint by `SessionOptions.from_checkpoint`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime
+
+import msgspec
+from kernelbroker.protocol.errors import Conflict, NotFound, Unavailable
+from kernelbroker.protocol.messages import (
+    CheckpointInfo,
+    CheckpointRequest,
+    ForkOptions,
+    MissingVariable,
+    SavedVariable,
+    SessionOptions,
+)
+from kernelbroker_kernel.contract import EXPORTS_PATH
+
+from ..cancellation import run_to_completion
+from ..kernels.transfer import GatewayRequest, TransferFailed
+from ..sessions.registry import Registry
+from ..sessions.session import Session
+from ..workspaces.checkpoint_store import CheckpointStore
+from .executions import Executions
+from .file_operations import file_operation
+from .internal_cells import Answer, answered
+
+_FOR_ONE_USE = "."
+"""The first character of the names of checkpoints that are made for a fork. No client can name them."""
+
+
+class _Report(msgspec.Struct):
+    variables: list[SavedVariable] = []
+    dropped: int = 0
+    missing: list[MissingVariable] = []
+    env: list[str] = []
+    python: str = ""
+
+
+class _Saved(Answer):
+    saved: _Report | None = None
+
+
+class Checkpoints:
+    """The checkpoints of one tenant."""
+
+    def __init__(self, registry: Registry, executions: Executions, store: CheckpointStore) -> None:
+        self._registry = registry
+        self._executions = executions
+        self._store = store
+        self._tenant = registry.tenant.name
+
+    async def save(self, session: Session, request: CheckpointRequest) -> CheckpointInfo:
+        """Save a session's variables and files, after the cells that were queued before.
+
+        Raises:
+            SessionGone, TooManyRequests, Unavailable: as other requests that wait for their turn.
+            TooLarge: the checkpoint, or all of the tenant, would be too large.
+            Conflict: the sandbox cannot make checkpoints.
+        """
+        return await self._save(session, request.name)
+
+    async def list(self) -> list[CheckpointInfo]:
+        """Return the checkpoints, oldest first."""
+        found = await self._store.list(self._tenant)
+        return [info for info in found if not info.name.startswith(_FOR_ONE_USE)]
+
+    async def get(self, name: str) -> CheckpointInfo:
+        """Return a checkpoint. Raises NotFound."""
+        return await self._store.get(self._tenant, name)
+
+    async def delete(self, name: str) -> None:
+        """Delete a checkpoint. Raises NotFound."""
+        await self._store.delete(self._tenant, name)
+
+    async def fork(self, session: Session, options: ForkOptions) -> Session:
+        """Open a session with the variables and a copy of the files of another one.
+
+        Raises:
+            as `save` and `Sessions.open`.
+        """
+        if any(each.id == options.session_id for each in self._registry.list()):
+            raise Conflict(f"session {options.session_id} is open; choose another session_id")
+        name = f"{_FOR_ONE_USE}fork-{secrets.token_hex(12)}"
+        await self._save(session, name)
+        try:
+            fork, _ = await self._registry.open(_options(session, options, name))
+            fork.options.from_checkpoint = None
+            return fork
+        finally:
+            with contextlib.suppress(NotFound):
+                await run_to_completion(self._store.delete(self._tenant, name))
+
+    async def _save(self, session: Session, name: str) -> CheckpointInfo:
+        ticket = secrets.token_hex(16)
+        asked = {"save": {"ticket": ticket, "max_bytes": self._store.limits.size}}
+        with file_operation(session, "checkpoint", name) as progress:
+            async with answered(self._executions, session, asked, _Saved) as answer:
+                if (report := answer.saved) is None:
+                    raise Unavailable("the kernel sent an invalid answer; restart the session")
+                async with (
+                    session.borrow() as gateway,
+                    await gateway.request("GET", f"{EXPORTS_PATH}/{ticket}") as exchange,
+                ):
+                    info = await self._store.save(
+                        self._tenant, _info(session, name, report), _received(exchange)
+                    )
+                    progress.size = exchange.received
+                    return info
+
+
+async def _received(exchange: GatewayRequest) -> AsyncIterator[bytes]:
+    await exchange.answer()
+    if exchange.status != 200:
+        raise TransferFailed(f"the sandbox answered with status {exchange.status}")
+    async for chunk in exchange.chunks():
+        yield chunk
+
+
+def _info(session: Session, name: str, report: _Report) -> CheckpointInfo:
+    return CheckpointInfo(
+        name=name,
+        mode="values",
+        size=0,
+        created_at=datetime.now(UTC),
+        session_id=session.id,
+        template=session.options.template,
+        python=report.python,
+        complete=not report.missing,
+        variables=report.variables,
+        dropped=report.dropped,
+        missing=report.missing,
+        env=report.env,
+    )
+
+
+def _options(session: Session, asked: ForkOptions, checkpoint: str) -> SessionOptions:
+    """The options of a fork: those of the session, unless others are asked for."""
+    of = session.options
+    return SessionOptions(
+        session_id=asked.session_id,
+        template=asked.template or of.template,
+        workspace=asked.workspace,
+        workspace_retention=(
+            of.workspace_retention
+            if asked.workspace_retention is None
+            else asked.workspace_retention
+        ),
+        env=of.env,
+        secrets=of.secrets,
+        metadata=of.metadata if asked.metadata is None else asked.metadata,
+        idle_timeout=asked.idle_timeout or session.idle_timeout,
+        max_lifetime=asked.max_lifetime or session.max_lifetime,
+        from_checkpoint=checkpoint,
+    )
