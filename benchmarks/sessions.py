@@ -26,6 +26,11 @@ WARM = 3
 RESTARTS_IN_A_ROW = 100
 HELD, BURST, BURST_POOL, MANY = 20, 50, 10, 200
 DEADLINE_S = 300.0
+WAITING = {
+    "KERNELBROKER_POOL__ACQUIRE_TIMEOUT": str(DEADLINE_S),
+    "KERNELBROKER_POOL__MAX_WAITERS": str(MANY),
+}
+"""By default some of so many openings are refused at once."""
 
 
 async def restarts(rounds: int) -> tuple[list[float], list[float]]:
@@ -84,7 +89,7 @@ async def burst() -> float:
         running_broker(
             warm=BURST_POOL,
             KERNELBROKER_POOL__MAX_SIZE=str(BURST_POOL),
-            KERNELBROKER_POOL__ACQUIRE_TIMEOUT=str(DEADLINE_S),
+            **WAITING,
         ) as broker,
         asyncio.timeout(DEADLINE_S),
     ):
@@ -109,7 +114,7 @@ def main() -> int:
         held(
             MANY,
             KERNELBROKER_POOL__MAX_SIZE=str(MANY + WARM),
-            KERNELBROKER_POOL__ACQUIRE_TIMEOUT=str(DEADLINE_S),
+            **WAITING,
         )
     )
     times = {"restart, full pool": calm, "restart, in a row": in_a_row}
