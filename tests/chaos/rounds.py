@@ -1,0 +1,242 @@
+"""Rounds of faults, for a time, by a seed.
+
+    python -m tests.chaos.rounds --seconds 600 --seed 1 --backend local
+
+In each round several clients run cells while things break. Then all is calm, and what they saw is judged.
+The figures are printed at the end. Which faults a round has follows from the seed; when exactly they hit
+depends on the machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import random
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from unittest import mock
+
+import kernelbroker
+from kernelbroker import execution_handle, websocket
+
+from tests.chaos.cutting_proxy import CuttingProxy
+from tests.chaos.victim import TOKEN, Victim
+from tests.chaos.workload import RAN, Verdict, Worker
+
+WORKERS = 6
+_RETRY_DELAYS = (0.0, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, *[2.0] * 10)
+"""Of clients. Impatient ones meet more faults in the same time."""
+ROUND_S = 180.0
+"""A cell that has no result after this time has none."""
+
+
+@dataclass
+class Report:
+    seed: int
+    backend: str
+    rounds: int = 0
+    cells: int = 0
+    seconds: float = 0.0
+    faults: Counter[str] = field(default_factory=Counter)
+    told: Counter[str] = field(default_factory=Counter)
+    """Errors that clients got in place of events."""
+    verdict: Verdict = field(default_factory=Verdict)
+
+    def __str__(self) -> str:
+        verdict = self.verdict
+
+        def listed(counts: Counter[str]) -> str:
+            return (
+                ", ".join(f"{name} {count:,}" for name, count in sorted(counts.items())) or "none"
+            )
+
+        return (
+            f"chaos on {self.backend}, seed {self.seed}, {self.seconds:.0f} s\n"
+            f"  rounds {self.rounds:,}, cells {self.cells:,}, events {verdict.events:,}\n"
+            f"  faults {self.faults.total():,}: {listed(self.faults)}\n"
+            f"  results: {listed(verdict.outcomes)}\n"
+            f"  errors told to clients: {listed(self.told)}\n"
+            f"  lost {verdict.lost}, doubled {verdict.doubled}"
+        )
+
+
+class Chaos:
+    def __init__(self, victim: Victim, proxy: CuttingProxy, rng: random.Random, report: Report):
+        self.victim = victim
+        self.proxy = proxy
+        self.rng = rng
+        self.report = report
+        self.workers = [
+            Worker(number, self.connect, random.Random(rng.random()), report.told)
+            for number in range(WORKERS)
+        ]
+
+    def connect(self) -> kernelbroker.Broker:
+        return kernelbroker.connect(self.proxy.url, TOKEN, open_timeout=120)
+
+    async def round(self) -> None:
+        """One round. Raises TimeoutError if a cell has no result."""
+        begun = [len(worker.cells) for worker in self.workers]
+        self.proxy.cuts = self.rng.choice([0.0, 0.8, 0.95])
+        self.proxy.reach = self.rng.choice([1_000, 3_000, 10_000])
+        self.proxy.pauses = self.rng.choice([0.0, 0.0, 0.05])
+        faults = self.faults()
+        fault = self.rng.choices(list(faults), [weight for weight, _ in faults.values()])[0]
+        async with asyncio.timeout(ROUND_S), asyncio.TaskGroup() as group:
+            for worker in self.workers:
+                group.create_task(worker.run(self.rng.randint(1, 4)))
+            group.create_task(self._happen(fault, faults[fault][1]))
+        self.proxy.calm()
+        for worker, first in zip(self.workers, begun, strict=True):
+            await self._judge(worker, first)
+        self.report.rounds += 1
+
+    async def _happen(self, name: str, work: Callable[[], Awaitable[bool]]) -> None:
+        await asyncio.sleep(self.rng.uniform(0.0, 0.7))
+        if await work():
+            self.report.faults[name] += 1
+
+    async def _judge(self, worker: Worker, first: int) -> None:
+        async with self.connect() as broker:
+            for cell in worker.cells[first:]:
+                self.report.cells += 1
+                again = []
+                if cell.result is not None:
+                    handle = await broker.attach_execution(cell.execution_id)
+                    again = [event async for event in handle.events()]
+                self.report.verdict.add(cell, again)
+
+    async def count_runs(self) -> None:
+        """Judge how often each cell ran, at the very end."""
+        for worker in self.workers:
+            await worker.drop()
+        async with self.connect() as broker:
+            for worker in self.workers:
+                async with broker.session(workspace=worker.workspace) as session:
+                    if await session.files.exists(RAN):
+                        names = (await session.files.read_text(RAN)).split()
+                        self.report.verdict.ran(names)
+
+    # Faults: how likely each is, and what it does. It returns whether it happened.
+
+    def faults(self) -> dict[str, tuple[float, Callable[[], Awaitable[bool]]]]:
+        found: dict[str, tuple[float, Callable[[], Awaitable[bool]]]] = {
+            "no further fault": (6, self._nothing),
+            "broker killed": (1, self._kill_broker),
+            "broker stopped": (0.3, self._stop_broker),
+            "broker frozen": (2, self._freeze),
+            "sandbox process killed": (2, self._kill_process),
+            "disk full": (1, self._fill_disk),
+            "clock jumped": (2, self._jump),
+        }
+        if self.victim.kind == "docker":
+            found["container killed"] = (2, self._kill_container)
+        return found
+
+    async def _nothing(self) -> bool:
+        return False
+
+    async def _kill_broker(self) -> bool:
+        await asyncio.to_thread(self.victim.kill)
+        await self._start_broker()
+        return True
+
+    async def _stop_broker(self) -> bool:
+        await asyncio.to_thread(self.victim.stop)
+        await self._start_broker()
+        return True
+
+    async def _start_broker(self) -> None:
+        await asyncio.to_thread(self.victim.start)
+        self.proxy.target = self.victim.port
+
+    async def _freeze(self) -> bool:
+        self.victim.freeze()
+        try:
+            await asyncio.sleep(self.rng.uniform(0.05, 1.0))
+        finally:
+            self.victim.thaw()
+        return True
+
+    async def _kill_process(self) -> bool:
+        return await asyncio.to_thread(self.victim.kill_process, self.rng)
+
+    async def _kill_container(self) -> bool:
+        return await asyncio.to_thread(self.victim.kill_container, self.rng)
+
+    async def _fill_disk(self) -> bool:
+        self.victim.fill_disk()
+        try:
+            await asyncio.sleep(self.rng.uniform(0.1, 0.6))
+        finally:
+            self.victim.empty_disk()
+        return True
+
+    async def _jump(self) -> bool:
+        self.victim.jump(self.rng.choice([-1, 1]) * self.rng.uniform(1, 6 * 3600))
+        return True
+
+
+async def run(
+    seconds: float,
+    seed: int,
+    backend: str,
+    say: Callable[[str], None] = lambda _: None,
+    max_faults: float = float("inf"),
+) -> Report:
+    """Run rounds until the time is over."""
+    rng, report = random.Random(seed), Report(seed, backend)
+    with (
+        tempfile.TemporaryDirectory(prefix="kb-") as directory,
+        mock.patch.object(execution_handle, "_FIRST_DELAY", 0.01),
+        mock.patch.object(websocket, "RETRY_DELAYS", _RETRY_DELAYS),
+    ):
+        victim = Victim(Path(directory), backend)
+        try:
+            await asyncio.to_thread(victim.start)
+            async with CuttingProxy(rng, report.faults).serving() as proxy:
+                proxy.target = victim.port
+                chaos = Chaos(victim, proxy, rng, report)
+                begun = time.monotonic()
+                while (
+                    time.monotonic() < begun + seconds and report.faults.total() < max_faults
+                ) and not report.verdict.wrong:
+                    await chaos.round()
+                    report.seconds = time.monotonic() - begun
+                    if report.rounds % 50 == 0:
+                        say(str(report))
+                await chaos.count_runs()
+            await asyncio.to_thread(victim.stop)
+        except BaseException:
+            say(victim.log.read_text(errors="replace")[-5000:])
+            raise
+        finally:
+            await asyncio.to_thread(victim.kill)
+    return report
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seconds", type=float, default=600)
+    parser.add_argument("--faults", type=float, default=float("inf"), help="end after so many")
+    parser.add_argument("--seed", type=int, default=random.randrange(10**6))
+    parser.add_argument("--backend", default="local", choices=("local", "docker"))
+    args = parser.parse_args()
+
+    def say(text: str) -> None:
+        print(text, file=sys.stderr, flush=True)  # noqa: T201
+
+    report = asyncio.run(run(args.seconds, args.seed, args.backend, say, args.faults))
+    print(report)  # noqa: T201
+    for wrong in report.verdict.wrong:
+        print(f"WRONG: {wrong}")  # noqa: T201
+    return 1 if report.verdict.wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

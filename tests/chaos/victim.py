@@ -1,0 +1,105 @@
+"""A broker in a process of its own, and what can happen to it and to its sandboxes."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import resource
+import signal
+import struct
+from pathlib import Path
+
+from kernelbroker_server.backends import procfs
+
+from tests.backends.probes import containers_of, engine
+from tests.e2e.support import BrokerProcess
+
+TOKEN = "chaos"
+_RETENTION_S = 30 * 86400
+"""Longer than the clock is moved."""
+_CLOCK = """
+import mmap, struct, time
+
+with open({path!r}, "rb") as file:
+    ahead = mmap.mmap(file.fileno(), 8, access=mmap.ACCESS_READ)
+real = time.time
+time.time = lambda: real() + struct.unpack_from("d", ahead)[0]
+"""
+
+
+class Victim(BrokerProcess):
+    """A broker that is killed and started again, in one directory.
+
+    Its wall clock is read through a file, so that it can jump.
+    """
+
+    def __init__(self, directory: Path, kind: str, **settings: object) -> None:
+        self._ahead = directory / "ahead"
+        self._ahead.write_bytes(struct.pack("d", 0.0))
+        code = directory / "code"
+        code.mkdir()
+        (code / "sitecustomize.py").write_text(_CLOCK.format(path=str(self._ahead)))
+        self.kind = kind
+        defaults = {
+            "TOKEN": TOKEN,
+            "BACKEND": kind,
+            "POOL__MIN_SIZE": 2,
+            "POOL__MAX_SIZE": 8,
+            "POOL__ACQUIRE_TIMEOUT": 60,
+            "SESSIONS__RESULT_RETENTION": _RETENTION_S,
+        }
+        super().__init__(directory, ["env", f"PYTHONPATH={code}"], **defaults | settings)
+
+    @property
+    def port(self) -> int:
+        return int(self.url.rpartition(":")[2])
+
+    def jump(self, seconds: float) -> None:
+        """Set the broker's wall clock forward or back."""
+        with self._ahead.open("r+b") as file:
+            (ahead,) = struct.unpack("d", file.read(8))
+            file.seek(0)
+            file.write(struct.pack("d", ahead + seconds))
+
+    def fill_disk(self) -> None:
+        """No file of the broker can grow, as on a full disk."""
+        _, hard = resource.prlimit(self.pid, resource.RLIMIT_FSIZE)
+        resource.prlimit(self.pid, resource.RLIMIT_FSIZE, (1, hard))
+
+    def empty_disk(self) -> None:
+        _, hard = resource.prlimit(self.pid, resource.RLIMIT_FSIZE)
+        resource.prlimit(self.pid, resource.RLIMIT_FSIZE, (hard, hard))
+
+    def freeze(self) -> None:
+        os.kill(self.pid, signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        os.kill(self.pid, signal.SIGCONT)
+
+    def kill_process(self, rng: random.Random) -> bool:
+        """Kill a process in a sandbox: a gateway, a kernel, or their first process."""
+        pids = sorted(self._in_containers() if self.kind == "docker" else self.family())
+        if not pids:
+            return False
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(rng.choice(pids), signal.SIGKILL)
+        return True
+
+    def kill_container(self, rng: random.Random) -> bool:
+        names = sorted(containers_of(self.data_dir))
+        if not names:
+            return False
+        with engine() as api, contextlib.suppress(Exception):  # it may have ended by itself
+            api.kill(rng.choice(names))
+        return True
+
+    def _in_containers(self) -> set[int]:
+        found: set[int] = set()
+        with engine() as api:
+            for name in containers_of(self.data_dir):
+                with contextlib.suppress(Exception):  # it may have ended by itself
+                    pid = api.inspect_container(name)["State"]["Pid"]
+                    if pid:
+                        found |= procfs.family(procfs.processes(), pid)
+        return found
