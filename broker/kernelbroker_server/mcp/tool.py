@@ -101,4 +101,16 @@ def _schema(model: type[BaseModel], mode: Any = "validation") -> dict[str, Any]:
     schema = model.model_json_schema(schema_generator=_Schema, mode=mode)
     schema.pop("title", None)
     schema.pop("description", None)
+    for each in schema.get("properties", {}).values():
+        _leave_null_out(each)
     return schema
+
+
+def _leave_null_out(schema: dict[str, Any]) -> None:
+    """Describe an optional value by its type alone; null is accepted. Not every client knows `anyOf`."""
+    kinds = [each for each in schema.get("anyOf", []) if each != {"type": "null"}]
+    if len(kinds) == 1:
+        del schema["anyOf"]
+        if schema.get("default", ...) is None:
+            del schema["default"]
+        schema.update({key: value for key, value in kinds[0].items() if key not in schema})
