@@ -69,6 +69,22 @@ EXAMPLES: dict[str, tuple[str, str]] = {
         "print(last.state, last.success)",
         "done True",
     ),
+    "Broker.notebook": (
+        'async with broker.session("lab") as lab:\n'
+        '    await lab.run("6 * 7")\n'
+        '[cell] = (await broker.notebook("lab"))["cells"]\n'
+        'print(cell["source"], cell["outputs"][0]["data"])',
+        "6 * 7 {'text/plain': '42'}",
+    ),
+    "Broker.follow": (
+        'async with broker.session("shown") as shown:\n'
+        '    await shown.submit("print(1)")\n'
+        '    async for event in broker.follow("shown"):\n'
+        "        print(type(event).__name__)\n"
+        "        if isinstance(event, kernelbroker.events.Result):\n"
+        "            break",
+        "Started\nStdout\nResult",
+    ),
     "Broker.result": (
         'async with broker.session("figures") as figures:\n'
         '    await figures.run("print(6 * 7)")\n'
@@ -156,6 +172,10 @@ EXAMPLES: dict[str, tuple[str, str]] = {
         "print((await handle.status()).state, (await handle.status()).error)",
         "done ZeroDivisionError: division by zero",
     ),
+    "ExecutionHandle.code": (
+        'handle = await session.submit("1 + 1")\nprint(await handle.code())',
+        "1 + 1",
+    ),
     "ExecutionHandle.events": (
         'handle = await session.submit("print(1)")\n'
         "async for event in handle.events():\n"
@@ -212,6 +232,10 @@ EXAMPLES: dict[str, tuple[str, str]] = {
         "last = (await session.executions())[-1]\n"
         "print(last.state, last.success, last.error)",
         "done False ZeroDivisionError: division by zero",
+    ),
+    "Session.notebook": (
+        'await session.run("1 + 1")\nprint((await session.notebook())["cells"][-1]["source"])',
+        "1 + 1",
     ),
     "Session.update": (
         'print((await session.update(metadata={"user": "ada"})).metadata)',

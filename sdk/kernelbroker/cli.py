@@ -3,6 +3,9 @@
     kernelbroker exec 'print(1 + 1)'
     kernelbroker exec -f script.py --session work
     kernelbroker exec --result-var df < script.py
+    kernelbroker exec analysis.ipynb
+    kernelbroker attach work
+    kernelbroker notebook work -o work.ipynb
     kernelbroker workspaces
     kernelbroker files --session work put data.csv
     kernelbroker assess script.py
@@ -28,13 +31,15 @@ from contextlib import aclosing, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import get_args
 
-from . import __version__, mcp_stdio
+from . import __version__, cli_notebooks, mcp_stdio
 from .client import connect
 from .files import Files
+from .notebook_file import InvalidNotebook
 from .protocol import events
 from .protocol.codec import encode
 from .protocol.errors import KernelBrokerError
 from .protocol.findings import Language, at_least
+from .results import ExecutionResult
 from .risk import assess
 from .session import Session
 from .terminal import Renderer, harmless
@@ -59,9 +64,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         if args.command == "assess":
             return _assess(args)
         if args.command == "exec":
-            args.code = _code(args)
+            args.is_notebook = args.file is None and cli_notebooks.is_notebook(args)
+            if not args.is_notebook:
+                args.code = _code(args)
         return asyncio.run(run(args))
-    except (KernelBrokerError, OSError, UnicodeError) as exc:
+    except (KernelBrokerError, OSError, UnicodeError, InvalidNotebook) as exc:
         if isinstance(exc, BrokenPipeError):
             # The reader has closed the pipe, for example `head`. Avoid another error at exit.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -83,7 +90,11 @@ def parser() -> argparse.ArgumentParser:
 
     execute = commands.add_parser("exec", help="run a cell and print its output")
     source = execute.add_mutually_exclusive_group()
-    source.add_argument("code", nargs="?", help="the code; '-' or no argument reads it from stdin")
+    source.add_argument(
+        "code",
+        nargs="?",
+        help="the code, or NAME.ipynb, a notebook to run; '-' or no argument reads code from stdin",
+    )
     source.add_argument("-f", "--file", type=Path, help="read the code from a file")
     execute.add_argument("--session", metavar="ID", help="run in this session, and keep it")
     execute.add_argument(
@@ -104,6 +115,12 @@ def parser() -> argparse.ArgumentParser:
         help="save pictures here; default: inline in iTerm2 and kitty, else the current directory",
     )
     execute.add_argument("--json", action="store_true", help="print each event as a line of JSON")
+    execute.add_argument(
+        "--output", type=Path, metavar="FILE", help="write the notebook here; default: in place"
+    )
+    execute.add_argument(
+        "--allow-errors", action="store_true", help="go on behind a cell of a notebook that fails"
+    )
 
     workspaces = commands.add_parser("workspaces", help="list the workspaces as lines of JSON")
     workspaces.add_argument("--delete", metavar="NAME", help="delete this workspace instead")
@@ -152,6 +169,7 @@ def parser() -> argparse.ArgumentParser:
         default="all",
         help="the set of tools; default: all that the broker has",
     )
+    cli_notebooks.add_parsers(commands)
     commands.add_parser("health", help="print the health of the broker as JSON")
     return top
 
@@ -183,7 +201,15 @@ async def run(args: argparse.Namespace) -> int:
         async with connect(args.url) as broker, broker.session(args.session, keep=True) as session:
             await _files(session.files, args)
         return 0
+    if args.command == "notebook":
+        async with connect(args.url) as broker:
+            await cli_notebooks.write_notebook(broker, args)
+        return 0
     show, remark = _outputs(args)
+    if args.command == "attach":
+        async with connect(args.url) as broker:
+            await cli_notebooks.attach(broker, args, show)
+        return 0
     retention = 0 if args.session is None and args.workspace is None else None
     async with (
         connect(args.url) as broker,
@@ -195,6 +221,8 @@ async def run(args: argparse.Namespace) -> int:
         ) as session,
     ):
         with _interrupting(session, remark):
+            if args.is_notebook:
+                return _status(await cli_notebooks.run_notebook(session, args))
             return await _execute(session, args, show)
 
 
@@ -217,10 +245,16 @@ async def _execute(
             if isinstance(event, events.Input):
                 await session.stdin(event.execution_id, await _answer(event))
             elif isinstance(event, events.Result):
-                detail = event.error_detail
-                was_interrupted = detail is not None and detail.cause == "interrupted"
-                status = 0 if event.success else INTERRUPTED if was_interrupted else FAILED
+                status = _status(event)
     return status
+
+
+def _status(result: events.Result | ExecutionResult | None) -> int:
+    """The exit status for a result; None stands for success."""
+    if result is None or result.success:
+        return 0
+    detail = result.error_detail
+    return INTERRUPTED if detail is not None and detail.cause == "interrupted" else FAILED
 
 
 async def _files(files: Files, args: argparse.Namespace) -> None:

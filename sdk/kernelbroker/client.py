@@ -42,6 +42,7 @@ from .protocol.messages import (
 )
 from .results import ExecutionResult
 from .session import OnDisconnect, OnError, Session
+from .session_follower import follow
 from .session_requests import SessionRequests
 from .websocket import Timeouts
 
@@ -185,6 +186,33 @@ class Broker:
             NotFound, SessionGone: the broker keeps none of this session.
         """
         return await self._requests(session_id).executions()
+
+    async def notebook(self, session_id: str) -> dict[str, Any]:
+        """Return a session as a notebook, also if it has ended. See `Session.notebook`.
+
+        Raises:
+            NotFound, SessionGone: the broker keeps no executions of this session.
+            TooLarge: the executions take more than 64 MiB.
+        """
+        return await self._requests(session_id).notebook()
+
+    async def follow(self, session_id: str) -> AsyncGenerator[events.Event, None]:
+        """Yield the events of all executions of an open session, whoever submits them, until it ends.
+
+        Executions that run or wait are yielded from their beginning. If the connection is lost, it is made
+        again, and nothing is left out; the events of several executions may then be mixed.
+
+        Raises:
+            NotFound: no session has this id.
+            SessionGone: the session is closed.
+            ConnectionLost: the broker could not be reached again.
+        """
+        answer = await self._get(f"/api/v1/sessions/{quote(session_id, safe='')}")
+        info = msgspec.convert(answer, SessionInfo)
+        following = follow(self._address, info, self._timeouts, self._requests(session_id))
+        async with aclosing(following):
+            async for event in following:
+                yield event
 
     async def result(self, session_id: str, execution_id: str) -> ExecutionResult:
         """Return the result of an execution with its output; wait for it if it has not ended.

@@ -79,6 +79,12 @@ class ExecutionHandle:
         """
         return await _info(self._address, self._timeout, self._execution_id)
 
+    async def code(self) -> str:
+        """Return the code of the cell. Raises as `status`."""
+        path = _path(self._execution_id)
+        answer = await _persistent(lambda: call(self._address, "GET", path, self._timeout))
+        return str(answer["code"])
+
     async def events(self, after: int = 0) -> AsyncGenerator[events.Event, None]:
         """Yield the events from the beginning, then as they come, up to the `Result`.
 

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Any
 
 from . import notebook, result_text
 from .dataframe_info import DataFrameInfo
 from .protocol import events
 from .protocol.errors import ExecutionFailed
 from .protocol.findings import Finding
+from .protocol.outputs import Output
 from .rich_outputs import Display, Image
-
-Output: TypeAlias = dict[str, Any]
-"""An output of a notebook cell in the form of nbformat 4; `output_type` is its type."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)

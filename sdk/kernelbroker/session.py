@@ -420,6 +420,16 @@ class Session:
         """Return the session's executions, oldest first: unfinished ones and the newest ended ones."""
         return await self._requests.executions()
 
+    async def notebook(self) -> dict[str, Any]:
+        """Return the session as a notebook (nbformat 4.5): its executions with their outputs so far.
+
+        The output is untrusted. Front ends run no scripts of a notebook that its reader has not run.
+
+        Raises:
+            TooLarge: the executions take more than 64 MiB.
+        """
+        return await self._requests.notebook()
+
     async def update(
         self,
         *,

@@ -15,7 +15,7 @@ import msgspec
 from . import from_arrow
 from .discovery import Address
 from .file_transfer import Progress, download
-from .http_request import HTTPRequest, call
+from .http_request import MAX_BODY, HTTPRequest, call
 from .protocol import events
 from .protocol.codec import decode_as, decode_incoming, encode
 from .protocol.errors import ConnectionLost, ProtocolError
@@ -41,6 +41,8 @@ _SUFFIXES: dict[str, ExportFormat] = {
     ".arrows": "arrow",
     ".json": "json",
 }
+MAX_NOTEBOOK = 256 * 2**20
+"""Bytes of a notebook. The broker sends less."""
 _INSTALL_TIMEOUT = 900.0
 """Seconds that an installation may wait for its turn, or be silent."""
 _CHECKPOINT_TIMEOUT = 900.0
@@ -145,11 +147,16 @@ class SessionRequests:
         where = f"{await self._opened()}/{path}"
         return await call(self._address, "POST", where, _CHECKPOINT_TIMEOUT, encode(body))
 
-    async def _read(self, path: str, timeout: float) -> bytes:
+    async def notebook(self) -> dict[str, Any]:
+        return self._decode(
+            await self._read("notebook", self._timeout, MAX_NOTEBOOK), dict[str, Any]
+        )
+
+    async def _read(self, path: str, timeout: float, limit: int = MAX_BODY) -> bytes:
         async with self._request("GET", path, timeout) as request:
             await request.begin()
             await request.answer()
-            return await request.read_all()
+            return await request.read_all(limit)
 
     def _decode(self, body: bytes, type_: type[T]) -> T:
         try:

@@ -29,6 +29,8 @@ from tests.chaos.victim import TOKEN, Victim
 from tests.chaos.workload import RAN, Verdict, Worker
 
 WORKERS = 6
+CALM_AFTER_S = 6.0
+"""Connections are no longer cut after this time of a round."""
 _RETRY_DELAYS = (0.0, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, *[2.0] * 10)
 """Of clients. Impatient ones meet more faults in the same time."""
 ROUND_S = 180.0
@@ -87,11 +89,16 @@ class Chaos:
         self.proxy.pauses = self.rng.choice([0.0, 0.0, 0.05])
         faults = self.faults()
         fault = self.rng.choices(list(faults), [weight for weight, _ in faults.values()])[0]
-        async with asyncio.timeout(ROUND_S), asyncio.TaskGroup() as group:
-            for worker in self.workers:
-                group.create_task(worker.run(self.rng.randint(1, 4)))
-            group.create_task(self._happen(fault, faults[fault][1]))
-        self.proxy.calm()
+        # An event that is longer than any connection lasts would never arrive.
+        calming = asyncio.get_running_loop().call_later(CALM_AFTER_S, self.proxy.calm)
+        try:
+            async with asyncio.timeout(ROUND_S), asyncio.TaskGroup() as group:
+                for worker in self.workers:
+                    group.create_task(worker.run(self.rng.randint(1, 4)))
+                group.create_task(self._happen(fault, faults[fault][1]))
+        finally:
+            calming.cancel()
+            self.proxy.calm()
         for worker, first in zip(self.workers, begun, strict=True):
             await self._judge(worker, first)
         self.report.rounds += 1

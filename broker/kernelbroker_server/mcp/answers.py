@@ -16,8 +16,8 @@ from typing import Any
 import msgspec
 from kernelbroker.dataframe_info import DataFrameInfo
 from kernelbroker.protocol.events import Cause, ErrorDetail, Truncated
+from kernelbroker.protocol.outputs import Output as NotebookOutput
 from kernelbroker.results import ExecutionResult
-from kernelbroker.results import Output as NotebookOutput
 from kernelbroker.rich_outputs import Image
 from mcp_types import CallToolResult, ContentBlock, ImageContent, TextContent
 from pydantic import BaseModel

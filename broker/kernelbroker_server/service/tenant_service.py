@@ -16,6 +16,7 @@ from ..tenants.tenant import Tenant
 from ..workspaces.store import WorkspaceStore
 from .checkpoints import Checkpoints
 from .executions import Executions
+from .notebooks import Notebooks
 from .policy import Policies
 from .sessions import Sessions
 from .webhooks import Webhooks
@@ -47,6 +48,7 @@ class TenantService:
         self.queue = queue
         self.pools = registry.pools
         self.workspaces = workspaces
+        self.notebooks = Notebooks(registry, store)
         self.sessions = Sessions(registry, store)
         self.executions = Executions(registry, registry.limits, queue, policies, store, webhooks)
         self.checkpoints = Checkpoints(registry, self.executions, workspaces.checkpoints)

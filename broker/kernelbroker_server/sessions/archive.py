@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import sqlite3
 import time
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from typing import Any
 
 from kernelbroker.protocol.codec import decode_as, encode
@@ -22,7 +22,7 @@ from .journal import Damaged, Journal, Segment, SegmentReader, left_segments
 from .memory_store import MemoryLog
 from .schema import NewerVersion
 from .state_directory import StateDirectory
-from .store import Entry, ExecutionLog, ExecutionSummary, StoredEvent, lost_result
+from .store import Entry, ExecutionLog, ExecutionSummary, StoredEvent, expect_size, lost_result
 
 logger = logging.getLogger(__name__)
 
@@ -210,7 +210,44 @@ class Archive:
         row = self._database.execution(tenant, session_id, execution_id, self._horizon)
         if row is None:
             return None
-        number, request, packages, findings, accepted_at = row
+        return self._log(execution_id, *row)
+
+    def session_logs(
+        self,
+        tenant: str,
+        session_id: str,
+        key: str | None,
+        present: Mapping[int, ExecutionLog],
+        max_bytes: int,
+    ) -> list[ExecutionLog] | None:
+        """Return the executions of a session, oldest first.
+
+        Args:
+            key: of the session; None for the one with this id that ended last.
+            present: executions that are in memory, by number.
+
+        Raises:
+            TooLarge
+        """
+        key = key or self._database.last_key(tenant, session_id, self._horizon)
+        if key is None:
+            return None
+        rows = [row for row in self._database.session(key) if row[0] not in present]
+        in_memory = sum(log.weight for log in present.values())
+        expect_size(in_memory + sum(row[-1] for row in rows), max_bytes)
+        logs = {number: self._log(name, number, *rest) for number, name, *rest, _ in rows}
+        found = {**logs, **present}
+        return [found[number] for number in sorted(found)]
+
+    def _log(
+        self,
+        execution_id: str,
+        number: int,
+        request: bytes,
+        packages: bytes,
+        findings: bytes,
+        accepted_at: float,
+    ) -> ExecutionLog:
         log = MemoryLog(
             execution_id,
             decode_as(request, ExecutionRequest),

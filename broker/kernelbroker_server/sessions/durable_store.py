@@ -51,7 +51,7 @@ class DurableLog(MemoryLog):
     """A log whose events are in the journal before they are in the list that readers follow.
 
     Args:
-        number: of the execution in the database.
+        number: of the execution in the database; an attribute, too.
         record: appends to the journal. Returns whether it did.
     """
 
@@ -65,7 +65,7 @@ class DurableLog(MemoryLog):
         findings: Sequence[Finding] = (),
     ) -> None:
         super().__init__(execution_id, request, packages, findings)
-        self._number = number
+        self.number = number
         self._record = record
         self._is_stored = True
         """Whether everything so far is in the journal. What follows a gap is not stored."""
@@ -74,7 +74,7 @@ class DurableLog(MemoryLog):
         """Store the execution itself."""
         self._store(
             ExecutionCreated(
-                self._number,
+                self.number,
                 key,
                 self.id,
                 encode(msgspec.structs.replace(self.request, secrets={})),
@@ -86,12 +86,12 @@ class DurableLog(MemoryLog):
 
     def begin(self) -> None:
         super().begin()
-        self._store(ExecutionBegun(self._number))
+        self._store(ExecutionBegun(self.number))
 
     def _keep(self, stored: StoredEvent) -> None:
         event = stored.event
         ended_at = time.time() if isinstance(event, Result) else None
-        self._store(EventAppended(self._number, event.seq, stored.json, ended_at))
+        self._store(EventAppended(self.number, event.seq, stored.json, ended_at))
         super()._keep(stored)
 
     def _store(self, record: Record) -> None:
@@ -257,6 +257,22 @@ class DurableStore(MemoryStore):
             return log
         return await self._query(
             lambda archive: archive.past_execution(tenant, session_id, execution_id)
+        )
+
+    async def session_logs(
+        self, tenant: str, session_id: str, max_bytes: int
+    ) -> Sequence[ExecutionLog] | None:
+        sessions = self._open_sessions(tenant, session_id)
+        if not sessions:
+            return await self._query(
+                lambda archive: archive.session_logs(tenant, session_id, None, {}, max_bytes)
+            )
+        key = sessions[-1].record.key
+        logs = {
+            log.number: log for log in sessions[-1].logs.values() if isinstance(log, DurableLog)
+        }
+        return await self._query(
+            lambda archive: archive.session_logs(tenant, session_id, key, logs, max_bytes)
         )
 
     async def session_of(self, tenant: str, execution_id: str) -> str | None:

@@ -23,6 +23,7 @@ from .store import (
     SessionRecord,
     StoredEvent,
     Watcher,
+    expect_size,
 )
 
 _EXECUTIONS = 100
@@ -278,6 +279,17 @@ class MemoryStore(EventStore):
             if (log := each.session.logs.get(execution_id)) is not None:
                 return log
         return None
+
+    async def session_logs(
+        self, tenant: str, session_id: str, max_bytes: int
+    ) -> Sequence[ExecutionLog] | None:
+        past = [each.session for each in self._past(tenant, session_id)]
+        sessions = [*past, *self._open_sessions(tenant, session_id)]
+        if not sessions:
+            return None
+        logs = list(sessions[-1].logs.values())
+        expect_size(sum(log.weight for log in logs), max_bytes)
+        return logs
 
     async def session_of(self, tenant: str, execution_id: str) -> str | None:
         self._forget_expired()

@@ -69,6 +69,25 @@ class Queries:
         )
         return rows[0] if rows else None
 
+    def last_key(self, tenant: str, session_id: str, horizon: float) -> str | None:
+        """The key of the session with this id that ended last."""
+        rows = self._query(
+            """SELECT key FROM sessions WHERE tenant = ? AND session_id = ? AND ended_at > ?
+            ORDER BY ended_at DESC, opened_at DESC LIMIT 1""",
+            tenant,
+            session_id,
+            horizon,
+        )
+        return rows[0][0] if rows else None
+
+    def session(self, key: str) -> list[Row]:
+        """The executions of a session: number, id, request, packages, findings, accepted_at, size."""
+        return self._query(
+            """SELECT number, id, request, packages, findings, accepted_at, size
+            FROM executions WHERE session_key = ? ORDER BY number""",
+            key,
+        )
+
     def session_of(self, tenant: str, execution_id: str, horizon: float) -> str | None:
         """The session_id of the latest execution with this id, unless it ended before the horizon."""
         rows = self._query(

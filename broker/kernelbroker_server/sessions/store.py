@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, TypeAlias
 
 from kernelbroker.protocol.codec import encode
+from kernelbroker.protocol.errors import TooLarge
 from kernelbroker.protocol.events import Cause, ErrorDetail, Event, Result
 from kernelbroker.protocol.findings import Finding
 from kernelbroker.protocol.messages import ExecutionRequest, SessionOptions
@@ -222,6 +223,22 @@ class EventStore(ABC):
         """Return the latest execution with this id, of any session with that id. It may have ended."""
 
     @abstractmethod
+    async def session_logs(
+        self, tenant: str, session_id: str, max_bytes: int
+    ) -> Sequence[ExecutionLog] | None:
+        """Return all executions of the latest session with this id, oldest first.
+
+        Args:
+            max_bytes: of their requests and events.
+
+        Returns:
+            None if no such session is known.
+
+        Raises:
+            TooLarge, Unavailable
+        """
+
+    @abstractmethod
     async def session_of(self, tenant: str, execution_id: str) -> str | None:
         """Return the id of the session of the tenant's latest execution with this id; None if unknown."""
 
@@ -242,6 +259,15 @@ class EventStore(ABC):
     @abstractmethod
     def drop_entry(self, kind: str, tenant: str, name: str) -> None:
         """Remove an entry. Does nothing if there is none."""
+
+
+def expect_size(held: int, max_bytes: int) -> None:
+    """Raise TooLarge if there is more than this."""
+    if held > max_bytes:
+        raise TooLarge(
+            f"the executions of this session take {held:,} bytes, and {max_bytes:,} is the limit; "
+            "get them one by one"
+        )
 
 
 def lost_result(message: str, *, begun: bool) -> Result:

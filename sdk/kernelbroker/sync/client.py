@@ -92,6 +92,12 @@ class Broker:
     def executions(self, session_id: str) -> list[ExecutionInfo]:
         return self._thread.call(self._async.executions(session_id))
 
+    def notebook(self, session_id: str) -> dict[str, Any]:
+        return self._thread.call(self._async.notebook(session_id))
+
+    def follow(self, session_id: str) -> Generator[events.Event, None, None]:
+        return self._thread.iterate(self._async.follow(session_id))
+
     def result(self, session_id: str, execution_id: str) -> ExecutionResult:
         return self._thread.call(self._async.result(session_id, execution_id))
 

@@ -29,6 +29,9 @@ class ExecutionHandle:
     def status(self) -> ExecutionInfo:
         return self._thread.call(self._async.status())
 
+    def code(self) -> str:
+        return self._thread.call(self._async.code())
+
     def events(self, after: int = 0) -> Generator[events.Event, None, None]:
         return self._thread.iterate(self._async.events(after))
 

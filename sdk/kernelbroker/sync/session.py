@@ -221,6 +221,9 @@ class Session:
     def executions(self) -> list[ExecutionInfo]:
         return self._thread.call(self._async.executions())
 
+    def notebook(self) -> dict[str, Any]:
+        return self._thread.call(self._async.notebook())
+
     def update(
         self,
         *,
