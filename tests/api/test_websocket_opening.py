@@ -8,7 +8,7 @@ import pytest
 from kernelbroker.protocol.messages import Closed, Done, ErrorReply, Opened
 
 from tests.support.http import Api
-from tests.support.waiting import DEADLINE_S, turns, until
+from tests.support.waiting import DEADLINE_S, MOMENTS, moment, turns, until
 from tests.support.world import watchers_of
 
 
@@ -92,12 +92,12 @@ async def test_operations_sent_while_opening_run_afterwards(api: Api, full: asyn
         assert [cell.code for cell in api.world.backend.cells] == names
 
 
-@pytest.mark.parametrize("count", range(12))
-async def test_a_disconnect_at_any_moment_leaves_nothing(api: Api, count: int) -> None:
+@pytest.mark.parametrize("count", MOMENTS)
+async def test_a_disconnect_at_any_moment_leaves_nothing(api: Api, count: int | None) -> None:
     """If the connection is lost at any moment, the broker releases everything."""
     async with api.socket() as socket:
         await socket.send("open", session_id="mine")
-        await turns(count)
+        await moment(count, lambda: api.world.registry.list())
         socket.connection.transport.abort()
     await until(lambda: not api.service.websockets)
     async with api.socket() as again:

@@ -32,7 +32,7 @@ from kernelbroker_server.sessions.store import ExecutionLog
 from tests.support.backend import FakeBackend
 from tests.support.gateway import Cell
 from tests.support.results import cause_of
-from tests.support.waiting import DEADLINE_S, turns, until
+from tests.support.waiting import DEADLINE_S, MOMENTS, moment, turns, until
 from tests.support.world import (
     Breakpoint,
     deaf,
@@ -496,13 +496,13 @@ async def test_close_while_waiting_for_a_turn(crowd: Crowd) -> None:
     await crowd.make_way()
 
 
-@pytest.mark.parametrize("count", range(12))
-async def test_close_at_any_moment(backend: FakeBackend, count: int) -> None:
+@pytest.mark.parametrize("count", MOMENTS)
+async def test_close_at_any_moment(backend: FakeBackend, count: int | None) -> None:
     """If a session is closed at any moment, every execution has one result and the sandbox is released."""
     async with world(backend) as w:
         session = await w.open()
         executions = [submit(session), submit(session)]
-        await turns(count)
+        await moment(count, lambda: all(execution.result for execution in executions))
         async with asyncio.timeout(DEADLINE_S):
             await session.close("enough")
         for execution in executions:

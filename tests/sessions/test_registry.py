@@ -34,7 +34,7 @@ from kernelbroker_server.tenants.tenant import Tenant
 
 from tests.support.backend import FakeBackend, FakeSandbox
 from tests.support.gateway import Cell, CellFailed
-from tests.support.waiting import DEADLINE_S, broker_tasks, turns, until
+from tests.support.waiting import DEADLINE_S, MOMENTS, broker_tasks, moment, turns, until
 from tests.support.world import (
     Breakpoint,
     World,
@@ -514,13 +514,13 @@ async def test_stop_ends_a_drain(backend: FakeBackend) -> None:
         assert (await result_of(execution)).error == "SessionClosed: closing time"
 
 
-@pytest.mark.parametrize("count", range(14))
-async def test_drain_refuses_an_opening(backend: FakeBackend, count: int) -> None:
+@pytest.mark.parametrize("count", MOMENTS)
+async def test_drain_refuses_an_opening(backend: FakeBackend, count: int | None) -> None:
     """A session that is being opened during a drain is refused, or closed like the others."""
     async with world(backend) as w:
         await until(lambda: w.pool.status().idle_containers)
         opening = asyncio.create_task(w.registry.open(SessionOptions(env={"A": "1"})))
-        await turns(count)
+        await moment(count, opening.done)
         async with asyncio.timeout(DEADLINE_S):
             await w.tenants.drain("closing time")
         with contextlib.suppress(Unavailable):
@@ -530,13 +530,13 @@ async def test_drain_refuses_an_opening(backend: FakeBackend, count: int) -> Non
         await until(lambda: w.pool.status().busy_containers == 0)
 
 
-@pytest.mark.parametrize("count", range(14))
-async def test_stop_refuses_an_opening(backend: FakeBackend, count: int) -> None:
+@pytest.mark.parametrize("count", MOMENTS)
+async def test_stop_refuses_an_opening(backend: FakeBackend, count: int | None) -> None:
     """A session that is being opened during a stop leaves nothing, and its client gets the reason."""
     async with world(backend) as w:
         await until(lambda: w.pool.status().idle_containers)
         opening = asyncio.create_task(w.registry.open(SessionOptions(env={"A": "1"})))
-        await turns(count)
+        await moment(count, opening.done)
         await stop(w)
         with contextlib.suppress(Unavailable):
             session, _ = await opening

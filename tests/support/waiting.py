@@ -43,6 +43,18 @@ async def turns(count: int) -> None:
         await asyncio.sleep(0)
 
 
+MOMENTS = (*range(12), 14, 17, 21, 26, 32, 40, None)
+"""Turns of the loop after which something happens to work that takes fewer than 40; None: at its end."""
+
+
+async def moment(count: int | None, at_end: Callable[[], object]) -> None:
+    """Wait until a moment of `MOMENTS` has come; `at_end` tells whether the work has ended."""
+    if count is None:
+        await until(at_end, "the end of the work")
+    else:
+        await turns(count)
+
+
 async def cancelled_anywhere(
     work: Callable[[], Awaitable[Any]], *, growth: float = 1.0
 ) -> AsyncIterator[asyncio.Task[Any]]:
