@@ -41,7 +41,6 @@ from .telemetry.audit_observer import AuditObserver
 from .telemetry.events import combine_observers
 from .telemetry.metrics import Metrics
 from .telemetry.traces import tracing
-from .workspaces.directory_store import DirectoryStore
 
 logger = logging.getLogger(__name__)
 
@@ -100,12 +99,7 @@ class Broker:
             for spec in self._specs
         }
         admission = Admission(settings.limits.concurrent, settings.limits.queued)
-        self._workspaces = DirectoryStore(
-            self.backend.data_dir,
-            retention=settings.sessions.workspace_retention,
-            max_size=settings.sessions.workspaces_size,
-            limits=factories.checkpoint_limits(settings.checkpoints),
-        )
+        self._workspaces = factories.workspaces(settings, self.backend.data_dir)
         policies = Policies(
             {name: Policy(t.policy, t.policy_threshold) for name, t in settings.templates.items()}
         )
@@ -179,6 +173,7 @@ class Broker:
         self.url = f"{'http' if tls is None else 'https'}://{host}:{port}"
         application = make_application(self._service, [] if mcp is None else mcp.routes)
         self._server = BrokerServer(application, self._service.unauthenticated, tls)
+        await self.tenants.resume_asleep(self._service.keyring.tenants)
         self._server.add_sockets(sockets)
         if mcp is not None:
             mcp.start(self.supervisor)

@@ -194,6 +194,14 @@ class SessionSettings(_Section):
     """A session is closed after this time without executions."""
     max_lifetime: float = Field(default=7200, gt=0)
     """A session is closed this long after it was opened."""
+    checkpoint: Literal["never", "on_idle"] = "never"
+    """`on_idle` puts idle sessions to sleep: their variables are saved, their sandboxes are given back, and
+    the next cell wakes them. See docs/checkpoints.md."""
+    sleep_after: float = Field(default=300, gt=0)
+    """A session falls asleep after this time without executions, with checkpoint = "on_idle"."""
+    asleep_retention: float = Field(default=7 * 86400, gt=0)
+    """A session is closed when it has slept for this time, which counts neither for `idle_timeout` nor for
+    `max_lifetime`."""
     default_timeout: float = Field(default=30, gt=0)
     """How long a cell may run if the client asks for no timeout; at most `max_timeout`."""
     max_timeout: float = Field(default=300, gt=0)
@@ -215,6 +223,8 @@ class SessionSettings(_Section):
     def _in_order(self) -> Self:
         if self.default_timeout > self.max_timeout:
             raise ValueError("default_timeout must be at most max_timeout: set both")
+        if self.checkpoint == "on_idle" and self.sleep_after >= self.idle_timeout:
+            raise ValueError("sleep_after must be below idle_timeout: set both")
         return self
 
 

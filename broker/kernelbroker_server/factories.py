@@ -22,7 +22,6 @@ from .backends.base import Backend, Limits, Network, SandboxSpec
 from .backends.local import LocalBackend
 from .config import ConfigError, Settings
 from .config_sections import (
-    CheckpointSettings,
     DockerSettings,
     LocalSettings,
     PackageSettings,
@@ -48,6 +47,7 @@ from .tenants.keyring import Keyring
 from .tenants.tenant import TenantLimits, Tenants
 from .tenants.tokens import TokenError, TokenFile
 from .workspaces.checkpoint_store import CheckpointLimits
+from .workspaces.directory_store import DirectoryStore
 
 if TYPE_CHECKING:
     from .mcp.surface import McpSurface
@@ -333,12 +333,23 @@ def pool(
     )
 
 
-def checkpoint_limits(checkpoints: CheckpointSettings) -> CheckpointLimits:
-    return CheckpointLimits(
-        size=int(checkpoints.size),  # plain numbers: they are sent to the sandbox
-        total_size=int(checkpoints.tenant_size),
-        count=checkpoints.tenant_count,
-        retention=checkpoints.retention,
+def workspaces(settings: Settings, data_dir: Path) -> DirectoryStore:
+    """Return the store of workspaces and checkpoints, not started.
+
+    Args:
+        data_dir: that of the backend.
+    """
+    checkpoints = settings.checkpoints
+    return DirectoryStore(
+        data_dir,
+        retention=settings.sessions.workspace_retention,
+        max_size=settings.sessions.workspaces_size,
+        limits=CheckpointLimits(
+            size=int(checkpoints.size),  # a plain number: it is sent to the sandbox
+            total_size=int(checkpoints.tenant_size),
+            count=checkpoints.tenant_count,
+            retention=checkpoints.retention,
+        ),
     )
 
 
@@ -350,6 +361,8 @@ def session_limits(settings: Settings) -> SessionLimits:
         default_timeout=sessions.default_timeout,
         max_timeout=sessions.max_timeout,
         interrupt_grace=sessions.interrupt_grace,
+        sleep_after=sessions.sleep_after if sessions.checkpoint == "on_idle" else None,
+        asleep_retention=sessions.asleep_retention,
         max_code_chars=limits.code_chars,
         max_preview_rows=limits.preview_rows,
         max_file_bytes=limits.file,

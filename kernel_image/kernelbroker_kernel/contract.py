@@ -29,9 +29,8 @@ answered by one message of `INTERNAL_CELL_MIME`::
     {"page": {"name": str, "offset": int, "limit": int, "sort_by": str | null, "descending": bool}}
     {"export": {"name": str, "format": "arrow" | "parquet" | "csv" | "json", "ticket": str,
      "lossy": bool}}
-    {"save": {"max_bytes": int, "ticket": str}}     fetched at EXPORTS_PATH, with the files
-    {"save": {"max_bytes": int, "path": str, "configured": [str]}}    into the workspace, without them
-    {"load": {"path": str, "has_cwd": bool}}        from the workspace, where it is removed
+    {"save": {"ticket": str, "max_bytes": int, "files": bool, "configured": [str]}}
+    {"load": {"path": str, "has_cwd": bool}}    from the workspace, where it is removed
 
 The cell that applies the session's settings, right after the lease, has::
 
@@ -54,7 +53,8 @@ INTERNAL_CELL_MIME = "application/vnd.kernelbroker.internal+json"
 [Variable], "dropped": int}``; for a page ``{"page": {...}}``, the fields of a `DataFrame`; for an export
 ``{"ready": true}``, when its data can be fetched at EXPORTS_PATH; for a save ``{"saved": {"variables":
 [{"name", "type", "size", "form"}], "dropped": int, "missing": [{"name", "reason"}], "env": [str], "python":
-str}}``; for a load ``{"loaded": {"missing": [{"name", "reason"}], "env_missing": [str]}}``."""
+str}}``, when it can be fetched at EXPORTS_PATH; for a load ``{"loaded": {"missing": [{"name", "reason"}],
+"env_missing": [str]}}``."""
 
 DROPPED_MIME = "application/vnd.kernelbroker.dropped+json"
 """Sent by the gateway with an output that is too large to pass on, of which only the plain text is left:

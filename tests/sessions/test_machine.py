@@ -31,6 +31,7 @@ class SessionRules(RuleBasedStateMachine):
         super().__init__()
         self.machine = SessionMachine("s")
         self.acquiring = False
+        self.suspending = False
         self.awaiting_turn: set[str] = set()
         self.admitted: set[str] = set()
         self.running: str | None = None
@@ -47,8 +48,14 @@ class SessionRules(RuleBasedStateMachine):
     def carry_out(self, decided: list[Effect]) -> None:
         for effect in decided:
             match effect:
-                case effects.Acquire() | effects.Replace():
-                    assert not self.acquiring
+                case effects.Suspend():
+                    assert not self.acquiring and not self.suspending
+                    assert self.running is None and not self.borrowers
+                    self.suspending = True
+                case effects.Acquire() | effects.Replace() | effects.Wake():
+                    assert not self.acquiring and not self.suspending
+                    if isinstance(effect, effects.Wake):
+                        assert self.machine.state is SessionState.WAKING
                     assert self.running is None
                     self.acquiring = True
                 case effects.CancelAcquisition():
@@ -83,6 +90,7 @@ class SessionRules(RuleBasedStateMachine):
                 case effects.Release():
                     assert not self.releasing
                     assert not self.acquiring
+                    assert not self.suspending
                     assert self.running is None
                     self.releasing = True
                 case effects.SessionEnded():
@@ -154,14 +162,25 @@ class SessionRules(RuleBasedStateMachine):
         self.carry_out(self.machine.close("its client closed it"))
         assert not self.is_open
 
+    @precondition(lambda self: self.is_open)
+    @rule()
+    def sleep(self) -> None:
+        self.carry_out(self.machine.sleep())
+
     # Reports.
 
+    @precondition(lambda self: self.suspending)
+    @rule()
+    def suspended(self) -> None:
+        self.suspending = False
+        self.carry_out(self.machine.suspended())
+
     @precondition(lambda self: self.acquiring)
-    @rule(ready=st.booleans())
-    def acquired(self, ready: bool) -> None:
+    @rule(ready=st.booleans(), incomplete=st.booleans())
+    def acquired(self, ready: bool, incomplete: bool = False) -> None:
         self.acquiring = False
         if ready:
-            self.carry_out(self.machine.sandbox_ready())
+            self.carry_out(self.machine.sandbox_ready(incomplete=incomplete))
         else:
             self.carry_out(self.machine.sandbox_failed(UNAVAILABLE))
 
@@ -207,6 +226,8 @@ class SessionRules(RuleBasedStateMachine):
         self.carry_out(self.machine.close("the test is over"))
         if self.running is not None:
             self.ended_running(lost="closed")
+        if self.suspending:
+            self.suspended()
         if self.acquiring:
             self.acquired(ready=True)
         assert self.releasing
@@ -290,3 +311,76 @@ def test_an_illegal_transition_carries_its_history() -> None:
     assert caught.value.asked is ExecutionState.RUNNING
     assert caught.value.history == ("queued", "waiting")
     assert track.current is ExecutionState.WAITING
+
+
+def asleep() -> SessionMachine:
+    session = ready()
+    assert session.sleep() == [effects.Suspend()]
+    assert session.suspended() == []
+    return session
+
+
+def test_a_sleeping_session_wakes_for_what_needs_a_sandbox() -> None:
+    """A cell that has its turn, or a borrower, wakes it; an execution alone asks for its turn first."""
+    session = asleep()
+    assert session.submit("a") == [effects.AwaitTurn("a")]
+    assert session.state is SessionState.ASLEEP
+    assert session.turn_granted("a") == [effects.Wake()]
+    assert session.sandbox_ready() == [effects.Run("a", state_lost=False)]
+    session = asleep()
+    assert session.borrow(1, alive=False) == [effects.Wake()]
+    assert session.sandbox_ready() == [effects.GrantBorrower(1)]
+
+
+def test_only_an_idle_session_falls_asleep() -> None:
+    """A session that has work, or whose sandbox has died, stays as it is."""
+    session = ready()
+    session.borrow(1, alive=True)
+    assert session.sleep() == []
+    session.give_back(1)
+    session.sandbox_died()
+    assert session.sleep() == []
+
+
+def test_work_that_comes_while_it_falls_asleep_wakes_it_again() -> None:
+    """Nothing is refused, and no state is lost."""
+    session = ready()
+    session.sleep()
+    assert session.borrow(1, alive=True) == []
+    assert session.suspended() == [effects.Wake()]
+
+
+def test_a_session_that_cannot_wake_stays_asleep() -> None:
+    """Its cells are refused, and its variables are not lost: a later cell tries again."""
+    session = asleep()
+    session.submit("a")
+    session.turn_granted("a")
+    (rejected,) = session.sandbox_failed(UNAVAILABLE)
+    assert isinstance(rejected, effects.Reject)
+    assert session.state is SessionState.ASLEEP
+    session.submit("b")
+    session.turn_granted("b")
+    assert session.sandbox_ready() == [effects.Run("b", state_lost=False)]
+
+
+def test_variables_that_are_not_restored_are_reported() -> None:
+    """The first result after waking says that not all variables could be loaded."""
+    session = asleep()
+    session.submit("a")
+    session.turn_granted("a")
+    assert session.sandbox_ready(incomplete=True) == [effects.Run("a", state_lost=True)]
+
+
+def test_a_restart_of_a_sleeping_session_gives_a_fresh_kernel() -> None:
+    """Asleep, falling asleep or waking: the saved variables are not loaded in the end."""
+    session = asleep()
+    assert session.restart() == [effects.Replace("restart")]
+    session = ready()
+    session.sleep()
+    assert session.restart() == []
+    assert session.suspended() == [effects.Replace("restart")]
+    session = asleep()
+    session.borrow(1, alive=False)
+    assert session.restart() == []
+    assert session.sandbox_ready() == [effects.Replace("restart")]
+    assert session.sandbox_ready() == [effects.AnswerRestarts(None), effects.GrantBorrower(1)]

@@ -130,7 +130,7 @@ async def test_what_expired_or_was_left_is_removed(store: DirectoryCheckpoints, 
     """Expired checkpoints and old nameless files go; a damaged description is ignored."""
     await store.save("a", info("old"), chunks(b"x"))
     await store.save("a", info("kept"), chunks(b"x"))
-    await store.save("a", info(".fork-1"), chunks(b"x"))
+    await store.save("a", info(".fork-1"), chunks(b"x"), retention=-1)
     (directory,) = await asyncio.to_thread(lambda: list(path.iterdir()))
     description = directory / "old.json"
     record = msgspec.json.decode(description.read_bytes())

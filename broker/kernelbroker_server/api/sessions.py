@@ -87,4 +87,5 @@ def info(session: Session, isolation: str) -> SessionInfo:
         metadata=session.options.metadata,
         from_checkpoint=session.options.from_checkpoint,
         not_restored=list(session.not_restored),
+        kept_awake_by=list(session.sleeping.kept_awake_by),
     )

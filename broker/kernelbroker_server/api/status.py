@@ -57,6 +57,7 @@ class Health(Authenticated):
                 "pool": _sum(service.pools),
                 "last_launch_failure": next(iter(failures.values()), None),
                 "sessions": service.tenants.open_sessions,
+                "asleep": service.tenants.asleep_sessions,
                 "tasks": [{"name": task.name, "failures": task.failures} for task in failing],
             }
         )

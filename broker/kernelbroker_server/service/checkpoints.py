@@ -34,6 +34,9 @@ from .internal_cells import Answer, answered
 _FOR_ONE_USE = "."
 """The first character of the names of checkpoints that are made for a fork. No client can name them."""
 
+_FORK_S = 3600.0
+"""How long such a checkpoint is kept at most, if the broker dies meanwhile."""
+
 
 class _Report(msgspec.Struct):
     variables: list[SavedVariable] = []
@@ -64,7 +67,7 @@ class Checkpoints:
             TooLarge: the checkpoint, or all of the tenant, would be too large.
             Conflict: the sandbox cannot make checkpoints.
         """
-        return await self._save(session, request.name)
+        return await self._save(session, _info(session, request.name))
 
     async def list(self) -> list[CheckpointInfo]:
         """Return the checkpoints, oldest first."""
@@ -88,7 +91,7 @@ class Checkpoints:
         if any(each.id == options.session_id for each in self._registry.list()):
             raise Conflict(f"session {options.session_id} is open; choose another session_id")
         name = f"{_FOR_ONE_USE}fork-{secrets.token_hex(12)}"
-        await self._save(session, name)
+        await self._save(session, _info(session, name), retention=_FORK_S)
         try:
             fork, _ = await self._registry.open(_options(session, options, name))
             fork.options.from_checkpoint = None
@@ -97,20 +100,42 @@ class Checkpoints:
             with contextlib.suppress(NotFound):
                 await run_to_completion(self._store.delete(self._tenant, name))
 
-    async def _save(self, session: Session, name: str) -> CheckpointInfo:
+    async def save_for_sleep(self, session: Session, name: str, retention: float) -> CheckpointInfo:
+        """Save the variables, without the files, for the session itself. Raises as `save`."""
+        info = _info(session, name, mode="sleep")
+        return await self._save(session, info, files=False, retention=retention)
+
+    async def _save(
+        self,
+        session: Session,
+        info: CheckpointInfo,
+        *,
+        files: bool = True,
+        retention: float | None = None,
+    ) -> CheckpointInfo:
         ticket = secrets.token_hex(16)
-        asked = {"save": {"ticket": ticket, "max_bytes": self._store.limits.size}}
-        with file_operation(session, "checkpoint", name) as progress:
+        configured = [*session.options.env, *session.options.secrets]
+        asked = {
+            "save": {
+                "ticket": ticket,
+                "max_bytes": self._store.limits.size,
+                "files": files,
+                "configured": configured,
+            }
+        }
+        with file_operation(session, "checkpoint", info.name) as progress:
             async with answered(self._executions, session, asked, _Saved) as answer:
                 if (report := answer.saved) is None:
                     raise Unavailable("the kernel sent an invalid answer; restart the session")
+                info = msgspec.structs.replace(
+                    info, complete=not report.missing, **msgspec.structs.asdict(report)
+                )
                 async with (
                     session.borrow() as gateway,
                     await gateway.request("GET", f"{EXPORTS_PATH}/{ticket}") as exchange,
                 ):
-                    info = await self._store.save(
-                        self._tenant, _info(session, name, report), _received(exchange)
-                    )
+                    data = _received(exchange)
+                    info = await self._store.save(self._tenant, info, data, retention)
                     progress.size = exchange.received
                     return info
 
@@ -123,20 +148,17 @@ async def _received(exchange: GatewayRequest) -> AsyncIterator[bytes]:
         yield chunk
 
 
-def _info(session: Session, name: str, report: _Report) -> CheckpointInfo:
+def _info(session: Session, name: str, mode: str = "values") -> CheckpointInfo:
+    """The description of a checkpoint before it is made."""
     return CheckpointInfo(
         name=name,
-        mode="values",
+        mode=mode,
         size=0,
         created_at=datetime.now(UTC),
         session_id=session.id,
         template=session.options.template,
-        python=report.python,
-        complete=not report.missing,
-        variables=report.variables,
-        dropped=report.dropped,
-        missing=report.missing,
-        env=report.env,
+        python="",
+        complete=True,
     )
 
 

@@ -9,16 +9,18 @@ from ..pool.runner import Pool
 from ..sessions.admission import Admission, TenantQueue
 from ..sessions.limits import SessionLimits
 from ..sessions.registry import Registry
+from ..sessions.saved_state import KIND
 from ..sessions.store import EventStore
 from ..supervisor import Supervisor
 from ..telemetry.events import Observer, ignore_event
-from ..tenants.tenant import Tenant
+from ..tenants.tenant import Tenant, Tenants
 from ..workspaces.store import WorkspaceStore
 from .checkpoints import Checkpoints
 from .executions import Executions
 from .notebooks import Notebooks
 from .policy import Policies
 from .sessions import Sessions
+from .sleeper import Sleeper
 from .webhooks import Webhooks
 
 
@@ -52,11 +54,13 @@ class TenantService:
         self.sessions = Sessions(registry, store)
         self.executions = Executions(registry, registry.limits, queue, policies, store, webhooks)
         self.checkpoints = Checkpoints(registry, self.executions, workspaces.checkpoints)
+        self.sleeper = Sleeper(registry, self.checkpoints, workspaces.checkpoints, store)
 
     async def stop(self, reason: str) -> None:
         """Refuse new sessions and close all."""
         self.sessions.stop()
         self.executions.stop()
+        await self.sleeper.stop()
         await self.registry.stop(reason)
 
 
@@ -122,6 +126,15 @@ class TenantServices:
     def open_sessions(self) -> int:
         return sum(len(service.registry.list()) for service in self)
 
+    @property
+    def asleep_sessions(self) -> int:
+        return sum(s.sleeping.is_asleep for service in self for s in service.registry.list())
+
+    async def resume_asleep(self, tenants: Tenants) -> None:
+        """Take over the sessions that an earlier broker left asleep. Call it before clients can connect."""
+        for entry in self._store.entries(KIND):
+            await self.of(tenants[entry.tenant]).sleeper.resume(entry.value)
+
     async def close_expired(self) -> None:
         """Close expired sessions until cancelled. Run under the supervisor.
 
@@ -133,6 +146,7 @@ class TenantServices:
             for service in self:
                 try:
                     service.registry.close_expired()
+                    service.sleeper.put_to_sleep(service.queue.clock())
                 except Exception as exc:
                     errors.append(exc)
             if errors:

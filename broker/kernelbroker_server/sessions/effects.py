@@ -38,8 +38,18 @@ class Replace:
 
 
 @dataclass(frozen=True, slots=True)
+class Suspend:
+    """Give back the sandbox of a session whose variables are saved, then report `suspended`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wake:
+    """Acquire a sandbox, load the saved variables, and report as for `Acquire`."""
+
+
+@dataclass(frozen=True, slots=True)
 class CancelAcquisition:
-    """Stop the running `Acquire` or `Replace`, then report `sandbox_failed`."""
+    """Stop the running `Acquire`, `Replace` or `Wake`, then report `sandbox_failed`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +149,8 @@ class SessionEnded:
 Action: TypeAlias = (
     Acquire
     | Replace
+    | Suspend
+    | Wake
     | CancelAcquisition
     | AwaitTurn
     | Run

@@ -24,6 +24,7 @@ from ..kernels.outputs import OutputLimits
 from ..kernels.redaction import Redactor
 from ..kernels.requests import InternalCell
 from ..pool.warm_sandbox import WarmSandbox, first_of
+from ..telemetry.events import code_hash
 from ..telemetry.logs import bound_ids
 from .effects import Failure
 from .store import ExecutionLog
@@ -102,6 +103,22 @@ class Execution:
     def age(self) -> float:
         """Seconds since the execution was accepted."""
         return time.monotonic() - self._accepted
+
+    def summary(self) -> dict[str, Any]:
+        """The fields of its `ExecutionEnded`."""
+        log, total = self.log, self.age
+        return {
+            "execution_id": log.id,
+            "language": self.request.language,
+            "code_sha256": code_hash(self.request.code),
+            "outcome": log.outcome,
+            "started_at": log.accepted_at,
+            "queued_s": total if log.queued_s is None else log.queued_s,
+            "total_s": total,
+            "output_bytes": log.size,
+            "packages": log.packages,
+            "traceparent": self.ids.get("traceparent"),
+        }
 
     @property
     def in_kernel(self) -> bool:

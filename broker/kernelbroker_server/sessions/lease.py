@@ -7,18 +7,30 @@ import contextlib
 import time
 from collections.abc import Iterator, Sequence
 
-from kernelbroker.protocol.errors import BadRequest, TooManyRequests, Unavailable
+from kernelbroker.protocol.errors import (
+    BadRequest,
+    Conflict,
+    NotFound,
+    TooLarge,
+    TooManyRequests,
+    Unavailable,
+)
 from kernelbroker.protocol.messages import MissingVariable, SessionOptions
 from kernelbroker_kernel.contract import CONFIGURE_CODE
 
 from ..backends.base import SandboxSpec, Usage
+from ..cancellation import run_to_completion
 from ..kernels.channel import ChannelClosed
 from ..pool.runner import AcquireTimeout, Pool, PoolClosed
 from ..pool.state import PoolFull
 from ..pool.warm_sandbox import WarmSandbox, run_silently
 from ..telemetry.events import SandboxLeased, SandboxReplaced, SessionEmitter
 from ..workspaces.store import Workspace
-from .restoring import Source, restore
+from .restoring import LoadFailed, Source, restore
+from .saved_state import SavedState
+
+_LOADS = 2
+"""How often the saved variables of a sleeping session are loaded if the sandbox fails meanwhile."""
 
 
 class Lease:
@@ -52,6 +64,8 @@ class Lease:
         self._tenant = tenant
         self._emit = emit
         self._source = source
+        self._saved: SavedState | None = None
+        self._failed_loads = 0
         self._warm: WarmSandbox | None = None
 
     @property
@@ -95,11 +109,50 @@ class Lease:
         Args:
             cause: the reason, for telemetry.
         """
+        await self._forget_saved()
+        self.not_restored = ()
         if self._warm is not None:
             self.replaced += 1
             self._emit(SandboxReplaced, cause)
             await self._give_back(self._warm)
         self._warm = await self._acquire(urgent=True)
+
+    async def suspend(self) -> None:
+        """Give the sandbox back. `wake` loads the saved variables in another one."""
+        if self._warm is not None:
+            await self._give_back(self._warm)
+
+    def keep_saved(self, saved: SavedState | None) -> None:
+        """Set the saved variables; None leaves them to a later broker."""
+        self._saved = saved
+
+    async def wake(self) -> None:
+        """Get a sandbox with the files and the saved variables.
+
+        Variables that cannot be loaded are lost, and `not_restored` lists them. If there is no sandbox,
+        the next call tries again. Raises as `acquire`.
+        """
+        assert self._saved is not None, "the session sleeps"
+        try:
+            self._warm = await self._acquire(urgent=True, source=self._saved.source)
+        except (BadRequest, Conflict, NotFound, TooLarge) as exc:
+            await self._wake_without(exc.message)
+        except LoadFailed as exc:
+            self._failed_loads += 1
+            if self._failed_loads < _LOADS:
+                raise
+            await self._wake_without(exc.message)
+        self._failed_loads = 0
+        await self._forget_saved()
+
+    async def _wake_without(self, reason: str) -> None:
+        self._warm = await self._acquire(urgent=True)
+        self.not_restored = [MissingVariable(name="<all>", reason=reason)]
+
+    async def _forget_saved(self) -> None:
+        saved, self._saved = self._saved, None
+        if saved is not None:
+            await run_to_completion(saved.forget())
 
     def leave(self) -> None:
         """Announce `release`, so that the next session waits for the workspace."""
@@ -116,6 +169,7 @@ class Lease:
                 self._pool.release(self._warm)
                 self._warm = None
             self.workspace.release()
+            await self._forget_saved()
 
     async def _give_back(self, warm: WarmSandbox) -> None:
         self._warm = None

@@ -14,13 +14,20 @@ from ..kernels.outputs import OutputLimits
 
 @dataclass(frozen=True, slots=True)
 class SessionLimits:
-    """The limits of sessions and executions. Durations are in seconds."""
+    """The limits of sessions and executions. Durations are in seconds.
+
+    Attributes:
+        sleep_after: a session that was idle for this time falls asleep; None for never.
+        asleep_retention: a session that slept for this time is closed.
+    """
 
     idle_timeout: float = 1800.0
     max_lifetime: float = 7200.0
     default_timeout: float = 30.0
     max_timeout: float = 300.0
     interrupt_grace: float = 2.0
+    sleep_after: float | None = None
+    asleep_retention: float = 7 * 86400.0
     max_code_chars: int = 100_000
     max_preview_rows: int = 500
     max_file_bytes: int = 100 * 1024**2

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from kernelbroker.protocol.errors import RequestError, SessionGone
 
-from .borrowers import Borrowers
 from .effects import (
     Abort,
     Acquire,
@@ -24,72 +23,28 @@ from .effects import (
     Replace,
     Run,
     SessionEnded,
+    Suspend,
+    Wake,
 )
-from .execution_queue import ExecutionQueue
-from .states import SESSION_TRANSITIONS, ExecutionState, SessionState, StateTrack
-
-_AT_REST = (SessionState.READY, SessionState.EMPTY)
+from .machine_state import AT_REST, MachineState
+from .states import ExecutionState, SessionState
 
 
-class SessionMachine:
-    """The state machine of one session. `validate_state` holds after every call.
-
-    Attributes:
-        closed_reason: why the session is closed; None while it is open.
-    """
-
-    def __init__(self, session_id: str) -> None:
-        self.closed_reason: str | None = None
-        self._id = session_id
-        self._track = StateTrack(f"session {session_id}", SessionState.OPENING, SESSION_TRANSITIONS)
-        self._executions = ExecutionQueue()
-        self._borrowers = Borrowers()
-        self._restarts = 0
-        """Callers of `restart` that wait for an answer."""
-        self._unreported_loss = ""
-        """The reason why variables were lost, until a result has reported it."""
-        self._close_when_idle = ""
-        """The reason with which the session closes as soon as nothing is left to do."""
-
-    # Queries.
-
-    @property
-    def state(self) -> SessionState:
-        return self._track.current
-
-    @property
-    def history(self) -> tuple[str, ...]:
-        return tuple(self._track.history)
-
-    @property
-    def queued(self) -> int:
-        """The number of executions that have not begun."""
-        return len(self._executions)
-
-    @property
-    def running(self) -> str | None:
-        """The id of the running execution, or None."""
-        return self._executions.running
-
-    @property
-    def idle(self) -> bool:
-        """Whether nothing runs, waits or uses the gateway."""
-        return self.running is None and not self._executions and not self._borrowers
-
-    def execution_state(self, execution_id: str) -> ExecutionState:
-        """Return the state of an execution; DONE if the machine does not know it."""
-        return self._executions.state(execution_id)
-
-    def expect_open(self) -> None:
-        """Check that the session is open. Raises SessionGone."""
-        if self.closed_reason is not None:
-            raise SessionGone(f"session {self._id} is closed: {self.closed_reason}")
+class SessionMachine(MachineState):
+    """The state machine of one session. `validate_state` holds after every call."""
 
     # Commands.
 
     def open(self) -> list[Effect]:
         """Open the session. Called once."""
         return [Acquire()]
+
+    def sleep(self) -> list[Effect]:
+        """Give back the sandbox: the variables are saved. Does nothing if something runs or waits."""
+        if self.state is not SessionState.READY or not self.idle or self._close_when_idle:
+            return []
+        self._track.move(SessionState.SUSPENDING)
+        return [Suspend()]
 
     def submit(self, execution_id: str, *, silent: bool = False) -> list[Effect]:
         """Queue an execution.
@@ -138,7 +93,7 @@ class SessionMachine:
         self.expect_open()
         self._restarts += 1
         match self.state:
-            case SessionState.READY | SessionState.EMPTY:
+            case SessionState.READY | SessionState.EMPTY | SessionState.ASLEEP:
                 return [self._replace("restart")]
             case SessionState.RUNNING:
                 assert self.running is not None
@@ -186,26 +141,35 @@ class SessionMachine:
         was_open = self.state is not SessionState.OPENING
         effects = [*([SessionEnded(reason)] if was_open else []), *self._end(reason)]
         match self.state:
-            case SessionState.READY | SessionState.EMPTY:
+            case SessionState.READY | SessionState.EMPTY | SessionState.ASLEEP:
                 effects.append(self._release())
             case SessionState.RUNNING:
                 assert self.running is not None
                 self._track.move(SessionState.CLOSING)
                 closed = Failure("interrupted", "SessionClosed", reason)
                 effects.append(Abort(self.running, closed))
-            case SessionState.ABORTING:
+            case SessionState.ABORTING | SessionState.SUSPENDING:
                 self._track.move(SessionState.CLOSING)
-            case SessionState.OPENING | SessionState.REPLACING:
+            case SessionState.OPENING | SessionState.REPLACING | SessionState.WAKING:
                 self._track.move(SessionState.CLOSING)
                 effects.append(CancelAcquisition())
         return effects
 
     # Reports.
 
-    def sandbox_ready(self) -> list[Effect]:
-        """Report a fresh, living sandbox with the session's files."""
+    def sandbox_ready(self, *, incomplete: bool = False) -> list[Effect]:
+        """Report a fresh, living sandbox with the session's files.
+
+        Args:
+            incomplete: not all saved variables could be loaded. The next result says so.
+        """
         if self.state is SessionState.CLOSING:
             return [self._release()]
+        if self.state is SessionState.WAKING:
+            if self._restarts:
+                return [self._replace("restart")]
+            if incomplete:
+                self._unreported_loss = "not_restored"
         first = self.state is SessionState.OPENING
         self._track.move(SessionState.READY)
         if self._restarts:
@@ -220,13 +184,23 @@ class SessionMachine:
                 return [self._release()]
             case SessionState.OPENING:
                 return [OpeningFailed(error), *self._end(error.message), self._release()]
-        self._track.move(SessionState.EMPTY)
-        self._unreported_loss = self._unreported_loss or "sandbox_lost"
+        if self.state is SessionState.WAKING:
+            self._track.move(SessionState.ASLEEP)
+        else:
+            self._track.move(SessionState.EMPTY)
+            self._unreported_loss = self._unreported_loss or "sandbox_lost"
         effects = self._answer(error)
         if (first := self._executions.first(ExecutionState.ADMITTED)) is not None:
             failure = Failure("rejected", type(error).__name__, error.message)
             effects.append(self._executions.reject(first, failure))
         return [*effects, *self._advance()]
+
+    def suspended(self) -> list[Effect]:
+        """Report that the sandbox of a session that falls asleep was given back."""
+        if self.state is SessionState.CLOSING:
+            return [self._release()]
+        self._track.move(SessionState.ASLEEP)
+        return [self._replace("restart")] if self._restarts else self._advance()
 
     def sandbox_died(self) -> list[Effect]:
         """Report that the sandbox has died. If an execution runs, its end reports the same."""
@@ -272,11 +246,14 @@ class SessionMachine:
         needed = self._borrowers.waiting or self._executions.first(ExecutionState.ADMITTED)
         if self.state is SessionState.EMPTY and needed:
             effects.append(self._replace("sandbox_ended"))
+        if self.state is SessionState.ASLEEP and needed:
+            self._track.move(SessionState.WAKING)
+            effects.append(Wake())
         if self.state is SessionState.READY:
             effects += self._borrowers.grant_waiting()
             if self._executions.first(ExecutionState.ADMITTED) is not None:
                 effects.append(self._run_first())
-        if self.state in _AT_REST:
+        if self.state in AT_REST:
             if (first := self._executions.first(ExecutionState.QUEUED)) is not None:
                 self._executions.await_turn(first)
                 effects.append(AwaitTurn(first))
@@ -314,28 +291,3 @@ class SessionMachine:
             self._restarts = 0
             effects.append(AnswerRestarts(error))
         return effects if error is None else [*effects, *self._borrowers.refuse_waiting(error)]
-
-    def validate_state(self) -> None:
-        """Raise AssertionError unless the invariants hold."""
-        state, executions = self.state, self._executions
-        executions.validate_state()
-        self._borrowers.validate_state()
-        if self.running is not None:
-            assert state in (SessionState.RUNNING, SessionState.ABORTING, SessionState.CLOSING)
-        else:
-            assert state not in (SessionState.RUNNING, SessionState.ABORTING)
-        if state in _AT_REST:
-            assert not self._borrowers.waiting
-            assert not executions or executions.first(ExecutionState.WAITING) is not None
-            assert not (self._close_when_idle and self.idle), "it has to be closed by now"
-        if self._restarts:
-            assert state in (
-                SessionState.OPENING,
-                SessionState.ABORTING,
-                SessionState.REPLACING,
-            )
-        closed = (SessionState.CLOSING, SessionState.RELEASING, SessionState.CLOSED)
-        assert (self.closed_reason is not None) == (state in closed)
-        if self.closed_reason is not None:
-            assert not executions
-            assert not self._borrowers.waiting

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import OrderedDict
 from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import dataclass
@@ -28,6 +29,7 @@ from .ids import new_id
 from .lease import Lease
 from .limits import SessionLimits
 from .restoring import Source
+from .saved_state import AsleepSession, SavedState
 from .session import Session
 from .store import EventStore, SessionRecord
 
@@ -167,9 +169,12 @@ class Registry:
         self.stopping = True
         for opening in self._opening.values():
             opening.task.cancel()
+        for session in self.list():
+            if session.sleeping.is_asleep and session.outlives_the_broker:
+                self._own(session.leave(reason), f"session {session.id} is left asleep")
+            else:
+                session.close_when_idle(reason)
         sessions = self.list()
-        for session in sessions:
-            session.close_when_idle(reason)
         if sessions:
             await asyncio.wait([session.closed for session in sessions])
 
@@ -212,6 +217,39 @@ class Registry:
         await session.open()
         self._sessions[session_id] = session
         return session
+
+    async def resume(self, asleep: AsleepSession, saved: SavedState) -> None:
+        """Take over a session that an earlier broker left asleep.
+
+        Raises:
+            RequestError: its template, its files or its id are taken or gone.
+        """
+        options = asleep.options
+        if options.template not in self.pools:
+            raise BadRequest(f"there is no template {options.template!r} any more")
+        pool = self.pools[options.template]
+        workspace = await self._workspaces.claim(
+            self.tenant.name,
+            asleep.session_id,
+            name=options.workspace,
+            retention=options.workspace_retention,
+            timeout=pool.acquire_timeout,
+        )
+        emit = SessionEmitter(self._observer, self.tenant.name, options.template, asleep.session_id)
+        session = Session(
+            SessionRecord(new_id(), self.tenant.name, asleep.session_id, options, asleep.opened_at),
+            self.limits,
+            Lease(pool, options, workspace, self.tenant.name, emit),
+            self._queue,
+            self._store,
+            emit,
+            self._ended,
+            self._supervisor,
+            self._queue.clock() - max(0.0, time.time() - asleep.asleep_at),
+        )
+        session.idle_timeout, session.max_lifetime = asleep.idle_timeout, asleep.max_lifetime
+        session.resume(saved, asleep.awake)
+        self._sessions[session.id] = session
 
     def _opened(self, session_id: str, opening: _Opening) -> None:
         if self._opening.get(session_id) is opening:

@@ -44,6 +44,10 @@ class Source:
     name: str
 
 
+class LoadFailed(Unavailable):
+    """The sandbox failed while it loaded a checkpoint."""
+
+
 class _Loaded(msgspec.Struct):
     missing: list[MissingVariable] = []
     env_missing: list[str] = []
@@ -72,7 +76,7 @@ async def restore(warm: WarmSandbox, source: Source, *, has_cwd: bool) -> list[M
         NotFound: the checkpoint was deleted.
         Conflict: the checkpoint is damaged, or this sandbox cannot read it.
         TooLarge: it does not fit into the workspace's disk.
-        Unavailable: the sandbox failed.
+        LoadFailed: the sandbox failed.
     """
     path = f"{CHECKPOINTS}/{secrets.token_hex(8)}"
     try:
@@ -87,7 +91,7 @@ async def restore(warm: WarmSandbox, source: Source, *, has_cwd: bool) -> list[M
                     raise TooLarge("the checkpoint does not fit into the sandbox's workspace")
         return await load(warm, path, has_cwd=has_cwd)
     except TransferFailed as exc:
-        raise Unavailable(f"the checkpoint could not be loaded: {exc}", retry_after=1) from exc
+        raise LoadFailed(f"the checkpoint could not be loaded: {exc}", retry_after=1) from exc
 
 
 async def load(warm: WarmSandbox, path: str, *, has_cwd: bool) -> list[MissingVariable]:
@@ -108,7 +112,7 @@ async def load(warm: WarmSandbox, path: str, *, has_cwd: bool) -> list[MissingVa
         answer = msgspec.convert(answers[0], _Answer)
     except (ChannelClosed, TimeoutError, IndexError, msgspec.ValidationError) as exc:
         reason = str(exc) or f"it took longer than {LOAD_S:g} s"
-        raise Unavailable(f"the checkpoint could not be loaded: {reason}") from exc
+        raise LoadFailed(f"the checkpoint could not be loaded: {reason}") from exc
     if answer.refused is not None:
         raise _error(answer.refused)
     loaded = answer.loaded or _Loaded()

@@ -22,7 +22,6 @@ from ..telemetry.events import (
     SessionClosed,
     SessionEmitter,
     SessionOpened,
-    code_hash,
 )
 from ..telemetry.logs import bound, detached_context
 from ..workspaces.quota import Quota, QuotaAction
@@ -32,8 +31,11 @@ from .admission import TenantQueue
 from .execution import QUOTA_EXCEEDED, Execution
 from .lease import Lease
 from .machine import SessionMachine
+from .saved_state import SavedState
 from .states import SessionState
 from .store import EventStore, SessionRecord
+from .tasks import SessionTasks
+from .waiters import Waiters
 
 logger = logging.getLogger(__name__)
 
@@ -49,6 +51,7 @@ class SessionRunner:
         opened: resolved when there is a first sandbox, or with the error.
         closed: resolved when everything is given back.
         executions: the executions that have not ended, by id.
+        uses: how often executions and borrowers have come.
         active, active_at: when the session was last used: by the queue's clock, and in seconds since
             the epoch.
     """
@@ -63,12 +66,14 @@ class SessionRunner:
         grace: float,
         on_ended: Callable[[str], None],
         supervisor: Supervisor,
+        first: SessionState = SessionState.OPENING,
     ) -> None:
         loop = asyncio.get_running_loop()
-        self.machine = SessionMachine(record.session_id)
+        self.machine = SessionMachine(record.session_id, first)
         self.opened: asyncio.Future[None] = loop.create_future()
         self.closed: asyncio.Future[None] = loop.create_future()
         self.executions: dict[str, Execution] = {}
+        self.uses = 0
         self.active, self.active_at = queue.clock(), record.opened_at
         self.watch = QuotaWatch(
             Quota.of(lease.spec.limits),
@@ -93,24 +98,30 @@ class SessionRunner:
         self._acquisition: asyncio.Task[None] | None = None
         self._numbers = itertools.count()
         self._grants: dict[int, asyncio.Future[WarmSandbox]] = {}
-        self._restarts: list[asyncio.Future[None]] = []
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._restarts, self._settled = Waiters(), Waiters()
+        self._tasks = SessionTasks(self._id, self._context)
         self._watching: SupervisedTask | None = None
 
     def open(self) -> None:
         self._store.record_session(self._record)
         self.apply(self.machine.open())
 
+    def resume(self, saved: SavedState) -> None:
+        """Begin asleep, as an earlier broker has left it."""
+        self._store.record_session(self._record)
+        self._lease.keep_saved(saved)
+        self._opened_now()
+
     def submit(self, execution: Execution) -> None:
         """Queue an execution that the tenant's queue has admitted."""
         self.executions[execution.id] = execution
+        self.uses += 1
         self._touch()
         self.apply(self.machine.submit(execution.id, silent=execution.is_silent))
 
     async def restart(self) -> None:
         """Replace the kernel. Raises SessionGone, Unavailable."""
-        answered: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._restarts.append(answered)
+        answered = self._restarts.add()
         self._touch()
         self.apply(self.machine.restart())
         await answered
@@ -122,6 +133,7 @@ class SessionRunner:
             SessionGone, TooManyRequests
         """
         self._notice_death()
+        self.uses += 1
         borrower = next(self._numbers)
         self._grants[borrower] = granted = asyncio.get_running_loop().create_future()
         try:
@@ -138,6 +150,19 @@ class SessionRunner:
         if changes:
             self.watch.visited()
         self.apply(self.machine.give_back(borrower))
+
+    def suspend(self, saved: SavedState) -> bool:
+        """Give the sandbox back if the session is idle. Returns whether it is."""
+        decided = self.machine.sleep()
+        if decided:
+            self._lease.keep_saved(saved)
+            self.apply(decided)
+        return bool(decided)
+
+    async def settled(self) -> None:
+        """Wait until nothing runs, waits or uses the gateway."""
+        while not self.machine.idle:
+            await self._settled.add()
 
     # Effects.
 
@@ -168,6 +193,10 @@ class SessionRunner:
                     self._acquire(self._lease.acquire())
                 case effects.Replace(cause=cause):
                     self._acquire(self._lease.replace(cause))
+                case effects.Suspend():
+                    self._tasks.spawn(self._suspend(), "suspend")
+                case effects.Wake():
+                    self._acquire(self._lease.wake())
                 case effects.CancelAcquisition():
                     assert self._acquisition is not None
                     self._acquisition.cancel()
@@ -179,10 +208,10 @@ class SessionRunner:
                     if not (granted := self._grants[borrower]).done():
                         granted.set_exception(error)
                 case effects.AnswerRestarts(error=failed):
-                    self._answer_restarts(failed)
+                    self._restarts.answer(failed)
                 case effects.Release():
                     self._lease.leave()
-                    self._spawn(self._release(), "release")
+                    self._tasks.spawn(self._release(), "release")
                 case effects.Opened():
                     self._opened_now()
                 case effects.OpeningFailed(error=failure_to_open):
@@ -190,6 +219,8 @@ class SessionRunner:
                 case effects.SessionEnded(reason=reason):
                     self._on_ended(reason)
                     self._emit(SessionClosed, reason)
+        if self.machine.idle:
+            self._settled.answer()
 
     def _opened_now(self) -> None:
         self._watching = self._supervisor.start(
@@ -212,7 +243,8 @@ class SessionRunner:
                 self.apply(self.machine.sandbox_failed(failed))
             elif (error := task.exception()) is None:
                 self._watch_for_death()
-                self.apply(self.machine.sandbox_ready())
+                incomplete = bool(self._lease.not_restored)
+                self.apply(self.machine.sandbox_ready(incomplete=incomplete))
                 self._notice_death()
             else:
                 if not isinstance(error, RequestError):
@@ -242,7 +274,7 @@ class SessionRunner:
 
     def _await_turn(self, execution: Execution) -> None:
         self._turns[execution.id] = asyncio.get_running_loop().create_future()
-        self._carriers[execution.id] = self._spawn(self._carry(execution), execution.id)
+        self._carriers[execution.id] = self._tasks.spawn(self._carry(execution), execution.id)
 
     async def _carry(self, execution: Execution) -> None:
         """Wait for the turn of an execution and run it. Cancelled only before it runs."""
@@ -294,30 +326,13 @@ class SessionRunner:
         self._touch()
         if execution.is_silent:
             return
-        log, request, total = execution.log, execution.request, execution.age
-        self._emit(
-            ExecutionEnded,
-            execution_id=log.id,
-            language=request.language,
-            code_sha256=code_hash(request.code),
-            outcome=log.outcome,
-            started_at=log.accepted_at,
-            queued_s=total if log.queued_s is None else log.queued_s,
-            total_s=total,
-            output_bytes=log.size,
-            packages=log.packages,
-            traceparent=execution.ids.get("traceparent"),
-        )
+        self._emit(ExecutionEnded, **execution.summary())
 
-    def _answer_restarts(self, error: RequestError | None) -> None:
-        answered, self._restarts = self._restarts, []
-        for restart in answered:
-            if restart.done():  # its caller was cancelled
-                continue
-            if error is None:
-                restart.set_result(None)
-            else:
-                restart.set_exception(error)
+    async def _suspend(self) -> None:
+        try:
+            await self._lease.suspend()
+        finally:
+            self.apply(self.machine.suspended())
 
     async def _release(self) -> None:
         try:
@@ -332,15 +347,3 @@ class SessionRunner:
     def _touch(self) -> None:
         """Record activity in the session."""
         self.active, self.active_at = self._queue.clock(), time.time()
-
-    def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
-        name, context = f"session {self._id} {name}", self._context.copy()
-        task = asyncio.create_task(work, name=name, context=context)
-        self._tasks.add(task)
-        task.add_done_callback(self._task_ended)
-        return task
-
-    def _task_ended(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            logger.error("the task %r failed", task.get_name(), exc_info=error)

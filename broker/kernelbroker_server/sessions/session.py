@@ -28,6 +28,9 @@ from .execution import Execution
 from .lease import Lease
 from .limits import SessionLimits
 from .runner import SessionRunner
+from .saved_state import SavedState
+from .sleeping import Sleeping
+from .states import SessionState
 from .store import EventStore, ExecutionLog, SessionRecord, Watcher
 
 _BORROW_TIMEOUT_S = 30.0
@@ -39,8 +42,10 @@ class Session:
 
     Args:
         on_ended: called once, when an open session ends, with the session and the reason.
+        asleep_at: by the queue's clock, for a session that fell asleep in an earlier broker.
 
     Attributes:
+        sleeping: when it falls asleep.
         key: its key in the event store.
         emit: emits telemetry of this session.
         closed: resolved when its sandbox and workspace are given back.
@@ -56,6 +61,7 @@ class Session:
         emit: SessionEmitter,
         on_ended: Callable[[Session, str], None],
         supervisor: Supervisor,
+        asleep_at: float | None = None,
     ) -> None:
         self.id, self.key = record.session_id, record.key
         self.options = options = record.options
@@ -77,8 +83,10 @@ class Session:
             limits.interrupt_grace,
             self._ended,
             supervisor,
+            SessionState.OPENING if asleep_at is None else SessionState.ASLEEP,
         )
         self._machine = runner.machine
+        self.sleeping = Sleeping(runner, limits, queue.clock, asleep_at)
         self.closed = runner.closed
 
     # Opening and closing.
@@ -109,6 +117,24 @@ class Session:
         """Close the session as soon as nothing runs, waits or is transferred. `closed` resolves then."""
         self._runner.apply(self._machine.close_when_idle(reason))
 
+    async def leave(self, reason: str) -> None:
+        """End a sleeping session here; its saved variables and its record stay for a later broker."""
+        self._lease.keep_saved(None)
+        await self.close(reason)
+
+    def resume(self, saved: SavedState, awake: float) -> None:
+        """Begin asleep, in place of `open`.
+
+        Args:
+            awake: seconds that it was awake before it fell asleep.
+        """
+        self._created = self._runner.active - awake
+        self._runner.resume(saved)
+
+    async def settled(self) -> None:
+        """Wait until nothing runs, waits or is transferred."""
+        await self._runner.settled()
+
     async def _until_closed(self) -> None:
         await asyncio.wait([self.closed])
 
@@ -123,6 +149,8 @@ class Session:
         if self.closed_reason is not None:
             return "closed"
         machine = self._machine
+        if self.sleeping.is_asleep and not machine.queued:
+            return "asleep"
         return "idle" if machine.running is None and not machine.queued else "busy"
 
     @property
@@ -162,6 +190,11 @@ class Session:
         return self._lease.replaced
 
     @property
+    def outlives_the_broker(self) -> bool:
+        """Whether another broker can wake it: its files are kept, and it has no secrets, which are not."""
+        return self._lease.workspace.is_kept and not self.options.secrets
+
+    @property
     def not_restored(self) -> Sequence[MissingVariable]:
         """What could not be loaded of the checkpoint that it began with."""
         return self._lease.not_restored
@@ -169,7 +202,9 @@ class Session:
     @property
     def expires_at(self) -> tuple[float, str]:
         """Return the time, by the admission's clock, at which the session expires, and the reason."""
-        end = self._created + self.max_lifetime
+        if (asleep_end := self.sleeping.expires_at) is not None:
+            return asleep_end
+        end = self._created + self.max_lifetime + self.sleeping.slept
         idle_end = self._runner.active + self.idle_timeout
         if self._machine.idle and idle_end < end:
             return idle_end, f"it was idle for {self.idle_timeout:g} s"

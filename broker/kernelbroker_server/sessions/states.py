@@ -11,6 +11,9 @@ A session::
        v        v
     CLOSING ──> RELEASING ──> CLOSED  (CLOSING waits for running work in the sandbox)
 
+    READY ──> SUSPENDING ──> ASLEEP <──> WAKING ──> READY   (from ASLEEP also to REPLACING, for a restart;
+                                                             from each of them to the end)
+
 An execution: QUEUED -> WAITING -> ADMITTED -> RUNNING -> DONE, and DONE from each of the others.
 """
 
@@ -44,6 +47,12 @@ class SessionState(_State):
     """The old sandbox is given back and a fresh one is acquired, with the same files."""
     EMPTY = "empty"
     """It has no living sandbox. The next use acquires one."""
+    SUSPENDING = "suspending"
+    """Its variables are saved. The sandbox is being given back."""
+    ASLEEP = "asleep"
+    """It has no sandbox. The next use acquires one, and loads the variables there."""
+    WAKING = "waking"
+    """A sandbox is acquired, and the variables are loaded."""
     CLOSING = "closing"
     """It is closed. An execution or an acquisition is still ending."""
     RELEASING = "releasing"
@@ -81,6 +90,7 @@ SESSION_TRANSITIONS: Mapping[SessionState, frozenset[SessionState]] = {
             SessionState.RUNNING,
             SessionState.REPLACING,
             SessionState.EMPTY,
+            SessionState.SUSPENDING,
             SessionState.RELEASING,
         }
     ),
@@ -97,6 +107,18 @@ SESSION_TRANSITIONS: Mapping[SessionState, frozenset[SessionState]] = {
         {SessionState.READY, SessionState.EMPTY, SessionState.CLOSING}
     ),
     SessionState.EMPTY: frozenset({SessionState.REPLACING, SessionState.RELEASING}),
+    SessionState.SUSPENDING: frozenset({SessionState.ASLEEP, SessionState.CLOSING}),
+    SessionState.ASLEEP: frozenset(
+        {SessionState.WAKING, SessionState.REPLACING, SessionState.RELEASING}
+    ),
+    SessionState.WAKING: frozenset(
+        {
+            SessionState.READY,
+            SessionState.ASLEEP,
+            SessionState.REPLACING,
+            SessionState.CLOSING,
+        }
+    ),
     SessionState.CLOSING: frozenset({SessionState.RELEASING}),
     SessionState.RELEASING: frozenset({SessionState.CLOSED}),
     SessionState.CLOSED: frozenset(),

@@ -23,7 +23,7 @@ class Keyring:
     def __init__(
         self, tenants: Tenants, token: str | None = None, file: TokenFile | None = None
     ) -> None:
-        self._tenants = tenants
+        self.tenants = tenants
         self._token = token
         self._file = file
 
@@ -34,10 +34,10 @@ class Keyring:
             None if the token is invalid. If the token file cannot be read, its tokens are invalid.
         """
         if self._token is not None and hmac.compare_digest(token.encode(), self._token.encode()):
-            return self._tenants[DEFAULT.name]
+            return self.tenants[DEFAULT.name]
         try:
             name = self._file.tenant_of(token) if self._file is not None else None
         except TokenError as error:
             logger.error("the token file cannot be used; its tokens are refused: %s", error)
             return None
-        return None if name is None else self._tenants[name]
+        return None if name is None else self.tenants[name]

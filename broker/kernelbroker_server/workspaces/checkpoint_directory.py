@@ -2,8 +2,8 @@
 
 Each tenant has a directory, whose name is a digest. A checkpoint is `<name>.json`, its description, and the
 data file that the description names. The description is written last, so a checkpoint is whole or absent.
-Data files without a description, and checkpoints with a leading dot, which are for one use, are removed
-after an hour. Everything that touches the disk runs in a thread.
+Data files without a description are removed after an hour. Everything that touches the disk runs in a
+thread.
 """
 
 from __future__ import annotations
@@ -49,13 +49,16 @@ class DirectoryCheckpoints(CheckpointStore):
         """Bytes that each tenant's running saves have written."""
 
     async def save(
-        self, tenant: str, info: CheckpointInfo, data: AsyncIterable[bytes]
+        self,
+        tenant: str,
+        info: CheckpointInfo,
+        data: AsyncIterable[bytes],
+        retention: float | None = None,
     ) -> CheckpointInfo:
         others = [each for each in await self.list(tenant) if each.name != info.name]
-        if len(others) >= self.limits.count:
-            raise TooLarge(
-                f"you have {len(others)} checkpoints, the most that you may have: delete one"
-            )
+        count = sum(not each.name.startswith(".") for each in others)
+        if count >= self.limits.count and not info.name.startswith("."):
+            raise TooLarge(f"you have {count} checkpoints, the most that you may have: delete one")
         used = sum(each.size for each in others)
         directory = self._of(tenant)
         path = directory / f"{secrets.token_hex(16)}.data"
@@ -71,7 +74,7 @@ class DirectoryCheckpoints(CheckpointStore):
                     await asyncio.to_thread(_write_all, file.fileno(), chunk)
             finally:
                 file.close()
-            until = time.time() + self.limits.retention
+            until = time.time() + (self.limits.retention if retention is None else retention)
             info = msgspec.structs.replace(info, size=size, expires_at=_utc(until))
             record = _Record(data=path.name, until=until, info=info)
             await run_to_completion(asyncio.to_thread(self._commit, directory, record))
@@ -148,8 +151,7 @@ class DirectoryCheckpoints(CheckpointStore):
                 named = set()
                 for record in _records(directory):
                     named.add(record.data)
-                    left = record.info.name.startswith(".") and _age(record, now) > _ABANDONED_S
-                    if left or record.until <= now:
+                    if record.until <= now:
                         _remove(directory, record.info.name, record)
                 for path in directory.iterdir():
                     with contextlib.suppress(FileNotFoundError):
@@ -179,10 +181,6 @@ def _read(path: Path) -> _Record | None:
     with contextlib.suppress(OSError, msgspec.MsgspecError), path.open("rb") as file:
         return msgspec.json.decode(file.read(_MAX_DESCRIPTION), type=_Record)
     return None
-
-
-def _age(record: _Record, now: float) -> float:
-    return now - record.info.created_at.timestamp()
 
 
 def _remove(directory: Path, name: str, record: _Record) -> None:

@@ -42,11 +42,19 @@ class CheckpointStore(ABC):
 
     @abstractmethod
     async def save(
-        self, tenant: str, info: CheckpointInfo, data: AsyncIterable[bytes]
+        self,
+        tenant: str,
+        info: CheckpointInfo,
+        data: AsyncIterable[bytes],
+        retention: float | None = None,
     ) -> CheckpointInfo:
         """Store a checkpoint, in place of one with the same name, when `data` has ended.
 
-        If it raises or is cancelled, nothing is stored and an earlier checkpoint stays.
+        If it raises or is cancelled, nothing is stored and an earlier checkpoint stays. A name with a
+        leading dot is the broker's own, and does not count for the limit of checkpoints.
+
+        Args:
+            retention: seconds to keep it; that of the limits if None.
 
         Returns:
             the description with `size` and `expires_at`.

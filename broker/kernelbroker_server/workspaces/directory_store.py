@@ -12,12 +12,11 @@ import logging
 import secrets
 import time
 from collections.abc import AsyncIterable, AsyncIterator
-from dataclasses import dataclass
 from pathlib import Path
 
 from kernelbroker.protocol.errors import Conflict, NotFound, Unavailable
 
-from ..backends.base import Sandbox, Usage
+from ..backends.base import Usage
 from ..backends.directories import remove_tree
 from ..backends.usage import UsageMeter
 from ..cancellation import run_to_completion
@@ -25,6 +24,7 @@ from ..supervisor import SupervisedTask, Supervisor
 from . import file_content, recovery
 from .checkpoint_directory import DirectoryCheckpoints
 from .checkpoint_store import CheckpointLimits
+from .claimed_workspace import Claim, DirectoryWorkspace
 from .layout import MAX_COUNT, NO_TENANT, Claimed, Layout, Record, in_use
 from .quota import Quota
 from .store import StoredWorkspace, Workspace, WorkspaceStore
@@ -36,74 +36,6 @@ _REAP_S = 30.0
 _NO_SESSION = ""
 _RELEASE_S = 30.0
 """Timeout for a workspace whose session is ending."""
-
-
-@dataclass(slots=True)
-class _Claim:
-    """A session's claim on a workspace, from before it is locked until `free` is resolved."""
-
-    key: tuple[str, str]
-    session_id: str
-    free: asyncio.Future[None]
-    leaving: bool = False
-    """The session is about to release it."""
-    released: bool = False
-
-
-class DirectoryWorkspace(Workspace):
-    """A session's claim on a workspace in a directory.
-
-    Attributes:
-        directory: the workspace on the disk. A workspace that is not kept after its session has None, until
-            its files must be stored between two sandboxes.
-    """
-
-    def __init__(
-        self,
-        store: DirectoryStore,
-        claim: _Claim,
-        record: Record,
-        directory: WorkspaceDirectory | None,
-    ) -> None:
-        self.name = claim.key[1]
-        self.initial_usage = Usage(record.size, record.files)
-        self.directory = directory
-        self._store = store
-        self._claim = claim
-        self._record = record
-
-    @property
-    def is_stored(self) -> bool:
-        return self.directory is not None
-
-    async def attach(self, sandbox: Sandbox) -> None:
-        if (directory := self.directory) is None:
-            return
-        try:
-            await run_to_completion(asyncio.to_thread(lambda: directory.give(sandbox.workspace)))
-        except OSError as exc:
-            raise Unavailable(f"the files cannot be moved: {exc}", retry_after=10) from exc
-
-    async def detach(self, sandbox: Sandbox) -> None:
-        await run_to_completion(self._detach(sandbox))
-
-    async def _detach(self, sandbox: Sandbox) -> None:
-        await sandbox.kill()  # files that it writes after the move would be lost
-        try:
-            await asyncio.to_thread(self._take, sandbox)
-        except OSError:
-            logger.exception("the files of sandbox %s are lost", sandbox.id)
-
-    def _take(self, sandbox: Sandbox) -> None:
-        if self.directory is None:
-            self.directory = WorkspaceDirectory.claim(self._store.layout, self._record)
-        self.directory.take(sandbox.workspace, mounts=sandbox.spec.shared_data is not None)
-
-    def leave(self) -> None:
-        self._claim.leaving = True
-
-    def release(self) -> None:
-        self._store.release(self._claim, self.directory)
 
 
 class DirectoryStore(WorkspaceStore):
@@ -130,7 +62,7 @@ class DirectoryStore(WorkspaceStore):
         self.layout = Layout(data_dir)
         self.retention = retention
         self._max_size = max_size
-        self._claims: dict[tuple[str, str], _Claim] = {}
+        self._claims: dict[tuple[str, str], Claim] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._reaper: SupervisedTask | None = None
         self._meter = UsageMeter()
@@ -165,7 +97,7 @@ class DirectoryStore(WorkspaceStore):
         if name is None and not self._retention_of(record):
             # Stored files with this name belong to an earlier session, so use another name.
             record.tenant, record.name = NO_TENANT, secrets.token_hex(12)
-            return DirectoryWorkspace(self, claim, record, None)
+            return DirectoryWorkspace(self.layout, claim, record, None, self.release)
         claiming = asyncio.ensure_future(
             asyncio.to_thread(WorkspaceDirectory.claim, self.layout, record)
         )
@@ -181,16 +113,16 @@ class DirectoryStore(WorkspaceStore):
                     f"the workspace cannot be opened: {exc.strerror}", retry_after=10
                 ) from exc
             raise
-        return DirectoryWorkspace(self, claim, record, directory)
+        return DirectoryWorkspace(self.layout, claim, record, directory, self.release)
 
-    def release(self, claim: _Claim, directory: WorkspaceDirectory | None) -> None:
+    def release(self, claim: Claim, directory: WorkspaceDirectory | None) -> None:
         """See `Workspace.release`."""
         if not claim.released:
             claim.leaving = claim.released = True
             name = f"workspace {claim.key[1]} is put away"
             self._own(asyncio.create_task(self._put_away(claim, directory), name=name))
 
-    async def _enter(self, key: tuple[str, str], session_id: str, timeout: float) -> _Claim:
+    async def _enter(self, key: tuple[str, str], session_id: str, timeout: float) -> Claim:
         """Register a claim, after an earlier session has released its claim. Raises Conflict."""
         try:
             async with asyncio.timeout(timeout):
@@ -204,16 +136,16 @@ class DirectoryStore(WorkspaceStore):
             raise in_use(key[1], earlier.session_id)
         return self._new_claim(key, session_id)
 
-    def _new_claim(self, key: tuple[str, str], session_id: str) -> _Claim:
-        claim = _Claim(key, session_id, asyncio.get_running_loop().create_future())
+    def _new_claim(self, key: tuple[str, str], session_id: str) -> Claim:
+        claim = Claim(key, session_id, asyncio.get_running_loop().create_future())
         self._claims[key] = claim
         return claim
 
-    def _free(self, claim: _Claim) -> None:
+    def _free(self, claim: Claim) -> None:
         del self._claims[claim.key]
         claim.free.set_result(None)
 
-    async def _put_away(self, claim: _Claim, directory: WorkspaceDirectory | None) -> None:
+    async def _put_away(self, claim: Claim, directory: WorkspaceDirectory | None) -> None:
         try:
             if directory is not None:
                 kept = self._retention_of(directory.record)

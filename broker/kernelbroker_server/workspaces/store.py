@@ -57,6 +57,11 @@ class Workspace(ABC):
         If not, a session need not `detach` from its last sandbox.
         """
 
+    @property
+    @abstractmethod
+    def is_kept(self) -> bool:
+        """Whether the files outlive the session."""
+
     @abstractmethod
     async def attach(self, sandbox: Sandbox) -> None:
         """Move the files into a sandbox. After a failure or a cancellation, `detach` still moves them back.

@@ -7,15 +7,14 @@ import platform
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from os import environ
 from pathlib import Path
 from typing import Any
 
 from .. import environment
-from ..contract import CHECKPOINTS
-from ..delivery import Body, Delivery, Sink
+from ..delivery import Body, Delivery
 from ..errors import Refused, refusing
 from ..hooks import CellHooks
 from . import archive
@@ -26,14 +25,15 @@ MAX_LISTED = 2_000
 _LIBRARIES = ("numpy", "pandas", "pyarrow", "polars", "sklearn")
 
 
-class _Checkpoint(Body):
-    """A checkpoint with the files, as it is sent."""
+class Checkpoint(Body):
+    """A checkpoint that is ready to be written. `report` is what the broker tells the client."""
 
     def __init__(self, manifest: dict[str, Any], values: Values) -> None:
+        self.report = _report(manifest)
         self._manifest = manifest
         self._values = values
 
-    def write(self, sink: Sink) -> None:
+    def write(self, sink: Any) -> None:
         archive.write(sink, self._manifest, self._values)
 
 
@@ -45,14 +45,34 @@ def save(
     *,
     hooks: CellHooks | None = None,
 ) -> None:
-    """Save the variables, and with a `ticket` the files as well; tell what was saved by `answer`.
-
-    Of the environment variables that changed since the kernel's start, a checkpoint has the names. One with
-    a `path`, which stays in the session's own workspace, has the values as well, except `configured` ones.
+    """Prepare a checkpoint, tell by `answer` what is in it, and send it.
 
     Raises:
         Refused: nothing was saved.
         OSError: the broker does not fetch it.
+    """
+    with (
+        prepared(names, hidden, options, hooks) as checkpoint,
+        Delivery(options["ticket"], checkpoint) as delivery,
+    ):
+        answer({"saved": checkpoint.report})
+        delivery.deliver()
+
+
+@contextmanager
+def prepared(
+    names: Mapping[str, Any],
+    hidden: Mapping[str, Any],
+    options: Mapping[str, Any],
+    hooks: CellHooks | None = None,
+) -> Iterator[Checkpoint]:
+    """Prepare a checkpoint. While the block runs it can be written.
+
+    Of the environment variables that changed since the kernel's start, a checkpoint with files has the
+    names. One without files, for the same session, has the values as well, but for `configured` ones.
+
+    Raises:
+        Refused
     """
     try:
         import cloudpickle  # noqa: F401
@@ -61,49 +81,23 @@ def save(
             "conflict",
             "this sandbox has no cloudpickle, which checkpoints need; add it to the image",
         ) from None
-    directory = _own_directory()
-    with refusing("the workspace"), tempfile.TemporaryFile(dir=directory) as spool:
+    with refusing("the workspace"), tempfile.TemporaryFile(dir=environment.WORKSPACE) as spool:
         values = Values(names, hidden, spool)
         spool.flush()
         if values.size > options["max_bytes"]:
             raise Refused(
                 "too_large",
-                f"the variables need {values.size:,} bytes, and {options['max_bytes']:,} are left: "
+                f"the variables need {values.size:,} bytes, and {options['max_bytes']:,} are allowed: "
                 f"delete some, the largest of which are {_largest(values)}",
             )
         values.missing += _processes(hooks)
-        path = options.get("path")
         changed = _changed_environ({} if hooks is None else hooks.environ)
-        manifest = _manifest(values, sorted(changed)[:MAX_LISTED], files=path is None)
-        if path is not None:
+        files = bool(options.get("files"))
+        manifest = _manifest(values, sorted(changed)[:MAX_LISTED], files=files)
+        if not files:
             own = changed.keys() - set(options.get("configured", ()))
             manifest["env_values"] = {name: changed[name] for name in own}
-        report = {"saved": _report(manifest)}
-        if path is not None:
-            _save_to(Path(environment.WORKSPACE) / path, manifest, values)
-            answer(report)
-        else:
-            with Delivery(options["ticket"], _Checkpoint(manifest, values)) as delivery:
-                answer(report)
-                delivery.deliver()
-
-
-def _own_directory() -> Path:
-    directory = Path(environment.WORKSPACE) / CHECKPOINTS
-    with refusing(CHECKPOINTS):
-        directory.mkdir(mode=0o700, exist_ok=True)
-    return directory
-
-
-def _save_to(path: Path, manifest: dict[str, Any], values: Values) -> None:
-    new = path.with_name(f"{path.name}.new")
-    try:
-        with new.open("wb") as file:
-            archive.write(file, manifest, values)
-        new.replace(path)
-    except BaseException:
-        new.unlink(missing_ok=True)
-        raise
+        yield Checkpoint(manifest, values)
 
 
 def _changed_environ(before: Mapping[str, str]) -> dict[str, str]:

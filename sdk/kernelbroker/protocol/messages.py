@@ -215,7 +215,7 @@ class CheckpointList(msgspec.Struct, kw_only=True):
     checkpoints: list[CheckpointSummary]
 
 
-SessionState: TypeAlias = Literal["idle", "busy", "closed"]
+SessionState: TypeAlias = Literal["idle", "busy", "asleep", "closed"]
 
 
 class SessionInfo(msgspec.Struct, kw_only=True):
@@ -223,7 +223,8 @@ class SessionInfo(msgspec.Struct, kw_only=True):
 
     Attributes:
         from_checkpoint: the checkpoint that it began with, or null.
-        not_restored: what could not be loaded when it began.
+        not_restored: what could not be loaded when it began or woke.
+        kept_awake_by: what could not be saved, so that it did not fall asleep when it was due.
     """
 
     session_id: str
@@ -241,6 +242,7 @@ class SessionInfo(msgspec.Struct, kw_only=True):
     metadata: dict[str, Any] = {}
     from_checkpoint: str | None = None
     not_restored: list[MissingVariable] = []
+    kept_awake_by: list[MissingVariable] = []
 
 
 class WorkspaceInfo(msgspec.Struct, kw_only=True):

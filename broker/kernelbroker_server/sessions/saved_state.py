@@ -1,0 +1,60 @@
+"""The saved variables of a session that sleeps, and the record by which a later broker finds it."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+
+import msgspec
+from kernelbroker.protocol.errors import NotFound
+from kernelbroker.protocol.messages import SessionOptions
+
+from .restoring import Source
+from .store import Entry, EventStore
+
+KIND = "asleep"
+"""Of the entries in the event store. An entry has the name of the session's id."""
+
+
+class AsleepSession(msgspec.Struct, kw_only=True):
+    """The value of an entry. Times are in seconds since the epoch.
+
+    Attributes:
+        checkpoint: the name of the checkpoint with the variables.
+        awake: seconds that it was awake, which count for `max_lifetime`.
+    """
+
+    session_id: str
+    options: SessionOptions
+    checkpoint: str
+    opened_at: float
+    asleep_at: float
+    awake: float
+    idle_timeout: float
+    max_lifetime: float
+
+
+class SavedState:
+    """The saved variables of one session.
+
+    Args:
+        source: the checkpoint.
+        store: has the entry.
+    """
+
+    def __init__(self, source: Source, store: EventStore, session_id: str) -> None:
+        self.source = source
+        self._store = store
+        self._session_id = session_id
+
+    def record(self, session: AsleepSession, retention: float) -> None:
+        """Make the sleep outlive the broker. Not for a session whose files or secrets do not."""
+        until = time.time() + retention
+        value = msgspec.json.encode(session)
+        self._store.put_entry(Entry(KIND, self.source.tenant, self._session_id, value, until))
+
+    async def forget(self) -> None:
+        """Remove the variables and the entry. A second call does nothing."""
+        self._store.drop_entry(KIND, self.source.tenant, self._session_id)
+        with contextlib.suppress(NotFound):
+            await self.source.store.delete(self.source.tenant, self.source.name)

@@ -1,0 +1,110 @@
+"""When a session falls asleep, and for how long it sleeps. The states are those of `machine.py`.
+
+A session that sleeps has no sandbox; its variables are saved. It keeps its files and its id, and the next
+request that needs a sandbox wakes it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+
+from kernelbroker.protocol.messages import MissingVariable
+
+from .limits import SessionLimits
+from .runner import SessionRunner
+from .saved_state import SavedState
+from .states import SessionState
+
+_ASLEEP = (SessionState.SUSPENDING, SessionState.ASLEEP)
+_OF_A_SAVE = 2
+"""Uses of a session by one save: its cell, and the transfer of what it saved."""
+
+
+class Sleeping:
+    """The sleep of one session.
+
+    Args:
+        asleep_at: by the clock, if it is asleep already.
+
+    Attributes:
+        kept_awake_by: what could not be saved, so that the session did not fall asleep when it was due.
+    """
+
+    def __init__(
+        self,
+        runner: SessionRunner,
+        limits: SessionLimits,
+        clock: Callable[[], float],
+        asleep_at: float | None = None,
+    ) -> None:
+        self.kept_awake_by: Sequence[MissingVariable] = ()
+        self._runner = runner
+        self._limits = limits
+        self._clock = clock
+        self._refused_at: float | None = None
+        """When the session was last used before a refusal. It is not tried again before the next use."""
+        self._since = asleep_at
+        self._slept = 0.0
+
+    @property
+    def is_asleep(self) -> bool:
+        return self._runner.machine.state in _ASLEEP
+
+    @property
+    def slept(self) -> float:
+        """Seconds that it has slept so far. They do not count for its lifetime."""
+        if self._since is None:
+            return self._slept
+        if self.is_asleep:
+            return self._slept + self._clock() - self._since
+        self._slept += max(0.0, self._runner.active - self._since)
+        self._since = None
+        return self._slept
+
+    @property
+    def due_at(self) -> float | None:
+        """When it should fall asleep, by the clock; None if it should not."""
+        after, machine = self._limits.sleep_after, self._runner.machine
+        if after is None or machine.state is not SessionState.READY or not machine.idle:
+            return None
+        return None if self._refused_at == self._runner.active else self._runner.active + after
+
+    @property
+    def expires_at(self) -> tuple[float, str] | None:
+        """When a sleeping session ends, and why; None if it is awake."""
+        if not self.is_asleep or self._since is None:
+            return None
+        retention = self._limits.asleep_retention
+        return self._since + retention, f"it was asleep for {retention:g} s"
+
+    @contextlib.contextmanager
+    def saving(self) -> Iterator[Callable[[], bool]]:
+        """Save in the block. Its own uses do not count as activity.
+
+        Yields a function that tells whether nobody else has used the session since.
+        """
+        runner = self._runner
+        active, uses = (runner.active, runner.active_at), runner.uses
+
+        def is_undisturbed() -> bool:
+            return runner.uses <= uses + _OF_A_SAVE
+
+        try:
+            yield is_undisturbed
+        finally:
+            if is_undisturbed():
+                runner.active, runner.active_at = active
+
+    def refuse(self, missing: Sequence[MissingVariable]) -> None:
+        """Stay awake until the session was used again."""
+        self.kept_awake_by = missing
+        self._refused_at = self._runner.active
+
+    def begin(self, saved: SavedState) -> bool:
+        """Fall asleep, if nothing runs or waits. Returns whether it does."""
+        self.kept_awake_by = ()
+        if not self._runner.suspend(saved):
+            return False
+        self._since = self._clock()
+        return True

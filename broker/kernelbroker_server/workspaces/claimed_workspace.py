@@ -1,0 +1,92 @@
+"""A session's claim on a workspace of a `DirectoryStore`."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from kernelbroker.protocol.errors import Unavailable
+
+from ..backends.base import Sandbox, Usage
+from ..cancellation import run_to_completion
+from .layout import NO_TENANT, Layout, Record
+from .store import Workspace
+from .workspace_directory import WorkspaceDirectory
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class Claim:
+    """A session's claim on a workspace, from before it is locked until `free` is resolved."""
+
+    key: tuple[str, str]
+    session_id: str
+    free: asyncio.Future[None]
+    leaving: bool = False
+    """The session is about to release it."""
+    released: bool = False
+
+
+class DirectoryWorkspace(Workspace):
+    """A session's claim on a workspace in a directory.
+
+    Attributes:
+        directory: the workspace on the disk. A workspace that is not kept after its session has None, until
+            its files must be stored between two sandboxes.
+    """
+
+    def __init__(
+        self,
+        layout: Layout,
+        claim: Claim,
+        record: Record,
+        directory: WorkspaceDirectory | None,
+        release: Callable[[Claim, WorkspaceDirectory | None], None],
+    ) -> None:
+        self.name = claim.key[1]
+        self.initial_usage = Usage(record.size, record.files)
+        self.directory = directory
+        self._layout = layout
+        self._release = release
+        self._claim = claim
+        self._record = record
+
+    @property
+    def is_stored(self) -> bool:
+        return self.directory is not None
+
+    @property
+    def is_kept(self) -> bool:
+        return self._record.tenant != NO_TENANT
+
+    async def attach(self, sandbox: Sandbox) -> None:
+        if (directory := self.directory) is None:
+            return
+        try:
+            await run_to_completion(asyncio.to_thread(lambda: directory.give(sandbox.workspace)))
+        except OSError as exc:
+            raise Unavailable(f"the files cannot be moved: {exc}", retry_after=10) from exc
+
+    async def detach(self, sandbox: Sandbox) -> None:
+        await run_to_completion(self._detach(sandbox))
+
+    async def _detach(self, sandbox: Sandbox) -> None:
+        await sandbox.kill()  # files that it writes after the move would be lost
+        try:
+            await asyncio.to_thread(self._take, sandbox)
+        except OSError:
+            logger.exception("the files of sandbox %s are lost", sandbox.id)
+
+    def _take(self, sandbox: Sandbox) -> None:
+        if self.directory is None:
+            self.directory = WorkspaceDirectory.claim(self._layout, self._record)
+        self.directory.take(sandbox.workspace, mounts=sandbox.spec.shared_data is not None)
+
+    def leave(self) -> None:
+        self._claim.leaving = True
+
+    def release(self) -> None:
+        self._release(self._claim, self.directory)
