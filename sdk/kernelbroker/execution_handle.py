@@ -10,7 +10,7 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
-from typing import TypeVar
+from typing import Any, TypeVar
 from urllib.parse import quote
 from uuid import uuid4
 
@@ -30,6 +30,7 @@ from .protocol.errors import (
     SessionGone,
     Unavailable,
 )
+from .protocol.events import Result
 from .protocol.messages import ExecutionInfo, ExecutionRequest
 from .results import ExecutionResult
 from .session_requests import SessionRequests
@@ -81,9 +82,14 @@ class ExecutionHandle:
 
     async def code(self) -> str:
         """Return the code of the cell. Raises as `status`."""
+        return str((await self._details())["code"])
+
+    async def _details(self) -> dict[str, Any]:
         path = _path(self._execution_id)
-        answer = await _persistent(lambda: call(self._address, "GET", path, self._timeout))
-        return str(answer["code"])
+        found: dict[str, Any] = await _persistent(
+            lambda: call(self._address, "GET", path, self._timeout)
+        )
+        return found
 
     async def events(self, after: int = 0) -> AsyncGenerator[events.Event, None]:
         """Yield the events from the beginning, then as they come, up to the `Result`.
@@ -106,6 +112,18 @@ class ExecutionHandle:
                 return
             except (ConnectionFailed, ConnectionLost, Unavailable) as exc:
                 await retry.pause(exc)
+            if retry.count > 1 and (result := await self._result_before(after)) is not None:
+                yield result
+                return
+
+    async def _result_before(self, seq: int) -> Result | None:
+        """Return the result of an execution that ended although it has no events behind this one.
+
+        It lacks events that were seen: the disk was full when the broker was killed.
+        """
+        answer = (await self._details())["result"]
+        result = None if answer is None else msgspec.convert(answer, Result)
+        return result if result is not None and result.seq <= seq else None
 
     async def result(self, timeout: float | None = None) -> ExecutionResult:
         """Wait for the end of the execution, and return its result with all output.
@@ -208,11 +226,12 @@ async def _persistent(ask: Callable[[], Awaitable[T]], *, busy: bool = True) -> 
 
 
 class _Retry:
-    """Pauses between tries, for a bounded time."""
+    """Pauses between tries, for a bounded time. `count` is how many there were."""
 
     def __init__(self) -> None:
         self._until = time.monotonic() + PATIENCE
         self._delay = _FIRST_DELAY
+        self.count = 0
 
     async def pause(self, reason: Exception) -> None:
         """Wait before the next try. Raises ConnectionLost if there is none."""
@@ -221,6 +240,7 @@ class _Retry:
                 f"the broker did not answer for {PATIENCE:g} s ({reason}); the execution goes on: "
                 "ask again later, with `attach_execution`"
             ) from reason
+        self.count += 1
         await asyncio.sleep(self._delay)
         self._delay = min(2 * self._delay, _LONGEST_DELAY)
 

@@ -102,6 +102,17 @@ async def test_a_broker_that_stays_away(connected, monkeypatch):
         assert (await handle.result()).success
 
 
+async def test_an_execution_that_lacks_events(connected, scripts):
+    """A client that has seen more events than the broker still has gets the result, and does not wait."""
+    connected.cells["c"] = scripts.printing("1")
+    async with kernelbroker.connect() as broker, broker.session() as session:
+        handle = await session.submit("c")
+        await handle.result()
+        [last] = [event async for event in handle.events(after=10)]
+        assert isinstance(last, events.Result)
+        assert [event.seq async for event in handle.events(after=2)] == [3]
+
+
 async def test_refusals(connected):
     """Unknown ids, bad requests and closed sessions are refused at once, with what to do."""
     async with kernelbroker.connect() as broker:
