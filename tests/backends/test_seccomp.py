@@ -72,6 +72,12 @@ CALLS = [  # name, number on x86_64, number on aarch64, arguments, verdict
     ("socket: vsock", 41, 198, (40, 1, 0), EPERM),
     ("socketpair: unix", 53, 199, (1, 1, 0), ALLOW),
     ("socketpair: tipc", 53, 199, (30, 1, 0), EPERM),
+    ("setrlimit: NOFILE", 160, 164, (7, 1), ALLOW),
+    ("setrlimit: CORE", 160, 164, (4, 1), EPERM),
+    ("prlimit64: NOFILE", 302, 261, (0, 7, 1, 0), ALLOW),
+    ("prlimit64: CORE is read", 302, 261, (0, 4, 0, 1), ALLOW),
+    ("prlimit64: CORE is changed", 302, 261, (0, 4, 1, 0), EPERM),
+    ("prlimit64: CORE in disguise", 302, 261, (0, 0x1_0000_0004, 0x1_0000_0000, 0), EPERM),
     ("personality: query", 135, 92, (0xFFFFFFFF,), ALLOW),
     ("personality: no randomization", 135, 92, (0x40000,), EPERM),
 ]

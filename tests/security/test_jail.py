@@ -6,7 +6,9 @@ from __future__ import annotations
 
 import asyncio
 import platform
-from collections.abc import AsyncIterator
+import signal
+import tempfile
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
@@ -24,6 +26,7 @@ from tests.backends.probes import (
     needs_root,
     running_backend,
     tell,
+    until,
 )
 
 pytestmark = [pytest.mark.sandbox, needs_jail, needs_kernel_environment]
@@ -47,6 +50,49 @@ async def test_no_root_on_the_host(sandbox: LocalSandbox) -> None:
     assert sandbox.leader is not None
     family = procfs.family(procfs.processes(), sandbox.leader) - {sandbox.leader}
     assert {Path(f"/proc/{pid}").stat().st_uid for pid in family} == {200_000}
+
+
+CRASH = """
+import resource, signal
+def crash():
+    if (pid := os.fork()) == 0:
+        os.abort()
+    return os.WTERMSIG(os.waitpid(pid, 0)[1])
+def lower():
+    try:
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    except ValueError as error:
+        return str(error)
+result = [crash(), lower(), crash()]"""
+
+
+@pytest.fixture
+def crashes() -> Iterator[Path]:
+    """A file with a line for each crash on which the host ran its program for core dumps."""
+    pattern = Path("/proc/sys/kernel/core_pattern")
+    before = pattern.read_text()
+    with tempfile.TemporaryDirectory(prefix="kb-") as directory:
+        lines, program = Path(directory, "crashes"), Path(directory, "program")
+        lines.touch()
+        program.write_text(f"#!/bin/sh\ncat >/dev/null\necho $1 >>{lines}\n")
+        program.chmod(0o755)
+        pattern.write_text(f"|{program} %s")
+        try:
+            yield lines
+        finally:
+            pattern.write_text(before)
+
+
+@needs_root
+async def test_a_crash_runs_no_program_of_the_host(sandbox: LocalSandbox, crashes: Path) -> None:
+    """The host's program for core dumps is not run, whatever a cell does to its limits."""
+    refused = "not allowed to raise maximum limit"  # Python's words for EPERM
+    assert await ask(sandbox, CRASH) == [signal.SIGABRT, refused, signal.SIGABRT]
+    # The program is run for others, after those that came before.
+    process = await asyncio.create_subprocess_exec("sh", "-c", "ulimit -c 0; kill -SEGV $$")
+    await process.wait()
+    await until(crashes.read_text)
+    assert crashes.read_text().split() == [str(signal.SIGSEGV.value)]
 
 
 async def test_the_root_directory_is_minimal(sandbox: LocalSandbox) -> None:

@@ -176,7 +176,7 @@ def _limits(limits: Limits, gvisor: bool) -> dict[str, Any]:
         "Ulimits": [
             {"Name": name, "Soft": value, "Hard": value}
             for name, value in (
-                ("core", 0),
+                ("core", 1),
                 ("fsize", max_file_bytes(limits)),
                 ("nofile", limits.open_files),
             )

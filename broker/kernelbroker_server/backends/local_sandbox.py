@@ -249,7 +249,7 @@ class LocalSandbox(ClosableSandbox):
 def rlimits(limits: Limits, isolation: Isolation) -> dict[int, int]:
     """Values by `resource.RLIMIT_*`. Without RLIMIT_AS, since numpy reserves a lot of address space."""
     values = {
-        resource.RLIMIT_CORE: 0,
+        resource.RLIMIT_CORE: 1,  # with 0, a `core_pattern` with a pipe would run the host's program
         resource.RLIMIT_FSIZE: max_file_bytes(limits),
         resource.RLIMIT_NOFILE: limits.open_files,
     }

@@ -96,10 +96,13 @@ _EQUAL, _NOT_EQUAL, _NO_BITS = "equal", "not equal", "no bits"
 _CLONE_NEW = 0x7E020000
 _TIOCSTI, _TIOCLINUX = 0x5412, 0x541C
 _AF_UNIX, _AF_INET, _AF_INET6, _AF_NETLINK, _NETLINK_ROUTE = 1, 2, 10, 16, 0
+_RLIMIT_CORE = 4
+_HIGH = 0.5
+"""Added to the number of an argument: its high 32 bits."""
 
 # A call is allowed if all tests (argument, comparison, value) of one of its lines hold. The filter compares
-# only the low 32 bits, since the kernel ignores the high bits of these arguments.
-_CONDITIONAL: dict[tuple[int, int | None], list[list[tuple[int, str, int]]]] = {
+# the low 32 bits, since the kernel ignores the high bits of these arguments; of a pointer it compares both.
+_CONDITIONAL: dict[tuple[int, int | None], list[list[tuple[float, str, int]]]] = {
     (56, 220): [[(0, _NO_BITS, _CLONE_NEW)]],  # clone
     (16, 29): [[(1, _NOT_EQUAL, _TIOCSTI), (1, _NOT_EQUAL, _TIOCLINUX)]],  # ioctl: forged input
     (41, 198): [  # socket
@@ -110,6 +113,13 @@ _CONDITIONAL: dict[tuple[int, int | None], list[list[tuple[int, str, int]]]] = {
         [(0, _EQUAL, _AF_NETLINK), (2, _EQUAL, _NETLINK_ROUTE)],
     ],
     (53, 199): [[(0, _EQUAL, _AF_UNIX)]],  # socketpair
+    # The limit of 1 byte keeps a crash from running the host's program for core dumps; 0 would not. So it
+    # can be read, and not changed.
+    (160, 164): [[(0, _NOT_EQUAL, _RLIMIT_CORE)]],  # setrlimit
+    (302, 261): [  # prlimit64
+        [(1, _NOT_EQUAL, _RLIMIT_CORE)],
+        [(2, _EQUAL, 0), (2 + _HIGH, _EQUAL, 0)],
+    ],
     # personality: Linux and 32-bit Linux, both with and without UNAME26; the last value is a query
     (135, 92): [[(0, _EQUAL, value)] for value in (0, 8, 0x20000, 0x20008, 0xFFFFFFFF)],
 }
@@ -169,14 +179,14 @@ def _assemble(architecture: _Architecture, allowed: frozenset[str]) -> bytes:
     return b"".join(program)
 
 
-def _allow_if_all(line: list[tuple[int, str, int]]) -> list[bytes]:
+def _allow_if_all(line: list[tuple[float, str, int]]) -> list[bytes]:
     """Instructions that return _ALLOW if all tests hold, and otherwise continue after the line."""
     block: list[bytes] = []
     for position, (argument, comparison, value) in enumerate(line):
         past_the_line = 2 * (len(line) - position - 1) + 1
         code = _JUMP_BITS if comparison == _NO_BITS else _JUMP_EQUAL
         then, otherwise = (0, past_the_line) if comparison == _EQUAL else (past_the_line, 0)
-        block.append(_instruction(_LOAD, 16 + 8 * argument))  # the low half (little-endian)
+        block.append(_instruction(_LOAD, 16 + int(8 * argument)))  # little-endian
         block.append(_instruction(code, value, then=then, otherwise=otherwise))
     return [*block, _instruction(_RETURN, _ALLOW)]
 
