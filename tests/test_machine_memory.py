@@ -12,7 +12,7 @@ GIB = 1024**3
 
 
 @pytest.mark.parametrize(
-    ("memory", "sandboxes"), [(GIB, 10), (8 * GIB, 16), (24 * GIB, 48), (1024 * GIB, 200)]
+    ("memory", "sandboxes"), [(GIB, 10), (8 * GIB, 32), (24 * GIB, 96), (1024 * GIB, 200)]
 )
 def test_default_pool_size(memory: int, sandboxes: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """The default size of a pool follows the memory, within bounds."""

@@ -54,7 +54,7 @@ class PoolSettings(_Section):
     min_size: int = Field(default=3, ge=0)
     """Sandboxes that are always kept warm and free, within `max_size`."""
     max_size: int = Field(default_factory=default_pool_size, ge=1)
-    """Sandboxes in any state, including leased ones. By default one for each 512 MiB of memory that the
+    """Sandboxes in any state, including leased ones. By default one for each 256 MiB of memory that the
     machine or the broker's container has, but at least 10 and at most 200."""
     max_waiters: int = Field(default=100, ge=0)
     """Sessions that may wait for a sandbox; more are refused with 429. Waiting tenants take turns. If the

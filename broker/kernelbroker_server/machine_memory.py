@@ -6,8 +6,8 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
-_PER_SANDBOX = 256 * 1024**2
-"""A sandbox that analyses data uses about this much; one that has just started, a quarter."""
+_PER_SANDBOX = 128 * 1024**2
+"""A forked one with pandas uses half of this; one in a container, or with large tables, more."""
 _FEWEST, _MOST = 10, 200
 _CGROUP_LIMITS = (
     Path("/sys/fs/cgroup/memory.max"),
