@@ -78,12 +78,14 @@ EXAMPLES: dict[str, tuple[str, str]] = {
     ),
     "Broker.follow": (
         'async with broker.session("shown") as shown:\n'
-        '    await shown.submit("print(1)")\n'
+        '    handle = await shown.submit("import time; print(1, flush=True); time.sleep(60)")\n'
         '    async for event in broker.follow("shown"):\n'
         "        print(type(event).__name__)\n"
+        "        if isinstance(event, kernelbroker.events.Stdout):\n"
+        "            await handle.interrupt()\n"
         "        if isinstance(event, kernelbroker.events.Result):\n"
         "            break",
-        "Started\nStdout\nResult",
+        "Started\nStdout\nStderr\nResult",
     ),
     "Broker.result": (
         'async with broker.session("figures") as figures:\n'
