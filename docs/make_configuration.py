@@ -73,8 +73,9 @@ def _section(name: str, model: type[BaseModel]) -> list[str]:
     lines += ["| key | default | meaning |", "|---|---|---|"]
     lines += [f"| `{key}` | {_default(field)} | {_meaning(field)} |" for key, field in own.items()]
     lines.append("")
+    lines = lines if own else []
     for inner_name, inner in below:
-        lines += _section(inner_name, inner)
+        lines += _section(f"{name}.{inner_name}" if name else inner_name, inner)
     return lines
 
 
@@ -86,6 +87,8 @@ def _model_in(annotation: Any) -> type[BaseModel] | None:
 
 
 def _default(field: FieldInfo) -> str:
+    if field.is_required():
+        return "required"
     if field.default_factory is not None:
         return ""  # the meaning tells how it is found
     value = field.default

@@ -30,6 +30,7 @@ from kernelbroker_server.audit import Audit
 from kernelbroker_server.backends.base import BackendUnavailable, Isolation, LaunchError
 from kernelbroker_server.config import ConfigError, Settings
 from kernelbroker_server.factories import STATE
+from kernelbroker_server.mcp.factory import SEAL_KEY
 from kernelbroker_server.supervisor import Supervisor
 from kernelbroker_server.tenants.tokens import TokenFile
 from pydantic import ValidationError
@@ -140,7 +141,7 @@ async def test_mcp_is_served_unless_it_is_off(
             assert await initialize(broker) == status
         finally:
             await broker.stop()
-        key = directory / "data" / STATE / factories.SEAL_KEY
+        key = directory / "data" / STATE / SEAL_KEY
         if status == 200:
             assert stat.S_IMODE(key.stat().st_mode) == 0o600
             keys.append(key.read_bytes())

@@ -1,7 +1,7 @@
 """The broker: creates its parts, starts them, and stops them in order.
 
-A stop first refuses connections and leases, then closes the sessions and notifies their clients, and then
-stops the pools and the backend.
+A stop refuses connections and leases, closes the sessions and notifies their clients, and then stops the
+pools and the backend.
 """
 
 from __future__ import annotations
@@ -138,7 +138,7 @@ class Broker:
         Raises:
             ConfigError, BackendUnavailable: with what to change.
         """
-        settings = self.settings
+        settings, keyring = self.settings, self._service.keyring
         tls = factories.tls(settings.tls)
         try:
             self._audit.open()
@@ -161,7 +161,7 @@ class Broker:
                     "Install bubblewrap (apt-get install bubblewrap), listen on 127.0.0.1, or accept "
                     "the risk with unsafe_expose_without_isolation = true"
                 )
-            mcp = factories.mcp(settings, self._store, self.backend.data_dir)
+            mcp = factories.mcp(settings, self._store, self.backend.data_dir, keyring)
             sockets = _listen(settings)
         except BaseException:
             await self.backend.stop()
@@ -175,6 +175,7 @@ class Broker:
         self._server = BrokerServer(application, self._service.unauthenticated, tls)
         await self.tenants.resume_asleep(self._service.keyring.tenants)
         self._server.add_sockets(sockets)
+        keyring.start(self.supervisor)
         if mcp is not None:
             mcp.start(self.supervisor)
         self._workspaces.start(self.supervisor)

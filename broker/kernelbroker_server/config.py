@@ -11,6 +11,7 @@ from pydantic import BaseModel, Field, SecretStr, field_validator, model_validat
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from .config_sections import (
+    AuthSettings,
     CheckpointSettings,
     DockerSettings,
     EgressSettings,
@@ -97,6 +98,7 @@ class Settings(BaseSettings):
     checkpoints: CheckpointSettings = CheckpointSettings()
     limits: LimitSettings = LimitSettings()
     tls: TlsSettings = TlsSettings()
+    auth: AuthSettings = AuthSettings()
     mcp: McpSettings = McpSettings()
     templates: dict[TemplateName, TemplateSettings] = {}
     """Named recipes for sandboxes. There is always one named `default`."""

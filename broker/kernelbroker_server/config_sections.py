@@ -273,6 +273,32 @@ class LimitSettings(_Section):
     """Executions of one tenant that may wait, over all its sessions; more are refused with 429."""
 
 
+class JwtSettings(_Section):
+    """JSON Web Tokens of an issuer as tokens of the broker, for the whole API. Needs the extra `jwt`."""
+
+    issuer: str
+    """The claim `iss` of its tokens. MCP clients ask this server for a token."""
+    audience: str
+    """The claim `aud` of tokens for this broker, such as https://broker.example.org/mcp."""
+    jwks: str
+    """Where the issuer's public keys are: an https URL, or the path of a file. They are read again every
+    ten minutes, and when a token has an unknown key."""
+    tenant_claim: str = "sub"
+    """The claim with the tenant's name. Tokens whose claim is no valid name of a tenant are refused."""
+
+    @field_validator("jwks")
+    @classmethod
+    def _is_https_or_a_file(cls, jwks: str) -> str:
+        if not jwks.startswith(("https://", "/")):
+            raise ValueError("it must be an https URL, or an absolute path")
+        return jwks
+
+
+class AuthSettings(_Section):
+    jwt: JwtSettings | None = None
+    """Accept the tokens of an issuer, besides those of the broker."""
+
+
 class McpSettings(_Section):
     """The MCP server. Its addresses are /mcp, and /mcp/code and /mcp/analysis for one set of tools each."""
 

@@ -13,7 +13,6 @@ import secrets
 import ssl
 import stat
 import tempfile
-from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,6 +22,7 @@ from .backends.local import LocalBackend
 from .config import ConfigError, Settings
 from .config_sections import (
     DockerSettings,
+    JwtSettings,
     LocalSettings,
     PackageSettings,
     TemplateSettings,
@@ -51,15 +51,12 @@ from .workspaces.directory_store import DirectoryStore
 
 if TYPE_CHECKING:
     from .mcp.surface import McpSurface
+    from .tenants.jwt_tokens import JwtTokens
 
 logger = logging.getLogger(__name__)
 
 STATE = ".state"
 """Below data_dir, where no sandbox sees it. Brokers do not clean up names with a leading dot."""
-
-SEAL_KEY = "seal-key"
-"""In the state directory: the key of what clients get to echo."""
-SEAL_KEY_BYTES = 32
 
 
 def token(settings: Settings) -> str | None:
@@ -111,7 +108,19 @@ def keyring(settings: Settings, token: str | None) -> Keyring:
                 "no client can authenticate, since there is no token: create one with "
                 "`kernelbroker-server token create TENANT`; a restart is not needed"
             )
-    return Keyring(Tenants(limits), token, file)
+    return Keyring(Tenants(limits), token, file, _jwt_tokens(settings.auth.jwt))
+
+
+def _jwt_tokens(settings: JwtSettings | None) -> JwtTokens | None:
+    if settings is None:
+        return None
+    try:
+        from .tenants.jwt_tokens import Issuer, JwtTokens
+    except ModuleNotFoundError as exc:
+        raise ConfigError(
+            f"auth.jwt needs {exc.name}: pip install 'kernelbroker-server[jwt]'"
+        ) from exc
+    return JwtTokens(Issuer(**settings.model_dump()))
 
 
 def tls(settings: TlsSettings) -> ssl.SSLContext | None:
@@ -201,7 +210,9 @@ def _state_directory(settings: Settings, data_dir: Path) -> Path | None:
     return data_dir / STATE if settings.state_dir is None else Path(settings.state_dir)
 
 
-def mcp(settings: Settings, store: EventStore, data_dir: Path) -> McpSurface | None:
+def mcp(
+    settings: Settings, store: EventStore, data_dir: Path, keyring: Keyring
+) -> McpSurface | None:
     """Return the MCP server, not started; None if it is off or its extra is not installed.
 
     Args:
@@ -214,40 +225,9 @@ def mcp(settings: Settings, store: EventStore, data_dir: Path) -> McpSurface | N
         if settings.mcp.enabled is None:
             return None
         raise ConfigError("mcp.enabled needs the extra: pip install 'kernelbroker-server[mcp]'")
-    from .mcp.call import Options
-    from .mcp.handler import allowed_hosts
-    from .mcp.surface import McpSurface
+    from .mcp.factory import make_surface
 
-    hosts = allowed_hosts(
-        settings.host, on_loopback=settings.on_loopback, named=settings.mcp.allowed_hosts
-    )
-    return McpSurface(
-        settings.mcp.tool_sets,
-        store,
-        version=version("kernelbroker"),
-        keys=[_seal_key(settings, data_dir)],
-        options=Options(settings.mcp.task_after, settings.sessions.result_retention),
-        hosts=hosts,
-    )
-
-
-def _seal_key(settings: Settings, data_dir: Path) -> bytes:
-    """The key of the broker's seals, from the state directory; a new one if nothing is kept on the disk."""
-    directory = _state_directory(settings, data_dir)
-    if directory is None:
-        return secrets.token_bytes(SEAL_KEY_BYTES)
-    path = directory / SEAL_KEY
-    try:
-        if not path.exists():
-            with tempfile.NamedTemporaryFile(dir=directory, delete=False) as file:  # mode 0600
-                file.write(secrets.token_bytes(SEAL_KEY_BYTES))
-            Path(file.name).rename(path)
-        key = path.read_bytes()
-    except OSError as exc:
-        raise ConfigError(f"state_dir: {path}: {exc.strerror}") from exc
-    if len(key) != SEAL_KEY_BYTES:
-        raise ConfigError(f"state_dir: {path} is damaged: remove it")
-    return key
+    return make_surface(settings, store, _state_directory(settings, data_dir), keyring.jwt)
 
 
 def webhooks(settings: Settings, store: EventStore) -> Webhooks:

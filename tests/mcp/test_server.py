@@ -9,6 +9,9 @@ from typing import Any
 import pytest
 from kernelbroker_server.mcp.handler import MAX_BODY_BYTES, allowed_hosts
 from kernelbroker_server.pool.state import PoolLimits
+from kernelbroker_server.tenants.jwt_tokens import Issuer, JwtTokens
+from kernelbroker_server.tenants.keyring import Keyring
+from kernelbroker_server.tenants.tenant import Tenants
 from mcp_types import CallToolResult
 
 from tests.api.test_tenants import Names
@@ -343,3 +346,23 @@ async def test_web_pages_of_allowed_origins_may_ask(backend: FakeBackend) -> Non
         assert answer.status == 204
         assert "MCP-Protocol-Version" in answer.headers["access-control-allow-headers"]
     assert TOKEN
+
+
+async def test_the_issuer_of_tokens_is_announced(backend: FakeBackend) -> None:
+    """A client without a token learns where to get one (RFC 9728)."""
+    issuer = Issuer("https://login.example.org", "broker", "/dev/null")
+    options = {"keyring": Keyring(Tenants({}), TOKEN, jwt=JwtTokens(issuer))}
+    async with mcp_api(backend, issuer=issuer, serving_options=options) as api:
+        refused = await api.api.ask("POST", "/mcp/code", {}, headers=HEADERS, token=None)
+        assert refused.status == 401
+        where = refused.headers["www-authenticate"].partition('resource_metadata="')[2][:-1]
+        assert where == "http://broker/.well-known/oauth-protected-resource/mcp/code"
+        for path in ("", "/mcp", "/mcp/code"):
+            announced = f"/.well-known/oauth-protected-resource{path}"
+            answer = await api.api.ask("GET", announced, token=None)
+            assert answer.json["resource"] == f"http://broker{path or '/mcp'}"
+            assert answer.json["authorization_servers"] == ["https://login.example.org"]
+        wrong = "/.well-known/oauth-protected-resource/api"
+        assert (await api.api.ask("GET", wrong, token=None)).status in (401, 404)
+    async with mcp_api(backend) as api:
+        assert (await api.api.ask("GET", announced)).status == 404

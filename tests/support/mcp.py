@@ -13,6 +13,7 @@ import httpx2
 from kernelbroker_server.mcp.call import Options
 from kernelbroker_server.mcp.surface import McpSurface
 from kernelbroker_server.supervisor import Supervisor
+from kernelbroker_server.tenants.jwt_tokens import Issuer
 from mcp.client.client import Client
 from mcp.client.streamable_http import streamable_http_client
 from mcp_types import CallToolResult, TextContent
@@ -123,11 +124,12 @@ async def _surface(
     tool_sets: Sequence[str] = ("code", "analysis"),
     task_after: float = 5.0,
     hosts: Sequence[str] = (),
+    issuer: Issuer | None = None,
 ) -> AsyncIterator[tuple[McpSurface, Supervisor]]:
     supervisor = Supervisor()
     options = Options(task_after=task_after)
     surface = McpSurface(
-        tool_sets, world.store, version="0", keys=KEYS, options=options, hosts=hosts
+        tool_sets, world.store, version="0", keys=KEYS, options=options, hosts=hosts, issuer=issuer
     )
     surface.start(supervisor)
     try:

@@ -226,10 +226,14 @@ class Authenticated(RequestHandler):
         if body.retry_after is not None:
             self.set_header("Retry-After", str(max(1, math.ceil(body.retry_after))))
         if isinstance(error, Unauthorized):
-            self.set_header("WWW-Authenticate", "Bearer")
+            self.set_header("WWW-Authenticate", self.challenge())
         if status_code == 405:
             self.set_header("Allow", ", ".join(methods_of(type(self))))
         self.finish(self.encode_error(self.get_status(), body))
+
+    def challenge(self) -> str:
+        """Return how a client without a valid token can authenticate."""
+        return "Bearer"
 
     def encode_error(self, status: int, body: ErrorBody) -> bytes:  # noqa: ARG002
         """Return the answer's body for an error. Other protocols than the native one override this."""

@@ -19,6 +19,7 @@ from tornado.web import HTTPError
 from ..api.base import Authenticated, Service
 from .asgi import AsgiExchange
 from .endpoint import TENANT_KEY, McpEndpoint
+from .resource_metadata import WELL_KNOWN
 
 MAX_BODY_BYTES = 4 * 1024**2
 """Of one message; the longest code and a file of some megabytes fit."""
@@ -91,6 +92,12 @@ class McpHandler(Authenticated):
     def _is_allowed(self, origin: str) -> bool:
         own = f"{self.request.protocol}://{self.request.host}"
         return origin.lower() in (own.lower(), *self.service.allowed_origins)
+
+    def challenge(self) -> str:
+        if self.service.keyring.jwt is None:
+            return super().challenge()
+        own = f"{self.request.protocol}://{self.request.host}"
+        return f'Bearer resource_metadata="{own}{WELL_KNOWN}{self._endpoint.path}"'
 
     def encode_error(self, status: int, body: ErrorBody) -> bytes:
         error = {

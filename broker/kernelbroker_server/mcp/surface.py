@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -9,9 +10,11 @@ from tornado.web import RequestHandler
 
 from ..sessions.store import EventStore
 from ..supervisor import Supervisor
+from ..tenants.jwt_tokens import Issuer
 from .call import Options
 from .endpoint import McpEndpoint
 from .handler import McpHandler
+from .resource_metadata import WELL_KNOWN, ResourceMetadata
 from .server import ToolServer
 from .tool_sets import tools_of
 
@@ -23,6 +26,7 @@ class McpSurface:
 
     Args:
         hosts: the host names that requests may name; all if empty.
+        issuer: whose JWTs are accepted, besides the broker's own tokens.
         keys: at least 32 bytes each; they must last, so that a restart does not void what clients echo.
     """
 
@@ -35,8 +39,10 @@ class McpSurface:
         keys: Sequence[bytes],
         options: Options | None = None,
         hosts: Collection[str] = (),
+        issuer: Issuer | None = None,
     ) -> None:
         self._hosts = hosts
+        self._issuer = issuer
         paths: dict[str, Iterable[str]] = {PATH: tool_sets}
         paths |= {f"{PATH}/{name}": [name] for name in tool_sets}
         self._endpoints = [
@@ -49,10 +55,15 @@ class McpSurface:
     @property
     def routes(self) -> list[tuple[str, type[RequestHandler], Mapping[str, Any]]]:
         """The paths, with their handlers and the handlers' options."""
-        return [
+        routes: list[tuple[str, type[RequestHandler], Mapping[str, Any]]] = [
             (each.path, McpHandler, {"endpoint": each, "hosts": self._hosts})
             for each in self._endpoints
         ]
+        if self._issuer is not None:
+            paths = "|".join(each.path for each in self._endpoints)
+            pattern = f"{re.escape(WELL_KNOWN)}({paths})?"
+            routes.append((pattern, ResourceMetadata, {"issuer": self._issuer}))
+        return routes
 
     def start(self, supervisor: Supervisor) -> None:
         """Serve in the background."""

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import hmac
 import logging
+from typing import TYPE_CHECKING
 
+from ..supervisor import Supervisor
 from .tenant import DEFAULT, Tenant, Tenants
 from .tokens import TokenError, TokenFile
+
+if TYPE_CHECKING:
+    from .jwt_tokens import JwtTokens
 
 logger = logging.getLogger(__name__)
 
@@ -18,14 +23,25 @@ class Keyring:
         tenants: all tenants.
         token: the token of the tenant `default`; None if it has none.
         file: the token file; None if there is none.
+        jwt: the tokens of an issuer; None if there is none.
     """
 
     def __init__(
-        self, tenants: Tenants, token: str | None = None, file: TokenFile | None = None
+        self,
+        tenants: Tenants,
+        token: str | None = None,
+        file: TokenFile | None = None,
+        jwt: JwtTokens | None = None,
     ) -> None:
+        self.jwt = jwt
         self.tenants = tenants
         self._token = token
         self._file = file
+
+    def start(self, supervisor: Supervisor) -> None:
+        """Keep the keys of the issuer up to date, in the background."""
+        if self.jwt is not None:
+            supervisor.start("keys of JWTs", self.jwt.keep_keys)
 
     def tenant_of(self, token: str) -> Tenant | None:
         """Return the tenant that a token belongs to.
@@ -40,4 +56,6 @@ class Keyring:
         except TokenError as error:
             logger.error("the token file cannot be used; its tokens are refused: %s", error)
             return None
+        if name is None and self.jwt is not None:
+            name = self.jwt.tenant_of(token)
         return None if name is None else self.tenants[name]
