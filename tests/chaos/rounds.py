@@ -11,7 +11,9 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import random
+import signal
 import sys
 import tempfile
 import time
@@ -24,9 +26,11 @@ from unittest import mock
 import kernelbroker
 from kernelbroker import execution_handle, websocket
 
+from tests.backends.probes import IMAGE
 from tests.chaos.cutting_proxy import CuttingProxy
 from tests.chaos.victim import TOKEN, Victim
 from tests.chaos.workload import RAN, Verdict, Worker
+from tests.support.engines import OwnDocker
 
 WORKERS = 6
 CALM_AFTER_S = 6.0
@@ -143,6 +147,8 @@ class Chaos:
         }
         if self.victim.kind == "docker":
             found["container killed"] = (2, self._kill_container)
+        if self.victim.engine is not None:
+            found["engine restarted"] = (4, self._restart_engine)
         return found
 
     async def _nothing(self) -> bool:
@@ -176,6 +182,10 @@ class Chaos:
     async def _kill_container(self) -> bool:
         return await asyncio.to_thread(self.victim.kill_container, self.rng)
 
+    async def _restart_engine(self) -> bool:
+        await asyncio.to_thread(self.victim.restart_engine)
+        return True
+
     async def _fill_disk(self) -> bool:
         self.victim.fill_disk()
         try:
@@ -196,14 +206,21 @@ async def run(
     say: Callable[[str], None] = lambda _: None,
     max_faults: float = float("inf"),
 ) -> Report:
-    """Run rounds until the time is over."""
+    """Run rounds until the time is over.
+
+    Args:
+        backend: `local`, `docker`, or `own-docker`: with an engine that is restarted, too.
+    """
     rng, report = random.Random(seed), Report(seed, backend)
     with (
+        contextlib.ExitStack() as cleanup,
         tempfile.TemporaryDirectory(prefix="kb-") as directory,
         mock.patch.object(execution_handle, "_FIRST_DELAY", 0.01),
         mock.patch.object(websocket, "RETRY_DELAYS", _RETRY_DELAYS),
     ):
-        victim = Victim(Path(directory), backend)
+        engine = await asyncio.to_thread(_own_engine, cleanup) if backend == "own-docker" else None
+        kind = "local" if backend == "local" else "docker"
+        victim = Victim(Path(directory), kind, engine)
         try:
             await asyncio.to_thread(victim.start)
             async with CuttingProxy(rng, report.faults).serving() as proxy:
@@ -218,7 +235,7 @@ async def run(
                     if report.rounds % 50 == 0:
                         say(str(report))
                 await chaos.count_runs()
-            await asyncio.to_thread(victim.stop)
+            await asyncio.to_thread(victim.stop, signal.SIGINT)  # which leaves no sandbox
         except BaseException:
             say(victim.log.read_text(errors="replace")[-5000:])
             raise
@@ -227,12 +244,22 @@ async def run(
     return report
 
 
+def _own_engine(cleanup: contextlib.ExitStack) -> OwnDocker:
+    """Start an engine with the image of sandboxes, which takes half a minute."""
+    directory = cleanup.enter_context(tempfile.TemporaryDirectory(prefix="kb-", dir="/var/tmp"))
+    engine = OwnDocker(Path(directory))
+    cleanup.callback(engine.close)
+    engine.start()
+    engine.load(IMAGE)
+    return engine
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=float, default=600)
     parser.add_argument("--faults", type=float, default=float("inf"), help="end after so many")
     parser.add_argument("--seed", type=int, default=random.randrange(10**6))
-    parser.add_argument("--backend", default="local", choices=("local", "docker"))
+    parser.add_argument("--backend", default="local", choices=("local", "docker", "own-docker"))
     args = parser.parse_args()
 
     def say(text: str) -> None:

@@ -14,6 +14,7 @@ from kernelbroker_server.backends import procfs
 
 from tests.backends.probes import containers_of, engine
 from tests.e2e.support import BrokerProcess
+from tests.support.engines import OwnEngine
 
 TOKEN = "chaos"
 _RETENTION_S = 30 * 86400
@@ -32,16 +33,21 @@ class Victim(BrokerProcess):
     """A broker that is killed and started again, in one directory.
 
     Its wall clock is read through a file, so that it can jump.
+
+    Args:
+        engine: the container engine, if it is one that may be stopped.
     """
 
-    def __init__(self, directory: Path, kind: str, **settings: object) -> None:
+    def __init__(self, directory: Path, kind: str, engine: OwnEngine | None = None) -> None:
         self._ahead = directory / "ahead"
         self._ahead.write_bytes(struct.pack("d", 0.0))
         code = directory / "code"
         code.mkdir()
         (code / "sitecustomize.py").write_text(_CLOCK.format(path=str(self._ahead)))
         self.kind = kind
-        defaults = {
+        self.engine = engine
+        self._host = None if engine is None else engine.host
+        settings: dict[str, object] = {
             "TOKEN": TOKEN,
             "BACKEND": kind,
             "POOL__MIN_SIZE": 2,
@@ -49,7 +55,9 @@ class Victim(BrokerProcess):
             "POOL__ACQUIRE_TIMEOUT": 60,
             "SESSIONS__RESULT_RETENTION": _RETENTION_S,
         }
-        super().__init__(directory, ["env", f"PYTHONPATH={code}"], **defaults | settings)
+        if engine is not None:
+            settings["DOCKER__HOST"] = engine.host
+        super().__init__(directory, ["env", f"PYTHONPATH={code}"], **settings)
 
     @property
     def port(self) -> int:
@@ -87,17 +95,26 @@ class Victim(BrokerProcess):
         return True
 
     def kill_container(self, rng: random.Random) -> bool:
-        names = sorted(containers_of(self.data_dir))
+        names = sorted(containers_of(self.data_dir, self._host))
         if not names:
             return False
-        with engine() as api, contextlib.suppress(Exception):  # it may have ended by itself
+        with (
+            engine(self._host) as api,
+            contextlib.suppress(Exception),
+        ):  # it may have ended by itself
             api.kill(rng.choice(names))
         return True
 
+    def restart_engine(self) -> None:
+        """End all containers, and the broker's connections to the engine."""
+        assert self.engine is not None
+        self.engine.stop()
+        self.engine.start()
+
     def _in_containers(self) -> set[int]:
         found: set[int] = set()
-        with engine() as api:
-            for name in containers_of(self.data_dir):
+        with engine(self._host) as api:
+            for name in containers_of(self.data_dir, self._host):
                 with contextlib.suppress(Exception):  # it may have ended by itself
                     pid = api.inspect_container(name)["State"]["Pid"]
                     if pid:

@@ -27,6 +27,7 @@ class Cell:
     """One cell, and what its client has seen.
 
     Attributes:
+        accepted: the broker has said that it has it.
         refused: why it never ran, as far as the client knows.
     """
 
@@ -36,6 +37,7 @@ class Cell:
     execution_id: str
     session_id: str = ""
     seen: list[events.Event] = field(default_factory=list)
+    accepted: bool = False
     refused: str | None = None
 
     @property
@@ -129,6 +131,7 @@ class Worker:
         session = await self._opened()
         cell.session_id = session.session_id
         handle = await session.submit(cell.code, execution_id=cell.execution_id)
+        cell.accepted = True
         await self._take(cell, handle.events())
 
     async def _leave(self, cell: Cell) -> None:
@@ -136,6 +139,7 @@ class Worker:
         session = await self._opened()
         cell.session_id = session.session_id
         await session.submit(cell.code, execution_id=cell.execution_id)
+        cell.accepted = True
         await self._attach(cell)
 
     async def _attach(self, cell: Cell) -> None:
@@ -183,9 +187,9 @@ class Verdict:
         self._count([event.seq for event in cell.seen], 1)
         self._count(cell.numbers, 0)
         result = cell.result
-        if result is None and cell.refused is None:
+        if result is None and (cell.accepted or cell.refused is None):
             self.lost += 1
-            self.wrong.append(f"{cell.execution_id} has no result")
+            self.wrong.append(f"{cell.execution_id} has no result: {cell.refused}")
         elif result is None:
             self.outcomes["refused"] += 1
         elif result.success:
