@@ -6,6 +6,7 @@ import asyncio
 import csv
 import io
 import json
+from pathlib import Path
 
 import kernelbroker
 import pandas
@@ -174,7 +175,7 @@ streamed = Streamed()
 
 
 async def test_each_format_is_a_complete_file(
-    filled: kernelbroker.Session, broker: BrokerProcess
+    filled: kernelbroker.Session, broker: BrokerProcess, tmp_path: Path
 ) -> None:
     """Each format is a complete file of its type, sent as an attachment."""
     made = await filled.run(
@@ -185,6 +186,8 @@ empty = pandas.DataFrame({'a': []})
 """
     )
     assert made.success, made.error
+    await filled.export("df", tmp_path / "df.parquet")
+    assert pandas.read_parquet(tmp_path / "df.parquet").index.tolist() == list(range(7, 50_008))
 
     async def fetched(name: str, format_: str) -> tuple[dict[str, str], bytes]:
         path = f"/api/v1/sessions/{filled.session_id}/variables/{name}?format={format_}"
