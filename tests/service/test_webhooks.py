@@ -7,6 +7,7 @@ import base64
 import hashlib
 import hmac
 import json
+import ssl
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -34,7 +35,7 @@ from tests.service.test_after_a_crash import after_a_kill, started
 from tests.support.backend import FakeBackend
 from tests.support.gateway import Cell
 from tests.support.http import serving
-from tests.support.upstream import Names
+from tests.support.upstream import Names, make_certificate
 from tests.support.waiting import DEADLINE_S
 from tests.support.world import Breakpoint, result_of, world
 
@@ -266,6 +267,31 @@ async def test_it_survives_a_kill(backend: FakeBackend, receiver: Receiver, tmp_
     assert ended[lost.log.id]["cause"] == "sandbox_lost"
     ids = [headers["webhook-id"] for headers, _ in receiver.got]
     assert len(set(ids)) == 2
+
+
+async def test_certificates_are_verified(receiver: Receiver, tmp_path: Path) -> None:
+    """Over HTTPS the certificate must be valid for the name of the URL."""
+    certificate, key = tmp_path / "certificate.pem", tmp_path / "key.pem"
+    await asyncio.to_thread(make_certificate, certificate, key, ["hook.test"])
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate, key)
+    server = HTTPServer(receiver, ssl_options=context)
+    sockets = bind_sockets(0, "127.0.0.1")
+    server.add_sockets(sockets)
+    port = sockets[0].getsockname()[1]
+    names = Names({"hook.test": [["127.0.0.1"]], "a.hooks.test": [["127.0.0.1"]]})
+    trusting = sender(resolve=names, ca_certs=str(certificate))
+    try:
+        url = f"https://hook.test:{port}/"
+        assert (await trusting.send(url, "msg_1", b"{}"))[0].value == "delivered"
+        assert len(receiver.got) == 1
+        for each, host in ((trusting, "a.hooks.test"), (sender(resolve=names), "hook.test")):
+            outcome, reason = await each.send(f"https://{host}:{port}/", "msg_1", b"{}")
+            assert (outcome.value, reason) == ("failed", f"{host}: SSLCertVerificationError")
+        assert len(receiver.got) == 1
+    finally:
+        server.stop()
+        await server.close_all_connections()
 
 
 async def test_a_name_is_resolved_once(backend: FakeBackend, receiver: Receiver) -> None:
