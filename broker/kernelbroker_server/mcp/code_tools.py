@@ -19,6 +19,7 @@ from ..sessions.session import Session
 from ..sessions.store import ExecutionLog
 from . import asking, cells, tasks
 from .answers import MAX_CHARS, CellOutput, Table, answer, of_execution, table_of
+from .apps import FOR_PAGE_ONLY, SHOWN_BY_PAGE
 from .call import OPENED_BY, Call
 from .tool import Arguments, InSession, Output, SessionId, ToolResult, ToolSpec, hints
 
@@ -244,8 +245,26 @@ def _ends_with_expression(args: RunCode) -> bool:
     return bool(body) and isinstance(body[-1], ast.Expr)
 
 
+TABLE_PAGE = ToolSpec(
+    "table_page",
+    "Page through a table",
+    GetTable,
+    TableOutput,
+    get_table,
+    hints(read_only=True),
+    FOR_PAGE_ONLY,
+)
+"""For the page that shows results, also in sets of tools without `get_table`."""
 CODE_TOOLS = (
-    ToolSpec("run_code", "Run code", RunCode, CellOutput, run_code, hints(destructive=True)),
+    ToolSpec(
+        "run_code",
+        "Run code",
+        RunCode,
+        CellOutput,
+        run_code,
+        hints(destructive=True),
+        SHOWN_BY_PAGE,
+    ),
     ToolSpec(
         "install_packages",
         "Install packages",
@@ -255,8 +274,15 @@ CODE_TOOLS = (
         hints(idempotent=True, open_world=True),
     ),
     ToolSpec(
-        "get_table", "Look at a table", GetTable, TableOutput, get_table, hints(read_only=True)
+        "get_table",
+        "Look at a table",
+        GetTable,
+        TableOutput,
+        get_table,
+        hints(read_only=True),
+        SHOWN_BY_PAGE,
     ),
+    TABLE_PAGE,
     ToolSpec(
         "create_session", "Open a session", CreateSession, SessionOutput, create_session, hints()
     ),

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from kernelbroker.protocol.errors import RequestError
-from mcp.server.caching import CacheHint
+from mcp.server.caching import CacheableMethod, CacheHint
 from mcp.server.context import ServerRequestContext
 from mcp.server.lowlevel.server import Server
 from mcp.server.request_state import RequestStateBoundary, RequestStateSecurity
@@ -29,6 +29,7 @@ from pydantic import ValidationError
 from ..kernels.transfer import TransferFailed
 from ..sessions.store import EventStore
 from .answers import failure
+from .apps import add_page, is_listed
 from .call import Call, Options, memory_of, tenant_of
 from .tasks import add_tasks
 from .tool import ToolResult, ToolSpec
@@ -36,6 +37,12 @@ from .tool import ToolResult, ToolSpec
 logger = logging.getLogger(__name__)
 
 NAME = "kernelbroker"
+_CACHED: tuple[CacheableMethod, ...] = (
+    "tools/list",
+    "server/discover",
+    "resources/list",
+    "resources/read",
+)
 _LIST_TTL_MS = 300_000
 """How long a client may cache lists, which change only with the broker's settings."""
 _INSTRUCTIONS = """\
@@ -72,7 +79,7 @@ class ToolServer:
             version=version,
             title="kernelbroker",
             instructions=_INSTRUCTIONS,
-            cache_hints={"tools/list": hint, "server/discover": hint},
+            cache_hints=dict.fromkeys(_CACHED, hint),
             get_tool_input_schema=schemas.get,
             on_list_tools=self._list,
             on_call_tool=self._call,  # type: ignore[arg-type]  # a task's handle is a dict
@@ -80,6 +87,7 @@ class ToolServer:
         self.server.add_request_handler(
             "logging/setLevel", SetLevelRequestParams, self._set_log_level
         )
+        add_page(self.server)
         add_tasks(self.server, store, options)
         security = RequestStateSecurity(
             keys=list(keys), bind_principal=lambda ctx: tenant_of(ctx).name
@@ -87,9 +95,9 @@ class ToolServer:
         self.server.middleware.append(RequestStateBoundary(security, default_audience=NAME))
 
     async def _list(
-        self, _ctx: ServerRequestContext[Any, Any], _params: PaginatedRequestParams | None
+        self, ctx: ServerRequestContext[Any, Any], _params: PaginatedRequestParams | None
     ) -> ListToolsResult:
-        return ListToolsResult(tools=self._definitions)
+        return ListToolsResult(tools=[each for each in self._definitions if is_listed(ctx, each)])
 
     async def _call(
         self, ctx: ServerRequestContext[Any, Any], params: CallToolRequestParams
