@@ -111,7 +111,7 @@ async def test_a_client_of_an_older_revision_reads_the_page(api: McpApi) -> None
 
 
 async def test_the_page_in_a_browser(api: McpApi) -> None:
-    """It shows output, pictures and a table, pages and sorts by the tool, and runs nothing of the output."""
+    """It shows output, pictures and a table, pages and sorts by the tool, and runs none of the output."""
     (content,) = (await api.post("resources/read", {"uri": PAGE}))["result"]["contents"]
     page = Page()
     html = json.dumps(content["text"]).replace("</", "<\\/")

@@ -566,6 +566,17 @@ async def test_expiry_goes_on_after_an_unexpected_error(
     assert "the background task 'session expiry' failed" in caplog.text
 
 
+async def test_one_task_sweeps_all_tenants(backend: FakeBackend) -> None:
+    """Another tenant adds no task."""
+    async with world(backend) as w:
+        await until(lambda: w.pool.status().idle_containers)
+        before = len(asyncio.all_tasks())
+        for number in range(50):
+            w.tenants.of(Tenant(f"{number}"))
+        await turns(5)
+        assert len(asyncio.all_tasks()) == before
+
+
 async def test_a_failing_sweep_does_not_keep_the_sessions_of_other_tenants_open(
     backend: FakeBackend, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
