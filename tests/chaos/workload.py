@@ -18,6 +18,8 @@ from kernelbroker import events
 
 EXPLAINED = {"sandbox_lost", "kernel_died", "rejected", "interrupted", "out_of_memory"}
 """Causes of results that say what a fault has done to a cell."""
+_TIMEOUT_S = 200.0
+"""Of a cell. It takes half a second; a slow machine is no fault."""
 RAN = "ran"
 """The file in the workspace to which each cell appends its name when it begins."""
 
@@ -118,7 +120,7 @@ class Worker:
         session = await self._opened()
         cell.session_id, cell.execution_id = session.session_id, ""
         try:
-            await self._take(cell, session.stream(cell.code))
+            await self._take(cell, session.stream(cell.code, timeout=_TIMEOUT_S))
         except (kernelbroker.ConnectionLost, kernelbroker.SessionGone) as exc:
             if not cell.execution_id:
                 cell.refused = str(exc)
@@ -130,7 +132,7 @@ class Worker:
         """By a handle, from the client that submitted it."""
         session = await self._opened()
         cell.session_id = session.session_id
-        handle = await session.submit(cell.code, execution_id=cell.execution_id)
+        handle = await session.submit(cell.code, execution_id=cell.execution_id, timeout=_TIMEOUT_S)
         cell.accepted = True
         await self._take(cell, handle.events())
 
@@ -138,7 +140,7 @@ class Worker:
         """By another client than the one that submitted it."""
         session = await self._opened()
         cell.session_id = session.session_id
-        await session.submit(cell.code, execution_id=cell.execution_id)
+        await session.submit(cell.code, execution_id=cell.execution_id, timeout=_TIMEOUT_S)
         cell.accepted = True
         await self._attach(cell)
 
