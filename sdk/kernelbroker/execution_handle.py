@@ -183,13 +183,15 @@ async def submit(
             return msgspec.convert(
                 await call(address, "POST", path, wait, data, key), ExecutionInfo
             )
-        except (NotFound, SessionGone):
+        except (NotFound, SessionGone) as gone:
             if tries == 1:
                 raise
             # The session has ended meanwhile; an earlier try may have arrived.
-            return msgspec.convert(
-                await call(address, "GET", _path(execution_id), timeout), ExecutionInfo
-            )
+            try:
+                answer = await call(address, "GET", _path(execution_id), timeout)
+            except NotFound:
+                raise gone from None
+            return msgspec.convert(answer, ExecutionInfo)
 
     info = await _persistent(post, busy=False)
     return ExecutionHandle(address, timeout, execution_id, info.session_id)

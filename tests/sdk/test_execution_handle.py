@@ -90,6 +90,36 @@ async def test_a_submission_whose_answer_is_lost_runs_once(connected, in_session
     assert sum(path.endswith("/executions") for path in connected.requests) == 2
 
 
+@pytest.mark.parametrize("arrived", [True, False])
+async def test_a_session_that_ends_between_two_tries(connected, scripts, monkeypatch, arrived):
+    """If the session has ended before a submission is sent again, an earlier try counts if it arrived."""
+    monkeypatch.setattr("kernelbroker.execution_handle._FIRST_DELAY", 0.5)
+    connected.cells["c"] = scripts.printing("1")
+    async with kernelbroker.connect() as broker, broker.session("s", keep=True) as session:
+        await session.open()
+        if arrived:
+            connected.budget = 20
+        else:
+            connected.pause()
+        submitting = asyncio.create_task(session.submit("c", execution_id="mine"))
+        if arrived:
+            await connected.until(lambda: connected.budget is None)
+            connected.pause()
+            log = connected.api.world.registry.get("s").execution("mine")
+            await log.finished()
+        else:
+            await connected.until(lambda: len(connected.links) == 2)
+            connected.drop()
+        await connected.end("s")
+        connected.unpause()
+        if arrived:
+            handle = await submitting
+            assert (await handle.result()).stdout == "1"
+        else:
+            with pytest.raises(kernelbroker.SessionGone):
+                await submitting
+
+
 async def test_a_broker_that_stays_away(connected, monkeypatch):
     """If the broker cannot be reached for long, the error says how to ask again."""
     monkeypatch.setattr("kernelbroker.execution_handle.PATIENCE", 0.05)
