@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import json
+import os
+import re
+import subprocess
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import httpx2
@@ -13,7 +19,7 @@ from mcp.client.client import Client
 from mcp.client.streamable_http import streamable_http_client
 from mcp_types import CallToolResult, ImageContent
 
-from tests.e2e.support import BrokerProcess, whole_system
+from tests.e2e.support import ROOT, BrokerProcess, whole_system
 from tests.support.mcp import ERAS, Era, text_of
 
 pytestmark = whole_system
@@ -110,3 +116,24 @@ async def test_other_languages(broker: BrokerProcess) -> None:
         failed = await call(client, "run_code", code="exit 3", language="shell", **here)
         assert failed.is_error
         await call(client, "close_session", **here)
+
+
+def test_the_page_s_program_runs(broker: BrokerProcess, tmp_path: Path) -> None:
+    """The example of docs/mcp.md prints the value; the shown settings are JSON."""
+    page = (ROOT / "docs" / "mcp.md").read_text()
+    ((name, code),) = re.findall(r"^```python\n# (\w+\.py)\n(.*?)^```$", page, re.M | re.S)
+    (tmp_path / name).write_text(code)
+    environ = {**os.environ, "KERNELBROKER_URL": broker.url, "KERNELBROKER_TOKEN": broker.token}
+    done = subprocess.run(
+        [sys.executable, tmp_path / name],
+        env=environ,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert (done.stdout, done.returncode) == ("42\n", 0), done.stderr
+    shown = re.findall(r"^```json\n(.*?)^```$", page, re.M | re.S)
+    assert len(shown) == 3
+    for each in shown:
+        json.loads(each)
