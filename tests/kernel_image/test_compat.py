@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -164,3 +166,11 @@ def test_an_error_of_the_fonts_is_logged(tmp_path: Path) -> None:
     done = run_in_kernel_environment(OTHER_MATPLOTLIB, tmp_path)
     assert done.returncode == 0, done.stderr
     assert "Chinese and Japanese text has no font: NameError" in done.stderr
+
+
+def test_the_packages_with_private_names_have_upper_bounds() -> None:
+    """A new major version of what a sandbox needs is tried here first."""
+    described = tomllib.loads((PACKAGE / "pyproject.toml").read_text())
+    needed = described["project"]["optional-dependencies"]["sandbox"]
+    assert len(needed) >= 5
+    assert [each for each in needed if not re.fullmatch(r"[\w-]+>=[\d.]+,<\d+", each)] == []
