@@ -28,7 +28,6 @@ from ..egress.rules import Destination, Refused
 from ..egress.upstream import Resolve, SystemResolver, checked_addresses
 from .webhook_message import signed_headers
 
-MAX_URL = 2_000
 _TIMEOUT_S = 15.0
 """For one attempt, from the resolution of the name to the answer."""
 _MAX_ANSWER = 1024**2
