@@ -265,6 +265,7 @@ async def test_a_sleeping_session_outlives_its_broker(
         await made.tenants.drain("the broker stops")
         assert [each.name for each in store.entries(KIND)] == ["s"]
     async with sleepy(backend, clock, store=store) as made:
+        await made.service.sleeper.resume(b'{"of": "another version"}')
         for entry in store.entries(KIND):
             await made.service.sleeper.resume(entry.value)
         session = made.registry.get("s")
@@ -276,3 +277,21 @@ async def test_a_sleeping_session_outlives_its_broker(
         assert sandboxes.loads == 1
         (sandbox,) = backend.live.values()
         assert (sandbox.workspace / "notes").read_text() == "kept"
+
+
+async def test_a_sleeping_session_that_cannot_be_resumed_is_forgotten(
+    backend: FakeBackend, sandboxes: Sandboxes, clock: Clock
+) -> None:
+    """Without its variables, or without its template, nothing of it stays."""
+    async with sleepy(backend, clock) as made:
+        session = await made.open("s")
+        await fall_asleep(made, session, clock)
+        (entry,) = made.store.entries(KIND)
+        store = made.store
+        await made.tenants.drain("the broker stops")
+    async with sleepy(backend, clock, store=store) as made:
+        checkpoints = made.service.workspaces.checkpoints
+        (saved,) = await checkpoints.list("default")
+        await checkpoints.delete("default", saved.name)
+        await made.service.sleeper.resume(entry.value)
+        assert made.registry.list() == [] and store.entries(KIND) == []

@@ -11,7 +11,7 @@ import logging
 import time
 
 import msgspec
-from kernelbroker.protocol.errors import NotFound, RequestError
+from kernelbroker.protocol.errors import RequestError, Unavailable
 from kernelbroker.protocol.messages import MissingVariable
 
 from ..kernels.transfer import TransferFailed
@@ -102,14 +102,23 @@ class Sleeper:
         return True
 
     async def resume(self, value: bytes) -> None:
-        """Take over a session that an earlier broker left asleep, or forget it if that cannot be."""
-        asleep = msgspec.json.decode(value, type=AsleepSession)
+        """Take over a session that an earlier broker left asleep, or forget it if that cannot be.
+
+        What fails for the moment is left to the next broker.
+        """
+        try:
+            asleep = msgspec.json.decode(value, type=AsleepSession)
+        except msgspec.MsgspecError:
+            logger.exception("a session that slept is of another version, and is left as it is")
+            return
         source = Source(self._checkpoint_store, self._registry.tenant.name, asleep.checkpoint)
         saved = SavedState(source, self._store, asleep.session_id)
         try:
             await self._checkpoint_store.get(source.tenant, source.name)
             await self._registry.resume(asleep, saved)
-        except (RequestError, NotFound) as exc:
+        except Unavailable as exc:
+            logger.warning("session %s cannot be resumed now: %s", asleep.session_id, exc)
+        except RequestError as exc:
             logger.warning("session %s, which slept, is lost: %s", asleep.session_id, exc)
             await saved.forget()
 
