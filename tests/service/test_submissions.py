@@ -117,10 +117,11 @@ async def test_a_session_with_work_is_not_idle(backend: FakeBackend) -> None:
     """A session does not expire by its idle_timeout while an execution runs or waits in it."""
     backend.scripts.update(block=interruptible)
     async with world(backend) as w:
-        session = await w.open("s", idle_timeout=0.001)
+        session = await w.open("s")
         executions = w.service.executions
         first = (await executions.accept(request("block"), Target("s", must_exist=True))).log
         second = (await executions.accept(request("block"), Target("s", must_exist=True))).log
+        session.idle_timeout = 0.001
         for log in (first, second):
             await running(log)
             assert "lifetime" in session.expires_at[1]
