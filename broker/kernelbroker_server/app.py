@@ -23,6 +23,7 @@ from kernelbroker.protocol.runtime_file import runtime_file
 from tornado.netutil import bind_sockets
 
 from . import factories
+from .adoption import Adoption
 from .api.base import Service
 from .api.routes import make_application
 from .api.server import BrokerServer
@@ -73,7 +74,7 @@ class Broker:
         proxy = factories.proxy(settings, self._audit, resolve, self.supervisor)
         self.backend = factories.backend(settings, proxy, self.supervisor)
         self._specs = [
-            factories.spec(name, template, settings.packages)
+            factories.spec(name, template, settings)
             for name, template in settings.templates.items()
         ]
         self._metrics = Metrics(self._gauges)
@@ -129,6 +130,9 @@ class Broker:
             operator_tokens=factories.operator_tokens(settings, self.token),
             allowed_origins=frozenset(settings.allowed_origins),
         )
+        self._adoption = Adoption(
+            self.backend, self.pools, self._store, self.tenants, self._service.keyring.tenants
+        )
         self._server: BrokerServer | None = None
         self._runtime_file: Path | None = None
 
@@ -163,6 +167,7 @@ class Broker:
                 )
             mcp = factories.mcp(settings, self._store, self.backend.data_dir, keyring)
             sockets = _listen(settings)
+            await self._adoption.run(self._workspaces.rescue)
         except BaseException:
             await self.backend.stop()
             await self._store.stop()
@@ -189,7 +194,6 @@ class Broker:
         """Open the event store. Raises ConfigError."""
         try:
             await self._store.start()
-            await self._store.end_lost()
         except (OSError, Unavailable) as exc:
             await self._store.stop()
             self._audit.close()

@@ -23,8 +23,6 @@ from .config import ConfigError, Settings
 from .config_sections import (
     DockerSettings,
     JwtSettings,
-    LocalSettings,
-    PackageSettings,
     TemplateSettings,
     TlsSettings,
 )
@@ -57,6 +55,9 @@ logger = logging.getLogger(__name__)
 
 STATE = ".state"
 """Below data_dir, where no sandbox sees it. Brokers do not clean up names with a leading dot."""
+
+BROKER_ID = "broker-id"
+"""In the state directory: the name of the broker's directories below data_dir and run_dir."""
 
 
 def token(settings: Settings) -> str | None:
@@ -149,25 +150,36 @@ def backend(settings: Settings, proxy: Proxy, supervisor: Supervisor) -> Backend
     """Return the configured backend, not started. Creates its default directories."""
     if settings.backend == "docker":
         return _docker(settings.docker, proxy)
-    return _local(settings.local, proxy, supervisor)
+    return _local(settings, proxy, supervisor)
 
 
-def _local(local: LocalSettings, proxy: Proxy, supervisor: Supervisor) -> Backend:
+def _local(settings: Settings, proxy: Proxy, supervisor: Supervisor) -> Backend:
+    local = settings.local
     if local.kernel_python is None:
         raise ConfigError(
             "local.kernel_python is not set. Make the kernels' environment (python3 -m venv DIR && "
             "DIR/bin/pip install -r kernel_image/requirements.txt) and name DIR/bin/python; "
             "`make run` does both"
         )
+    data_dir = local.data_dir or _own_directory(Path("/var/tmp"), "local.data_dir")
+    state = _state_directory(settings, data_dir)
+    outlives = any(_orphan_grace(settings, each) for each in settings.templates.values())
     return LocalBackend(
         kernel_python=local.kernel_python,
-        data_dir=local.data_dir or _own_directory(Path("/var/tmp"), "local.data_dir"),
+        data_dir=data_dir,
         run_dir=local.run_dir or _own_directory(Path(tempfile.gettempdir()), "local.run_dir"),
         require_isolation=local.require_isolation,
         fork_server=local.fork_server,
         proxy=proxy,
         supervisor=supervisor,
+        id_file=state / BROKER_ID if state is not None and outlives else None,
     )
+
+
+def _orphan_grace(settings: Settings, template: TemplateSettings) -> float:
+    """Return how long the template's sandboxes live without a broker."""
+    possible = settings.backend == "local" and settings.state_dir != ""
+    return template.orphan_grace if possible else 0.0
 
 
 def _docker(docker: DockerSettings, proxy: Proxy) -> Backend:
@@ -261,7 +273,8 @@ def _own_directory(parent: Path, key: str) -> Path:
     return path
 
 
-def spec(name: str, template: TemplateSettings, packages: PackageSettings) -> SandboxSpec:
+def spec(name: str, template: TemplateSettings, settings: Settings) -> SandboxSpec:
+    packages = settings.packages
     return SandboxSpec(
         template=name,
         image=template.image,
@@ -281,6 +294,7 @@ def spec(name: str, template: TemplateSettings, packages: PackageSettings) -> Sa
         index_url=packages.index_url,
         network=template.network,
         allow=template.allow,
+        orphan_grace=_orphan_grace(settings, template),
     )
 
 

@@ -182,6 +182,9 @@ def _options() -> argparse.Namespace:
     parser.add_argument(
         "--import", dest="imports", action="append", default=[], help="a module to have loaded"
     )
+    parser.add_argument(
+        "--outlives-broker", action="store_true", help="with --fd: go on when the broker ends"
+    )
     parser.add_argument("--egress", type=Path, help="a unix socket where a proxy listens")
     return parser.parse_args()
 
@@ -228,7 +231,8 @@ def _serve(options: argparse.Namespace) -> None:
 
 def _listen(options: argparse.Namespace) -> list[socket.socket]:
     if options.fd is not None:
-        _end_with(sys.stdout.fileno())  # a pipe that the broker reads
+        if not options.outlives_broker:
+            _end_with(sys.stdout.fileno())  # a pipe that the broker reads
         return [_given(options.fd)]
     if options.handover is not None:
         return []

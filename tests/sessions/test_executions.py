@@ -569,7 +569,7 @@ async def test_an_unknown_execution_is_not_found(backend: FakeBackend) -> None:
 
 async def test_history_is_bounded(backend: FakeBackend, monkeypatch: pytest.MonkeyPatch) -> None:
     """A session forgets the oldest executions that have ended, by number and by size."""
-    monkeypatch.setattr(memory_store, "_EXECUTIONS", 3)
+    monkeypatch.setattr(memory_store, "REMEMBERED", 3)
 
     async def talk(cell: Cell) -> None:
         cell.stdout("x" * 1000)
@@ -599,7 +599,7 @@ async def test_history_keeps_what_has_not_ended(
     backend: FakeBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An execution that runs or waits is never forgotten."""
-    monkeypatch.setattr(memory_store, "_EXECUTIONS", 1)
+    monkeypatch.setattr(memory_store, "REMEMBERED", 1)
     hold = Breakpoint()
     backend.scripts["hold"] = hold
     async with world(backend) as w:

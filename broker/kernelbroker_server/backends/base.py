@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import enum
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeAlias
@@ -84,6 +84,8 @@ class SandboxSpec:
     """A host directory of wheels that sessions may install, visible at /opt/wheels, read-only."""
     index_url: str | None = None
     """The index of packages, if the network allows it; PyPI if None."""
+    orphan_grace: float = 0.0
+    """Seconds that it lives without a broker, so that the next broker can adopt it."""
 
 
 class EndCause(enum.StrEnum):
@@ -170,6 +172,27 @@ class Sandbox(ABC):
         is logged. Calling it twice does no harm.
         """
 
+    def remember(  # noqa: B027 - a backend without adoption has nothing to do
+        self, *, kernel_id: str | None = None, session: str | None = None, is_ready: bool = False
+    ) -> None:
+        """Record for the next broker what the sandbox is used for; see `Orphan`. Raises LaunchError.
+
+        Call it before the sandbox is used so. What is not given stays as it is.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class Orphan:
+    """A living sandbox of an earlier broker.
+
+    Attributes:
+        session: the key of the session that has it; None if nobody had it.
+    """
+
+    sandbox: Sandbox
+    kernel_id: str
+    session: str | None
+
 
 Rescue: TypeAlias = Callable[[str], bool]
 
@@ -222,6 +245,26 @@ class Backend(ABC):
     @abstractmethod
     async def remove(self, sandbox: Sandbox) -> None:
         """End a sandbox and remove everything of it. Never raises; calling it twice does no harm."""
+
+    def orphans(self, specs: Sequence[SandboxSpec]) -> Sequence[Orphan]:  # noqa: ARG002
+        """Return the sandboxes of an earlier broker that can be adopted. Called once, after `start`.
+
+        `end_orphans` follows.
+
+        Args:
+            specs: the present ones; a sandbox of another spec is no longer wanted.
+        """
+        return ()
+
+    async def end_orphans(  # noqa: B027
+        self, unwanted: Sequence[Sandbox], rescue: Rescue | None = None
+    ) -> None:
+        """Remove what an earlier broker of this state has left, and was not adopted.
+
+        Args:
+            unwanted: those of `orphans` that are not used.
+            rescue: as for `start`.
+        """
 
     @abstractmethod
     async def stop(self) -> None:

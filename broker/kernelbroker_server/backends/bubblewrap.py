@@ -19,7 +19,7 @@ from pathlib import Path
 
 from . import jail, seccomp
 from .base import LaunchError, SandboxSpec
-from .child import Child, readable
+from .child import Child, both_ends, readable
 from .host import Host
 from .sandbox_layout import UID
 
@@ -119,6 +119,9 @@ async def start(
         link = gate_write
         if holds_input and not host.root:
             stdin, link = _pipe(theirs, ours)
+        if holds_input and spec.orphan_grace:  # it has no end without the broker
+            stdin = both_ends(os.dup(stdin))
+            theirs.callback(os.close, stdin)
         info = os.dup(status_write)
         theirs.callback(os.close, info)
         descriptors = jail.Descriptors(
@@ -145,6 +148,7 @@ async def start(
             env={},  # code in the jail can read bubblewrap's environment
             stdin=stdin,
             pass_fds=[*pass_fds, *(fd for fd in descriptors if fd)],
+            outlives=spec.orphan_grace > 0,
         )
         theirs.close()
         try:

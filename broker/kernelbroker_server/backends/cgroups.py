@@ -120,7 +120,7 @@ class Cgroups:
         parents = {}
         for controller in _CONTROLLERS:
             with contextlib.suppress(OSError):
-                (root / controller / name).mkdir()
+                (root / controller / name).mkdir(exist_ok=True)
                 parents[controller] = root / controller / name
         return cls(Version.V1, parents)
 
@@ -168,7 +168,7 @@ def _prepare_v2(base: Path, name: str) -> dict[str, Path]:
             for pid in (base / "cgroup.procs").read_text().split():
                 _write(base / (_PREFIX + "brokers") / "cgroup.procs", pid)
             _write(base / "cgroup.subtree_control", enable)
-        (base / name).mkdir()
+        (base / name).mkdir(exist_ok=True)
         _write(base / name / "cgroup.subtree_control", enable)
     except OSError as error:
         log.info("Cgroups cannot be used: %s", error)

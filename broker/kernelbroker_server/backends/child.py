@@ -38,8 +38,13 @@ class Child:
         cwd: str = "/",
         stdin: int = subprocess.DEVNULL,
         pass_fds: Sequence[int] = (),
+        outlives: bool = False,
     ) -> None:
-        """Raises OSError."""
+        """Raises OSError.
+
+        Args:
+            outlives: the process may go on without the broker, and must then still be able to write.
+        """
         self._loop = asyncio.get_running_loop()
         self.exited: asyncio.Future[int] = self._loop.create_future()
         self._tail = b""
@@ -48,6 +53,8 @@ class Child:
         with contextlib.ExitStack() as on_failure, contextlib.ExitStack() as always:
             self._output, output = os.pipe()
             on_failure.callback(os.close, self._output)
+            if outlives:
+                output = both_ends(output)
             always.callback(os.close, output)
             os.set_blocking(self._output, False)
             # A new process session: Ctrl-C in the broker's terminal must not reach it.
@@ -118,6 +125,14 @@ class Child:
             self._has_output.set()
             return len(data)
         return None
+
+
+def both_ends(pipe: int) -> int:
+    """Replace a descriptor of a pipe by one that reads and writes: the pipe never ends then."""
+    try:
+        return os.open(f"/proc/self/fd/{pipe}", os.O_RDWR | os.O_CLOEXEC)
+    finally:
+        os.close(pipe)
 
 
 def signal_name(status: int) -> str | None:

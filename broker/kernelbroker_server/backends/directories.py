@@ -13,17 +13,19 @@ import fcntl
 import logging
 import os
 import secrets
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
 from .child import Child
+from .orphan_watch import LOCK, WATCH_LOCK
 
 log = logging.getLogger(__name__)
 
-_LOCK = "lock"
 WORKSPACES = "workspaces"
 """A directory beside those of the brokers; see `workspaces/layout.py`."""
 _REMOVE_TIMEOUT_S = 120.0
+_LOCK_TRIES, _LOCK_PAUSE_S = 100, 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +33,7 @@ class Directories:
     """The two directories of one broker, locked.
 
     Attributes:
-        broker_id: random, new for each start of a broker.
+        broker_id: random, and new for each start of a broker, unless it continues an earlier one.
         data, run: the broker's two directories, with mode 0700.
     """
 
@@ -46,6 +48,22 @@ class Directories:
         return self.data / "sandboxes"
 
     @classmethod
+    def resume(cls, data_dir: Path, run_dir: Path, broker_id: str) -> Directories | None:
+        """Take over the directories of an earlier broker, which has died; None if there are none.
+
+        Raises:
+            OSError: another process has them.
+        """
+        data, run = data_dir.absolute() / broker_id, run_dir.absolute() / broker_id
+        if not data.is_dir() or not run.is_dir():
+            return None
+        for _ in range(_LOCK_TRIES):
+            with contextlib.suppress(BlockingIOError):
+                return cls(broker_id, data, run, _take_lock(data))
+            time.sleep(_LOCK_PAUSE_S)  # its orphan watch has the lock for moments
+        raise OSError(None, f"{data} is locked by another broker")
+
+    @classmethod
     def create(cls, data_dir: Path, run_dir: Path) -> Directories:
         """Make both directories and take the lock. Raises OSError."""
         broker_id = secrets.token_hex(4)
@@ -56,7 +74,7 @@ class Directories:
         unnamed = data.with_name(f".{broker_id}")
         unnamed.mkdir(mode=0o700)
         (unnamed / "sandboxes").mkdir()
-        (unnamed / _LOCK).touch()
+        (unnamed / LOCK).touch()
         lock = _take_lock(unnamed)
         unnamed.rename(data)
         run.mkdir(mode=0o700, exist_ok=True)  # it exists if data_dir is run_dir
@@ -70,9 +88,15 @@ class Directories:
                 "."
             ):
                 with contextlib.suppress(OSError):  # locked, or not a broker's directory
+                    if (data / WATCH_LOCK).exists():  # somebody may adopt its sandboxes
+                        os.close(_take_lock(data, WATCH_LOCK))
                     lock = _take_lock(data)
                     found.append(Directories(data.name, data, self.run.with_name(data.name), lock))
         return found
+
+    def release(self) -> None:
+        """Release the lock, and leave the directories to the next broker."""
+        os.close(self._lock)
 
     async def remove(self) -> None:
         """Remove both directories and release the lock.
@@ -113,9 +137,9 @@ def _exists(path: Path) -> bool:
     return os.path.lexists(path)
 
 
-def _take_lock(directory: Path) -> int:
+def _take_lock(directory: Path, name: str = LOCK) -> int:
     """Raises OSError if another process holds the lock, or the file does not exist."""
-    lock = os.open(directory / _LOCK, os.O_RDWR | os.O_CLOEXEC)
+    lock = os.open(directory / name, os.O_RDWR | os.O_CLOEXEC)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:

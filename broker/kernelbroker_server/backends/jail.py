@@ -87,7 +87,7 @@ def jail_argv(
     assert host.bwrap is not None
     return [
         host.bwrap,
-        *_boundaries(host, descriptors),
+        *_boundaries(host, descriptors, outlives=spec.orphan_grace > 0),
         *_system(host, etc),
         *_memory(spec.limits),
         *_python(host),
@@ -146,9 +146,10 @@ def inside(host: Host, user_namespace: int) -> list[str]:
     return [host.nsenter, f"--user=/proc/self/fd/{user_namespace}", "--preserve-credentials", "--"]
 
 
-def _boundaries(host: Host, descriptors: Descriptors) -> list[str]:
+def _boundaries(host: Host, descriptors: Descriptors, *, outlives: bool) -> list[str]:
     args = ["--unshare-all", "--unshare-user", "--uid", str(UID), "--gid", str(UID)]
-    args += ["--hostname", "sandbox", "--die-with-parent", "--new-session", "--cap-drop", "ALL"]
+    args += ["--hostname", "sandbox", "--new-session", "--cap-drop", "ALL"]
+    args += [] if outlives else ["--die-with-parent"]
     args += ["--json-status-fd", str(descriptors.status)]
     if host.root:
         # The broker writes the uid map, so that the sandbox runs as another user of the host. Bubblewrap

@@ -12,19 +12,22 @@ import contextlib
 import dataclasses
 import logging
 import os
+import re
 import signal
 from collections.abc import Sequence
 from pathlib import Path
+from subprocess import Popen
 
 from ..egress.proxy import Proxy
 from ..supervisor import SupervisedTask, Supervisor
-from . import jail, process, procfs, seccomp
+from . import jail, orphan_watch, process, procfs, seccomp
 from .base import (
     Backend,
     BackendUnavailable,
     Isolation,
     LaunchError,
     Network,
+    Orphan,
     Rescue,
     Sandbox,
     SandboxSpec,
@@ -34,6 +37,7 @@ from .directories import Directories
 from .fork_server import ForkServer
 from .fork_servers import MAX_FORKS, ForkServers
 from .host import Host
+from .local_orphans import LocalOrphans
 from .local_sandbox import LocalContext, LocalSandbox
 from .sandbox_layout import GATEWAY_COMMAND
 from .sandbox_set import SandboxSet
@@ -43,8 +47,10 @@ from .usage import UsageMeter
 log = logging.getLogger(__name__)
 
 _PROBE = ("-c", "")
+_PROBE_ID = "probe"
 _PROBE_TIMEOUT_S = 20.0
 _WATCH_INTERVAL_S = 0.25
+_BROKER_ID = re.compile(r"[0-9a-f]{8}")
 _ADVICE = "Install bubblewrap 0.8 or later (apt-get install bubblewrap) and allow user namespaces"
 
 
@@ -66,6 +72,8 @@ class LocalBackend(Backend):
         cgroup_root: where control groups are mounted.
         fork_server: fork gateways from a server of their template, which has imported everything.
         max_forks: how many gateways one server forks before it is replaced.
+        id_file: has the broker's id for the next broker, which adopts the sandboxes that live without this
+            one; None if none do.
     """
 
     isolation = Isolation.BUBBLEWRAP
@@ -87,6 +95,7 @@ class LocalBackend(Backend):
         cgroup_root: Path = ROOT,
         fork_server: bool = False,
         max_forks: int = MAX_FORKS,
+        id_file: Path | None = None,
     ) -> None:
         self._kernel_python = kernel_python
         self.data_dir = data_dir.absolute()
@@ -100,6 +109,9 @@ class LocalBackend(Backend):
         self._cgroup_root = cgroup_root
         self._fork_server = fork_server
         self._max_forks = max_forks
+        self._id_file = id_file
+        self._orphans: LocalOrphans | None = None
+        self._orphan_watch: Popen[bytes] | None = None
         self.fork_servers: ForkServers | None = None
         """Set by `start`, if gateways can be forked."""
         self._context: LocalContext | None = None
@@ -109,15 +121,19 @@ class LocalBackend(Backend):
     async def start(self, rescue: Rescue | None = None) -> None:
         host = await asyncio.to_thread(Host.discover, self._kernel_python, self._bwrap)
         try:
-            directories = Directories.create(self.data_dir, self._run_dir)
+            directories = self._open_directories()
         except OSError as error:
             raise BackendUnavailable(f"data_dir or run_dir cannot be used: {error}") from error
         cgroups = Cgroups.prepare(directories.broker_id, self._cgroup_root)
         self._context = LocalContext(
             host, directories, cgroups, Isolation.BUBBLEWRAP, self._proxy, UsageMeter()
         )
+        self._orphans = LocalOrphans(self._context)
         try:
+            await self._orphans.remove_probe(_PROBE_ID)
             _write_common_files(directories.run, host)
+            if self._id_file is not None:
+                self._orphan_watch = orphan_watch.start(directories.data)
             await self._reap(directories, rescue)
             if (failure := await self._try_jail(host)) is not None:
                 self._run_without_jail(self._context, failure)
@@ -130,7 +146,29 @@ class LocalBackend(Backend):
         if cgroups.enforced_by("memory") is None:
             self._watchdog = self._supervisor.start("memory watchdog", self._watch_memory)
 
+    def orphans(self, specs: Sequence[SandboxSpec]) -> Sequence[Orphan]:
+        assert self._orphans is not None, "start() comes first"
+        found = self._orphans.adopt(specs) if self.isolation is Isolation.BUBBLEWRAP else []
+        for sandbox, _ in found:
+            self._sandboxes.adopt(sandbox)
+        return [
+            Orphan(sandbox, record.kernel_id, record.session)
+            for sandbox, record in found
+            if record.kernel_id is not None
+        ]
+
+    async def end_orphans(self, unwanted: Sequence[Sandbox], rescue: Rescue | None = None) -> None:
+        assert self._orphans is not None, "start() comes first"
+        await asyncio.gather(*(sandbox.kill() for sandbox in unwanted))
+        await self._orphans.end(rescue)
+        for sandbox in unwanted:  # their files are rescued
+            await self.remove(sandbox)
+
     async def launch(self, sandbox_id: str, spec: SandboxSpec) -> LocalSandbox:
+        jailed = self.isolation is Isolation.BUBBLEWRAP
+        if spec.orphan_grace and not (jailed and spec.network is Network.NONE):
+            # The proxy of a jail ends with the broker, and nothing outside of a plain process ends it.
+            spec = dataclasses.replace(spec, orphan_grace=0.0)
         server = None
         if self._context is not None and self.fork_servers is not None:
             server = await self.fork_servers.get(spec, self._command)
@@ -148,6 +186,13 @@ class LocalBackend(Backend):
         await self._sandboxes.remove_all()
         if servers is not None:  # last, since they reap their gateways
             await servers.stop()
+        if context is not None and self._orphans is not None and self._orphans.left:
+            context.directories.release()  # the start failed: the next broker finds them, or the watch
+            return
+        if self._orphan_watch is not None:
+            self._orphan_watch.kill()
+            await asyncio.to_thread(self._orphan_watch.wait)
+            self._orphan_watch = None
         if context is not None:
             await context.cgroups.remove()
             await context.directories.remove()
@@ -191,6 +236,22 @@ class LocalBackend(Backend):
         await self._sandboxes.launch(sandbox, sandbox.open(command, server))
         return sandbox
 
+    def _open_directories(self) -> Directories:
+        """Continue those of the broker that had this state before, or make new ones. Raises OSError."""
+        directories = None
+        if (id_file := self._id_file) is None:
+            return Directories.create(self.data_dir, self._run_dir)
+        with contextlib.suppress(FileNotFoundError):
+            earlier = id_file.read_text()
+            if _BROKER_ID.fullmatch(earlier):
+                directories = Directories.resume(self.data_dir, self._run_dir, earlier)
+        if directories is None:
+            directories = Directories.create(self.data_dir, self._run_dir)
+            new = id_file.with_suffix(".new")
+            new.write_text(directories.broker_id)
+            new.replace(id_file)
+        return directories
+
     async def _reap(self, directories: Directories, rescue: Rescue | None) -> None:
         for dead in directories.of_the_dead():
             log.info("Removing the files and processes of the dead broker %s", dead.broker_id)
@@ -208,7 +269,7 @@ class LocalBackend(Backend):
         if host.root and host.setpriv is None:
             return "setpriv, of util-linux, is missing"
         try:
-            probe = await self._launch("probe", SandboxSpec(), _PROBE)
+            probe = await self._launch(_PROBE_ID, SandboxSpec(), _PROBE)
         except LaunchError as error:
             return str(error)
         try:
@@ -251,9 +312,10 @@ class LocalBackend(Backend):
 
 def _write_common_files(run: Path, host: Host) -> None:
     """Write the files that every sandbox gets."""
-    (run / "etc").mkdir()
+    (run / "etc").mkdir(exist_ok=True)
     for name, content in jail.ETC.items():
         (run / "etc" / name).write_text(content)
     # Plain processes import the kernel package from here, without the rest of the broker's environment.
-    (run / "lib").mkdir()
+    (run / "lib").mkdir(exist_ok=True)
+    (run / "lib" / host.package.name).unlink(missing_ok=True)  # an earlier broker's
     (run / "lib" / host.package.name).symlink_to(host.package)

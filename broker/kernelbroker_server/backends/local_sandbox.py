@@ -17,7 +17,8 @@ from typing import TypeAlias
 
 from ..egress.proxy import Proxy
 from ..kernels.endpoint import UnixEndpoint
-from . import bubblewrap, forked_jail, jail, process, procfs
+from . import bubblewrap, forked_jail, jail, process, procfs, sandbox_record
+from .adopted_jail import AdoptedJail
 from .base import EndCause, Isolation, LaunchError, Limits, Network, SandboxEnd, SandboxSpec, Usage
 from .cgroups import Cgroups
 from .directories import Directories, remove_tree
@@ -26,6 +27,7 @@ from .exit_reason import end_of
 from .fork_server import ForkServer, ForkServerError
 from .host import Host
 from .sandbox_layout import gateway_argv, max_file_bytes
+from .sandbox_record import ProcessId, SandboxRecord
 from .sandbox_set import ClosableSandbox
 from .sockets import listen
 from .usage import UsageMeter
@@ -34,7 +36,7 @@ log = logging.getLogger(__name__)
 
 _KILL_TIMEOUT_S = 10.0
 
-Running: TypeAlias = bubblewrap.Jail | forked_jail.ForkedJail | process.Process
+Running: TypeAlias = bubblewrap.Jail | forked_jail.ForkedJail | process.Process | AdoptedJail
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +72,7 @@ class LocalSandbox(ClosableSandbox):
         self._running: Running | None = None
         self._ending: asyncio.Task[bool] | None = None
         self._over_memory = False
+        self._record: SandboxRecord | None = None
         self.exit_status: int | None = None
         """The exit status of the gateway; None until it has ended, or if its jail was never set up."""
 
@@ -138,6 +141,49 @@ class LocalSandbox(ClosableSandbox):
         except OSError as error:  # TimeoutError is one
             raise LaunchError(f"The sandbox could not be started: {error!r}") from error
         self._running.child.exited.add_done_callback(self._on_exit)
+        self._write_record()
+
+    @classmethod
+    def adopt(
+        cls, sandbox_id: str, spec: SandboxSpec, context: LocalContext, record: SandboxRecord
+    ) -> LocalSandbox:
+        """Return a sandbox of an earlier broker. Raises OSError if it has ended."""
+        sandbox = cls(sandbox_id, spec, context, record.host_uid)
+        sandbox._running = AdoptedJail(record.leader, record.gateway)
+        sandbox._running.child.exited.add_done_callback(sandbox._on_exit)
+        sandbox._record = record
+        return sandbox
+
+    def remember(
+        self, *, kernel_id: str | None = None, session: str | None = None, is_ready: bool = False
+    ) -> None:
+        if (record := self._record) is None:
+            return
+        record.kernel_id = kernel_id or record.kernel_id
+        record.session = record.session if session is None else session
+        record.is_ready = is_ready or record.is_ready
+        try:
+            record.write(self._directory)
+        except OSError as error:
+            raise LaunchError(f"the sandbox's record cannot be written: {error}") from error
+
+    def _write_record(self) -> None:
+        """Write what the next broker needs, if the sandbox may live without this one."""
+        running = self._running
+        assert running is not None
+        if not self.spec.orphan_grace:
+            return
+        leader, *gateway = running.roots
+        with contextlib.suppress(ProcessLookupError, FileNotFoundError):  # it has ended already
+            self._record = SandboxRecord(
+                boot=sandbox_record.boot_id(),
+                spec=sandbox_record.digest(self.spec),
+                leader=ProcessId.of(leader),
+                gateway=ProcessId.of(gateway[0]) if gateway else None,
+                host_uid=self.host_uid,
+                grace=self.spec.orphan_grace,
+            )
+            self.remember()
 
     async def _start_jail(
         self, command: Sequence[str], listener: int, server: ForkServer | None
@@ -243,6 +289,10 @@ class LocalSandbox(ClosableSandbox):
             out_of_memory = out_of_memory or self._cgroup.oom_kills() > 0
         self.exit_status = running.exit_status()
         output = running.child.output_tail()
+        if isinstance(running, AdoptedJail) and not out_of_memory:
+            how = "the kernel ended; an earlier broker had started it, so its status is unknown"
+            self.ended.set_result(SandboxEnd(EndCause.KERNEL_DIED, how))
+            return
         self.ended.set_result(end_of(self.exit_status, self.spec.limits, out_of_memory, output))
 
 

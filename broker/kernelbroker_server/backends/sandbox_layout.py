@@ -42,7 +42,8 @@ def gateway_argv(
     """Return the gateway's command line. `listen` is an option with its value, such as `--fd 3`."""
     imports = [arg for module in spec.imports for arg in ("--import", module)]
     egress = ["--egress", str(EGRESS_SOCKET)] if spec.network is Network.ALLOWLIST else []
-    return [str(python), *command, *listen, *imports, *egress]
+    outlives = ["--outlives-broker"] if spec.orphan_grace else []
+    return [str(python), *command, *listen, *imports, *egress, *outlives]
 
 
 def environment(

@@ -54,6 +54,10 @@ class SandboxSet(Generic[S]):
             await self.remove(sandbox)
             raise
 
+    def adopt(self, sandbox: S) -> None:
+        """Add a sandbox that is open already."""
+        self.by_id[sandbox.id] = sandbox
+
     async def remove(self, sandbox: Sandbox) -> None:
         """Remove a sandbox, as `Backend.remove` does."""
         if (own := self.by_id.get(sandbox.id)) is not sandbox or own is None:

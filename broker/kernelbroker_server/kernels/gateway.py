@@ -85,18 +85,24 @@ class GatewayConnection:
         Raises:
             ChannelClosed: the gateway does not answer, or not as a gateway.
         """
+        return await self.join_kernel(None, timeout)
+
+    async def join_kernel(self, kernel_id: str | None, timeout: float) -> KernelChannel:
+        """Open the channel of a kernel that was started earlier; None starts one. See `start_kernel`."""
         try:
             async with asyncio.timeout(timeout):
-                response = await self._post("/api/kernels", timeout=timeout, body="{}")
-                kernel_id = json.loads(response.body)["id"]
-                if not _KERNEL_ID.fullmatch(kernel_id):
-                    raise ValueError("the kernel has no valid id")
+                if kernel_id is None:
+                    response = await self._post("/api/kernels", timeout=timeout, body="{}")
+                    kernel_id = json.loads(response.body)["id"]
+                    if not _KERNEL_ID.fullmatch(kernel_id):
+                        raise ValueError("the kernel has no valid id")
                 websocket = await self._connect(kernel_id)
         except TimeoutError as exc:
             raise ChannelClosed(f"the gateway did not answer within {timeout:g} s") from exc
         except _UNREACHABLE as exc:
             raise ChannelClosed(f"the gateway could not be reached: {exc}") from exc
-        channel = KernelChannel(kernel_id, websocket, lambda: self._interrupt(kernel_id))
+        name = kernel_id
+        channel = KernelChannel(name, websocket, lambda: self._interrupt(name))
         self.channels.append(channel)
         return channel
 

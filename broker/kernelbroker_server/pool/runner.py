@@ -136,6 +136,22 @@ class Pool:
         finally:
             del self._waiters[waiter]
 
+    def adopt(self, warm: WarmSandbox, *, leased: bool) -> bool:
+        """Add a sandbox that an earlier broker has launched, before `start`.
+
+        Args:
+            leased: a session has it; it must be released later.
+
+        Returns:
+            whether there is room for it.
+        """
+        name = warm.sandbox.id
+        if not self._state.adopt(name, leased=leased):
+            return False
+        self._sandboxes[name] = warm
+        self._spawn(f"watch {name}", self._watch(name, warm))
+        return True
+
     def release(self, warm: WarmSandbox) -> None:
         """End a lease. The sandbox is removed in the background and never leased again."""
         self._carry_out(self._state.release(warm.sandbox.id))

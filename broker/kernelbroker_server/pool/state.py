@@ -185,6 +185,16 @@ class PoolState:
         self.failures = 0
         return [self._remove(sandbox_id)] if self._closed else self._assign_and_launch()
 
+    def adopt(self, sandbox_id: str, *, leased: bool) -> bool:
+        """Add a sandbox that an earlier broker has launched. Returns whether there is room for it."""
+        if self.count() >= self.limits.max_size:
+            return False
+        self._sandboxes.add(sandbox_id)
+        self._sandboxes.mark_healthy(sandbox_id, self._now)
+        if leased:
+            self._sandboxes.move(sandbox_id, SandboxState.LEASED)
+        return True
+
     def launch_failed(self, sandbox_id: str) -> float:
         """The launch failed and left nothing behind.
 

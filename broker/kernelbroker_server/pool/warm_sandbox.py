@@ -9,7 +9,15 @@ from typing import Any
 
 from kernelbroker.protocol.errors import ProtocolError
 
-from ..backends.base import Backend, EndCause, LaunchError, Sandbox, SandboxEnd, SandboxSpec
+from ..backends.base import (
+    Backend,
+    EndCause,
+    LaunchError,
+    Orphan,
+    Sandbox,
+    SandboxEnd,
+    SandboxSpec,
+)
 from ..cancellation import run_to_completion
 from ..kernels.channel import ChannelClosed, KernelChannel
 from ..kernels.framing import Incoming
@@ -77,9 +85,28 @@ async def launch(
                 raise LaunchError(f"the sandbox ended at once: {why}")
         warm = WarmSandbox(sandbox, gateway, opening.result())
         await run_silently(warm, "pass", {})
+        sandbox.remember(kernel_id=warm.channel.kernel_id)
         return warm
     except BaseException:
         await discard(backend, sandbox, gateway)
+        raise
+
+
+async def join(orphan: Orphan, timeout: float) -> WarmSandbox:
+    """Open the channel of a sandbox that an earlier broker has launched.
+
+    Args:
+        timeout: seconds until the gateway must answer.
+
+    Raises:
+        ChannelClosed: the connections are closed. The sandbox is left as it is.
+    """
+    gateway = GatewayConnection(orphan.sandbox.endpoint)
+    try:
+        channel = await gateway.join_kernel(orphan.kernel_id, timeout)
+        return WarmSandbox(orphan.sandbox, gateway, channel)
+    except BaseException:
+        await gateway.close()
         raise
 
 

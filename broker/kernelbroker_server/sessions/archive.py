@@ -9,25 +9,33 @@ from __future__ import annotations
 import logging
 import sqlite3
 import time
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Mapping, Sequence
 from typing import Any
 
 from kernelbroker.protocol.codec import decode_as, encode
 from kernelbroker.protocol.events import Event, Result
 from kernelbroker.protocol.findings import Finding
-from kernelbroker.protocol.messages import ExecutionRequest
+from kernelbroker.protocol.messages import ExecutionRequest, SessionOptions
 
 from .database import Database
 from .journal import Damaged, Journal, Segment, SegmentReader, left_segments
-from .memory_store import MemoryLog
+from .memory_store import REMEMBERED, MemoryLog
 from .schema import NewerVersion
 from .state_directory import StateDirectory
-from .store import Entry, ExecutionLog, ExecutionSummary, StoredEvent, expect_size, lost_result
+from .store import (
+    Entry,
+    ExecutionLog,
+    ExecutionSummary,
+    SessionRecord,
+    StoredEvent,
+    expect_size,
+    lost_result,
+)
 
 logger = logging.getLogger(__name__)
 
 _NOT_STORED = "the rest of its output could not be stored; the broker's log says why"
-_NEVER_RAN = "the broker ended while it was waiting; send it again to a new session"
+_NEVER_RAN = "the broker ended while it was waiting; send it again"
 _FATE_UNKNOWN = "the broker ended while it was running; it is not run again"
 
 
@@ -166,14 +174,34 @@ class Archive:
         """Remove some of what is too old or too much. Returns whether there may be more."""
         return self._database.expire(self._horizon, self._max_history, self._clock())
 
-    def end_lost(self) -> None:
-        """End what a dead broker has left open. Each execution gets a result."""
+    def open_sessions(self) -> list[SessionRecord]:
+        """Return the sessions that have not ended, oldest first."""
+        return [
+            SessionRecord(key, tenant, session_id, decode_as(options, SessionOptions), opened_at)
+            for key, tenant, session_id, options, opened_at in self._database.open_sessions()
+        ]
+
+    def adoptable(self) -> list[SessionRecord]:
+        running = self._database.sessions_with_running()
+        return [
+            record
+            for record in self.open_sessions()
+            if record.key not in running and not record.options.secrets
+        ]
+
+    def latest_executions(self, key: str) -> list[tuple[int, MemoryLog]]:
+        """Return the executions of an open session that are remembered, by number, oldest first."""
+        rows = self._database.latest_executions(key, REMEMBERED)
+        return [(number, self._log(name, number, *rest)) for number, name, *rest in rows]
+
+    def end_lost(self, adopted: Collection[str] = ()) -> None:
+        """End what a dead broker has left open, except adopted sessions. Each execution gets a result."""
         results = []
         for number, execution_id, begun, last in self._database.unended():
             result = lost_result(_FATE_UNKNOWN if begun else _NEVER_RAN, begun=bool(begun))
             result.execution_id, result.seq = execution_id, last + 1
             results.append((number, result.seq, encode(result)))
-        self._database.end_lost(results, "the broker ended", self._clock())
+        self._database.end_lost(results, "the broker ended", self._clock(), adopted)
         if results:
             logger.warning("%d executions had not ended when the last broker ended", len(results))
 
@@ -247,7 +275,7 @@ class Archive:
         packages: bytes,
         findings: bytes,
         accepted_at: float,
-    ) -> ExecutionLog:
+    ) -> MemoryLog:
         log = MemoryLog(
             execution_id,
             decode_as(request, ExecutionRequest),

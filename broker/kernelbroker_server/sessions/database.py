@@ -10,7 +10,7 @@ import contextlib
 import os
 import sqlite3
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -159,11 +159,17 @@ class Database(Queries):
                     "DELETE FROM entries WHERE kind = ? AND tenant = ? AND name = ?", name
                 )
 
-    def end_lost(self, results: Sequence[tuple[int, int, bytes]], reason: str, at: float) -> None:
-        """End all sessions, and all executions of `unended` with the results that are made for them.
+    def end_lost(
+        self,
+        results: Sequence[tuple[int, int, bytes]],
+        reason: str,
+        at: float,
+        adopted: Collection[str] = (),
+    ) -> None:
+        """End all sessions that were not adopted, and all executions of `unended`.
 
         Args:
-            results: the number of an execution, the `seq` of its result, and the result as JSON.
+            results: for each of `unended`: its number, the `seq` of its result, and the result as JSON.
         """
         with self._transaction() as execute_many:
             execute_many("INSERT INTO events VALUES (?, ?, ?)", results)
@@ -172,8 +178,8 @@ class Database(Queries):
                 [(at, len(json), number) for number, _, json in results],
             )
             execute_many(
-                "UPDATE sessions SET ended_at = ?, reason = ? WHERE ended_at IS NULL",
-                [(at, reason)],
+                "UPDATE sessions SET ended_at = ?, reason = ? WHERE key = ?",
+                [(at, reason, key) for key, *_ in self.open_sessions() if key not in adopted],
             )
 
     def repair(self) -> None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 import sqlite3
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -170,8 +170,24 @@ class DurableStore(MemoryStore):
         finally:
             opened.directory.release()
 
-    async def end_lost(self) -> None:
-        await self._query(lambda archive: archive.end_lost())
+    async def adoptable(self) -> Sequence[SessionRecord]:
+        return await self._query(lambda archive: archive.adoptable())
+
+    async def end_lost(self, adopted: Collection[str] = ()) -> None:
+        await self._query(lambda archive: archive.end_lost(adopted))
+        if not adopted:
+            return
+        for record in await self._query(lambda archive: archive.open_sessions()):
+            session = self._sessions[record.key] = MemorySession(record)
+            for number, past in await self._query(
+                partial(Archive.latest_executions, key=record.key)
+            ):
+                log = DurableLog(
+                    number, self._record, past.id, past.request, past.packages, past.findings
+                )
+                log.accepted_at = past.accepted_at
+                log.restore(past.read())
+                session.add(log)
 
     def problems(self) -> Sequence[str]:
         found = [

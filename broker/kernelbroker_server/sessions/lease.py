@@ -18,7 +18,7 @@ from kernelbroker.protocol.errors import (
 from kernelbroker.protocol.messages import MissingVariable, SessionOptions
 from kernelbroker_kernel.contract import CONFIGURE_CODE
 
-from ..backends.base import SandboxSpec, Usage
+from ..backends.base import LaunchError, SandboxSpec, Usage
 from ..cancellation import run_to_completion
 from ..kernels.channel import ChannelClosed
 from ..pool.runner import AcquireTimeout, Pool, PoolClosed
@@ -54,7 +54,14 @@ class Lease:
         tenant: str,
         emit: SessionEmitter,
         source: Source | None = None,
+        *,
+        key: str,
+        adopted: WarmSandbox | None = None,
     ) -> None:
+        """Args:
+        key: the session's key in the store.
+        adopted: the sandbox that the session has had since an earlier broker.
+        """
         self.workspace = workspace
         self.replaced = 0
         self.not_restored: Sequence[MissingVariable] = ()
@@ -66,6 +73,8 @@ class Lease:
         self._source = source
         self._saved: SavedState | None = None
         self._failed_loads = 0
+        self._key = key
+        self._adopted = adopted
         self._warm: WarmSandbox | None = None
 
     @property
@@ -98,7 +107,9 @@ class Lease:
             BadRequest: the kernel refused the session's `env` or `cwd`.
             NotFound, Conflict, TooLarge: its checkpoint cannot be loaded.
         """
-        self._warm = await self._acquire(urgent=False, source=self._source)
+        self._warm, self._adopted = self._adopted, None
+        if self._warm is None:
+            self._warm = await self._acquire(urgent=False, source=self._source)
 
     async def replace(self, cause: str) -> None:
         """Get a fresh sandbox with the files of the old one. Raises the same errors as `acquire`.
@@ -186,11 +197,13 @@ class Lease:
             )
         self._emit(SandboxLeased, warm.sandbox.id, time.monotonic() - asked_at)
         try:
+            _remember(warm, self._key)  # from now on it is no longer unused
             await self.workspace.attach(warm.sandbox)
             await self._configure(warm)
             if source is not None:
                 has_cwd = self._options.cwd is not None
                 self.not_restored = await restore(warm, source, has_cwd=has_cwd)
+            _remember(warm, self._key, is_ready=True)
         except BaseException:
             try:
                 if self.workspace.is_stored:
@@ -215,6 +228,13 @@ class Lease:
             ) from exc
         except TimeoutError:
             raise Unavailable("a fresh sandbox did not answer; try again", retry_after=1) from None
+
+
+def _remember(warm: WarmSandbox, key: str, *, is_ready: bool = False) -> None:
+    try:
+        warm.sandbox.remember(session=key, is_ready=is_ready)
+    except LaunchError as exc:
+        raise Unavailable(str(exc), retry_after=10) from exc
 
 
 @contextlib.contextmanager

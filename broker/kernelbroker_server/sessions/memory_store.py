@@ -7,7 +7,15 @@ import contextlib
 import itertools
 import time
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import (
+    AsyncIterator,
+    Callable,
+    Collection,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from dataclasses import dataclass, field
 
 from kernelbroker.protocol.codec import encode
@@ -26,7 +34,7 @@ from .store import (
     expect_size,
 )
 
-_EXECUTIONS = 100
+REMEMBERED = 100
 """Executions that are remembered of one session."""
 _EXECUTION_BYTES = 32 * 1024**2
 """Bytes that they may hold together, besides the latest."""
@@ -128,10 +136,10 @@ class MemorySession:
         self.growing.append(log)
         self.logs[log.id] = log
         held = self.ended_weight + sum(each.weight for each in self.growing)
-        if len(self.logs) <= _EXECUTIONS and held <= _EXECUTION_BYTES:
+        if len(self.logs) <= REMEMBERED and held <= _EXECUTION_BYTES:
             return
         for each in list(self.logs.values())[:-1]:
-            if len(self.logs) <= _EXECUTIONS and held <= _EXECUTION_BYTES:
+            if len(self.logs) <= REMEMBERED and held <= _EXECUTION_BYTES:
                 break
             if each.result is not None:
                 held -= each.weight
@@ -183,7 +191,10 @@ class MemoryStore(EventStore):
     async def start(self) -> None:
         pass
 
-    async def end_lost(self) -> None:
+    async def adoptable(self) -> Sequence[SessionRecord]:
+        return ()
+
+    async def end_lost(self, adopted: Collection[str] = ()) -> None:
         pass
 
     async def stop(self) -> None:

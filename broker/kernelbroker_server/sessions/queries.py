@@ -22,6 +22,34 @@ class Queries:
             ) FROM executions WHERE ended_at IS NULL"""
         )
 
+    def open_sessions(self) -> list[Row]:
+        """Sessions that have not ended, oldest first: key, tenant, session_id, options, opened_at."""
+        return self._query(
+            """SELECT key, tenant, session_id, options, opened_at
+            FROM sessions WHERE ended_at IS NULL ORDER BY opened_at"""
+        )
+
+    def sessions_with_running(self) -> set[str]:
+        """The keys of sessions in which an execution has begun and has no result."""
+        rows = self._query(
+            "SELECT session_key FROM executions WHERE ended_at IS NULL AND begun = 1"
+        )
+        return {key for (key,) in rows}
+
+    def latest_executions(self, key: str, count: int) -> list[Row]:
+        """The latest executions of a session, oldest first.
+
+        Returns:
+            number, id, request, packages, findings, accepted_at
+        """
+        rows = self._query(
+            """SELECT number, id, request, packages, findings, accepted_at FROM executions
+            WHERE session_key = ? ORDER BY number DESC LIMIT ?""",
+            key,
+            count,
+        )
+        return rows[::-1]
+
     def closed_reason(self, tenant: str, session_id: str, horizon: float) -> str | None:
         """Why the latest session with this id ended, if it ended after the horizon."""
         rows = self._query(

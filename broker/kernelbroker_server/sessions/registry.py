@@ -19,11 +19,13 @@ from kernelbroker.protocol.errors import (
 )
 from kernelbroker.protocol.messages import SessionOptions
 
+from ..backends.base import Sandbox
 from ..pool.runner import Pool
+from ..pool.warm_sandbox import WarmSandbox
 from ..supervisor import Supervisor
 from ..telemetry.events import Observer, SessionEmitter
 from ..tenants.tenant import Tenant
-from ..workspaces.store import WorkspaceStore
+from ..workspaces.store import Workspace, WorkspaceStore
 from .admission import TenantQueue
 from .ids import new_id
 from .lease import Lease
@@ -188,23 +190,61 @@ class Registry:
             await asyncio.wait(self._tasks)
 
     async def _open(self, session_id: str, options: SessionOptions) -> Session:
-        pool = self.pools[options.template]
         source = None
         if options.from_checkpoint is not None:
             checkpoints = self._workspaces.checkpoints
             await checkpoints.get(self.tenant.name, options.from_checkpoint)  # it is there
             source = Source(checkpoints, self.tenant.name, options.from_checkpoint)
-        workspace = await self._workspaces.claim(
+        record = SessionRecord(new_id(), self.tenant.name, session_id, options)
+        workspace = await self.claim(record)
+        session = self._session(record, workspace, source)
+        await session.open()
+        self._sessions[session_id] = session
+        return session
+
+    async def claim(self, record: SessionRecord, sandbox: Sandbox | None = None) -> Workspace:
+        """Claim the workspace of a session; `sandbox` is its own, if an earlier broker has attached it.
+
+        Raises:
+            Conflict, Unavailable
+        """
+        options = record.options
+        return await self._workspaces.claim(
             self.tenant.name,
-            session_id,
+            record.session_id,
             name=options.workspace,
             retention=options.workspace_retention,
-            timeout=pool.acquire_timeout,
+            timeout=self.pools[options.template].acquire_timeout,
+            sandbox=sandbox,
         )
-        emit = SessionEmitter(self._observer, self.tenant.name, options.template, session_id)
-        lease = Lease(pool, options, workspace, self.tenant.name, emit, source)
-        record = SessionRecord(new_id(), self.tenant.name, session_id, options)
-        session = Session(
+
+    async def adopt(self, record: SessionRecord, workspace: Workspace, warm: WarmSandbox) -> None:
+        """Go on with a session of an earlier broker, which the store has restored."""
+        session = self._session(record, workspace, adopted=warm)
+        await session.open(adopted=True)
+        self._sessions[session.id] = session
+
+    def _session(
+        self,
+        record: SessionRecord,
+        workspace: Workspace,
+        source: Source | None = None,
+        adopted: WarmSandbox | None = None,
+        asleep_at: float | None = None,
+    ) -> Session:
+        tenant, options = self.tenant.name, record.options
+        emit = SessionEmitter(self._observer, tenant, options.template, record.session_id)
+        lease = Lease(
+            self.pools[options.template],
+            options,
+            workspace,
+            tenant,
+            emit,
+            source,
+            key=record.key,
+            adopted=adopted,
+        )
+        return Session(
             record,
             self.limits,
             lease,
@@ -213,10 +253,8 @@ class Registry:
             emit,
             self._ended,
             self._supervisor,
+            asleep_at,
         )
-        await session.open()
-        self._sessions[session_id] = session
-        return session
 
     async def resume(self, asleep: AsleepSession, saved: SavedState) -> None:
         """Take over a session that an earlier broker left asleep.
@@ -227,26 +265,13 @@ class Registry:
         options = asleep.options
         if options.template not in self.pools:
             raise BadRequest(f"there is no template {options.template!r} any more")
-        pool = self.pools[options.template]
-        workspace = await self._workspaces.claim(
-            self.tenant.name,
-            asleep.session_id,
-            name=options.workspace,
-            retention=options.workspace_retention,
-            timeout=pool.acquire_timeout,
+        if asleep.session_id in self._sessions:
+            raise Conflict(f"session {asleep.session_id} is awake")
+        record = SessionRecord(
+            new_id(), self.tenant.name, asleep.session_id, options, asleep.opened_at
         )
-        emit = SessionEmitter(self._observer, self.tenant.name, options.template, asleep.session_id)
-        session = Session(
-            SessionRecord(new_id(), self.tenant.name, asleep.session_id, options, asleep.opened_at),
-            self.limits,
-            Lease(pool, options, workspace, self.tenant.name, emit),
-            self._queue,
-            self._store,
-            emit,
-            self._ended,
-            self._supervisor,
-            self._queue.clock() - max(0.0, time.time() - asleep.asleep_at),
-        )
+        asleep_at = self._queue.clock() - max(0.0, time.time() - asleep.asleep_at)
+        session = self._session(record, await self.claim(record), asleep_at=asleep_at)
         session.idle_timeout, session.max_lifetime = asleep.idle_timeout, asleep.max_lifetime
         session.resume(saved, asleep.awake)
         self._sessions[session.id] = session

@@ -102,8 +102,9 @@ class SessionRunner:
         self._tasks = SessionTasks(self._id, self._context)
         self._watching: SupervisedTask | None = None
 
-    def open(self) -> None:
-        self._store.record_session(self._record)
+    def open(self, *, adopted: bool = False) -> None:
+        if not adopted:  # otherwise the store has it
+            self._store.record_session(self._record)
         self.apply(self.machine.open())
 
     def resume(self, saved: SavedState) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 
 from kernelbroker.protocol.errors import NotFound, RequestError, Unavailable
@@ -91,14 +92,19 @@ class Session:
 
     # Opening and closing.
 
-    async def open(self) -> None:
+    async def open(self, *, adopted: bool = False) -> None:
         """Acquire a sandbox and deliver the session's own settings. If cancelled, the session closes.
+
+        Args:
+            adopted: the lease has the sandbox, and the store the session, from an earlier broker.
 
         Raises:
             TooManyRequests, Unavailable: there is no sandbox.
             BadRequest: the kernel refused `env` or `cwd`.
         """
-        self._runner.open()
+        if adopted:
+            self._created -= max(0.0, time.time() - self.created_at)
+        self._runner.open(adopted=adopted)
         try:
             await asyncio.shield(self._runner.opened)
         except asyncio.CancelledError:

@@ -13,7 +13,7 @@ import asyncio
 import contextlib
 import time
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, TypeAlias
 
@@ -154,8 +154,20 @@ class EventStore(ABC):
         """Open the store. Raises OSError if it cannot be used."""
 
     @abstractmethod
-    async def end_lost(self) -> None:
-        """End the sessions that an earlier broker has left open, and give their executions results."""
+    async def adoptable(self) -> Sequence[SessionRecord]:
+        """Return the sessions that an earlier broker has left open, and that can go on in their sandboxes.
+
+        That is not so while an execution runs, since its output could be lost, or with secrets, since
+        they are not stored.
+        """
+
+    @abstractmethod
+    async def end_lost(self, adopted: Collection[str] = ()) -> None:
+        """End the sessions that an earlier broker has left open, and give their executions results.
+
+        Args:
+            adopted: the keys of sessions that go on. Of these, only the executions end.
+        """
 
     @abstractmethod
     async def stop(self) -> None:

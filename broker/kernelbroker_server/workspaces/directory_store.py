@@ -16,7 +16,7 @@ from pathlib import Path
 
 from kernelbroker.protocol.errors import Conflict, NotFound, Unavailable
 
-from ..backends.base import Usage
+from ..backends.base import Sandbox, Usage
 from ..backends.directories import remove_tree
 from ..backends.usage import UsageMeter
 from ..cancellation import run_to_completion
@@ -90,6 +90,7 @@ class DirectoryStore(WorkspaceStore):
         name: str | None = None,
         retention: float | None = None,
         timeout: float,
+        sandbox: Sandbox | None = None,
     ) -> Workspace:
         key = (tenant, name or session_id)
         record = Record(tenant=tenant, name=key[1], session_id=session_id, retention=retention)
@@ -99,7 +100,12 @@ class DirectoryStore(WorkspaceStore):
             record.tenant, record.name = NO_TENANT, secrets.token_hex(12)
             return DirectoryWorkspace(self.layout, claim, record, None, self.release)
         claiming = asyncio.ensure_future(
-            asyncio.to_thread(WorkspaceDirectory.claim, self.layout, record)
+            asyncio.to_thread(
+                WorkspaceDirectory.claim,
+                self.layout,
+                record,
+                None if sandbox is None else sandbox.workspace,
+            )
         )
         try:
             directory = await run_to_completion(claiming)

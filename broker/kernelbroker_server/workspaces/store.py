@@ -112,6 +112,7 @@ class WorkspaceStore(ABC):
         name: str | None = None,
         retention: float | None = None,
         timeout: float,
+        sandbox: Sandbox | None = None,
     ) -> Workspace:
         """Claim a workspace for a session, and make it if there is none.
 
@@ -119,6 +120,7 @@ class WorkspaceStore(ABC):
             name: the session's id if None.
             retention: seconds to keep it after the session, if less than the setting of the store.
             timeout: seconds to wait for an earlier session that is ending.
+            sandbox: the session's own, if an earlier broker has attached it: the files are in it.
 
         Raises:
             Conflict: another session has it.

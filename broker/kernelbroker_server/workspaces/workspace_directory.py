@@ -31,8 +31,13 @@ class WorkspaceDirectory:
         self._lock: int | None = lock
 
     @classmethod
-    def claim(cls, layout: Layout, record: Record) -> WorkspaceDirectory:
+    def claim(
+        cls, layout: Layout, record: Record, held_by: Path | None = None
+    ) -> WorkspaceDirectory:
         """Lock the workspace of `record` for its session. Makes the workspace if there is none.
+
+        Args:
+            held_by: the workspace of the session's living sandbox, which may have the files.
 
         Raises:
             Claimed
@@ -48,7 +53,10 @@ class WorkspaceDirectory:
                     earlier = read_record(directory)
                     if earlier is not None:
                         record.size, record.files = earlier.size, earlier.files
-                        if earlier.sandbox is not None:
+                        holder = earlier.sandbox and layout.data_dir / earlier.sandbox
+                        if holder and holder == held_by:
+                            record.sandbox = earlier.sandbox
+                        elif earlier.sandbox is not None:
                             # Its broker died, and no broker has taken the files back yet.
                             workspace.take(layout.data_dir / earlier.sandbox, mounts=True)
                     workspace.write()

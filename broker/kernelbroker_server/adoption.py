@@ -1,0 +1,110 @@
+"""Goes on with what an earlier broker of the same state has left: its sandboxes, and their sessions."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from kernelbroker.protocol.errors import RequestError
+
+from .backends.base import Backend, Orphan, Rescue
+from .kernels.channel import ChannelClosed
+from .pool.runner import Pool
+from .pool.warm_sandbox import WarmSandbox, join
+from .service.tenant_service import TenantServices
+from .sessions.registry import Registry
+from .sessions.store import EventStore, SessionRecord
+from .tenants.tenant import Tenants
+from .workspaces.store import Workspace
+
+logger = logging.getLogger(__name__)
+
+_JOIN_TIMEOUT_S = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Adopted:
+    """A session that goes on."""
+
+    registry: Registry
+    record: SessionRecord
+    workspace: Workspace
+    warm: WarmSandbox
+
+
+class Adoption:
+    """Runs once, when store and backend are started, and before pools are and clients are served."""
+
+    def __init__(
+        self,
+        backend: Backend,
+        pools: Mapping[str, Pool],
+        store: EventStore,
+        tenants: TenantServices,
+        names: Tenants,
+    ) -> None:
+        self._backend = backend
+        self._pools = pools
+        self._store = store
+        self._tenants = tenants
+        self._names = names
+
+    async def run(self, rescue: Rescue) -> None:
+        """Adopt what can be adopted. The rest is ended, with results that say so."""
+        orphans = self._backend.orphans([pool.spec for pool in self._pools.values()])
+        records = {record.key: record for record in await self._store.adoptable()}
+        results = await asyncio.gather(*(self._adopt(each, records) for each in orphans))
+        adopted = [each for each in results if isinstance(each, _Adopted)]
+        unwanted = [
+            orphan.sandbox for orphan, each in zip(orphans, results, strict=True) if each is None
+        ]
+        await self._store.end_lost({each.record.key for each in adopted})
+        for each in adopted:
+            await each.registry.adopt(each.record, each.workspace, each.warm)
+        await self._backend.end_orphans(unwanted, rescue)
+        if orphans:
+            logger.info(
+                "adopted %d sandboxes of an earlier broker, %d of them with a session; ended %d",
+                len(orphans) - len(unwanted),
+                len(adopted),
+                len(unwanted),
+            )
+
+    async def _adopt(
+        self, orphan: Orphan, records: dict[str, SessionRecord]
+    ) -> _Adopted | WarmSandbox | None:
+        """Adopt one sandbox. Returns None if it is not wanted."""
+        pool = self._pools[orphan.sandbox.spec.template]
+        record = None if orphan.session is None else records.pop(orphan.session, None)
+        if orphan.session is not None and record is None:
+            return None
+        try:
+            warm = await join(orphan, _JOIN_TIMEOUT_S)
+        except ChannelClosed as exc:
+            logger.warning("sandbox %s cannot be adopted: %s", orphan.sandbox.id, exc)
+            return None
+        adopted: _Adopted | WarmSandbox | None = warm
+        if record is not None:
+            adopted = await self._claim(record, warm)
+        if adopted is None or not pool.adopt(warm, leased=record is not None):
+            if isinstance(adopted, _Adopted):
+                adopted.workspace.release()
+            await warm.gateway.close()
+            return None
+        return adopted
+
+    async def _claim(self, record: SessionRecord, warm: WarmSandbox) -> _Adopted | None:
+        registry = self._tenants.of(self._names[record.tenant]).registry
+        if (
+            registry.pools.get(record.options.template)
+            is not self._pools[warm.sandbox.spec.template]
+        ):
+            return None
+        try:
+            workspace = await registry.claim(record, warm.sandbox)
+        except RequestError as exc:
+            logger.warning("session %s cannot go on: %s", record.session_id, exc.message)
+            return None
+        return _Adopted(registry, record, workspace, warm)

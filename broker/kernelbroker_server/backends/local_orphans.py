@@ -1,0 +1,83 @@
+"""The sandboxes that an earlier broker of the same state has left: adopted, or ended and removed."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+from collections.abc import Sequence
+
+from . import procfs, sandbox_record
+from .base import Rescue, SandboxSpec
+from .directories import remove_tree
+from .local_sandbox import LocalContext, LocalSandbox
+from .sandbox_record import SandboxRecord
+
+log = logging.getLogger(__name__)
+
+_END_TRIES, _END_PAUSE_S = 500, 0.02
+
+
+class LocalOrphans:
+    """The directories of sandboxes that are there before this broker has launched any.
+
+    Attributes:
+        left: their names, without those that were adopted or removed.
+    """
+
+    def __init__(self, context: LocalContext) -> None:
+        self._context = context
+        self._directory = context.directories.sandboxes
+        self.left = {path.name for path in self._directory.iterdir()}
+
+    async def remove_probe(self, name: str) -> None:
+        """Remove the jail of this name, in which nobody has files."""
+        if name in self.left:
+            await self._end_processes([name])
+            await self._remove(name)
+
+    def adopt(self, specs: Sequence[SandboxSpec]) -> list[tuple[LocalSandbox, SandboxRecord]]:
+        """Adopt those that live, are of one of the specs, and are either unused or all a session's."""
+        boot, found = sandbox_record.boot_id(), []
+        by_digest = {sandbox_record.digest(spec): spec for spec in specs}
+        for name in sorted(self.left):
+            record = sandbox_record.read(self._directory / name)
+            if record is None or record.boot != boot or record.kernel_id is None:
+                continue
+            if (record.session is not None and not record.is_ready) or record.spec not in by_digest:
+                continue
+            with contextlib.suppress(OSError):  # it has ended
+                spec = by_digest[record.spec]
+                found.append((LocalSandbox.adopt(name, spec, self._context, record), record))
+                self.left.discard(name)
+        return found
+
+    async def end(self, rescue: Rescue | None) -> None:
+        """End and remove what was not adopted. Without `rescue`, or if it fails, the files stay."""
+        names = sorted(self.left)
+        await self._end_processes(names)
+        broker_id = self._context.directories.broker_id
+        if rescue is None or await asyncio.to_thread(rescue, broker_id):
+            for name in names:
+                await self._remove(name)
+
+    async def _end_processes(self, names: Sequence[str]) -> None:
+        for _ in range(_END_TRIES):
+            pids = [pid for n in names for pid in procfs.started_in(self._directory / n)]
+            if not pids:
+                return
+            for pid in pids:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            await asyncio.sleep(_END_PAUSE_S)
+        log.error("processes of an earlier broker's sandboxes do not end")
+
+    async def _remove(self, name: str) -> None:
+        run = self._context.directories.run
+        for path in (run / f"{name}.sock", run / f"{name}.out"):
+            path.unlink(missing_ok=True)
+        await self._context.cgroups.of(name).remove()
+        if await remove_tree(self._directory / name):
+            self.left.discard(name)

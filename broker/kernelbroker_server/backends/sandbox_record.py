@@ -1,0 +1,86 @@
+"""What the next broker must know of a sandbox to adopt it: a file beside the sandbox's workspace.
+
+No sandbox sees the file. Each change is on the disk before the sandbox is used for what it says.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+import msgspec
+
+from .base import SandboxSpec
+
+_NAME = "record.json"
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+
+
+class ProcessId(msgspec.Struct, frozen=True):
+    """A process; its pid may be used again, but not with the same start time (clock ticks since boot)."""
+
+    pid: int
+    started: int
+
+    @classmethod
+    def of(cls, pid: int) -> ProcessId:
+        """Raises OSError if there is no such process."""
+        # The process name may contain spaces and parentheses, so parse what follows it (proc(5)).
+        fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
+        return cls(pid, int(fields[19]))
+
+    @property
+    def lives(self) -> bool:
+        try:
+            return ProcessId.of(self.pid) == self
+        except OSError:
+            return False
+
+
+class SandboxRecord(msgspec.Struct, kw_only=True):
+    """The content of the file.
+
+    Attributes:
+        boot: the boot of the machine in which the pids are valid.
+        spec: the digest of the spec.
+        leader: the first process of its jail.
+        gateway: the gateway, if it is forked and therefore no descendant of the leader.
+        grace: seconds that it lives without a broker.
+        kernel_id: of its kernel; None until it is warm.
+        session: the key of the session that has it or gets it; None while nobody had it.
+        is_ready: the session has all of it: its files, its environment.
+    """
+
+    boot: str
+    spec: str
+    leader: ProcessId
+    gateway: ProcessId | None
+    host_uid: int | None
+    grace: float
+    kernel_id: str | None = None
+    session: str | None = None
+    is_ready: bool = False
+
+    def write(self, directory: Path) -> None:
+        """Replace the file in the sandbox's directory. Raises OSError."""
+        new = directory / f"{_NAME}.new"
+        new.touch(0o600)
+        new.write_bytes(msgspec.json.encode(self))
+        new.replace(directory / _NAME)
+
+
+def read(directory: Path) -> SandboxRecord | None:
+    """Return the record of the sandbox with this directory; None if there is none of this version."""
+    try:
+        return msgspec.json.decode((directory / _NAME).read_bytes(), type=SandboxRecord)
+    except (OSError, msgspec.DecodeError):
+        return None
+
+
+def digest(spec: SandboxSpec) -> str:
+    """Two sandboxes of the same template and settings have the same digest."""
+    return hashlib.sha256(repr(spec).encode()).hexdigest()
+
+
+def boot_id() -> str:
+    return _BOOT_ID.read_text().strip()

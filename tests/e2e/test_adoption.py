@@ -1,0 +1,161 @@
+"""A broker that is killed and started again: its sandboxes live, and their sessions go on."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import kernelbroker
+import pytest
+from kernelbroker import events
+from kernelbroker_server.backends import procfs
+
+from tests.e2e.support import BrokerProcess, backend_settings, call, until, whole_system
+
+pytestmark = whole_system
+
+TOKEN = "the token of this test"
+
+
+@pytest.fixture(params=["local", "local-fork"])
+def broker(request: pytest.FixtureRequest) -> Iterator[BrokerProcess]:
+    with tempfile.TemporaryDirectory(prefix="kb-") as directory:
+        broker = BrokerProcess(
+            Path(directory),
+            TOKEN=TOKEN,
+            POOL__MIN_SIZE=2,
+            POOL__MAX_SIZE=4,
+            SANDBOX__ORPHAN_GRACE=60,
+            **backend_settings(request.param),
+        )
+        try:
+            with broker.running():
+                yield broker
+        finally:
+            for pid in procfs.started_in(broker.data_dir):
+                os.kill(pid, 9)
+
+
+async def warm_sandboxes(broker: BrokerProcess, number: int) -> list[str]:
+    """Wait until so many are free. Returns the directories of all sandboxes."""
+
+    async def enough() -> bool:
+        status = (await call(broker, "GET", "/api/v1/pool/status"))[1]
+        return bool(status["idle_containers"] >= number)
+
+    await until(enough)
+    return broker.sandboxes()["directories"]
+
+
+async def test_a_session_and_the_pool_outlive_a_killed_broker(broker: BrokerProcess) -> None:
+    """After kill -9 and a start, variables, files and history are there, and no sandbox is new."""
+    async with kernelbroker.connect(broker.url, broker.token) as client:
+        session = client.session("mine", workspace="files", metadata={"a": 1})
+        await session.open()
+        first = await session.run(
+            "import os\nx = 6 * 7\nopen('note.txt', 'w').write('kept')\nprint(os.getpid(), 'began')"
+        )
+        assert first.success
+        before = await warm_sandboxes(broker, 2)
+        broker.kill()
+    broker.start()
+    async with kernelbroker.connect(broker.url, broker.token) as client:
+        assert await warm_sandboxes(broker, 2) == before
+        assert [each.session_id for each in await client.sessions()] == ["mine"]
+        session = client.session("mine")
+        result = await session.run("print(x, open('note.txt').read())")
+        assert result.stdout == "42 kept\n"
+        again = await client.result("mine", first.execution_id)
+        assert again.stdout == first.stdout
+        assert len(await client.executions("mine")) == 2
+        # A warm sandbox that was adopted can be leased, and is nobody's.
+        other = client.session("other")
+        fresh = await other.run("print('x' in dir())")
+        assert fresh.stdout == "False\n"
+        restarted = client.session("mine")
+        await restarted.restart()
+        assert (await restarted.run("print(open('note.txt').read())")).stdout == "kept\n"
+
+
+async def test_what_cannot_go_on_says_so(broker: BrokerProcess) -> None:
+    """A session whose cell ran, or with secrets, ends with a reason; its files are kept."""
+    async with kernelbroker.connect(broker.url, broker.token, timeout=5) as client:
+        busy = client.session("busy", workspace="of-busy")
+        await busy.open()
+        await busy.run("open('note.txt', 'w').write('kept')")
+        stream = busy.stream("print('it runs', flush=True)\nimport time\ntime.sleep(600)")
+        while not isinstance(await anext(stream), events.Stdout):
+            pass
+        secret = client.session("secret", secrets={"KEY": "hidden value"})
+        await secret.open()
+        broker.kill()
+        await stream.aclose()
+    broker.start()
+    async with kernelbroker.connect(broker.url, broker.token) as client:
+        assert await client.sessions() == []
+        for session_id in ("busy", "secret"):
+            status, answer = await call(broker, "GET", f"/api/v1/sessions/{session_id}")
+            assert status == 410
+            assert "the broker ended" in str(answer)
+        (_, running) = await client.executions("busy")
+        lost = await client.result("busy", running.execution_id)
+        assert lost.error_detail is not None
+        assert lost.error_detail.cause == "sandbox_lost"
+        kept = await client.session("next", workspace="of-busy").run(
+            "print(open('note.txt').read())"
+        )
+        assert kept.stdout == "kept\n"
+
+
+async def test_sandboxes_end_by_themselves_when_nobody_adopts_them() -> None:
+    """After the grace no process is left. The next broker removes the rest, and keeps the files."""
+    with tempfile.TemporaryDirectory(prefix="kb-") as directory:
+        broker = BrokerProcess(Path(directory), TOKEN=TOKEN, SANDBOX__ORPHAN_GRACE=3)
+        with broker.running():
+            async with kernelbroker.connect(broker.url, broker.token) as client:
+                session = client.session("mine", workspace="files")
+                assert (await session.run("open('note.txt', 'w').write('kept')")).success
+                broker.kill()
+            assert procfs.started_in(broker.data_dir) != []
+            await until(lambda: procfs.started_in(broker.data_dir) == [])
+            broker.start()
+            async with kernelbroker.connect(broker.url, broker.token) as client:
+                assert (await call(broker, "GET", "/api/v1/sessions/mine"))[0] == 410
+                kept = await client.session("next", workspace="files").run(
+                    "print(open('note.txt').read())"
+                )
+                assert kept.stdout == "kept\n"
+
+
+async def test_another_broker_leaves_orphans_alone() -> None:
+    """A broker with a state of its own, on the same data_dir, does not end sandboxes within their grace."""
+    with tempfile.TemporaryDirectory(prefix="kb-") as directory:
+        states = [Path(directory) / name for name in ("one", "two")]
+        one, two = (
+            BrokerProcess(Path(directory), TOKEN=TOKEN, SANDBOX__ORPHAN_GRACE=60, STATE_DIR=state)
+            for state in states
+        )
+        try:
+            one.start()
+            async with kernelbroker.connect(one.url, one.token) as client:
+                session = client.session("mine")
+                assert (await session.run("x = 6 * 7")).success
+                one.kill()
+            two.start()
+            async with kernelbroker.connect(two.url, two.token) as client:
+                assert (await client.session("mine").run("print('x' in dir())")).stdout == "False\n"
+            one.start()
+            async with kernelbroker.connect(one.url, one.token) as client:
+                assert (await client.session("mine").run("print(x)")).stdout == "42\n"
+            assert await asyncio.to_thread(one.stop) == 0
+            assert await asyncio.to_thread(two.stop) == 0
+            assert one.complaints() == []
+            assert one.remains([]) == []
+        finally:
+            for each in (one, two):
+                each.kill()
+            for pid in procfs.started_in(one.data_dir):
+                os.kill(pid, 9)
