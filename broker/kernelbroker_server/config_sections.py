@@ -310,6 +310,8 @@ class McpSettings(_Section):
     """Serve MCP. If not set, it is served if the extra `mcp` is installed."""
     tool_sets: tuple[Literal["code", "analysis"], ...] = ("code", "analysis")
     """The sets of tools at /mcp. With `analysis` alone no code can be run except by the analyses."""
+    language: Literal["auto", "en", "zh"] = "auto"
+    """The language of analyses; `auto` by the script of the question and the columns."""
     task_after: float = Field(default=5, gt=0)
     """A call that runs longer becomes a task, for clients that support tasks."""
     allowed_hosts: tuple[str, ...] = ()

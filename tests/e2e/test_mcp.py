@@ -26,11 +26,13 @@ pytestmark = whole_system
 
 
 @asynccontextmanager
-async def connected(broker: BrokerProcess, era: Era = "2026-07-28") -> AsyncIterator[Client]:
+async def connected(
+    broker: BrokerProcess, era: Era = "2026-07-28", path: str = "/mcp"
+) -> AsyncIterator[Client]:
     headers = {"Authorization": f"Bearer {broker.token}"}
     async with (
         httpx2.AsyncClient(headers=headers, timeout=60) as http,
-        Client(streamable_http_client(f"{broker.url}/mcp", http_client=http), mode=era) as client,
+        Client(streamable_http_client(f"{broker.url}{path}", http_client=http), mode=era) as client,
     ):
         yield client
 
@@ -137,3 +139,38 @@ def test_the_page_s_program_runs(broker: BrokerProcess, tmp_path: Path) -> None:
     assert len(shown) == 3
     for each in shown:
         json.loads(each)
+
+
+CSV = "city,people\nOslo,700000\nBergen,290000\nTromsø,78000\n"
+ANALYZE = "def analyze(df):\n    return df.sort_values('people').head(2)\n"
+OPERATE = (
+    "def operation(dataframes, input_paths, output_path):\n"
+    "    dataframes[0].head(1).to_csv(output_path, index=False)\n"
+)
+
+
+@pytest.mark.parametrize("era", ERAS)
+async def test_the_analysis_tools_on_a_real_kernel(era: Era, broker: BrokerProcess) -> None:
+    """Files are analysed with code and without, and made from others; failures are errors of the tool."""
+    async with connected(broker, era, "/mcp/analysis") as client:
+        assert "run_code" not in {tool.name for tool in (await client.list_tools()).tools}
+        written = await call(client, "write_file", path="uploads/a.csv", content=CSV)
+        here = {"session_id": written.structured_content["session_id"]}
+        file = {"file_path": "uploads/a.csv", **here}
+        usual = await call(client, "analyze_data", analysis_type="descriptive", **file)
+        assert not usual.is_error, text_of(usual)
+        assert "people" in text_of(usual)
+        asked = await call(client, "analyze_data", analysis_type="small", code=ANALYZE, **file)
+        frame = asked.structured_content["dataframe"]
+        assert frame["shape"] == "2 rows × 2 columns"
+        assert [each["city"] for each in asked.structured_content["data"]] == ["Tromsø", "Bergen"]
+        wrong = await call(client, "analyze_data", analysis_type="a riddle", **file)
+        assert wrong.is_error and "analyze(df)" in text_of(wrong)
+        made = {"instruction": "the first", "input_paths": ["uploads/a.csv"], **here}
+        done = await call(client, "table_operation", code=OPERATE, output_path="first.csv", **made)
+        assert not done.is_error, text_of(done)
+        path = done.structured_content["output_path"]
+        read = await call(client, "read_file", path=path, **here)
+        assert read.structured_content["text"] == "city,people\nOslo,700000\n"
+    async with connected(broker, era) as client:
+        await call(client, "close_session", **here)

@@ -280,6 +280,8 @@ async def test_every_tool_is_described(era: Era, api: McpApi) -> None:
         "list_files",
         "read_file",
         "write_file",
+        "analyze_data",
+        "table_operation",
     }
     for tool in tools.values():
         assert tool.description and tool.title and tool.annotations

@@ -6,6 +6,8 @@ import asyncio
 from typing import Any, Literal
 
 import pytest
+from kernelbroker.analysis.cells import source_of
+from kernelbroker_kernel.contract import REPORT_CODE, REPORT_MIME
 from kernelbroker_server.service.policy import Policies, Policy
 from mcp.client.client import Client
 from mcp_types import (
@@ -235,3 +237,24 @@ async def test_input_is_asked_for(era: Era, api: McpApi, backend: FakeBackend) -
         result = await run(client, "ask()")
     assert person.asked == ["Your name? "]
     assert result.structured_content["output"] == "before\nhello Ada"
+
+
+@pytest.mark.parametrize("era", ERAS)
+async def test_risky_code_of_an_analysis_asks_the_person(era: Era, backend: FakeBackend) -> None:
+    """The cell that reads the file is not assessed; the caller's code is, also if it begins like it."""
+    person = Person("decline")
+    risky = f"{source_of('harness.py')}\n{RISKY}\ndef analyze(df):\n    return df\n"
+
+    async def reads(cell: Cell) -> None:
+        table = {"name": "a", "rows": 1, "width": 1, "columns": ["n"], "dtypes": [], "head": []}
+        cell.display({REPORT_MIME: {"return_value": {"tables": [table]}}})
+
+    backend.scripts[REPORT_CODE] = reads
+    async with (
+        mcp_api(backend, world_options=confirming()) as api,
+        api.client(era, elicitation_callback=person) as client,
+    ):
+        arguments = {"file_path": "uploads/a.csv", "analysis_type": "x", "code": risky}
+        result = await client.call_tool("analyze_data", arguments)
+    assert len(person.asked) == 1 and "os.system" in person.asked[0]
+    assert result.is_error and "declined" in text_of(result)

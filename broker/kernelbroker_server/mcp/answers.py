@@ -98,7 +98,7 @@ def of_execution(
         result = _with_last_value(result)
     shown = _for_reading(result, is_last_value=is_last_value)
     text = shown.as_text(MAX_CHARS)
-    pictures, notes = _pictures(result.images)
+    shown_pictures, notes = pictures(result.images)
     detail = result.error_detail
     output = CellOutput(
         session_id=session_id,
@@ -114,7 +114,7 @@ def of_execution(
         kernel_restarted=result.kernel_restarted,
     )
     words = [text or "(no output)", *notes, *_files_note(output)]
-    return answer("\n".join(words), output, pictures, is_error=not result.success)
+    return answer("\n".join(words), output, shown_pictures, is_error=not result.success)
 
 
 def answer(
@@ -181,8 +181,8 @@ def _error(detail: ErrorDetail) -> Error:
     return Error(name=detail.name, message=message, cause=detail.cause)
 
 
-def _pictures(images: Sequence[Image]) -> tuple[list[ContentBlock], list[str]]:
-    """The pictures that fit, and a note of those that do not."""
+def pictures(images: Sequence[Image]) -> tuple[list[ContentBlock], list[str]]:
+    """Return the pictures that fit, and a note of those that do not."""
     shown: list[ContentBlock] = []
     left, room = 0, _MAX_IMAGE_CHARS
     for image in images:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from kernelbroker.protocol.errors import NotFound, SessionGone
 from kernelbroker.protocol.messages import SessionOptions
@@ -35,11 +35,13 @@ class Options:
 
     Attributes:
         task_after: seconds after which a call becomes a task, for clients that know tasks.
+        language: of what analyses say.
         task_ttl: seconds for which the result of a task can be read, at least.
     """
 
     task_after: float = 5.0
     task_ttl: float = 86_400.0
+    language: Literal["auto", "en", "zh"] = "auto"
 
 
 class ConnectionMemory:

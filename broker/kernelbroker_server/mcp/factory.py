@@ -36,7 +36,9 @@ def make_surface(
         store,
         version=version("kernelbroker"),
         keys=[secrets.token_bytes(_KEY_BYTES) if state_dir is None else _seal_key(state_dir)],
-        options=Options(settings.mcp.task_after, settings.sessions.result_retention),
+        options=Options(
+            settings.mcp.task_after, settings.sessions.result_retention, settings.mcp.language
+        ),
         hosts=allowed_hosts(
             settings.host, on_loopback=settings.on_loopback, named=settings.mcp.allowed_hosts
         ),
