@@ -75,7 +75,7 @@ class SessionConnection:
         self._loop = asyncio.get_running_loop()
         self._address = address
         self._request = request
-        self._farewell = None if keep else Close()
+        self._keep = keep
         self._timeouts = timeouts
         self._info: SessionInfo | None = None
         self._websocket: ClientConnection | None = None
@@ -118,20 +118,24 @@ class SessionConnection:
             RequestError: the broker refused.
         """
         self._websocket, self._info = await connect_session(
-            self._address, self._request, self._timeouts, self._farewell, known
+            self._address, self._request, self._timeouts, None if self._keep else Close(), known
         )
         self._ready.set()
         self._reader = asyncio.create_task(self._run(self._websocket), name="kernelbroker-reader")
 
-    async def close(self) -> None:
+    async def close(self, *, when_idle: bool = False) -> None:
         """Close the session unless it is to be kept, and the connection in any case.
+
+        Args:
+            when_idle: the session closes when its executions have ended; this does not wait for it.
 
         Called in another event loop, this does nothing: the connection ends with its own loop.
         """
         if not self._is_here:
             return
         websocket, self._websocket = self._websocket, None
-        farewell = self._farewell if self._failure is None else None
+        to_close = not self._keep and self._failure is None
+        farewell = Close(when_idle=when_idle) if to_close else None
         self._end(SessionGone("this client closed the session: open a new one"))
         try:
             if self._reader is not None:

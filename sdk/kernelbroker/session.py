@@ -85,6 +85,7 @@ class Session:
         self._connection: SessionConnection | None = None
         self._opening = LoopLock()
         self._is_closed = False
+        self._has_submitted = False
 
     @property
     def session_id(self) -> str:
@@ -270,8 +271,8 @@ class Session:
         """Queue a cell, and return a handle of it when the broker has stored it.
 
         The cell needs no connection: this program may end, and another one may wait for the result with
-        `Broker.attach_execution`. The session must stay open until then: open it with `keep=True`. It does
-        not expire by `idle_timeout` while a cell runs or waits in it.
+        `Broker.attach_execution`. `close` lets the cell end before it ends the session, which does not
+        expire by `idle_timeout` while a cell runs or waits in it.
 
         Args:
             execution_id: an id of your own, unique in the session; generated if not given.
@@ -301,7 +302,9 @@ class Session:
             callback_url=callback_url,
         )
         wait = self._timeouts.answer
-        return await submit(self._address, wait, request, await self._path(), wait)
+        path = await self._path()
+        self._has_submitted = True
+        return await submit(self._address, wait, request, path, wait)
 
     async def stdin(self, execution_id: str, value: str) -> None:
         """Answer an `Input` event of `stream`."""
@@ -519,15 +522,18 @@ class Session:
         await (await self._opened()).operate(Restart())
 
     async def close(self) -> None:
-        """Close the session (with `keep`, the connection only). Closing again has no effect."""
+        """Close the session (with `keep`, the connection only). Closing again has no effect.
+
+        If cells were submitted, the broker closes it when they have ended, and this does not wait for that.
+        """
         self._is_closed = True
         self._open_sessions.discard(self)
         connection, self._connection = self._connection, None
         if connection is None:
             return
         is_lost = connection.has_lost_session
-        await connection.close()
-        if is_lost and not self._keep:
+        await connection.close(when_idle=self._has_submitted)
+        if is_lost and not self._keep and not self._has_submitted:
             path = f"/api/v1/sessions/{self.session_id}"
             with suppress(KernelBrokerError):  # The broker closes it after `idle_timeout` anyway.
                 await call(self._address, "DELETE", path, CLOSE_TIMEOUT)

@@ -41,6 +41,7 @@ def test_an_open_operation_gives_its_options() -> None:
         "metadata": {"any": ["thing", 1, None]},
         "idle_timeout": 5.0,
         "max_lifetime": 6.0,
+        "from_checkpoint": "c1",
     }
     assert set(fields) == set(SessionOptions.__struct_fields__)
     options = Open(**fields).options()

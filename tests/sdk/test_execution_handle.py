@@ -72,6 +72,24 @@ async def test_events_go_on_after_lost_connections(connected, scripts):
     ]
 
 
+async def test_a_submitted_cell_ends_after_its_session_was_left(connected):
+    """Leaving a session lets what was submitted end, then the session closes; `run` afterwards does not."""
+    released = asyncio.Event()
+
+    async def hold(cell):
+        await released.wait()
+        cell.stdout("done")
+
+    connected.cells["hold"] = hold
+    async with kernelbroker.connect() as broker:
+        async with broker.session() as session:
+            handle = await session.submit("hold")
+        assert (await handle.status()).state in ("queued", "running")
+        released.set()
+        assert (await handle.result()).stdout == "done"
+        await connected.until(connected.no_sessions)
+
+
 @pytest.mark.parametrize("in_session", [True, False])
 async def test_a_submission_whose_answer_is_lost_runs_once(connected, in_session):
     """If the answer to a submission is lost, it is sent again, and the cell runs once."""

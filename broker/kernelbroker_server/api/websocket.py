@@ -192,6 +192,9 @@ class SessionSocket(Authenticated, WebSocketHandler):
                 self._spawn(self._follow(log, operation.after))
             case Restart():
                 self._spawn(self._finish(operation, session.restart()))
+            case Close(when_idle=True):
+                self.tenant.sessions.close_when_idle(session)
+                await self._done(operation)
             case Close():
                 # The session closes even if its client does not wait for the answer.
                 closing = self.tenant.sessions.close_soon(session)

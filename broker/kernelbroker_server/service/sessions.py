@@ -105,6 +105,10 @@ class Sessions:
         """End a session in the background, even if the caller is cancelled."""
         return self._registry.close_soon(session, reason)
 
+    def close_when_idle(self, session: Session) -> None:
+        """End a session as soon as nothing runs or waits in it."""
+        session.close_when_idle(_BY_CLIENT)
+
     def stop(self) -> None:
         """Cancel openings under idempotency keys."""
         self._opened.cancel()

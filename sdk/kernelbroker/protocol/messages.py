@@ -389,9 +389,14 @@ class Resume(
 
 
 class Close(msgspec.Struct, tag_field="op", tag="close", kw_only=True, forbid_unknown_fields=True):
-    """End the session."""
+    """End the session.
+
+    Attributes:
+        when_idle: let the executions that it has accepted end first. The answer does not wait for that.
+    """
 
     op_id: OpId | None = None
+    when_idle: bool = False
 
 
 Operation: TypeAlias = Open | Execute | Interrupt | Restart | Stdin | Resume | Close
