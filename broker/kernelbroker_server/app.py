@@ -9,20 +9,17 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
-import json
 import logging
 import os
 import socket
-import tempfile
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 
 from kernelbroker.protocol.errors import Unavailable
-from kernelbroker.protocol.runtime_file import runtime_file
 from tornado.netutil import bind_sockets
 
-from . import factories
+from . import credentials, factories, runtime_file
 from .adoption import Adoption
 from .api.base import Service
 from .api.routes import make_application
@@ -67,7 +64,7 @@ class Broker:
 
     def __init__(self, settings: Settings, *, resolve: Resolve | None = None) -> None:
         self.settings = settings
-        self.token = factories.token(settings)
+        self.token = credentials.token(settings)
         self.url = ""
         self._audit = Audit(settings.audit_log)
         self.supervisor = Supervisor()
@@ -122,12 +119,12 @@ class Broker:
             store=self._store,
             pools=self.pools,
             backend=self.backend,
-            keyring=factories.keyring(settings, self.token),
+            keyring=credentials.keyring(settings, self.token),
             version=version("kernelbroker"),
             supervisor=self.supervisor,
             observer=observer,
             metrics=self._metrics,
-            operator_tokens=factories.operator_tokens(settings, self.token),
+            operator_tokens=credentials.operator_tokens(settings, self.token),
             allowed_origins=frozenset(settings.allowed_origins),
         )
         self._adoption = Adoption(
@@ -143,7 +140,7 @@ class Broker:
             ConfigError, BackendUnavailable: with what to change.
         """
         settings, keyring = self.settings, self._service.keyring
-        tls = factories.tls(settings.tls)
+        tls = credentials.tls(settings.tls)
         try:
             self._audit.open()
         except OSError as exc:
@@ -188,7 +185,7 @@ class Broker:
         for pool in self.pools.values():
             pool.start()
         self._webhooks.resume()
-        self._runtime_file = _write_runtime_file(self.url, self.token)
+        self._runtime_file = runtime_file.write(self.url, self.token)
 
     async def _open_store(self) -> None:
         """Open the event store. Raises ConfigError."""
@@ -241,7 +238,7 @@ class Broker:
 
     async def _forget_runtime_file(self) -> None:
         if self._runtime_file is not None:
-            _remove_runtime_file(self._runtime_file)
+            runtime_file.remove(self._runtime_file)
             self._runtime_file = None
 
     async def _stop_listening(self) -> None:
@@ -323,29 +320,3 @@ def _listen(settings: Settings) -> list[socket.socket]:
         raise ConfigError(
             f"cannot listen on {settings.host}, port {settings.port}: {exc.strerror}. {advice}"
         ) from exc
-
-
-def _write_runtime_file(url: str, token: str | None) -> Path | None:
-    """Write the file by which clients of this user find the broker; the newest broker replaces it."""
-    path = runtime_file(os.environ, os.getuid())
-    try:
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(dir=path.parent)  # mode 0600
-        with os.fdopen(handle, "w") as file:
-            json.dump({"url": url, "token": token, "pid": os.getpid()}, file)
-        Path(name).replace(path)
-    except OSError as exc:
-        logger.warning(
-            "%s cannot be written (%s): give clients the URL and the token, as KERNELBROKER_URL and "
-            "KERNELBROKER_TOKEN",
-            path,
-            exc.strerror,
-        )
-        return None
-    return path
-
-
-def _remove_runtime_file(path: Path) -> None:
-    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-        if json.loads(path.read_text())["pid"] == os.getpid():
-            path.unlink()
