@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import itertools
 import time
 from collections import OrderedDict
 from collections.abc import (
@@ -23,9 +22,8 @@ from kernelbroker.protocol.events import Event, Result
 from kernelbroker.protocol.findings import Finding
 from kernelbroker.protocol.messages import ExecutionRequest
 
+from .memory_entries import MemoryEntries
 from .store import (
-    Entry,
-    EventStore,
     ExecutionLog,
     ExecutionSummary,
     SessionRecord,
@@ -42,8 +40,6 @@ _WATCHER_LAG = 200
 """Executions that a watcher may be behind before it is cut off."""
 _SESSION_BYTES = 1_000
 """What an ended session takes besides its executions, about."""
-_ENTRIES = 10_000
-"""Entries of one kind and tenant that are kept; the oldest is forgotten first."""
 
 
 class MemoryLog(ExecutionLog):
@@ -165,7 +161,7 @@ def summaries(sessions: Iterable[MemorySession]) -> list[ExecutionSummary]:
     ]
 
 
-class MemoryStore(EventStore):
+class MemoryStore(MemoryEntries):
     """An event store in memory.
 
     Args:
@@ -180,13 +176,12 @@ class MemoryStore(EventStore):
         max_history: int = 64 * 1024**2,
         clock: Callable[[], float] = time.time,
     ) -> None:
+        super().__init__(clock)
         self._retention = retention
         self._max_history = max_history
-        self._clock = clock
         self._sessions: dict[str, MemorySession] = {}
         self._ended: OrderedDict[str, _Ended] = OrderedDict()
         self._ended_weight = 0
-        self._entries: dict[tuple[str, str], OrderedDict[str, Entry]] = {}
 
     async def start(self) -> None:
         pass
@@ -329,28 +324,3 @@ class MemoryStore(EventStore):
         return [
             e for e in sessions if (e.session.record.tenant, e.session.record.session_id) == wanted
         ]
-
-    # Entries.
-
-    def put_entry(self, entry: Entry) -> None:
-        entries = self._entries.setdefault((entry.kind, entry.tenant), OrderedDict())
-        entries[entry.name] = entry
-        entries.move_to_end(entry.name)
-        now = self._clock()
-        for name, oldest in list(itertools.islice(entries.items(), 2)):
-            if len(entries) > _ENTRIES or oldest.until <= now:
-                del entries[name]
-
-    def entry(self, kind: str, tenant: str, name: str) -> Entry | None:
-        entries = self._entries.get((kind, tenant))
-        entry = None if entries is None else entries.get(name)
-        return None if entry is None or entry.until <= self._clock() else entry
-
-    def entries(self, kind: str) -> Sequence[Entry]:
-        now = self._clock()
-        of_kind = (entries for (each, _), entries in self._entries.items() if each == kind)
-        return [entry for entries in of_kind for entry in entries.values() if entry.until > now]
-
-    def drop_entry(self, kind: str, tenant: str, name: str) -> None:
-        if (entries := self._entries.get((kind, tenant))) is not None:
-            entries.pop(name, None)

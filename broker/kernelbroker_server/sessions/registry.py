@@ -328,16 +328,11 @@ def _shutting_down() -> Unavailable:
 
 def _same(session: Session, options: SessionOptions) -> Session:
     """Return the session if these options could have opened it. Raises Conflict."""
-    if session.options.template != options.template:
-        raise Conflict(
-            f"session {session.id} has the template {session.options.template!r}; "
-            "choose another session_id"
-        )
+    given, other = session.options, "choose another session_id"
+    if given.template != options.template:
+        raise Conflict(f"session {session.id} has the template {given.template!r}; {other}")
     if options.workspace not in (None, session.workspace):
-        raise Conflict(
-            f"session {session.id} has the workspace {session.workspace!r}; "
-            "choose another session_id"
-        )
+        raise Conflict(f"session {session.id} has the workspace {session.workspace!r}; {other}")
     if options.from_checkpoint not in (None, session.options.from_checkpoint):
         raise Conflict(
             f"session {session.id} did not begin with checkpoint {options.from_checkpoint!r}; "

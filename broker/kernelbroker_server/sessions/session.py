@@ -36,6 +36,8 @@ from .store import EventStore, ExecutionLog, SessionRecord, Watcher
 
 _BORROW_TIMEOUT_S = 30.0
 """How long a borrower waits for a living sandbox."""
+_NO_SANDBOX = f"the session had no sandbox for {_BORROW_TIMEOUT_S:g} s; try again"
+_TRY_AGAIN = "try again, and restart the session if that does not help"
 
 
 class Session:
@@ -332,19 +334,12 @@ class Session:
                 async with asyncio.timeout(_BORROW_TIMEOUT_S):
                     warm = await granted
             except TimeoutError:
-                raise Unavailable(
-                    f"the session had no sandbox for {_BORROW_TIMEOUT_S:g} s; try again",
-                    retry_after=5,
-                ) from None
+                raise Unavailable(_NO_SANDBOX, retry_after=5) from None
             self.expect_open()
             try:
                 yield warm.gateway
-            except TransferFailed as exc:
-                # The sandbox died meanwhile. Try again with the next one.
-                raise Unavailable(
-                    f"{exc}; try again, and restart the session if that does not help",
-                    retry_after=1,
-                ) from exc
+            except TransferFailed as exc:  # the sandbox died meanwhile
+                raise Unavailable(f"{exc}; {_TRY_AGAIN}", retry_after=1) from exc
             if changes and self._lease.alive is not warm:
                 raise Unavailable("the sandbox was replaced meanwhile; try again", retry_after=1)
         finally:
