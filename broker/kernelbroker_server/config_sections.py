@@ -312,6 +312,10 @@ class McpSettings(_Section):
     """The sets of tools at /mcp. With `analysis` alone no code can be run except by the analyses."""
     language: Literal["auto", "en", "zh"] = "auto"
     """The language of analyses; `auto` by the script of the question and the columns."""
+    model: str | None = Field(default=None, pattern="^[^:]+:.+$")
+    """Writes code for analyses that are called without code: `anthropic:MODEL` or `openai:MODEL`, whose
+    libraries must be installed and take key and address from their environment variables; or
+    `module:function`, a function of a prompt. If not set, an older client's own model is asked, if lent."""
     task_after: float = Field(default=5, gt=0)
     """A call that runs longer becomes a task, for clients that support tasks."""
     allowed_hosts: tuple[str, ...] = ()

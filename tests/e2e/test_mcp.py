@@ -27,12 +27,14 @@ pytestmark = whole_system
 
 @asynccontextmanager
 async def connected(
-    broker: BrokerProcess, era: Era = "2026-07-28", path: str = "/mcp"
+    broker: BrokerProcess, era: Era = "2026-07-28", path: str = "/mcp", **options: Any
 ) -> AsyncIterator[Client]:
     headers = {"Authorization": f"Bearer {broker.token}"}
     async with (
         httpx2.AsyncClient(headers=headers, timeout=60) as http,
-        Client(streamable_http_client(f"{broker.url}{path}", http_client=http), mode=era) as client,
+        Client(
+            streamable_http_client(f"{broker.url}{path}", http_client=http), mode=era, **options
+        ) as client,
     ):
         yield client
 

@@ -6,14 +6,18 @@ the call is cancelled. The cell that reads the inputs has no code of the caller'
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Awaitable, Callable
 from typing import Annotated, Any
 
 from kernelbroker.analysis import Answer, analyze_data, table_operation
 from kernelbroker.analysis.cells import is_harness
+from kernelbroker.protocol.errors import Unavailable
 from kernelbroker.protocol.findings import Assessment
 from kernelbroker.protocol.messages import ExecutionRequest
 from kernelbroker.results import ExecutionResult
-from mcp_types import InputRequiredResult
+from mcp.shared.exceptions import MCPError
+from mcp_types import InputRequiredResult, SamplingMessage, TextContent
 from pydantic import BaseModel, Field
 
 from ..sessions.session import Session
@@ -24,6 +28,9 @@ from .apps import SHOWN_BY_PAGE
 from .call import Call
 from .tool import InSession, Output, ToolResult, ToolSpec, hints
 
+_SAMPLED_TOKENS = 8192
+_SHOWN_ROWS = 20
+_CELL_CHARS = 80
 _HARMLESS = Assessment(language="python", level="safe")
 
 
@@ -143,6 +150,7 @@ async def analyze(call: Call, args: AnalyzeData) -> ToolResult:
             args.analysis_type,
             args.question,
             args.code,
+            llm=call.options.model or _clients_model(call),
             language=call.options.language,
         )
     except _NeedsPerson as needed:
@@ -159,6 +167,7 @@ async def operate(call: Call, args: TableOperation) -> ToolResult:
             args.input_paths,
             args.output_path,
             args.code,
+            llm=call.options.model or _clients_model(call),
             language=call.options.language,
         )
     except _NeedsPerson as needed:
@@ -169,8 +178,58 @@ async def operate(call: Call, args: TableOperation) -> ToolResult:
 def _answered(found: Answer, model: type[AnalysisOutput] | type[OperationOutput]) -> ToolResult:
     output = model.model_validate(found)
     shown, notes = pictures(found.images)
-    words = [found.get("error") or found["output"] or "(no output)", *notes]
+    words = [_text(found), *notes]
     return answer("\n".join(words), output, shown, is_error=not output.success)
+
+
+def _clients_model(call: Call) -> Callable[[str], Awaitable[str]] | None:
+    """The client's own model, if the client lends it and can be asked while the call runs."""
+    capabilities = call.ctx.session.client_capabilities
+    if capabilities is None or capabilities.sampling is None:
+        return None
+    if call.is_modern or not call.ctx.session.can_send_request:
+        return None
+
+    async def ask(prompt: str) -> str:
+        message = SamplingMessage(role="user", content=TextContent(text=prompt))
+        try:
+            with warnings.catch_warnings(
+                action="ignore"
+            ):  # deprecated, and all that older ones have
+                sampled: Awaitable[Any] = call.ctx.session.create_message(
+                    [message], max_tokens=_SAMPLED_TOKENS, related_request_id=call.ctx.request_id
+                )
+            result = await sampled
+        except MCPError as exc:
+            raise Unavailable(f"the client's model wrote no code: {exc}; send `code`") from exc
+        return result.content.text if isinstance(result.content, TextContent) else ""
+
+    return ask
+
+
+def _text(found: Answer) -> str:
+    """What the model reads: the output, the first rows of a table, and the error."""
+    blocks = [found["output"], found.get("error", "")]
+    if path := found.get("output_path"):
+        blocks.append(f"[written: {path}]")
+    frame = found.get("dataframe")
+    if frame is not None and not (frame["preview"] and "|" in found["output"]):
+        blocks.append(f"{frame['var_name']}: {frame['shape']}\n{_markdown(frame)}")
+    return "\n".join(filter(None, blocks)) or "(no output)"
+
+
+def _markdown(frame: dict[str, Any]) -> str:
+    def line(cells: list[Any]) -> str:
+        texts = ["" if each is None else str(each)[:_CELL_CHARS] for each in cells]
+        escaped = [each.replace("|", "\\|").replace("\n", " ") for each in texts]
+        return f"| {' | '.join(escaped)} |"
+
+    rows = [each for each in frame["preview"][:_SHOWN_ROWS] if isinstance(each, dict)]
+    if not rows:
+        return ""
+    columns = list(rows[0])[:_SHOWN_ROWS]
+    lines = [line([row.get(name) for name in columns]) for row in rows]
+    return "\n".join([line(columns), line(["---"] * len(columns)), *lines])
 
 
 ANALYSIS_TOOLS = (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -36,12 +37,14 @@ class Options:
     Attributes:
         task_after: seconds after which a call becomes a task, for clients that know tasks.
         language: of what analyses say.
+        model: writes code for analyses without code.
         task_ttl: seconds for which the result of a task can be read, at least.
     """
 
     task_after: float = 5.0
     task_ttl: float = 86_400.0
     language: Literal["auto", "en", "zh"] = "auto"
+    model: Callable[[str], Any] | None = None
 
 
 class ConnectionMemory:

@@ -10,6 +10,7 @@ from pathlib import Path
 from ..config import ConfigError, Settings
 from ..sessions.store import EventStore
 from ..tenants.jwt_tokens import JwtTokens
+from .analysis_model import load_model
 from .call import Options
 from .handler import allowed_hosts
 from .surface import McpSurface
@@ -29,15 +30,22 @@ def make_surface(
         jwt: the issuer whose tokens are accepted.
 
     Raises:
-        ConfigError: the key in the state directory cannot be read.
+        ConfigError: the key in the state directory cannot be read, or there is no such model.
     """
+    try:
+        model = load_model(settings.mcp.model)
+    except ValueError as exc:
+        raise ConfigError(f"mcp.model: {exc}") from exc
     return McpSurface(
         settings.mcp.tool_sets,
         store,
         version=version("kernelbroker"),
         keys=[secrets.token_bytes(_KEY_BYTES) if state_dir is None else _seal_key(state_dir)],
         options=Options(
-            settings.mcp.task_after, settings.sessions.result_retention, settings.mcp.language
+            settings.mcp.task_after,
+            settings.sessions.result_retention,
+            settings.mcp.language,
+            model,
         ),
         hosts=allowed_hosts(
             settings.host, on_loopback=settings.on_loopback, named=settings.mcp.allowed_hosts
