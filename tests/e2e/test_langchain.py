@@ -122,6 +122,19 @@ async def test_a_graph_with_a_scripted_model(client: kernelbroker.Broker) -> Non
         await (await client.attach(name, keep=False)).close()
 
 
+async def test_a_thread_goes_on_after_its_session(client: kernelbroker.Broker) -> None:
+    """When a thread's session was closed, the next call has a new one with its files."""
+    run = named(create_sandbox_tools(client))["execute_python"]
+    for turn in range(3):
+        found = await ask(run, "late", code=f"open('f', 'a').write('{turn}'); open('f').read()")
+        assert found["success"], found
+        assert (await ask(run, "late", code="open('f').read()"))["output"] == repr(
+            "012"[: turn + 1]
+        )
+        (info,) = (each for each in await client.sessions() if each.workspace == "late")
+        await (await client.attach(info.session_id, keep=False)).close()
+
+
 async def test_manager(client: kernelbroker.Broker, tmp_path: Path) -> None:
     """The manager starts what is missing, stops once, and cleans up what is idle."""
     manager = SandboxManager(client)
@@ -138,6 +151,8 @@ async def test_manager(client: kernelbroker.Broker, tmp_path: Path) -> None:
     await manager.stop("m1")
     await manager.stop("nobody")
     assert manager.info("m1").status == "stopped"  # type: ignore[union-attr]
+    assert "NameError" in str((await manager.execute("m1", "x")).error)  # started again
+    await manager.stop("m1")
     assert await manager.cleanup_expired(3600) == 0
     assert await manager.cleanup_expired(0) == 1
     assert manager.info("m2").status == "stopped"  # type: ignore[union-attr]

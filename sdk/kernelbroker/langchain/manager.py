@@ -7,9 +7,10 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from os import PathLike
 from typing import ClassVar, Literal, TypeAlias
+from uuid import uuid4
 
 from ..client import Broker, connect
-from ..protocol.errors import KernelBrokerError
+from ..protocol.errors import KernelBrokerError, SessionGone
 from ..results import ExecutionResult
 from ..session import Session
 from .sessions import session_id_of
@@ -64,12 +65,18 @@ class SandboxManager:
         session = self._sessions.get(session_id)
         info = self._infos.get(session_id)
         if session is None or info is None:
-            name = session_id_of(session_id)
-            session = self._broker.session(name, template=sandbox_type)
+            workspace = session_id_of(session_id)
+            # The broker opens the id of an ended session not again: its files go to another one.
+            name = workspace if info is None else uuid4().hex
+            session = self._broker.session(name, template=sandbox_type, workspace=workspace)
             info = SandboxInfo(name, session_id, sandbox_type)
             self._sessions[session_id], self._infos[session_id] = session, info
         try:
             await session.open()
+        except SessionGone:
+            if self._sessions.get(session_id) is session:
+                del self._sessions[session_id]
+            return await self.start(session_id, sandbox_type)
         except KernelBrokerError:
             self._sessions.pop(session_id, None)
             self._infos[session_id] = replace(info, status="error")

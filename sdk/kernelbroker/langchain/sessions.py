@@ -11,10 +11,14 @@ from contextlib import asynccontextmanager
 from typing import Any, TypeAlias, TypeVar
 
 from ..client import Broker
+from ..protocol.errors import Conflict, SessionGone
 from ..session import Session
 
 T = TypeVar("T")
 SessionChoice: TypeAlias = str | Session | Callable[[Mapping[str, Any]], str] | None
+
+MAX_SESSIONS = 200
+"""Sessions of one name, one after the other, in the time for which the broker remembers them."""
 
 _ID = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,63}")
 
@@ -45,8 +49,33 @@ async def opened(broker: Broker, session_id: str | None) -> AsyncGenerator[Sessi
 
     The connection is the call's own, so that calls may come from several threads and event loops.
     """
-    async with broker.session(session_id, keep=session_id is not None) as session:
+    if session_id is None:
+        found = broker.session()
+    else:
+        found = await _named(broker, session_id)
+    async with found as session:
         yield session
+
+
+async def _named(broker: Broker, name: str) -> Session:
+    """Connect to the open session of this name; open one if none is.
+
+    The broker remembers the ids of ended sessions for a day, and does not open them again. A successor,
+    whose id is made from the name, has their files then.
+    """
+    digest = hashlib.sha256(name.encode()).hexdigest()[:40]
+    ids = [name, *(f"again-{number}-{digest}" for number in range(2, MAX_SESSIONS + 1))]
+    for session_id in ids:
+        try:
+            return await broker.session(session_id, workspace=name, keep=True).open()
+        except SessionGone as exc:
+            gone = exc
+        except Conflict:  # A successor may have the files, although an earlier id is free again.
+            for info in await broker.sessions():
+                if info.session_id in ids:
+                    return await broker.attach(info.session_id)
+            raise
+    raise gone
 
 
 def run_sync(work: Coroutine[Any, Any, T]) -> T:
