@@ -31,6 +31,14 @@ def workspace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@pytest.fixture(autouse=True)
+def children(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only child processes of the test count: those of earlier tests may run beside it."""
+    count = saving._children
+    before = count()
+    monkeypatch.setattr(saving, "_children", lambda: count() - before)
+
+
 class Session:
     """A namespace in which cells run as in a kernel, where it is that of `__main__`."""
 

@@ -235,13 +235,14 @@ async def test_opening_without_a_sandbox_fails(backend: FakeBackend) -> None:
 
 
 async def test_a_cancelled_open_leaves_nothing(backend: FakeBackend) -> None:
-    """An open that is cancelled at any moment leaves neither session nor lease."""
+    """An open that is cancelled at any moment leaves neither session nor lease, and its id is free."""
     async with world(backend) as w:
+        options = SessionOptions(session_id="mine", env={"A": "1"})
         ended = False
         count = 0
         while not ended:
             await until(lambda: w.pool.status().idle_containers)
-            opening = asyncio.create_task(w.registry.open(SessionOptions(env={"A": "1"})))
+            opening = asyncio.create_task(w.registry.open(options))
             await turns(count)
             ended = opening.done()
             count += 1
@@ -282,6 +283,25 @@ async def test_two_openers_of_which_one_is_cancelled_as_both_wake(backend: FakeB
             assert (await result_of(submit(session))).success
             await session.close("done")
         assert cancelled_late
+
+
+async def test_a_session_that_nobody_received_leaves_its_id_free(backend: FakeBackend) -> None:
+    """A client that goes away in the moment in which its session is open gets another on its return."""
+    async with world(backend) as w:
+        options = SessionOptions(session_id="mine")
+        leaving = asyncio.create_task(w.registry.open(options))
+        await turns(2)
+        opening = w.registry._opening["mine"].task
+        opening.add_done_callback(lambda _: leaving.cancel())
+        with pytest.raises(asyncio.CancelledError):
+            await leaving
+        assert opening.result()
+        session, is_new = await w.registry.open(options)
+        assert is_new
+        assert session is not opening.result()
+        assert (await result_of(submit(session))).success
+        assert opening.result().closed_reason is not None
+        assert w.registry.list() == [session]
 
 
 async def test_an_opening_continues_for_the_other_caller(backend: FakeBackend) -> None:

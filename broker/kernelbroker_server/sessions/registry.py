@@ -287,9 +287,16 @@ class Registry:
 
         def close(task: asyncio.Task[Session]) -> None:
             if not task.cancelled() and task.exception() is None:
-                self.close_soon(task.result(), "its client went away while it was opened")
+                # Nobody has received it: it was never there, and its id is free.
+                session = task.result()
+                if self._sessions.get(session_id) is session:
+                    del self._sessions[session_id]
+                self.close_soon(session, "its client went away while it was opened")
 
-        opening.task.add_done_callback(close)
+        if opening.task.done():
+            close(opening.task)
+        else:
+            opening.task.add_done_callback(close)
 
     def _own(self, work: Coroutine[Any, Any, Any], name: str) -> asyncio.Task[Any]:
         task = asyncio.create_task(work, name=name)
@@ -298,7 +305,9 @@ class Registry:
         return task
 
     def _ended(self, session: Session, reason: str) -> None:
-        self._sessions.pop(session.id, None)
+        if self._sessions.get(session.id) is not session:
+            return  # abandoned: a new session may have its id
+        del self._sessions[session.id]
         self._gone[session.id] = (self._queue.clock(), reason)
         self._forget()
 
