@@ -24,6 +24,7 @@ import base64
 import ctypes
 import gc
 import importlib
+import importlib.util
 import itertools
 import json
 import os
@@ -40,6 +41,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from . import confinement, early_imports, fresh_process
 from .contract import EXIT_GATEWAY_FAILED, GATEWAY_MODULE, WORKSPACE
+from .rehearsal import rehearse
 from .unused_imports import FORMATS, left_out
 
 Work: TypeAlias = Callable[[], int | None]
@@ -56,6 +58,12 @@ _GATEWAY = (
     "tornado.options",
 )
 """What the gateway imports, also while it starts."""
+
+_SHARED = {
+    "pandas": ("scipy.stats",),
+    "matplotlib.pyplot": ("seaborn",),
+}
+"""What is loaded as well with a module of the template, since it costs a forked sandbox hardly anything."""
 
 
 class Order(NamedTuple):
@@ -149,6 +157,8 @@ class Server:
         """In the helper: enter the jail and fork the gateway there. Returns in the gateway only."""
         try:
             self._children.clear()
+            # Its number will belong to another file, which must not be closed at the end of `main`.
+            self._channel.detach()
             jail, listener, output, gate, status = descriptors
             confinement.enter(jail)
             pid = _fork()
@@ -247,14 +257,26 @@ def preload(imports: list[str]) -> None:
     os.environ.update(added)
     try:
         kernel = importlib.import_module("kernelbroker_kernel.kernel")
-        early_imports.import_early(partial(kernel.import_all, imports))
+        early_imports.import_early(partial(kernel.import_all, [*imports, *_shared(imports)]))
         # Filters of the gateway are none of the kernel's.
         with left_out(*FORMATS), warnings.catch_warnings():
             for name in _GATEWAY:
                 importlib.import_module(name)
+        rehearse()
     finally:
         for name in added:
             del os.environ[name]
+
+
+def _shared(imports: list[str]) -> list[str]:
+    """The installed modules that are loaded as well."""
+    return [
+        name
+        for base, names in _SHARED.items()
+        if base in imports
+        for name in names
+        if importlib.util.find_spec(name.partition(".")[0]) is not None
+    ]
 
 
 def _fork() -> int:

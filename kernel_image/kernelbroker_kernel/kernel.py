@@ -33,6 +33,7 @@ from .compat import named_like, streams
 from .compat.kernel import BoundedErrorKernel, BoundedErrorShell, PromptKernelApp
 from .contract import METADATA_KEY
 from .hooks import installed
+from .rehearsal import rehearse
 from .unused_imports import DEBUGGER, left_out
 
 _ascii = json.JSONEncoder(default=json_default, allow_nan=False)
@@ -199,10 +200,7 @@ class KernelApp(PromptKernelApp):
         warnings.filterwarnings("ignore", "To exit: use")
         package_path.add_to_path()
         super().init_code()
-        try:
-            raise LookupError
-        except LookupError:  # the first traceback loads many modules; do that now
-            shell.InteractiveTB.structured_traceback(*sys.exc_info())
+        rehearse()
 
 
 def import_all(imports: Iterable[str]) -> None:

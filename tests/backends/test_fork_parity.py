@@ -56,7 +56,8 @@ ALLOWED = {
     "gateway.status.Seccomp_filters": _FILTERS,
     "host.others": _HOLDER,
     "python.kept from the collector": "so that a collection does not copy the memory that is shared",
-    "python.modules": "the gateway's modules were imported before the fork, too",
+    "python.modules": "those of the gateway and of `fork_server._SHARED` were imported before the fork",
+    "python.warnings": "the two filters that scipy adds when it is imported",
 }
 """The fields in which a forked sandbox may differ from a plain one, and why."""
 

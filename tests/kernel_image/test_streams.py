@@ -89,6 +89,33 @@ threads = [threading.Thread(target=print, args=("x" * 100,)) for _ in range(8)]
         assert len(run(code)) == 8 * 101
 
 
+def test_a_forked_process_sends_its_own_text_only(run: Callable[[str], str]) -> None:
+    """What was written before a fork comes once, and what the forked process writes comes, too."""
+    code = """
+import os, sys
+print("before")
+if not (child := os.fork()):
+    sys.stdout.write("child\\n")
+    sys.stdout.flush()
+    os._exit(0)
+os.waitpid(child, 0)
+print("after");
+"""
+    for _ in range(10):
+        assert sorted(run(code).split()) == ["after", "before", "child"]
+
+
+def test_only_text_can_be_written(run: Callable[[str], str]) -> None:
+    """What is not text is refused; a subclass of `str` counts as what it holds."""
+    code = """
+import sys
+class Text(str): pass
+try: sys.stdout.write(b"bytes")
+except TypeError as error: sys.stdout.write(Text(error));
+"""
+    assert run(code) == "write() argument must be str, not <class 'bytes'>"
+
+
 def test_a_print_is_one_message(messages: Callable[[str], list[str]]) -> None:
     """A print is one message, even if its newline is written much later than its text."""
     messages("from kernelbroker_kernel.compat import streams; import sys; print(1, end='')")

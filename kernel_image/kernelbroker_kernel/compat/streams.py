@@ -12,6 +12,7 @@ import codecs
 import os
 import select
 import threading
+from collections import deque
 from collections.abc import Iterator
 from typing import Any
 
@@ -24,6 +25,17 @@ _LINE_S = 0.02
 """The time that the rest of a line has to arrive before the line is sent without it."""
 _PIPE_BYTES = 1024 * 1024
 """More than a pipe holds, so that one read empties it."""
+
+_pid = os.getpid()
+"""The process; asking the system for it each time takes a quarter of a `print`."""
+
+
+def _forked() -> None:
+    global _pid
+    _pid = os.getpid()
+
+
+os.register_at_fork(after_in_child=_forked)
 
 
 class PromptStream(OutStream):
@@ -38,7 +50,7 @@ class PromptStream(OutStream):
     OutStream,
     *("_fid", "_should_watch", "_is_master_process", "_flush", "_flush_pending"),
     *("_subprocess_flush_pending", "_flush_buffers", "_watch_pipe_fd"),
-    *("_schedule_flush", "_buffers", "_buffer_lock", "_io_loop"),
+    *("_schedule_flush", "_io_loop", "_parent_header", "_parent_header_global", "_master_pid"),
 )
 class Stream(PromptStream):
     """Standard output or error."""
@@ -46,11 +58,38 @@ class Stream(PromptStream):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self._sending = False
         self._timer: object = None
+        self._written: deque[tuple[frozenset[Any], str]] = deque()
+        """Pieces of text, each with the header of its request."""
+        self._latest: tuple[object, frozenset[Any]] = (None, frozenset())
+        """The last request's header, as it is and as it stands in `_written`."""
         self._emptying = threading.Lock()
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         super().__init__(*args, **kwargs)
         if self._fid is not None:
             os.set_blocking(self._fid, False)
+
+    def write(self, string: str) -> int:
+        """Add text to that which is sent next.
+
+        The stock method takes a lock, asks for the process's id, and makes a set of the request's header
+        for each text. This one takes a fifth of its time. A forked process uses the stock method.
+        """
+        if _pid != self._master_pid or self.echo is not None or self.pub_thread is None:
+            return super().write(string) or 0
+        header = self._parent_header.get(None)
+        if header is None:  # a thread without a request of its own
+            header = self._parent_header_global
+        latest, key = self._latest
+        if header is not latest:
+            key = frozenset(header.items())
+            self._latest = header, key
+        if not isinstance(string, str):
+            raise TypeError(f"write() argument must be str, not {type(string)}")
+        if string:
+            self._written.append((key, string))
+            if not self._flush_pending:
+                self._schedule_flush()
+        return len(string)
 
     def flush(self) -> None:
         """Hand over for sending all that was written until now, before anything else is sent.
@@ -79,13 +118,10 @@ class Stream(PromptStream):
             self._flush()
 
     def _within_line(self) -> bool:
-        with self._buffer_lock:
-            for buffer in self._buffers.values():
-                if length := buffer.tell():
-                    buffer.seek(length - 1)
-                    if buffer.read() != "\n":
-                        return True
-        return False
+        try:
+            return not self._written[-1][1].endswith("\n")
+        except IndexError:
+            return False
 
     def _flush(self) -> None:
         # It is set before the stock method resets `_flush_pending`, so that one of the two is set from
@@ -100,9 +136,20 @@ class Stream(PromptStream):
             self._sending = False
 
     def _flush_buffers(self) -> Iterator[tuple[dict[str, Any], str]]:
-        for parent, text in super()._flush_buffers():
+        for parent, text in (*self._texts(), *super()._flush_buffers()):
             for start in range(0, len(text), STREAM_CHUNK_CHARS):
                 yield parent, text[start : start + STREAM_CHUNK_CHARS]
+
+    def _texts(self) -> Iterator[tuple[dict[str, Any], str]]:
+        """Take what was written, as one text for each request."""
+        if _pid != self._master_pid:
+            return  # it is the parent process's
+        pieces: dict[frozenset[Any], list[str]] = {}
+        for _ in range(len(self._written)):
+            key, text = self._written.popleft()
+            pieces.setdefault(key, []).append(text)
+        for key, texts in pieces.items():
+            yield dict(key), "".join(texts)
 
     def _watch_pipe_fd(self) -> None:
         """Run in the stream's thread. Unlike the stock method it does not copy output to the log."""
