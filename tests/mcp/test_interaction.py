@@ -160,7 +160,7 @@ async def test_risky_code_does_not_run_against_the_person(
         api.client(era, elicitation_callback=Person(action)) as client,
     ):
         result = await run(client, RISKY)
-        assert result.is_error and "declined" in text_of(result)
+        assert result.is_error and "the person does not want" in text_of(result)
         assert result.structured_content["session_id"]
         assert backend.cells == []
 
@@ -257,4 +257,4 @@ async def test_risky_code_of_an_analysis_asks_the_person(era: Era, backend: Fake
         arguments = {"file_path": "uploads/a.csv", "analysis_type": "x", "code": risky}
         result = await client.call_tool("analyze_data", arguments)
     assert len(person.asked) == 1 and "os.system" in person.asked[0]
-    assert result.is_error and "declined" in text_of(result)
+    assert result.is_error and "the person does not want" in text_of(result)

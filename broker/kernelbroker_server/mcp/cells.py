@@ -12,7 +12,7 @@ from kernelbroker.protocol.errors import (
     ConfirmationRequired,
     Conflict,
     NotFound,
-    RequestError,
+    PolicyRefused,
     SessionGone,
 )
 from kernelbroker.protocol.events import Event, Input, Result, Stderr, Stdout
@@ -34,12 +34,6 @@ _REPORT_CHARS = 2_000
 _SHOWN_CODE_CHARS = 2_000
 
 
-class Declined(RequestError):
-    """The person did not want the code to run."""
-
-    code = "declined"
-
-
 async def submit(
     call: Call,
     session: Session,
@@ -55,7 +49,7 @@ async def submit(
         submit_with: submits the cell with a confirmation.
 
     Raises:
-        Declined: the person does not want it.
+        PolicyRefused: the person does not want it.
         ConfirmationRequired: the client cannot ask; the message says how to confirm.
         as `submit_with`.
     """
@@ -164,11 +158,11 @@ async def answer(session: Session, log: ExecutionLog, response: ElicitResult | N
 
 
 def _expect_consent(response: ElicitResult | None) -> None:
-    """Raises Declined, and Conflict if there is no response."""
+    """Raises PolicyRefused, and Conflict if there is no response."""
     if response is None:
         raise Conflict("the person's response is missing; call again without requestState")
     if response.action != "accept":
-        raise Declined("the person does not want this code to run; it was not run")
+        raise PolicyRefused("the person does not want this code to run; it was not run")
 
 
 def input_question(event: Input) -> ElicitRequestFormParams:
