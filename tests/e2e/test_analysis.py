@@ -270,10 +270,18 @@ async def test_executor_operation(session: kernelbroker.Session, tools: Analysis
     assert not await CodeExecutor(session).execute_operation("write x", "pass", "made/x.txt")
 
 
-async def test_executor_on_other_clients(client: kernelbroker.Broker) -> None:
-    """A broker gets a session of its own."""
+async def test_executor_on_other_clients(
+    client: kernelbroker.Broker, broker: BrokerProcess
+) -> None:
+    """A broker gets a session of its own; a `SandboxClient` has one, whose variables stay."""
     executor = CodeExecutor(client)
     assert (await executor.execute_analysis("x", "6 * 7")).to_dict() == {"result": {0: 42}}
+    async with kernelbroker.SandboxClient(broker.url, broker.token) as sandbox:
+        await sandbox.execute("n = 6")
+        model = Model("n * 7")
+        table = await CodeExecutor(sandbox, llm=model).execute_analysis("x", "m * 7")
+        assert table.to_dict() == {"result": {0: 42}}
+        assert "n: int" in model.asked[0]
 
 
 def _blocks() -> dict[str, str]:

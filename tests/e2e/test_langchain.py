@@ -13,6 +13,7 @@ import kernelbroker
 import pytest
 
 with warnings.catch_warnings(action="ignore"):  # of libraries that are not ours
+    from deepagents import create_deep_agent
     from kernelbroker.langchain import (
         KernelBrokerSandbox,
         SandboxManager,
@@ -181,3 +182,26 @@ async def test_deep_agents_backend(client: kernelbroker.Broker) -> None:
         assert edited.error is None, edited
         assert await session.files.read("a.txt") == b"one\nthree\n"
         assert [each["path"] for each in (await backend.als("/data")).entries] == ["/data/a.txt"]
+
+
+async def test_a_deep_agent(client: kernelbroker.Broker) -> None:
+    """An agent of deepagents writes a file and runs a command in the session."""
+
+    def turn(tool: str, **arguments: str) -> AIMessage:
+        call = {"name": tool, "args": arguments, "id": tool, "type": "tool_call"}
+        return AIMessage("", tool_calls=[call])
+
+    scripted = [
+        turn("write_file", file_path="/data/n.py", content="print(6 * 7)"),
+        turn("execute", command="python3 n.py"),
+        AIMessage("done"),
+    ]
+    model = ScriptedModel(messages=iter(scripted))
+    async with client.session("deeper") as session:
+        agent = create_deep_agent(model, backend=KernelBrokerSandbox(client, "deeper"))
+        state = await agent.ainvoke({"messages": [("user", "go")]})
+        messages = state["messages"]
+        answers = {each.name: each.content for each in messages if isinstance(each, ToolMessage)}
+        assert "42" in answers["execute"]
+        assert messages[-1].content == "done"
+        assert await session.files.read("n.py") == b"print(6 * 7)"

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 from collections.abc import AsyncIterator
@@ -15,12 +17,20 @@ from typing import Any
 import httpx2
 import kernelbroker
 import pytest
+from kernelbroker_server.mcp import tasks
 from mcp.client.client import Client
 from mcp.client.streamable_http import streamable_http_client
 from mcp_types import CallToolResult, ImageContent
 
-from tests.e2e.support import ROOT, BrokerProcess, whole_system
-from tests.support.mcp import ERAS, Era, text_of
+from tests.e2e.support import ROOT, BrokerProcess, running_broker, whole_system
+from tests.support.mcp import (
+    ERAS,
+    Era,
+    modern_answer,
+    modern_headers,
+    modern_message,
+    text_of,
+)
 
 pytestmark = whole_system
 
@@ -176,3 +186,34 @@ async def test_the_analysis_tools_on_a_real_kernel(era: Era, broker: BrokerProce
         assert read.structured_content["text"] == "city,people\nOslo,700000\n"
     async with connected(broker, era) as client:
         await call(client, "close_session", **here)
+
+
+async def test_a_broker_restarted_in_the_middle_of_a_task() -> None:
+    """The task's cell ends before the broker does, and the next broker has the result."""
+    code = "import pathlib, time\nprint('begun', flush=True)\n"
+    code += "while not pathlib.Path('go').exists(): time.sleep(0.01)\n6 * 7"
+    extension = {"extensions": {tasks.EXTENSION: {}}}
+    with running_broker(TOKEN="t" * 32, MCP__TASK_AFTER=0.1) as broker:
+
+        async def ask(method: str, params: dict[str, Any]) -> dict[str, Any]:
+            message = modern_message(method, params, extension)
+            headers = modern_headers(method, params) | {"Authorization": f"Bearer {broker.token}"}
+            async with httpx2.AsyncClient(headers=headers, timeout=60) as http:
+                answer = await http.post(f"{broker.url}/mcp", json=message)
+            return dict(modern_answer(answer.headers["content-type"], answer.text)["result"])
+
+        async with connected(broker) as client:
+            written = await call(client, "write_file", path="a", content="")
+        session_id = written.structured_content["session_id"]
+        arguments = {"code": code, "session_id": session_id}
+        task = await ask("tools/call", {"name": "run_code", "arguments": arguments})
+        assert task["resultType"] == "task"
+        async with kernelbroker.connect(broker.url, broker.token) as sdk:
+            session = await sdk.attach(session_id)
+            os.kill(broker.pid, signal.SIGTERM)
+            await session.files.write("go", b"")
+        assert await asyncio.to_thread(broker.wait) == 0
+        await asyncio.to_thread(broker.start)
+        state = await ask("tasks/get", {"taskId": task["taskId"]})
+        assert state["status"] == "completed"
+        assert state["result"]["structuredContent"]["output"] == "begun\n42"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import kernelbroker
 import pytest
 from mcp_types import CreateMessageResult, ImageContent, TextContent
 
@@ -14,6 +15,7 @@ from tests.support.mcp import ERAS, Era, text_of
 pytestmark = whole_system
 
 CSV = "region,sales\nNorth,3\nSouth,4\nNorth,5\n"
+FAILS = "def analyze(df):\n    return df['no_such_column']"
 BY_REGION = "def analyze(df):\n    return df.groupby('region', as_index=False)['sales'].sum()"
 
 
@@ -63,16 +65,21 @@ async def test_analyses(era: Era, broker: BrokerProcess) -> None:
         await call(client, "close_session", **here)
 
 
-async def test_the_clients_model_writes_the_code(broker: BrokerProcess) -> None:
-    """An older client that lends its model is asked for the code."""
+@pytest.mark.parametrize("era", ERAS)
+async def test_the_clients_model_writes_the_code(era: Era, broker: BrokerProcess) -> None:
+    """A client that lends its model is asked for code, and for a correction. No cell runs twice."""
     prompts = []
+    answers = iter([FAILS, BY_REGION])
 
     async def sample(_context: Any, params: Any) -> CreateMessageResult:
         prompts.append(params.messages[0].content.text)
-        content = TextContent(text=f"```python\n{BY_REGION}\n```")
+        content = TextContent(text=f"```python\n{next(answers)}\n```")
         return CreateMessageResult(role="assistant", content=content, model="m")
 
-    async with connected(broker, "legacy", sampling_callback=sample) as client:
+    async with (
+        connected(broker, era, sampling_callback=sample) as client,
+        kernelbroker.connect(broker.url, broker.token) as sdk,
+    ):
         written = await call(client, "write_file", path="uploads/sales.csv", content=CSV)
         here = {"session_id": written.structured_content["session_id"]}
         found = await call(
@@ -84,5 +91,8 @@ async def test_the_clients_model_writes_the_code(broker: BrokerProcess) -> None:
             **here,
         )
         assert found.structured_content["data"][0] == {"region": "North", "sales": 8}
-        assert "sales by region?" in prompts[0]
+        assert len(prompts) == 2 and "sales by region?" in prompts[0]
+        assert "no_such_column" in prompts[1]
+        notebook = await sdk.notebook(here["session_id"])
+        assert [FAILS in each["source"] for each in notebook["cells"]] == [False, True, False]
         await call(client, "close_session", **here)

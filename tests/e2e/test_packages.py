@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
+import json
 import tempfile
+import warnings
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
@@ -132,3 +135,20 @@ async def test_packages_over_rest(
     listed = path.replace("packages", "executions")
     _, answer = await call(offline_broker, "GET", listed)
     assert [each["packages"] for each in answer["executions"]] == [["firstmade"]] * 2
+
+
+async def test_langchain_installs(offline_broker: BrokerProcess) -> None:
+    """LangChain's tool installs for the thread, and tells of what cannot be installed."""
+    with warnings.catch_warnings(action="ignore"):  # of libraries that are not ours
+        tools = importlib.import_module("kernelbroker.langchain")
+    config = {"configurable": {"thread_id": "installs"}}
+    async with kernelbroker.connect(offline_broker.url, offline_broker.token) as client:
+        named = {each.name: each for each in tools.create_sandbox_tools(client)}
+        install, run = named["install_packages"], named["execute_python"]
+        found = json.loads(await install.ainvoke({"packages": ["firstmade==1.0"]}, config))
+        assert found["success"] and "installed firstmade-1.0" in found["output"]
+        code = {"code": "import firstmade; firstmade.VERSION"}
+        assert json.loads(await run.ainvoke(code, config))["output"] == "'1.0'"
+        found = json.loads(await install.ainvoke({"packages": ["neither"]}, config))
+        assert not found["success"] and "neither" in found["error"] + found["output"]
+        await (await client.attach("installs", keep=False)).close()

@@ -6,6 +6,7 @@ import asyncio
 import json
 from typing import Any
 
+import pytest
 from kernelbroker_server.mcp.apps import EXTENSION, MIME_TYPE, PAGE
 
 from tests.api.test_browsers import Page, browser
@@ -15,22 +16,28 @@ from tests.support.waiting import DEADLINE_S
 SHOWS: dict[str, Any] = {"extensions": {EXTENSION: {"mimeTypes": [MIME_TYPE]}}}
 """The capabilities of a client that shows pages."""
 DOT = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
-RESULT = {
-    "content": [
-        {"type": "text", "text": "for the model"},
-        {"type": "image", "mimeType": "image/png", "data": DOT},
-    ],
-    "structuredContent": {
-        "session_id": "mine",
-        "output": "<img src=x onerror=alert(1)>",
-        "table": {
-            "name": "df",
-            "shape": [120, 2],
-            "offset": 0,
-            "columns": ["n", "<b>t</b>"],
-            "records": [{"n": i, "<b>t</b>": None} for i in range(50)],
-        },
-    },
+CONTENT = [
+    {"type": "text", "text": "for the model"},
+    {"type": "image", "mimeType": "image/png", "data": DOT},
+]
+CELL = {"session_id": "mine", "output": "<img src=x onerror=alert(1)>"}
+ROWS = [{"n": i, "<b>t</b>": None} for i in range(500)]
+TABLE = {
+    "name": "result",
+    "shape": [1200, 2],
+    "offset": 0,
+    "columns": ["n", "<b>t</b>"],
+    "records": ROWS[:50],
+}
+FRAME = {
+    "var_name": "result",
+    "shape": "1,200 rows × 2 columns",
+    "columns": ["n", "<b>t</b>"],
+    "preview": ROWS[:20],
+}
+RESULTS = {
+    "table": {**CELL, "table": TABLE},
+    "analysis": {**CELL, "dataframe": FRAME, "data": ROWS},
 }
 HOST = """
 const frame = document.createElement('iframe');
@@ -68,7 +75,7 @@ addEventListener('message', ({data}) => {
   } else if (data.method === 'tools/call') {
     (found.calls ??= []).push(data.params);
     const {offset} = data.params.arguments;
-    const table = {...RESULT.structuredContent.table, offset, records: [{n: offset}]};
+    const table = {...TABLE, offset, records: [{n: offset}]};
     post({id: data.id, result: {structuredContent: {table}}});
     until(() => seen().place.startsWith(`rows ${offset + 1} to ${offset + 1} `)).then(() => {
       (found.pages ??= []).push(seen());
@@ -76,6 +83,24 @@ addEventListener('message', ({data}) => {
       else done({...found, resized: sent.includes('ui/notifications/size-changed')});
     });
   }
+});
+"""
+SORTS = """
+const frame = document.createElement('iframe');
+frame.srcdoc = HTML;
+document.documentElement.append(frame);
+const page = () => frame.contentDocument, cells = () => [...page().querySelectorAll('td')];
+const post = (message) => frame.contentWindow.postMessage({jsonrpc: '2.0', ...message}, '*');
+let asked = false;
+addEventListener('message', async ({data}) => {
+  asked ||= data.method === 'tools/call';
+  if (data.method === 'ui/initialize') post({id: data.id, result: {}});
+  if (data.method !== 'ui/notifications/initialized') return;
+  post({method: 'ui/notifications/tool-result', params: RESULT});
+  while (cells().length !== 3) await new Promise((resolve) => setTimeout(resolve, 10));
+  page().querySelector('th button').click();
+  const rows = cells().map((td) => td.textContent), place = page().getElementById('place').textContent;
+  fetch('/result', {method: 'POST', body: JSON.stringify({rows, place, asked})});
 });
 """
 
@@ -110,25 +135,27 @@ async def test_a_client_of_an_older_revision_reads_the_page(api: McpApi) -> None
         assert content.mime_type == MIME_TYPE
 
 
-async def test_the_page_in_a_browser(api: McpApi) -> None:
+@pytest.mark.parametrize("kind", RESULTS)
+async def test_the_page_in_a_browser(api: McpApi, kind: str) -> None:
     """It shows output, pictures and a table, pages and sorts by the tool, and runs none of the output."""
     (content,) = (await api.post("resources/read", {"uri": PAGE}))["result"]["contents"]
     page = Page()
     html = json.dumps(content["text"]).replace("</", "<\\/")
-    page.script = f"const HTML = {html}, RESULT = {json.dumps(RESULT)};{HOST}"
+    result = json.dumps({"content": CONTENT, "structuredContent": RESULTS[kind]})
+    page.script = f"const HTML = {html}, RESULT = {result}, TABLE = {json.dumps(TABLE)};{HOST}"
     async with page.served() as url, browser(url), asyncio.timeout(4 * DEADLINE_S):
         found = await page.result
     assert found["version"] == "2026-01-26" and found["resized"]
     assert found["first"] == {
         "rows": 50,
-        "place": "rows 1 to 50 of 120",
+        "place": "rows 1 to 50 of 1200",
         "output": "<img src=x onerror=alert(1)>",
         "pictures": 1,
         "injected": 0,
         "theme": "dark",
         "heads": ["n", "<b>t</b>"],
     }
-    where = {"session_id": "mine", "name": "df", "limit": 50}
+    where = {"session_id": "mine", "name": "result", "limit": 50}
     assert found["calls"] == [
         {"name": "table_page", "arguments": {**where, "offset": 50}},
         {
@@ -137,6 +164,20 @@ async def test_the_page_in_a_browser(api: McpApi) -> None:
         },
     ]
     assert found["pages"] == [
-        {"rows": 1, "place": "rows 51 to 51 of 120"},
-        {"rows": 1, "place": "rows 1 to 1 of 120"},
+        {"rows": 1, "place": "rows 51 to 51 of 1200"},
+        {"rows": 1, "place": "rows 1 to 1 of 1200"},
     ]
+
+
+async def test_a_whole_result_is_sorted_on_the_page(api: McpApi) -> None:
+    """All rows of a small analysis are there: the page sorts them itself, and asks for no more."""
+    (content,) = (await api.post("resources/read", {"uri": PAGE}))["result"]["contents"]
+    rows = [{"n": 2}, {"n": None}, {"n": 1}]
+    frame = {"var_name": "result", "shape": "3 行 × 1 列", "columns": ["n"], "preview": rows}
+    result = json.dumps({"structuredContent": {**CELL, "dataframe": frame, "data": rows}})
+    page = Page()
+    html = json.dumps(content["text"]).replace("</", "<\\/")
+    page.script = f"const HTML = {html}, RESULT = {result};{SORTS}"
+    async with page.served() as url, browser(url), asyncio.timeout(4 * DEADLINE_S):
+        found = await page.result
+    assert found == {"rows": ["1", "2", ""], "place": "rows 1 to 3 of 3", "asked": False}

@@ -55,25 +55,10 @@ class McpApi:
         token: str = TOKEN,
     ) -> Any:
         """Send one message of the revision 2026-07-28; returns the answer, which must be JSON-RPC."""
-        meta = {
-            "io.modelcontextprotocol/protocolVersion": "2026-07-28",
-            "io.modelcontextprotocol/clientInfo": {"name": "test", "version": "1"},
-            "io.modelcontextprotocol/clientCapabilities": capabilities or {},
-        }
-        message = {"jsonrpc": "2.0", "id": 1, "method": method, "params": {**params, "_meta": meta}}
-        headers = {
-            "Accept": "application/json, text/event-stream",
-            "Content-Type": "application/json",
-            "MCP-Protocol-Version": "2026-07-28",
-            "Mcp-Method": method,
-        }
-        if (name := params.get("name") or params.get("taskId") or params.get("uri")) is not None:
-            headers["Mcp-Name"] = name
+        message = modern_message(method, params, capabilities)
+        headers = modern_headers(method, params)
         answer = await self.api.ask("POST", path, message, headers=headers, token=token)
-        if answer.headers["content-type"].startswith("text/event-stream"):
-            data = [each for each in answer.body.decode().splitlines() if each.startswith("data: ")]
-            return json.loads(data[-1].removeprefix("data: "))
-        return answer.json
+        return modern_answer(answer.headers["content-type"], answer.body.decode())
 
     @asynccontextmanager
     async def second_server(self, **options: Any) -> AsyncIterator[McpApi]:
@@ -98,6 +83,39 @@ class McpApi:
             ) as client,
         ):
             yield client
+
+
+def modern_message(
+    method: str, params: dict[str, Any], capabilities: dict[str, Any] | None = None
+) -> dict[str, Any]:
+    """A message of the revision 2026-07-28."""
+    meta = {
+        "io.modelcontextprotocol/protocolVersion": "2026-07-28",
+        "io.modelcontextprotocol/clientInfo": {"name": "test", "version": "1"},
+        "io.modelcontextprotocol/clientCapabilities": capabilities or {},
+    }
+    return {"jsonrpc": "2.0", "id": 1, "method": method, "params": {**params, "_meta": meta}}
+
+
+def modern_headers(method: str, params: dict[str, Any]) -> dict[str, str]:
+    """The headers that such a message needs."""
+    headers = {
+        "Accept": "application/json, text/event-stream",
+        "Content-Type": "application/json",
+        "MCP-Protocol-Version": "2026-07-28",
+        "Mcp-Method": method,
+    }
+    if (name := params.get("name") or params.get("taskId") or params.get("uri")) is not None:
+        headers["Mcp-Name"] = name
+    return headers
+
+
+def modern_answer(content_type: str, body: str) -> Any:
+    """The answer, as JSON or as the last of server-sent events."""
+    if content_type.startswith("text/event-stream"):
+        data = [each for each in body.splitlines() if each.startswith("data: ")]
+        return json.loads(data[-1].removeprefix("data: "))
+    return json.loads(body)
 
 
 @asynccontextmanager

@@ -6,32 +6,25 @@ the call is cancelled. The cell that reads the inputs has no code of the caller'
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Awaitable, Callable
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 from kernelbroker.analysis import Answer, analyze_data, table_operation
-from kernelbroker.analysis.cells import is_harness
-from kernelbroker.protocol.errors import Unavailable
-from kernelbroker.protocol.findings import Assessment
-from kernelbroker.protocol.messages import ExecutionRequest
+from kernelbroker.analysis.usual import kind_of
 from kernelbroker.results import ExecutionResult
-from mcp.shared.exceptions import MCPError
-from mcp_types import InputRequiredResult, SamplingMessage, TextContent
+from mcp_types import CallToolResult
 from pydantic import BaseModel, Field
 
-from ..sessions.session import Session
-from ..sessions.store import ExecutionLog
-from . import asking, cells
+from . import asking
+from .analysis_runner import AnalysisRunner, Interrupted, Replay
 from .answers import answer, pictures
 from .apps import SHOWN_BY_PAGE
-from .call import Call
+from .call import Call, Options
+from .tasks import Begun
 from .tool import InSession, Output, ToolResult, ToolSpec, hints
 
-_SAMPLED_TOKENS = 8192
 _SHOWN_ROWS = 20
 _CELL_CHARS = 80
-_HARMLESS = Assessment(language="python", level="safe")
 
 
 class Analysis(InSession):
@@ -59,7 +52,7 @@ class TableOperation(Analysis):
     """As file_path of analyze_data."""
     output_path: Annotated[str, Field(max_length=4096)]
     """The file to write; a relative path is below outputs/."""
-    code: str
+    code: str | None = None
     """Python code that defines operation(dataframes, input_paths, output_path) and writes output_path."""
 
 
@@ -90,51 +83,10 @@ class OperationOutput(Output):
     error: str | None = None
 
 
-class _NeedsPerson(Exception):
-    """The person must be asked before a cell runs. `result` is the answer to the call."""
-
-    def __init__(self, result: InputRequiredResult) -> None:
-        super().__init__()
-        self.result = result
-
-
-class _Runner:
-    """Runs the cells of an analysis in a session of the broker."""
-
-    def __init__(self, call: Call, session: Session, confirm: str | None) -> None:
-        self.session_id = session.id
-        self._call = call
-        self._session = session
-        self._confirm = confirm
-        self._has_read = False
-
-    async def run(
-        self, code: str, *, timeout: float | None = None, result_var: str | None = None
-    ) -> ExecutionResult:
-        executions, session = self._call.tenant.executions, self._session
-        request = ExecutionRequest(code=code, timeout=timeout, result_var=result_var)
-        # The caller's code can begin like the harness, but is never the first cell.
-        reads, self._has_read = not self._has_read and is_harness(code), True
-
-        async def submit_with(confirm: str | None) -> ExecutionLog:
-            request.confirm = confirm
-            if reads:
-                return executions.submit(session, request, assessment=_HARMLESS)
-            assessment = await executions.assess_for(session, request)
-            return executions.submit(session, request, assessment=assessment)
-
-        log = await cells.submit(self._call, session, code, self._confirm, submit_with)
-        if isinstance(log, InputRequiredResult):
-            raise _NeedsPerson(log)
-        result = await cells.follow(self._call, session, log)
-        assert isinstance(result, ExecutionResult), "it may not ask for input, and is waited for"
-        return result
-
-
-async def _runner(call: Call, args: Analysis) -> _Runner:
+async def _runner(call: Call, args: Analysis) -> AnalysisRunner:
     state = asking.state_of(call)
     session = await call.session(args.session_id or (state.session if state else None))
-    return _Runner(call, session, args.confirm)
+    return AnalysisRunner(call, session, args.confirm)
 
 
 async def analyze(call: Call, args: AnalyzeData) -> ToolResult:
@@ -143,68 +95,72 @@ async def analyze(call: Call, args: AnalyzeData) -> ToolResult:
     The usual analyses need no code; each ends with what it means. For another question, write code that
     defines analyze(df) and send it as code.
     """
+    runner = await _runner(call, args)
+    model = call.options.model or runner.clients_model()
+    is_usual = kind_of(args.analysis_type) is not None and not (model and args.question)
+    runner.can_be_task = args.code is not None or is_usual
     try:
-        found = await analyze_data(
-            await _runner(call, args),
-            args.file_path,
-            args.analysis_type,
-            args.question,
-            args.code,
-            llm=call.options.model or _clients_model(call),
-            language=call.options.language,
-        )
-    except _NeedsPerson as needed:
-        return needed.result
+        return await _analyze(runner, args, call.options, model)
+    except Interrupted as interrupted:
+        return interrupted.answer
+
+
+async def _analyze(
+    runner: AnalysisRunner | Replay, args: AnalyzeData, options: Options, model: Any = None
+) -> CallToolResult:
+    found = await analyze_data(
+        runner,
+        args.file_path,
+        args.analysis_type,
+        args.question,
+        args.code,
+        llm=model,
+        language=options.language,
+    )
     return _answered(found, AnalysisOutput)
 
 
 async def operate(call: Call, args: TableOperation) -> ToolResult:
-    """Make a new file from data files in the session's workspace, by code that you write."""
+    """Make a new file from data files in the session's workspace, by `code` that you write."""
+    runner = await _runner(call, args)
+    model = call.options.model or runner.clients_model()
+    runner.can_be_task = args.code is not None
     try:
-        found = await table_operation(
-            await _runner(call, args),
-            args.instruction,
-            args.input_paths,
-            args.output_path,
-            args.code,
-            llm=call.options.model or _clients_model(call),
-            language=call.options.language,
-        )
-    except _NeedsPerson as needed:
-        return needed.result
+        return await _operate(runner, args, call.options, model)
+    except Interrupted as interrupted:
+        return interrupted.answer
+
+
+async def _operate(
+    runner: AnalysisRunner | Replay, args: TableOperation, options: Options, model: Any = None
+) -> CallToolResult:
+    found = await table_operation(
+        runner,
+        args.instruction,
+        args.input_paths,
+        args.output_path,
+        args.code,
+        llm=model,
+        language=options.language,
+    )
     return _answered(found, OperationOutput)
 
 
-def _answered(found: Answer, model: type[AnalysisOutput] | type[OperationOutput]) -> ToolResult:
+async def replay(
+    begun: Begun, results: Sequence[ExecutionResult], session_id: str, options: Options
+) -> CallToolResult:
+    """Return the result of a call whose cells have run, the last one as a task."""
+    runner = Replay(session_id, results)
+    if begun.tool == "analyze_data":
+        return await _analyze(runner, AnalyzeData.model_validate(begun.arguments), options)
+    return await _operate(runner, TableOperation.model_validate(begun.arguments), options)
+
+
+def _answered(found: Answer, model: type[AnalysisOutput] | type[OperationOutput]) -> CallToolResult:
     output = model.model_validate(found)
     shown, notes = pictures(found.images)
     words = [_text(found), *notes]
     return answer("\n".join(words), output, shown, is_error=not output.success)
-
-
-def _clients_model(call: Call) -> Callable[[str], Awaitable[str]] | None:
-    """The client's own model, if the client lends it and can be asked while the call runs."""
-    capabilities = call.ctx.session.client_capabilities
-    if capabilities is None or capabilities.sampling is None:
-        return None
-    if call.is_modern or not call.ctx.session.can_send_request:
-        return None
-
-    async def ask(prompt: str) -> str:
-        message = SamplingMessage(role="user", content=TextContent(text=prompt))
-        try:
-            with warnings.catch_warnings(
-                action="ignore"
-            ):  # deprecated, and all that older ones have
-                sampled: Awaitable[Any] = call.ctx.session.create_message(
-                    [message], max_tokens=_SAMPLED_TOKENS, related_request_id=call.ctx.request_id
-                )
-            result = await sampled
-        except MCPError as exc:
-            raise Unavailable(f"the client's model wrote no code: {exc}; send `code`") from exc
-        return result.content.text if isinstance(result.content, TextContent) else ""
-
-    return ask
 
 
 def _text(found: Answer) -> str:

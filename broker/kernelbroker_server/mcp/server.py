@@ -28,6 +28,7 @@ from pydantic import ValidationError
 
 from ..kernels.transfer import TransferFailed
 from ..sessions.store import EventStore
+from .analysis_tools import replay
 from .answers import failure
 from .apps import add_page, is_listed
 from .call import Call, Options, memory_of, tenant_of
@@ -88,7 +89,7 @@ class ToolServer:
             "logging/setLevel", SetLevelRequestParams, self._set_log_level
         )
         add_page(self.server)
-        add_tasks(self.server, store, options)
+        add_tasks(self.server, store, options, replay)
         security = RequestStateSecurity(
             keys=list(keys), bind_principal=lambda ctx: tenant_of(ctx).name
         )

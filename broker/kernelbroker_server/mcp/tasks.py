@@ -4,19 +4,23 @@ https://modelcontextprotocol.github.io/ext-tasks/specification/2026-07-28/tasks.
 
 A task is an execution. Its id names the session and the execution, and its state is that of the execution
 in the event store, so it survives what that survives, also a restart of the broker. What the store does not
-know is kept beside it, as entries: that the task was cancelled, and which question was answered.
+know is kept beside it, as entries: that the task was cancelled, which question was answered, and the call
+of an analysis, whose answer is made of the results of several executions.
 """
 
 from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, TypeAlias
 
+import msgspec
+from kernelbroker.protocol.codec import encode
 from kernelbroker.protocol.errors import NotFound, RequestError, SessionGone
 from kernelbroker.protocol.events import Event, Input, Stderr, Stdout
+from kernelbroker.results import ExecutionResult
 from mcp.server.context import ServerRequestContext
 from mcp.server.lowlevel.server import Server
 from mcp.shared.exceptions import MCPError
@@ -43,7 +47,25 @@ EXTENSION = "io.modelcontextprotocol/tasks"
 _POLL_MS = 1_000
 _STATUS_CHARS = 200
 _ENTRY = "mcp_task"
-_CANCELLED, _ANSWERED = "cancelled", "answered"
+_CANCELLED, _ANSWERED, _BEGUN = "cancelled", "answered", "begun"
+
+
+class Begun(msgspec.Struct):
+    """The call of an analysis, of which the last execution has become a task.
+
+    Attributes:
+        cells: the executions before that one.
+    """
+
+    tool: str
+    arguments: dict[str, Any]
+    cells: list[str]
+
+
+Replay: TypeAlias = Callable[
+    [Begun, Sequence[ExecutionResult], str, Options], Awaitable[CallToolResult]
+]
+"""Makes the result of such a call from the results of all its executions, in a session."""
 
 
 class GetParams(RequestParams):
@@ -66,9 +88,13 @@ def task_id_of(session_id: str, log: ExecutionLog) -> str:
     return f"{session_id}.{log.id}"
 
 
-def handle(call: Call, session_id: str, log: ExecutionLog) -> dict[str, Any]:
+def handle(
+    call: Call, session_id: str, log: ExecutionLog, begun: Begun | None = None
+) -> dict[str, Any]:
     """Return the answer to a call that goes on as a task."""
     task = Task(call.tenant, call.store, call.options, task_id_of(session_id, log), log)
+    if begun is not None:
+        task.remember_call(begun)
     return {"resultType": "task", **task.seed()}
 
 
@@ -125,11 +151,15 @@ class Task:
             "pollIntervalMs": _POLL_MS,
         }
 
-    def state(self) -> dict[str, Any]:
+    def remember_call(self, begun: Begun) -> None:
+        """Keep the call of an analysis, until the task has its result."""
+        self._remember(_BEGUN, encode(begun).decode())
+
+    async def state(self, replay: Replay) -> dict[str, Any]:
         """All fields, with the result or the question."""
         fields = self.seed()
         if fields["status"] == "completed":
-            fields["result"] = _dump(self._result())
+            fields["result"] = _dump(await self._result(replay))
         elif fields["status"] == "input_required":
             question = self._question()
             assert question is not None, "it is the reason of the status"
@@ -177,10 +207,18 @@ class Task:
         answered = int(self._recall(_ANSWERED) or 0)
         return events[-1] if events[-1].seq > answered else None
 
-    def _result(self) -> CallToolResult:
+    async def _result(self, replay: Replay) -> CallToolResult:
         result = cells.result_of(self._events())
+        if (kept := self._recall(_BEGUN)) is not None:
+            begun = msgspec.json.decode(kept, type=Begun)
+            earlier = [await self._earlier(each) for each in begun.cells]
+            return await replay(begun, [*earlier, result], self.session_id, self._options)
         is_last_value = self._log.request.result_var == LAST_VALUE
         return of_execution(self.session_id, result, is_last_value=is_last_value)
+
+    async def _earlier(self, execution_id: str) -> ExecutionResult:
+        log = await self._tenant.executions.find(self.session_id, execution_id)
+        return cells.result_of([stored.event for stored in log.read()])
 
     def _events(self) -> list[Event]:
         return [stored.event for stored in self._log.read()]
@@ -195,7 +233,7 @@ class Task:
         self._store.put_entry(Entry(_ENTRY, self._tenant.name, name, value.encode(), until))
 
 
-def add_tasks(server: Server[Any], store: EventStore, options: Options) -> None:
+def add_tasks(server: Server[Any], store: EventStore, options: Options, replay: Replay) -> None:
     """Let a server serve tasks."""
 
     async def find(ctx: ServerRequestContext[Any, Any], params: GetParams) -> Task:
@@ -208,7 +246,7 @@ def add_tasks(server: Server[Any], store: EventStore, options: Options) -> None:
         return await Task.find(tenant_of(ctx), store, options, params.task_id)
 
     async def get(ctx: ServerRequestContext[Any, Any], params: GetParams) -> dict[str, Any]:
-        return (await find(ctx, params)).state()
+        return await (await find(ctx, params)).state(replay)
 
     async def update(ctx: ServerRequestContext[Any, Any], params: UpdateParams) -> dict[str, Any]:
         await (await find(ctx, params)).update(params.input_responses)
