@@ -55,7 +55,9 @@ def configure(level: str, form: Literal["text", "json"]) -> None:
     handler = logging.StreamHandler()
     handler.setFormatter(JsonFormatter() if form == "json" else TextFormatter())
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
-    logging.getLogger("websockets").setLevel(logging.WARNING)  # at DEBUG it logs every frame
+    # `websockets` logs every frame at DEBUG, `mcp` each start of a server at INFO.
+    for name in ("websockets", "mcp"):
+        logging.getLogger(name).setLevel(logging.WARNING)
 
 
 class TextFormatter(logging.Formatter):
