@@ -209,9 +209,11 @@ async def test_a_step_of_the_shutdown_that_fails(
                 owner = owner[part] if isinstance(owner, dict) else getattr(owner, part)
             original = getattr(owner, attribute)
 
-            async def run(*args: Any, name: str = name, original: Any = original) -> None:
+            async def run(
+                *args: Any, name: str = name, original: Any = original, **options: Any
+            ) -> None:
                 ran.append(name)
-                await original(*args)
+                await original(*args, **options)
                 if name == step:
                     if hangs:
                         await asyncio.Event().wait()

@@ -60,7 +60,7 @@ async def _serve(settings: Settings) -> int:
     loop.add_signal_handler(signal.SIGTERM, draining.set)
     # Ctrl-C stops at once, without waiting for running cells.
     loop.add_signal_handler(signal.SIGINT, stopping.set)
-    broker = Broker(settings)
+    broker, leave = Broker(settings), False
     await broker.start()
     try:
         print(_banner(broker), flush=True)
@@ -71,8 +71,9 @@ async def _serve(settings: Settings) -> int:
         print("kernelbroker: stopping", flush=True)
         if not stopping.is_set():
             await _first_of(broker.drain(), stopping.wait())
+            leave = not stopping.is_set()
     finally:
-        await broker.stop()
+        await broker.stop(leave=leave)
     return 0
 
 

@@ -74,6 +74,7 @@ class Broker:
             factories.spec(name, template, settings)
             for name, template in settings.templates.items()
         ]
+        self._can_leave = settings.shutdown == "adopt" and any(s.orphan_grace for s in self._specs)
         self._metrics = Metrics(self._gauges)
         self._traces = tracing(os.environ, version("kernelbroker"))
         self.startup_check = StartupCheck(
@@ -204,29 +205,36 @@ class Broker:
     async def drain(self) -> None:
         """Refuse new requests with 503, and close the sessions, within the drain timeout.
 
-        Idle sessions are closed at once, others when their executions have ended.
+        Idle sessions are closed at once, others when their executions have ended. With
+        `shutdown = "adopt"`, those that can go on are left to the next broker instead.
         """
         for pool in self.pools.values():
             pool.drain()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self.settings.drain_timeout):
-                await self.tenants.drain(_STOPPING)
+                await self.tenants.drain(_STOPPING, leave=self._can_leave)
 
-    async def stop(self) -> None:
+    async def stop(self, *, leave: bool = False) -> None:
         """Stop everything, within the shutdown timeout. Calling it twice does no harm.
 
         Each step runs even if one before it fails; see `shutdown`.
+
+        Args:
+            leave: after `drain`: what that has left, and warm sandboxes, stay for the next broker.
         """
+        leave = leave and self._can_leave
         timeout = self.settings.shutdown_timeout
+        stop_sessions = partial(self.tenants.stop, _STOPPING, leave=leave)
+        stop_backend = self.backend.leave if leave else self.backend.stop
         await run_all(
             [
                 Step("the runtime file", self._forget_runtime_file, _STEP_TIMEOUT_S),
                 Step("the listener", self._stop_listening, _STEP_TIMEOUT_S),
-                Step("the sessions", lambda: self.tenants.stop(_STOPPING), timeout),
+                Step("the sessions", stop_sessions, timeout),
                 Step("the workspaces", self._workspaces.stop, timeout),
                 Step("the WebSockets", self._close_websockets, 2 * _LAST_WORDS_S),
-                Step("the pools", self._stop_pools, 2 * timeout + 2.0),
-                Step("the backend", self.backend.stop, timeout + _REMOVAL_S),
+                Step("the pools", partial(self._stop_pools, leave), 2 * timeout + 2.0),
+                Step("the backend", stop_backend, timeout + _REMOVAL_S),
                 Step("the background tasks", self.supervisor.stop, _STEP_TIMEOUT_S),
                 Step("the webhooks", self._webhooks.stop, _STEP_TIMEOUT_S),
                 Step("the event store", self._store.stop, timeout),
@@ -256,10 +264,14 @@ class Broker:
             for websocket in websockets:  # Tornado's server does not close them
                 websocket.close(1001, _STOPPING)
 
-    async def _stop_pools(self) -> None:
+    async def _stop_pools(self, leave: bool) -> None:
         timeout = self.settings.shutdown_timeout
         steps = [
-            Step(f"the pool {name}", partial(pool.stop, timeout), 2 * timeout + 1.0)
+            Step(
+                f"the pool {name}",
+                partial(pool.leave if leave else pool.stop, timeout),
+                2 * timeout + 1.0,
+            )
             for name, pool in self.pools.items()
         ]
         await asyncio.gather(*(run_all([step]) for step in steps))

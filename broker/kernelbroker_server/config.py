@@ -74,6 +74,10 @@ class Settings(BaseSettings):
     that a line belongs to. Neither contains code, output, tokens or values of environment variables."""
     metrics_token: SecretStr | None = None
     """A token that gives access to /metrics only. The token of the tenant `default` gives it as well."""
+    shutdown: Literal["adopt", "close"] = "adopt"
+    """What SIGTERM does when running executions have ended. `adopt` leaves sessions and sandboxes to the
+    next broker with the same state_dir, for `sandbox.orphan_grace` seconds. `close` ends them, as SIGINT
+    does."""
     drain_timeout: float = Field(default=30, ge=0)
     """How long a shutdown waits for running executions. New ones are refused meanwhile."""
     shutdown_timeout: float = Field(default=10, gt=0)

@@ -108,6 +108,7 @@ class BrokerProcess:
             "DOCKER__DATA_DIR": self.data_dir,
             "DOCKER__RUN_DIR": self.run_dir,
             "POOL__MIN_SIZE": 1,
+            "SHUTDOWN": "close",  # nothing may be left, whatever the signal
             "SANDBOX__IMPORTS": "[]",  # cells import what they need; a sandbox takes half as long
             "SESSIONS__INTERRUPT_GRACE": GRACE_S,
         } | self._settings

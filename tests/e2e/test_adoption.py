@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
+import socket
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -78,6 +80,57 @@ async def test_a_session_and_the_pool_outlive_a_killed_broker(broker: BrokerProc
         restarted = client.session("mine")
         await restarted.restart()
         assert (await restarted.run("print(open('note.txt').read())")).stdout == "kept\n"
+
+
+@pytest.mark.parametrize("kind", ["local", "local-fork"])
+async def test_a_stop_leaves_sessions_to_the_next_broker(kind: str) -> None:
+    """SIGTERM with `shutdown = "adopt"` lets cells end, and clients go on in the next broker."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    with tempfile.TemporaryDirectory(prefix="kb-") as directory:
+        broker = BrokerProcess(
+            Path(directory),
+            TOKEN=TOKEN,
+            PORT=port,
+            SHUTDOWN="adopt",
+            SANDBOX__ORPHAN_GRACE=60,
+            **backend_settings(kind),
+        )
+        try:
+            broker.start()
+            async with kernelbroker.connect(broker.url, broker.token) as client:
+                idle, busy = client.session("idle"), client.session("busy")
+                secret = client.session("secret", secrets={"KEY": "hidden value"})
+                assert (await idle.run("x = 6 * 7\nopen('note.txt', 'w').write('kept')")).success
+                assert (await secret.run("1")).success
+                code = "import os, time\nprint('runs')\nwhile not os.path.exists('go'): time.sleep(0.1)"
+                stream = busy.stream(f"{code}\ny = 'ended'")
+                while not isinstance(await anext(stream), events.Stdout):
+                    pass
+                before = set(await warm_sandboxes(broker, 1))
+                os.kill(broker.pid, signal.SIGTERM)
+                await until(lambda: "stopping" in broker.log.read_text())
+                with pytest.raises(kernelbroker.SessionGone, match="shutting down"):
+                    await secret.run("1")
+                for workspace in broker.data_dir.glob("*/sandboxes/*/workspace"):
+                    (workspace / "go").touch()
+                last = [event async for event in stream][-1]
+                assert isinstance(last, events.Result)
+                assert last.success
+                assert await asyncio.to_thread(broker.wait) == 0
+                broker.start()
+                assert set(broker.sandboxes()["directories"]) <= before
+                assert (await idle.run("print(x, open('note.txt').read())")).stdout == "42 kept\n"
+                assert (await busy.run("print(y)")).stdout == "ended\n"
+                assert len(await client.executions("busy")) == 2
+            broker_ids = broker.broker_ids()
+            assert await asyncio.to_thread(broker.stop, signal.SIGINT) == 0
+            assert broker.remains(broker_ids) == []
+            assert broker.complaints() == [], broker.log.read_text(errors="replace")
+        finally:
+            broker.kill()
+            for pid in procfs.started_in(broker.data_dir):
+                os.kill(pid, signal.SIGKILL)
 
 
 async def test_what_cannot_go_on_says_so(broker: BrokerProcess) -> None:

@@ -93,12 +93,16 @@ class SessionRules(RuleBasedStateMachine):
                     assert not self.suspending
                     assert self.running is None
                     self.releasing = True
+                case effects.Left():
+                    assert self.running is None and not self.acquiring
+                    assert not self.borrowers and self.ended == set(self.submitted)
                 case effects.SessionEnded():
                     self.closed_events += 1
 
     @property
     def is_open(self) -> bool:
-        return self.machine.closed_reason is None
+        machine = self.machine
+        return machine.closed_reason is None and machine.state is not SessionState.LEAVING
 
     # Commands.
 
@@ -155,6 +159,11 @@ class SessionRules(RuleBasedStateMachine):
     @rule()
     def close_when_idle(self) -> None:
         self.carry_out(self.machine.close_when_idle("it is over"))
+
+    @precondition(lambda self: len(self.submitted) > 5)
+    @rule()
+    def leave_when_idle(self) -> None:
+        self.carry_out(self.machine.leave_when_idle("it is over"))
 
     @precondition(lambda self: len(self.submitted) > 5)
     @rule()
@@ -298,6 +307,23 @@ def test_closed_sessions_take_nothing() -> None:
     ):
         with pytest.raises(SessionGone, match="it was idle"):
             command()
+
+
+def test_a_session_is_left_with_a_living_sandbox_only() -> None:
+    """One that is left refuses work for the moment, and can still be closed; one without sandbox closes."""
+    session = ready()
+    session.submit("e")
+    assert session.leave_when_idle("a restart") == []
+    session.turn_granted("e")
+    assert session.execution_ended("e", lost=None) == [effects.Left()]
+    assert session.interrupt() == []
+    for command in (lambda: session.submit("f"), session.restart, session.expect_open):
+        with pytest.raises(Unavailable, match="try again"):
+            command()
+    assert session.close("it ends") == [effects.SessionEnded("it ends"), effects.Release()]
+    without = ready()
+    without.sandbox_died()
+    assert effects.SessionEnded("a restart") in without.leave_when_idle("a restart")
 
 
 def test_an_illegal_transition_carries_its_history() -> None:

@@ -21,6 +21,7 @@ from kernelbroker.protocol.errors import (
 from kernelbroker.protocol.messages import ExecutionRequest, SessionOptions
 from kernelbroker_kernel.contract import CONFIGURE_CODE, METADATA_KEY
 from kernelbroker_server import supervisor as supervisor_module
+from kernelbroker_server.backends.base import SandboxSpec
 from kernelbroker_server.pool.state import PoolLimits
 from kernelbroker_server.service import tenant_service
 from kernelbroker_server.service.target import Target
@@ -517,6 +518,30 @@ async def test_drain_closes_idle_sessions_first(backend: FakeBackend) -> None:
             await draining
         with pytest.raises(Unavailable):
             await w.open()
+
+
+@pytest.mark.parametrize("leave", [True, False], ids=["left", "closed after all"])
+async def test_drain_leaves_sessions(backend: FakeBackend, leave: bool) -> None:
+    """Sessions that can go on are left with their sandbox, others closed; a stop may close them, too."""
+    spec = SandboxSpec(orphan_grace=60)
+    async with world(backend, pool=PoolLimits(min_size=0, max_size=3), spec=spec) as w:
+        idle, hidden = await w.open("idle"), await w.open("hidden", secrets={"KEY": "a value"})
+        async with asyncio.timeout(DEADLINE_S):
+            await w.tenants.drain("closing time", leave=True)
+            assert await closed(hidden) == "closing time"
+        assert idle.is_left
+        assert w.registry.get("idle") is idle
+        with pytest.raises(Unavailable) as refused:
+            idle.expect_open()
+        assert refused.value.retry_after
+        await w.tenants.stop("closing time", leave=leave)
+        if leave:
+            await w.pool.leave(DEADLINE_S)
+            assert not idle.closed.done()
+            assert len(backend.live) == 1
+        else:
+            assert await closed(idle) == "closing time"
+            await until(lambda: not backend.live)
 
 
 async def test_stop_ends_a_drain(backend: FakeBackend) -> None:

@@ -128,7 +128,8 @@ class SessionSocket(Authenticated, WebSocketHandler):
 
     async def last_words(self) -> None:
         """Wait until the client has received the end of its session."""
-        if self._pumping is not None:
+        is_left = self._session is not None and self._session.is_left
+        if self._pumping is not None and not is_left:
             await asyncio.wait([self._pumping])
 
     # Operations.

@@ -270,6 +270,10 @@ class Backend(ABC):
     async def stop(self) -> None:
         """Remove all sandboxes, and release what `start` acquired."""
 
+    async def leave(self) -> None:
+        """As `stop`, but leave the sandboxes that outlive the broker to the next one."""
+        await self.stop()
+
     @abstractmethod
     def describe(self) -> dict[str, object]:
         """Return how isolation and each limit are enforced, as JSON values for `/health`."""

@@ -14,7 +14,7 @@ import logging
 import os
 import re
 import signal
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from subprocess import Popen
 
@@ -178,16 +178,26 @@ class LocalBackend(Backend):
         await self._sandboxes.remove(sandbox)
 
     async def stop(self) -> None:
+        await self._stop(lambda _: True)
+
+    async def leave(self) -> None:
+        await self._stop(lambda sandbox: not sandbox.spec.orphan_grace)
+
+    async def _stop(self, is_removed: Callable[[LocalSandbox], bool]) -> None:
         if self._watchdog is not None:
             await self._watchdog.stop()
             self._watchdog = None
         context, self._context = self._context, None  # refuse further launches
         servers, self.fork_servers = self.fork_servers, None
-        await self._sandboxes.remove_all()
+        sandboxes = self._sandboxes.by_id
+        await asyncio.gather(*(self.remove(s) for s in sandboxes.values() if is_removed(s)))
         if servers is not None:  # last, since they reap their gateways
             await servers.stop()
-        if context is not None and self._orphans is not None and self._orphans.left:
-            context.directories.release()  # the start failed: the next broker finds them, or the watch
+        is_left = any(not is_removed(sandbox) for sandbox in sandboxes.values())
+        if self._orphans is not None and self._orphans.left:  # the start failed
+            is_left = True
+        if context is not None and is_left:
+            context.directories.release()  # the next broker finds them, or the watch
             return
         if self._orphan_watch is not None:
             self._orphan_watch.kill()

@@ -149,7 +149,7 @@ class Pool:
         if not self._state.adopt(name, leased=leased):
             return False
         self._sandboxes[name] = warm
-        self._spawn(f"watch {name}", self._watch(name, warm))
+        self._spawn(f"watch {name}", self._watch(name, warm), until_stop=True)
         return True
 
     def release(self, warm: WarmSandbox) -> None:
@@ -208,16 +208,7 @@ class Pool:
 
         Leased sandboxes are removed when they are released.
         """
-        self._closed = True
-        for future in self._waiters.values():
-            if not future.done():
-                future.set_exception(PoolClosed())
-        self._carry_out(self._state.close())
-        await asyncio.sleep(0)  # a task cancelled before its first step would not report its end
-        for task in self._until_stop:
-            task.cancel()
-        if self._ticking is not None:
-            await self._ticking.stop()
+        await self._close(self._state.close())
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout):
                 while not self._state.empty:
@@ -227,6 +218,32 @@ class Pool:
             task.cancel()
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=timeout)
+
+    async def leave(self, timeout: float) -> None:
+        """Refuse new leases, and leave warm and leased sandboxes to the next broker.
+
+        Waits at most `timeout` seconds for what is being launched, checked or removed.
+        """
+        self._state.leave()
+        await self._close([])
+        if self._tasks:
+            _, late = await asyncio.wait(self._tasks, timeout=timeout)
+            for task in late:
+                task.cancel()
+        await asyncio.gather(*(warm.gateway.close() for warm in self._sandboxes.values()))
+
+    async def _close(self, actions: list[Action]) -> None:
+        """Refuse new leases, and end what need not be completed."""
+        self._closed = True
+        for future in self._waiters.values():
+            if not future.done():
+                future.set_exception(PoolClosed())
+        self._carry_out(actions)
+        await asyncio.sleep(0)  # a task cancelled before its first step would not report its end
+        for task in self._until_stop:
+            task.cancel()
+        if self._ticking is not None:
+            await self._ticking.stop()
 
     # Carrying actions out.
 
@@ -291,7 +308,7 @@ class Pool:
             self._observer(LaunchEnded(self.spec.template, time.monotonic() - began, None))
             self._launch_failure = None
             self._sandboxes[name] = warm
-            self._spawn(f"watch {name}", self._watch(name, warm))
+            self._spawn(f"watch {name}", self._watch(name, warm), until_stop=True)
             self._carry_out(self._state.launched(name))
 
     def _launch_failed(self, name: str, reason: str, seconds: float) -> None:

@@ -127,6 +127,7 @@ class PoolState:
         self._no_launch_before = -math.inf
         self._draining = False
         self._closed = False
+        self._leaves = False
 
     # Requests.
 
@@ -162,6 +163,10 @@ class PoolState:
     def drain(self) -> None:
         """From now on launch only for waiters."""
         self._draining = True
+
+    def leave(self) -> None:
+        """Stop launching. Free and leased sandboxes stay, for the next broker."""
+        self._closed = self._leaves = True
 
     def close(self) -> list[Action]:
         """Stop launching and remove all free sandboxes. Leased ones are removed when they are released."""
@@ -274,7 +279,9 @@ class PoolState:
         assert not (self._sandboxes.idle and self.waiters), (
             "a sandbox is idle although there are waiters"
         )
-        assert not (self._closed and self.count(*_WARM)), "a closed pool keeps free sandboxes"
+        assert self._leaves or not (self._closed and self.count(*_WARM)), (
+            "a closed pool keeps free sandboxes"
+        )
         least = 0 if self._draining else limits.min_size
         assert least <= self.spare <= max(limits.min_size, limits.max_size), self.spare
 

@@ -56,12 +56,12 @@ class TenantService:
         self.checkpoints = Checkpoints(registry, self.executions, workspaces.checkpoints)
         self.sleeper = Sleeper(registry, self.checkpoints, workspaces.checkpoints, store)
 
-    async def stop(self, reason: str) -> None:
-        """Refuse new sessions and close all."""
+    async def stop(self, reason: str, *, leave: bool = False) -> None:
+        """Refuse new sessions and close all, with `leave` except those that are left."""
         self.sessions.stop()
         self.executions.stop()
         await self.sleeper.stop()
-        await self.registry.stop(reason)
+        await self.registry.stop(reason, leave=leave)
 
 
 class TenantServices:
@@ -153,18 +153,22 @@ class TenantServices:
                 raise ExceptionGroup("expired sessions of some tenants are not closed", errors)
             await asyncio.sleep(_SWEEP_S)
 
-    async def drain(self, reason: str) -> None:
-        """Refuse new sessions and executions, and close each session as soon as it is idle."""
+    async def drain(self, reason: str, *, leave: bool = False) -> None:
+        """Refuse new sessions and executions, and close each session as soon as it is idle.
+
+        Args:
+            leave: leave those that can go on to the next broker instead.
+        """
         self.stopping = True
         self._admission.close()
-        await asyncio.gather(*(service.registry.drain(reason) for service in self))
+        await asyncio.gather(*(service.registry.drain(reason, leave=leave) for service in self))
 
-    async def stop(self, reason: str) -> None:
-        """Refuse new sessions and close all."""
+    async def stop(self, reason: str, *, leave: bool = False) -> None:
+        """Refuse new sessions and close all, with `leave` except those that are left."""
         self.stopping = True
         self._admission.close()
         try:
-            await asyncio.gather(*(service.stop(reason) for service in self))
+            await asyncio.gather(*(service.stop(reason, leave=leave) for service in self))
         finally:
             await self._policies.stop()
 

@@ -140,6 +140,11 @@ class OpeningFailed:
 
 
 @dataclass(frozen=True, slots=True)
+class Left:
+    """The session accepts nothing more, and is left to the next broker. `close` may follow."""
+
+
+@dataclass(frozen=True, slots=True)
 class SessionEnded:
     """The session accepts no more executions. It is emitted once."""
 
@@ -162,5 +167,5 @@ Action: TypeAlias = (
     | AnswerRestarts
     | Release
 )
-Event: TypeAlias = Opened | OpeningFailed | SessionEnded
+Event: TypeAlias = Opened | OpeningFailed | Left | SessionEnded
 Effect: TypeAlias = Action | Event

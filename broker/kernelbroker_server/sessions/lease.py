@@ -83,6 +83,11 @@ class Lease:
         return self._pool.spec
 
     @property
+    def sandbox_spec(self) -> SandboxSpec:
+        """The specification of the present sandbox, as far as the backend can fulfil it."""
+        return self._pool.spec if self._warm is None else self._warm.sandbox.spec
+
+    @property
     def current(self) -> WarmSandbox | None:
         """The sandbox, dead or alive; None while it is being replaced."""
         return self._warm

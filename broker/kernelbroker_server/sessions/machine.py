@@ -17,6 +17,7 @@ from .effects import (
     Effect,
     Failure,
     Interrupt,
+    Left,
     Opened,
     OpeningFailed,
     Release,
@@ -64,6 +65,8 @@ class SessionMachine(MachineState):
 
         A waiting execution is taken out of the queue. One that has ended is left alone. Raises SessionGone.
         """
+        if self.state is SessionState.LEAVING:
+            return []
         self.expect_open()
         if self.running is not None and execution_id in (None, self.running):
             return [Interrupt(self.running)]
@@ -134,6 +137,11 @@ class SessionMachine(MachineState):
         self._close_when_idle = reason
         return self._advance()
 
+    def leave_when_idle(self, reason: str) -> list[Effect]:
+        """As `close_when_idle`, but leave the session and its sandbox to the next broker if both live."""
+        self._leaves = True
+        return self.close_when_idle(reason)
+
     def close(self, reason: str) -> list[Effect]:
         """End the session: every execution gets its result. Does nothing if the session is closed."""
         if self.closed_reason is not None:
@@ -141,7 +149,9 @@ class SessionMachine(MachineState):
         was_open = self.state is not SessionState.OPENING
         effects = [*([SessionEnded(reason)] if was_open else []), *self._end(reason)]
         match self.state:
-            case SessionState.READY | SessionState.EMPTY | SessionState.ASLEEP:
+            case (
+                SessionState.READY | SessionState.EMPTY | SessionState.ASLEEP | SessionState.LEAVING
+            ):
                 effects.append(self._release())
             case SessionState.RUNNING:
                 assert self.running is not None
@@ -258,8 +268,14 @@ class SessionMachine(MachineState):
                 self._executions.await_turn(first)
                 effects.append(AwaitTurn(first))
             if self._close_when_idle and self.idle:
-                effects += self.close(self._close_when_idle)
+                effects += self._end_when_idle(self._close_when_idle)
         return effects
+
+    def _end_when_idle(self, reason: str) -> list[Effect]:
+        if self._leaves and self.state is SessionState.READY:
+            self._track.move(SessionState.LEAVING)
+            return [Left()]
+        return self.close(reason)
 
     def _end(self, reason: str) -> list[Effect]:
         """Accept nothing more, and answer everything that waits."""

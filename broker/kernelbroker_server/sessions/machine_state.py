@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kernelbroker.protocol.errors import SessionGone
+from kernelbroker.protocol.errors import SessionGone, Unavailable
 
 from .borrowers import Borrowers
 from .execution_queue import ExecutionQueue
@@ -44,6 +44,8 @@ class MachineState:
         """The reason why variables were lost, until a result has reported it."""
         self._close_when_idle = ""
         """The reason with which the session closes as soon as nothing is left to do."""
+        self._leaves = False
+        """If its sandbox lives then, the session is left to the next broker instead."""
 
     @property
     def state(self) -> SessionState:
@@ -73,7 +75,9 @@ class MachineState:
         return self._executions.state(execution_id)
 
     def expect_open(self) -> None:
-        """Check that the session is open. Raises SessionGone."""
+        """Check that the session is open. Raises SessionGone, or Unavailable if it is left."""
+        if self.state is SessionState.LEAVING:
+            raise Unavailable("the broker is restarting; try again", retry_after=1)
         if self.closed_reason is not None:
             raise SessionGone(f"session {self._id} is closed: {self.closed_reason}")
 

@@ -166,26 +166,34 @@ class Registry:
             if at <= now:
                 self.close_soon(session, reason)
 
-    async def drain(self, reason: str) -> None:
-        """Refuse new sessions, also unfinished openings. Close each session as soon as it is idle."""
+    async def drain(self, reason: str, *, leave: bool = False) -> None:
+        """Refuse new sessions, also unfinished openings. Close each session as soon as it is idle.
+
+        Args:
+            leave: leave those that can go on to the next broker instead.
+        """
         self.stopping = True
         for opening in self._opening.values():
             opening.task.cancel()
         for session in self.list():
             if session.sleeping.is_asleep and session.outlives_the_broker:
                 self._own(session.leave(reason), f"session {session.id} is left asleep")
+            elif leave:
+                session.leave_when_idle(reason)
             else:
                 session.close_when_idle(reason)
         sessions = self.list()
         if sessions:
-            await asyncio.wait([session.closed for session in sessions])
+            await asyncio.wait([session.drained for session in sessions])
 
-    async def stop(self, reason: str) -> None:
-        """Refuse new sessions and close all."""
+    async def stop(self, reason: str, *, leave: bool = False) -> None:
+        """Refuse new sessions and close all, with `leave` except those that are left."""
         self.stopping = True
         for opening in self._opening.values():
             opening.task.cancel()
-        await asyncio.gather(*(session.close(reason) for session in self.list()))
+        await asyncio.gather(
+            *(each.close(reason) for each in self.list() if not (leave and each.is_left))
+        )
         while self._tasks:
             await asyncio.wait(self._tasks)
 

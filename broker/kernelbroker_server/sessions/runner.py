@@ -50,6 +50,7 @@ class SessionRunner:
     Attributes:
         opened: resolved when there is a first sandbox, or with the error.
         closed: resolved when everything is given back.
+        drained: resolved when the session is closed, or left to the next broker.
         executions: the executions that have not ended, by id.
         uses: how often executions and borrowers have come.
         active, active_at: when the session was last used: by the queue's clock, and in seconds since
@@ -72,6 +73,7 @@ class SessionRunner:
         self.machine = SessionMachine(record.session_id, first)
         self.opened: asyncio.Future[None] = loop.create_future()
         self.closed: asyncio.Future[None] = loop.create_future()
+        self.drained: asyncio.Future[None] = loop.create_future()
         self.executions: dict[str, Execution] = {}
         self.uses = 0
         self.active, self.active_at = queue.clock(), record.opened_at
@@ -217,6 +219,8 @@ class SessionRunner:
                     self._opened_now()
                 case effects.OpeningFailed(error=failure_to_open):
                     self.opened.set_exception(failure_to_open)
+                case effects.Left():
+                    self.drained.set_result(None)
                 case effects.SessionEnded(reason=reason):
                     self._on_ended(reason)
                     self._emit(SessionClosed, reason)
@@ -344,6 +348,8 @@ class SessionRunner:
         finally:
             self.apply(self.machine.released())
             self.closed.set_result(None)
+            if not self.drained.done():
+                self.drained.set_result(None)
 
     def _touch(self) -> None:
         """Record activity in the session."""

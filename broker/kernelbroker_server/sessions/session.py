@@ -52,6 +52,7 @@ class Session:
         key: its key in the event store.
         emit: emits telemetry of this session.
         closed: resolved when its sandbox and workspace are given back.
+        drained: resolved when it is closed, or left to the next broker.
     """
 
     def __init__(
@@ -90,7 +91,7 @@ class Session:
         )
         self._machine = runner.machine
         self.sleeping = Sleeping(runner, limits, queue.clock, asleep_at)
-        self.closed = runner.closed
+        self.closed, self.drained = runner.closed, runner.drained
 
     # Opening and closing.
 
@@ -124,6 +125,14 @@ class Session:
     def close_when_idle(self, reason: str) -> None:
         """Close the session as soon as nothing runs, waits or is transferred. `closed` resolves then."""
         self._runner.apply(self._machine.close_when_idle(reason))
+
+    def leave_when_idle(self, reason: str) -> None:
+        """As `close_when_idle`, but if it can go on, leave it to the next broker. `drained` tells when."""
+        secret, spec = bool(self.options.secrets), self._lease.sandbox_spec
+        decide = self._machine.leave_when_idle
+        if secret or not spec.orphan_grace:  # no broker could go on with it
+            decide = self._machine.close_when_idle
+        self._runner.apply(decide(reason))
 
     async def leave(self, reason: str) -> None:
         """End a sleeping session here; its saved variables and its record stay for a later broker."""
@@ -165,6 +174,11 @@ class Session:
     def closed_reason(self) -> str | None:
         """The reason why the session is closed; None while it is open."""
         return self._machine.closed_reason
+
+    @property
+    def is_left(self) -> bool:
+        """Whether it accepts nothing more, and is left to the next broker."""
+        return self._machine.state is SessionState.LEAVING
 
     @property
     def queued(self) -> int:

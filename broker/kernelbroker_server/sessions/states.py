@@ -11,6 +11,8 @@ A session::
        v        v
     CLOSING ──> RELEASING ──> CLOSED  (CLOSING waits for running work in the sandbox)
 
+    READY ──> LEAVING ──> RELEASING   (the next broker goes on with it, unless it is closed before)
+
     READY ──> SUSPENDING ──> ASLEEP <──> WAKING ──> READY   (from ASLEEP also to REPLACING, for a restart;
                                                              from each of them to the end)
 
@@ -53,6 +55,8 @@ class SessionState(_State):
     """It has no sandbox. The next use acquires one, and loads the variables there."""
     WAKING = "waking"
     """A sandbox is acquired, and the variables are loaded."""
+    LEAVING = "leaving"
+    """It accepts nothing more. It is left to the next broker, with its living sandbox."""
     CLOSING = "closing"
     """It is closed. An execution or an acquisition is still ending."""
     RELEASING = "releasing"
@@ -91,6 +95,7 @@ SESSION_TRANSITIONS: Mapping[SessionState, frozenset[SessionState]] = {
             SessionState.REPLACING,
             SessionState.EMPTY,
             SessionState.SUSPENDING,
+            SessionState.LEAVING,
             SessionState.RELEASING,
         }
     ),
@@ -119,6 +124,7 @@ SESSION_TRANSITIONS: Mapping[SessionState, frozenset[SessionState]] = {
             SessionState.CLOSING,
         }
     ),
+    SessionState.LEAVING: frozenset({SessionState.RELEASING}),
     SessionState.CLOSING: frozenset({SessionState.RELEASING}),
     SessionState.RELEASING: frozenset({SessionState.CLOSED}),
     SessionState.CLOSED: frozenset(),
