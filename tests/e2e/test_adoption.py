@@ -14,6 +14,7 @@ import kernelbroker
 import pytest
 from kernelbroker import events
 from kernelbroker_server.backends import procfs
+from kernelbroker_server.sessions.durable_store import SUPERSEDED_STATUS
 
 from tests.e2e.support import BrokerProcess, backend_settings, call, until, whole_system
 
@@ -131,6 +132,24 @@ async def test_a_stop_leaves_sessions_to_the_next_broker(kind: str) -> None:
             broker.kill()
             for pid in procfs.started_in(broker.data_dir):
                 os.kill(pid, signal.SIGKILL)
+
+
+async def test_two_brokers_never_own_one_session(broker: BrokerProcess) -> None:
+    """A broker whose state another one has taken ends at once, and leaves its sandboxes to that one."""
+    async with kernelbroker.connect(broker.url, broker.token) as client:
+        session = client.session("mine")
+        assert (await session.run("x = 6 * 7")).success
+        epoch = broker.data_dir / ".state" / "epoch"
+        later = int.from_bytes(epoch.read_bytes(), "big") + 1
+        with epoch.open("r+b") as file:  # as a later broker does
+            file.write(later.to_bytes(8, "big"))
+        assert await asyncio.to_thread(broker.wait) == SUPERSEDED_STATUS
+    (complaint,) = broker.complaints()
+    assert "another broker has taken it over" in complaint
+    broker.log.unlink()
+    broker.start()
+    async with kernelbroker.connect(broker.url, broker.token) as client:
+        assert (await client.session("mine").run("print(x)")).stdout == "42\n"
 
 
 async def test_what_cannot_go_on_says_so(broker: BrokerProcess) -> None:

@@ -82,6 +82,7 @@ async def check(directory: Path) -> int:
     finally:
         await store.stop()
     assert sorted(path.name for path in (directory / "state").iterdir()) == [
+        "epoch",
         "lock",
         "store.sqlite3",
     ]

@@ -12,6 +12,7 @@ import stat
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from kernelbroker.protocol.errors import Unavailable
@@ -31,8 +32,8 @@ VERSION_1 = Path(__file__).with_name("store_version_1.sql")
 
 
 @contextlib.asynccontextmanager
-async def opened(path: Path, **options: float) -> AsyncIterator[DurableStore]:
-    store = DurableStore(path, **options)  # type: ignore[arg-type]
+async def opened(path: Path, **options: Any) -> AsyncIterator[DurableStore]:
+    store = DurableStore(path, **options)
     await store.start()
     await store.end_lost()
     try:
@@ -72,13 +73,34 @@ async def output(store: DurableStore, session_id: str) -> str | None:
     return "".join(each.event.content for each in log.read() if isinstance(each.event, Stdout))
 
 
+async def test_a_superseded_store_takes_nothing(tmp_path: Path) -> None:
+    """When a later broker has the directory, the store writes and shows nothing more, and reports it."""
+    told: list[Path] = []
+    async with opened(tmp_path, on_superseded=told.append) as store:
+        ran(store, "a")
+        store.expect_newest()
+        assert told == []
+        size = sum(map(size_of, files(tmp_path, "journal-*")))
+        (tmp_path / "lock").unlink()  # as on a file system whose locks do not work
+        later = StateDirectory(tmp_path)
+        later.raise_epoch()
+        later.release()
+        store.expect_newest()
+        ran(store, "b")
+        assert set(told) == {tmp_path}
+        assert sum(map(size_of, files(tmp_path, "journal-*"))) == size
+    async with opened(tmp_path) as store:
+        assert await output(store, "a") == "out"
+        assert await output(store, "b") is None
+
+
 async def test_everything_is_there_after_a_stop(tmp_path: Path) -> None:
     """A stopped store leaves one closed file, from which the next one has everything."""
     entry = Entry("kind", "t", "name", b"value", FAR)
     async with opened(tmp_path) as store:
         ran(store, "a", "x" * 3_000_000)
         store.put_entry(entry)
-    assert [path.name for path in files(tmp_path)] == ["lock", "store.sqlite3"]
+    assert [path.name for path in files(tmp_path)] == ["epoch", "lock", "store.sqlite3"]
     for path in files(tmp_path):
         assert mode_of(path) == 0o600
     assert mode_of(tmp_path) == 0o700

@@ -142,6 +142,7 @@ class TenantServices:
             ExceptionGroup: it failed for some tenants. It was done for all others.
         """
         while True:
+            self._store.expect_newest()
             errors: list[Exception] = []
             for service in self:
                 try:

@@ -10,7 +10,9 @@ If the disk is full, executions go on; what was not stored is missing after a re
 from __future__ import annotations
 
 import logging
+import os
 import sqlite3
+import sys
 import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
@@ -45,6 +47,21 @@ from .store_thread import StoreThread
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
+
+SUPERSEDED_STATUS = 3
+"""The exit status of a broker after another one has taken its state directory."""
+
+
+def end_superseded(path: Path) -> None:
+    """End the process at once. An orderly stop would end sandboxes that are another broker's now."""
+    logger.critical(
+        "%s: another broker has taken it over, with its sessions; this broker ends. Give each broker a "
+        "state_dir of its own (KERNELBROKER_STATE_DIR)",
+        path,
+    )
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    os._exit(SUPERSEDED_STATUS)
 
 
 class DurableLog(MemoryLog):
@@ -116,6 +133,7 @@ class DurableStore(MemoryStore):
         retention: seconds for which the executions of ended sessions are kept.
         max_history: bytes of all stored executions; the ones that ended first are removed. 0 for no limit.
         clock: seconds since the epoch.
+        on_superseded: called with the directory when another broker has taken it. Nothing is written then.
     """
 
     def __init__(
@@ -124,9 +142,11 @@ class DurableStore(MemoryStore):
         retention: float = 86400.0,
         max_history: int = 0,
         clock: Callable[[], float] = time.time,
+        on_superseded: Callable[[Path], None] = end_superseded,
     ) -> None:
         super().__init__(retention, max_history, clock)
         self._path = path
+        self._on_superseded = on_superseded
         self._open: _Open | None = None
         self._next_number = 1
         self._failure: OSError | None = None
@@ -145,6 +165,7 @@ class DurableStore(MemoryStore):
         directory = StateDirectory(self._path)
         try:
             archive = Archive(directory, self._retention, self._max_history, self._clock)
+            directory.raise_epoch()
         except sqlite3.Error as exc:
             directory.release()
             raise OSError(None, f"{directory.database}: {exc}") from exc
@@ -244,6 +265,8 @@ class DurableStore(MemoryStore):
         """Append to the journal. Returns whether it is stored."""
         if (opened := self._open) is None:
             return False
+        if not self._expect_newest(opened):
+            return False
         try:
             opened.journal.append(record)
         except OSError as exc:
@@ -254,6 +277,16 @@ class DurableStore(MemoryStore):
         self._failure = None
         opened.thread.wake()
         return True
+
+    def expect_newest(self) -> None:
+        if self._open is not None:
+            self._expect_newest(self._open)
+
+    def _expect_newest(self, opened: _Open) -> bool:
+        if is_newest := opened.directory.is_newest:
+            return is_newest
+        self._on_superseded(self._path)
+        return False
 
     # History.
 

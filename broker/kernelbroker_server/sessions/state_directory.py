@@ -1,4 +1,4 @@
-"""The directory of a broker's state: its lock, and the files that are kept aside."""
+"""The directory of a broker's state: its lock, its epoch, and the files that are kept aside."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from pathlib import Path
 logger = logging.getLogger(__name__)
 
 _LOCK = "lock"
+_EPOCH, _EPOCH_BYTES = "epoch", 8
 _ASIDE = ("damaged", "newer")
 
 
@@ -23,8 +24,12 @@ class InUse(OSError):
 class StateDirectory:
     """A directory that one broker has at a time.
 
+    The lock keeps a second broker out. Where it fails (a network file system, a lock file that somebody
+    removed), the epoch tells: a number that each broker raises when it takes the directory.
+
     Attributes:
         database: the path of the database.
+        epoch: of this broker; 0 until `raise_epoch`.
     """
 
     def __init__(self, path: Path) -> None:
@@ -45,6 +50,8 @@ class StateDirectory:
             holder = _holder(self._lock)
             os.close(self._lock)
             raise InUse(f"{self.path} is in use by {holder}") from None
+        self.epoch = 0
+        self._epoch = os.open(self.path / _EPOCH, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         os.ftruncate(self._lock, 0)
         started = time.strftime("%Y-%m-%d %H:%M:%S")
         who = {"pid": os.getpid(), "host": socket.gethostname(), "started": started}
@@ -52,7 +59,21 @@ class StateDirectory:
 
     def release(self) -> None:
         """Give the directory to the next broker."""
+        os.close(self._epoch)
         os.close(self._lock)
+
+    def raise_epoch(self) -> None:
+        """Take the directory over from every earlier broker. Raises OSError."""
+        self.epoch = self._newest_epoch() + 1
+        os.pwrite(self._epoch, self.epoch.to_bytes(_EPOCH_BYTES, "big"), 0)
+
+    @property
+    def is_newest(self) -> bool:
+        """Whether no later broker has taken the directory."""
+        return self._newest_epoch() <= self.epoch
+
+    def _newest_epoch(self) -> int:
+        return int.from_bytes(os.pread(self._epoch, _EPOCH_BYTES, 0), "big")
 
     def set_aside(self, path: Path, sign: str, reason: object) -> None:
         """Rename a file that cannot be used, and log it. Nothing removes it.

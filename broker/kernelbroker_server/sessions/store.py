@@ -177,6 +177,9 @@ class EventStore(ABC):
     def problems(self) -> Sequence[str]:
         """Return what an operator should know, for `/health`."""
 
+    def expect_newest(self) -> None:  # noqa: B027
+        """End this broker if a later one has taken the store, and with it the sessions. Called often."""
+
     @abstractmethod
     def record_session(self, session: SessionRecord) -> None:
         """Record an opened session."""
