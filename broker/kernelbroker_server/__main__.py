@@ -4,19 +4,28 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import logging
+import os
 import signal
+import socket
+import subprocess
 import sys
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any
+
+from pydantic import SecretStr
 
 from .app import Broker
 from .backends.base import BackendUnavailable, Isolation
 from .config import ConfigError, Settings
 from .config_file import load
+from .hand_over import Listener, Predecessor, Successor
 from .telemetry import logs
 from .tenants.tokens import TokenError
 from .token_command import add_token_command, token_command
+
+logger = logging.getLogger(__name__)
 
 _WARNING = """
   ** NO ISOLATION: code runs as a plain process with all the rights of this account.      **
@@ -36,7 +45,7 @@ def main(argv: list[str] | None = None) -> int:
         if options.command == "token":
             return token_command(options, settings)
         logs.configure(settings.log_level, settings.log_format)
-        return asyncio.run(_serve(settings))
+        return asyncio.run(_serve(settings, take_over=options.take_over))
     except (ConfigError, BackendUnavailable, TokenError, OSError, ValueError) as exc:
         print(f"kernelbroker-server: {exc}", file=sys.stderr)
         return 2
@@ -48,33 +57,93 @@ def _parser() -> argparse.ArgumentParser:
         description="Lease warm, isolated kernels and stream their output.",
     )
     parser.add_argument("--config", type=Path, help="the configuration file (TOML)")
+    parser.add_argument(
+        "--take-over",
+        action="store_true",
+        help="take sockets, sessions and sandboxes from the broker that runs with this state_dir",
+    )
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
     commands.add_parser("serve", help="run the broker (the default)")
     add_token_command(commands)
     return parser
 
 
-async def _serve(settings: Settings) -> int:
+async def _serve(settings: Settings, *, take_over: bool = False) -> int:
     draining, stopping = asyncio.Event(), asyncio.Event()
     loop = asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGTERM, draining.set)
     # Ctrl-C stops at once, without waiting for running cells.
     loop.add_signal_handler(signal.SIGINT, stopping.set)
-    broker, leave = Broker(settings), False
-    await broker.start()
+    signals = (draining, stopping)
+    if not os.isatty(0):  # otherwise the terminal sends it when it is closed
+        loop.add_signal_handler(signal.SIGHUP, _start_successor)
+    broker = Broker(settings)  # reports wrong settings before anything is taken over
+    if not take_over:
+        successor = await _run(broker, [], *signals)
+    else:
+        if broker.state_directory is None:
+            raise ConfigError(
+                'a broker takes over only with shutdown = "adopt", a sandbox.orphan_grace and a state_dir'
+            )
+        predecessor = Predecessor(broker.state_directory)
+        try:
+            sockets = await predecessor.sockets()
+            successor = await _run(broker, sockets, *signals, on_start=predecessor.confirm)
+        finally:
+            predecessor.close()
+    while successor is not None:
+        heir, sockets = successor
+        await _first_of(heir.give(sockets), draining.wait(), stopping.wait())
+        if heir.serves or draining.is_set() or stopping.is_set():
+            return 0
+        logger.error("the broker that was to take over has failed; this one goes on")
+        token = (
+            None if broker.token is None else SecretStr(broker.token)
+        )  # it may be a generated one
+        broker = Broker(settings.model_copy(update={"token": token, "token_file": None}))
+        successor = await _run(broker, sockets, *signals)
+    return 0
+
+
+def _start_successor() -> None:
+    """Start a broker with the same arguments, which takes over from this one."""
+    arguments = [each for each in sys.argv[1:] if each != "--take-over"]
+    subprocess.Popen([sys.executable, "-m", __package__, "--take-over", *arguments])
+
+
+async def _run(
+    broker: Broker,
+    sockets: Sequence[socket.socket],
+    draining: asyncio.Event,
+    stopping: asyncio.Event,
+    on_start: Callable[[], None] = lambda: None,
+) -> tuple[Successor, list[socket.socket]] | None:
+    """Run the broker until a signal. Returns the successor that asked for its sockets, and these."""
+    await broker.start(sockets)
+    for each in sockets:
+        each.close()  # the broker has its own
+    leave, handed = False, None
+    listener = None if broker.state_directory is None else Listener(broker.state_directory)
+    asked = asyncio.Event() if listener is None else listener.asked
     try:
+        on_start()
         print(_banner(broker), flush=True)
         check = broker.startup_check
-        await _first_of(draining.wait(), stopping.wait(), check.failed.wait())
+        await _first_of(draining.wait(), stopping.wait(), check.failed.wait(), asked.wait())
         if check.failed.is_set():
             raise BackendUnavailable(check.message())
         print("kernelbroker: stopping", flush=True)
         if not stopping.is_set():
+            if asked.is_set():
+                handed = broker.stop_accepting()  # connections wait for the successor
             await _first_of(broker.drain(), stopping.wait())
             leave = not stopping.is_set()
     finally:
+        successor = None if listener is None else listener.close()
         await broker.stop(leave=leave)
-    return 0
+        if successor is not None and (handed is None or not leave):
+            successor.close()
+    return (successor, handed) if successor and handed and leave else None
 
 
 async def _first_of(*awaited: Coroutine[Any, Any, Any]) -> None:

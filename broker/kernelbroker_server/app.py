@@ -12,6 +12,7 @@ import errno
 import logging
 import os
 import socket
+from collections.abc import Sequence
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
@@ -60,6 +61,7 @@ class Broker:
     Attributes, after `start`:
         url: the URL for clients.
         token: the token of the tenant `default`; None if only tokens of the token file are valid.
+        state_directory: where a successor finds it; None if it cannot be taken over.
     """
 
     def __init__(self, settings: Settings, *, resolve: Resolve | None = None) -> None:
@@ -74,7 +76,11 @@ class Broker:
             factories.spec(name, template, settings)
             for name, template in settings.templates.items()
         ]
+        self._sockets: list[socket.socket] = []
         self._can_leave = settings.shutdown == "adopt" and any(s.orphan_grace for s in self._specs)
+        self.state_directory = (
+            factories.state_directory(settings, self.backend.data_dir) if self._can_leave else None
+        )
         self._metrics = Metrics(self._gauges)
         self._traces = tracing(os.environ, version("kernelbroker"))
         self.startup_check = StartupCheck(
@@ -134,8 +140,11 @@ class Broker:
         self._server: BrokerServer | None = None
         self._runtime_file: Path | None = None
 
-    async def start(self) -> None:
+    async def start(self, sockets: Sequence[socket.socket] = ()) -> None:
         """Listen, and begin to fill the pool.
+
+        Args:
+            sockets: those of an earlier broker, which listen already.
 
         Raises:
             ConfigError, BackendUnavailable: with what to change.
@@ -164,20 +173,20 @@ class Broker:
                     "the risk with unsafe_expose_without_isolation = true"
                 )
             mcp = factories.mcp(settings, self._store, self.backend.data_dir, keyring)
-            sockets = _listen(settings)
+            self._sockets = [each.dup() for each in sockets] or _listen(settings)
             await self._adoption.run(self._workspaces.rescue)
         except BaseException:
             await self.backend.stop()
             await self._store.stop()
             self._audit.close()
             raise
-        port = sockets[0].getsockname()[1]
+        port = self._sockets[0].getsockname()[1]
         host = f"[{settings.host}]" if ":" in settings.host else settings.host
         self.url = f"{'http' if tls is None else 'https'}://{host}:{port}"
         application = make_application(self._service, [] if mcp is None else mcp.routes)
         self._server = BrokerServer(application, self._service.unauthenticated, tls)
         await self.tenants.resume_asleep(self._service.keyring.tenants)
-        self._server.add_sockets(sockets)
+        self._server.add_sockets(self._sockets)
         keyring.start(self.supervisor)
         if mcp is not None:
             mcp.start(self.supervisor)
@@ -213,6 +222,13 @@ class Broker:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self.settings.drain_timeout):
                 await self.tenants.drain(_STOPPING, leave=self._can_leave)
+
+    def stop_accepting(self) -> list[socket.socket]:
+        """Accept no connections any more. Returns the sockets, which listen as long as they are open."""
+        sockets = [each.dup() for each in self._sockets]
+        if self._server is not None:
+            self._server.stop()
+        return sockets
 
     async def stop(self, *, leave: bool = False) -> None:
         """Stop everything, within the shutdown timeout. Calling it twice does no harm.

@@ -79,7 +79,7 @@ def _local(settings: Settings, proxy: Proxy, supervisor: Supervisor) -> Backend:
             "`make run` does both"
         )
     data_dir = local.data_dir or _own_directory(Path("/var/tmp"), "local.data_dir")
-    state = _state_directory(settings, data_dir)
+    state = state_directory(settings, data_dir)
     outlives = any(_orphan_grace(settings, each) for each in settings.templates.values())
     return LocalBackend(
         kernel_python=local.kernel_python,
@@ -128,11 +128,11 @@ def store(settings: Settings, data_dir: Path) -> EventStore:
         data_dir: that of the backend.
     """
     retention, size = settings.sessions.result_retention, settings.sessions.results_size
-    path = _state_directory(settings, data_dir)
+    path = state_directory(settings, data_dir)
     return MemoryStore(retention) if path is None else DurableStore(path, retention, size)
 
 
-def _state_directory(settings: Settings, data_dir: Path) -> Path | None:
+def state_directory(settings: Settings, data_dir: Path) -> Path | None:
     """The directory of what outlives the broker; None if nothing is kept on the disk."""
     if settings.state_dir == "":
         return None
@@ -156,7 +156,7 @@ def mcp(
         raise ConfigError("mcp.enabled needs the extra: pip install 'kernelbroker-server[mcp]'")
     from .mcp.factory import make_surface
 
-    return make_surface(settings, store, _state_directory(settings, data_dir), keyring.jwt)
+    return make_surface(settings, store, state_directory(settings, data_dir), keyring.jwt)
 
 
 def webhooks(settings: Settings, store: EventStore) -> Webhooks:

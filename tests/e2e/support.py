@@ -94,8 +94,8 @@ class BrokerProcess:
         finally:
             self.kill()
 
-    def start(self) -> BrokerProcess:
-        """Start it, and wait until clients can find it."""
+    def start(self, *options: str) -> BrokerProcess:
+        """Start it with these options, and wait until clients can find it."""
         settings = {
             "PORT": 0,
             "RUNTIME_FILE": self.runtime_file,
@@ -120,7 +120,7 @@ class BrokerProcess:
         self.runtime_file.unlink(missing_ok=True)
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
-                [*self._within, sys.executable, "-m", "kernelbroker_server"],
+                [*self._within, sys.executable, "-m", "kernelbroker_server", *options],
                 env=environ,
                 stdin=subprocess.DEVNULL,
                 stdout=log,

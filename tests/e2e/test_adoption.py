@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 import socket
@@ -131,6 +132,52 @@ async def test_a_stop_leaves_sessions_to_the_next_broker(kind: str) -> None:
         finally:
             broker.kill()
             for pid in procfs.started_in(broker.data_dir):
+                os.kill(pid, signal.SIGKILL)
+
+
+async def test_a_broker_takes_over_from_a_running_one() -> None:
+    """No request is refused meanwhile, and sessions go on. If the new broker fails, the old one goes on."""
+    with tempfile.TemporaryDirectory(prefix="kb-") as directory:
+        settings: dict[str, object] = {"SHUTDOWN": "adopt", "SANDBOX__ORPHAN_GRACE": 60}
+        old, new = (BrokerProcess(Path(directory), TOKEN=TOKEN, **settings) for _ in range(2))
+        wrong = BrokerProcess(
+            Path(directory), TOKEN=TOKEN, **settings, LOCAL__KERNEL_PYTHON="/no/such/python"
+        )
+        wrong.runtime_file = wrong.runtime_file.with_name(
+            "wrong.json"
+        )  # the old one writes its own again
+        try:
+            with pytest.raises(AssertionError, match="Start without --take-over"):
+                new.start("--take-over")
+            old.start()
+            async with kernelbroker.connect(old.url, old.token) as client:
+                session = client.session("mine")
+                assert (await session.run("x = 6 * 7")).success
+                with pytest.raises(AssertionError, match="/no/such/python"):
+                    await asyncio.to_thread(wrong.start, "--take-over")
+                await until(lambda: "this one goes on" in old.log.read_text())
+                assert (await session.run("print(x)")).stdout == "42\n"
+                starting = asyncio.create_task(asyncio.to_thread(new.start, "--take-over"))
+                while not starting.done():
+                    assert (await call(old, "GET", "/api/v1/pool/status"))[0] == 200
+                await starting
+                assert new.url == old.url
+                assert await asyncio.to_thread(old.wait) == 0
+                assert (await session.run("print(x)")).stdout == "42\n"
+                # SIGHUP starts a successor by itself.
+                assert await asyncio.to_thread(new.stop, signal.SIGHUP) == 0
+                last = json.loads(new.runtime_file.read_text())
+                assert last["url"] == old.url
+                assert (await session.run("print(x)")).stdout == "42\n"
+            broker_ids = new.broker_ids()
+            os.kill(last["pid"], signal.SIGINT)
+            await until(lambda: not new.remains(broker_ids))
+            (complaint,) = new.complaints()
+            assert "this one goes on" in complaint
+        finally:
+            for each in (old, new, wrong):
+                each.kill()
+            for pid in procfs.started_in(old.data_dir):
                 os.kill(pid, signal.SIGKILL)
 
 

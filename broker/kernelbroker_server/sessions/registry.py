@@ -191,9 +191,10 @@ class Registry:
         self.stopping = True
         for opening in self._opening.values():
             opening.task.cancel()
-        await asyncio.gather(
-            *(each.close(reason) for each in self.list() if not (leave and each.is_left))
-        )
+        left = [session for session in self.list() if leave and session.is_left]
+        await asyncio.gather(*(each.close(reason) for each in self.list() if each not in left))
+        for session in left:
+            session.hand_over()
         while self._tasks:
             await asyncio.wait(self._tasks)
 

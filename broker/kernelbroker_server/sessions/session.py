@@ -134,6 +134,10 @@ class Session:
             decide = self._machine.close_when_idle
         self._runner.apply(decide(reason))
 
+    def hand_over(self) -> None:
+        """Give the next broker what it needs of a session that is left. Nothing may follow."""
+        self._lease.workspace.hand_over()
+
     async def leave(self, reason: str) -> None:
         """End a sleeping session here; its saved variables and its record stay for a later broker."""
         self._lease.keep_saved(None)

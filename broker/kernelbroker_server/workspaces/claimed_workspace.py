@@ -88,5 +88,9 @@ class DirectoryWorkspace(Workspace):
     def leave(self) -> None:
         self._claim.leaving = True
 
+    def hand_over(self) -> None:
+        if self.directory is not None:
+            self.directory.close()
+
     def release(self) -> None:
         self._release(self._claim, self.directory)

@@ -82,6 +82,10 @@ class Workspace(ABC):
         """Announce `release`: who claims the workspace now waits for it, instead of a refusal."""
 
     @abstractmethod
+    def hand_over(self) -> None:
+        """Unlock it as it is: the next broker claims it with its sandbox. No other call follows."""
+
+    @abstractmethod
     def release(self) -> None:
         """Release the claim in the background. No other call may follow. May be called twice."""
 
