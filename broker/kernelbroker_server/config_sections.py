@@ -115,8 +115,8 @@ class SandboxSettings(_Section):
     """Domains that network = "allowlist" permits, such as pypi.org or *.example.org."""
     orphan_grace: float = Field(default=0, ge=0)
     """How long a sandbox lives without a broker, so that the next broker with the same state_dir adopts it
-    with its session: see docs/operations.md. 0 ends it with the broker. Only with backend = "local" and
-    network = "none"."""
+    with its session: see docs/operations.md. 0 ends it with the broker. Not with
+    network = "allowlist"."""
     policy: PolicyMode = "off"
     """The treatment of risky code: run it, report findings in its result, ask for a confirmation, or
     refuse it. See docs/risk.md."""

@@ -19,7 +19,6 @@ from .backends.base import Backend, Limits, Network, SandboxSpec
 from .backends.local import LocalBackend
 from .config import ConfigError, Settings
 from .config_sections import (
-    DockerSettings,
     TemplateSettings,
 )
 from .egress.host_names import AllowList, InvalidHostName
@@ -66,7 +65,7 @@ def proxy(
 def backend(settings: Settings, proxy: Proxy, supervisor: Supervisor) -> Backend:
     """Return the configured backend, not started. Creates its default directories."""
     if settings.backend == "docker":
-        return _docker(settings.docker, proxy)
+        return _docker(settings, proxy)
     return _local(settings, proxy, supervisor)
 
 
@@ -79,8 +78,6 @@ def _local(settings: Settings, proxy: Proxy, supervisor: Supervisor) -> Backend:
             "`make run` does both"
         )
     data_dir = local.data_dir or _own_directory(Path("/var/tmp"), "local.data_dir")
-    state = state_directory(settings, data_dir)
-    outlives = any(_orphan_grace(settings, each) for each in settings.templates.values())
     return LocalBackend(
         kernel_python=local.kernel_python,
         data_dir=data_dir,
@@ -89,17 +86,24 @@ def _local(settings: Settings, proxy: Proxy, supervisor: Supervisor) -> Backend:
         fork_server=local.fork_server,
         proxy=proxy,
         supervisor=supervisor,
-        id_file=state / BROKER_ID if state is not None and outlives else None,
+        id_file=_id_file(settings, data_dir),
     )
+
+
+def _id_file(settings: Settings, data_dir: Path) -> Path | None:
+    """The file with the broker's id; None if no sandbox outlives the broker."""
+    state = state_directory(settings, data_dir)
+    outlives = any(_orphan_grace(settings, each) for each in settings.templates.values())
+    return state / BROKER_ID if state is not None and outlives else None
 
 
 def _orphan_grace(settings: Settings, template: TemplateSettings) -> float:
     """Return how long the template's sandboxes live without a broker."""
-    possible = settings.backend == "local" and settings.state_dir != ""
-    return template.orphan_grace if possible else 0.0
+    return template.orphan_grace if settings.state_dir != "" else 0.0
 
 
-def _docker(docker: DockerSettings, proxy: Proxy) -> Backend:
+def _docker(settings: Settings, proxy: Proxy) -> Backend:
+    docker = settings.docker
     try:
         from .backends.docker import DockerBackend
         from .backends.docker_transport import Transport
@@ -108,6 +112,8 @@ def _docker(docker: DockerSettings, proxy: Proxy) -> Backend:
             f"backend = \"docker\" needs {exc.name}: pip install 'kernelbroker-server[docker]'"
         ) from exc
     own_data, own_run = Path("/var/tmp"), Path(tempfile.gettempdir())
+    # Each backend removes what dead brokers left in its directories, so they are separate.
+    data_dir = docker.data_dir or _own_directory(own_data, "docker.data_dir") / "docker"
     return DockerBackend(
         image=docker.image,
         host=docker.host,
@@ -115,9 +121,9 @@ def _docker(docker: DockerSettings, proxy: Proxy) -> Backend:
         transport=Transport(docker.transport),
         network=docker.network,
         proxy=proxy,
-        # Each backend removes what dead brokers left in its directories, so they are separate.
-        data_dir=docker.data_dir or _own_directory(own_data, "docker.data_dir") / "docker",
+        data_dir=data_dir,
         run_dir=docker.run_dir or _own_directory(own_run, "docker.run_dir") / "docker",
+        id_file=_id_file(settings, data_dir),
     )
 
 

@@ -97,7 +97,8 @@ The gateway listens there (with `--handover` it connects there, and receives eac
 as a descriptor), starts its one kernel, and exits when that kernel ends, with the kernel's
 exit status as a shell gives it: the code itself, or 128 + the signal's number. It also exits when
 the broker dies: with `--fd` its output is a pipe that the broker reads, with `--handover` the socket
-stays open, with `--tcp` there is `--alone`.
+stays open, with `--tcp` there is `--alone`. With `--outlives-broker` a jail goes on, and a gateway with
+`--handover` connects to the next broker, which listens there within the seconds of `--alone`.
 
 With `--egress` it also forwards connections to the proxy at 127.0.0.1:`PROXY_PORT` to the unix socket
 at that path, where the broker's proxy listens."""

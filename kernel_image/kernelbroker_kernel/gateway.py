@@ -46,6 +46,8 @@ READ_BYTES = 256 * 1024
 """The size of one read from a connection: as much as a unix socket holds."""
 RECONNECT_MS = 2
 """Between two tries to connect to the kernel's sockets."""
+NEXT_BROKER_S = 0.1
+"""Between two tries to connect to the next broker."""
 
 
 status_pipe: int | None = None
@@ -122,11 +124,13 @@ class Gateway(KernelGatewayApp):
 
     Attributes:
         sockets: the listening sockets.
-        handover: the socket over which the broker sends connections.
+        handover: the path of the socket over which the broker sends connections.
+        alone: seconds to wait there for the next broker when the broker has died.
     """
 
     sockets: list[socket.socket]
-    handover: socket.socket | None = None
+    handover: Path | None = None
+    alone: float = 0.0
     forwarder: Forwarder | None = None
 
     def init_http_server(self) -> None:
@@ -134,11 +138,33 @@ class Gateway(KernelGatewayApp):
         self.http_server = HTTPServer(self.web_app, chunk_size=READ_BYTES)
         self.http_server.add_sockets(self.sockets)
         if self.handover is not None:
-            self.handover.setblocking(False)
-            IOLoop.current().add_handler(self.handover, self._take_connection, IOLoop.READ)
+            self._take_connections(self.handover)
+
+    def _take_connections(self, path: Path) -> None:
+        """Serve the connections that a broker sends. Raises OSError if there is no broker."""
+        handover = socket.socket(socket.AF_UNIX)
+        try:
+            handover.connect(str(path))
+        except OSError:
+            handover.close()
+            raise
+        handover.setblocking(False)
+        IOLoop.current().add_handler(handover, self._take_connection, IOLoop.READ)
+
+    async def _await_next_broker(self) -> None:
+        """Serve the next broker, which listens at the same path, or exit if none comes in time."""
+        assert self.handover is not None
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self.alone
+        while loop.time() < deadline:
+            with contextlib.suppress(OSError):
+                return self._take_connections(self.handover)
+            await asyncio.sleep(NEXT_BROKER_S)
+        sys.stderr.write(f"no broker came back for {self.alone:g} s\n")
+        end(EXIT_GATEWAY_FAILED)
 
     def _take_connection(self, handover: socket.socket, _events: int) -> None:
-        """Serve a connection that the broker sends; exit if the broker has died."""
+        """Serve a connection that the broker sends. If it has died, await the next one, or exit."""
         try:
             data, descriptors, _, _ = socket.recv_fds(handover, 1, 1)
         except BlockingIOError:
@@ -146,7 +172,11 @@ class Gateway(KernelGatewayApp):
         except OSError:
             data, descriptors = b"", []
         if not data:
-            end(EXIT_GATEWAY_FAILED)
+            if not self.alone:
+                end(EXIT_GATEWAY_FAILED)
+            IOLoop.current().remove_handler(handover)
+            handover.close()
+            IOLoop.current().add_callback(self._await_next_broker)
         for descriptor in descriptors:
             connection = socket.socket(fileno=descriptor)
             connection.setblocking(False)
@@ -177,14 +207,13 @@ def _options() -> argparse.Namespace:
         "--alone",
         type=float,
         default=ALONE_S,
-        help="with --tcp: end when no channel has been open for so many seconds",
+        help="with --tcp: end when no channel has been open for so many seconds; with --handover and "
+        "--outlives-broker: end when no broker has come back for so many seconds",
     )
     parser.add_argument(
         "--import", dest="imports", action="append", default=[], help="a module to have loaded"
     )
-    parser.add_argument(
-        "--outlives-broker", action="store_true", help="with --fd: go on when the broker ends"
-    )
+    parser.add_argument("--outlives-broker", action="store_true", help="go on when the broker ends")
     parser.add_argument("--egress", type=Path, help="a unix socket where a proxy listens")
     return parser.parse_args()
 
@@ -202,9 +231,8 @@ def _serve(options: argparse.Namespace) -> None:
         log_level="ERROR",
     )
     gateway.sockets = _listen(options)
-    if options.handover is not None:
-        gateway.handover = socket.socket(socket.AF_UNIX)
-        gateway.handover.connect(str(options.handover))
+    gateway.handover = options.handover
+    gateway.alone = options.alone if options.outlives_broker else 0.0
     gateway.auth_token = os.environ.pop(TOKEN_VARIABLE, "")  # the kernel would inherit it
     if options.tcp is not None:
         if not gateway.auth_token:

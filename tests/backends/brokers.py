@@ -29,6 +29,8 @@ def docker_options(kind: str) -> dict[str, Any]:
     return {"transport": transport, "runtime": GVISOR if kind == "gvisor" else "runc"}
 
 
+GATEWAY = "import runpy; runpy.run_module('kernelbroker_kernel', run_name='__main__')"
+"""The command of the real gateway."""
 ROOT = Path(__file__).parents[2]
 BROKER = """
 import asyncio, sys
@@ -37,11 +39,15 @@ from kernelbroker_server.backends.base import Network, SandboxSpec
 from kernelbroker_server.backends.docker import DockerBackend
 from kernelbroker_server.backends.docker_transport import Transport
 from kernelbroker_server.backends.local import LocalBackend
+from kernelbroker_server.pool.warm_sandbox import launch
 from tests.backends.probes import run_cell
 
 async def main():
-    kind, runtime, python, image, command, data, run, network = sys.argv[1:]
+    kind, runtime, python, image, command, data, run, network, grace = sys.argv[1:]
     common = {"data_dir": Path(data), "run_dir": Path(run), "command": ("-c", command)}
+    spec = SandboxSpec(network=Network(network), orphan_grace=float(grace))
+    if spec.orphan_grace:
+        common["id_file"] = Path(data).with_name("broker-id")
     if not kind.startswith("local"):
         transport = Transport.TCP if kind == "docker-tcp" else Transport.UNIX
         if "kernelbroker_kernel" not in command:
@@ -51,7 +57,12 @@ async def main():
         forks = kind == "local-fork"
         backend = LocalBackend(kernel_python=Path(python), fork_server=forks, **common)
     await backend.start()
-    await backend.launch("one", SandboxSpec(network=Network(network)))
+    if spec.orphan_grace:
+        warm = await launch(backend, "one", spec, 60)
+        warm.sandbox.remember(session="a session", is_ready=True)
+        await launch(backend, "two", spec, 60)
+    else:
+        await backend.launch("one", spec)
     print("launched", flush=True)
     await asyncio.Event().wait()
 
@@ -60,11 +71,31 @@ asyncio.run(main())
 
 
 async def other_broker(
-    kind: str, data: Path, run: Path, command: str = PROBE[1], network: str = "none"
+    kind: str,
+    data: Path,
+    run: Path,
+    command: str = PROBE[1],
+    network: str = "none",
+    grace: float = 0,
 ) -> Any:
-    """A broker of this kind with a sandbox `one`, in another process that can be killed."""
+    """A broker of this kind with a sandbox `one`, in another process that can be killed.
+
+    Args:
+        grace: seconds that its sandboxes live without it. If not 0, the command must be GATEWAY. Then `one`
+            belongs to `a session`, `two` is warm, and `broker-id` beside `data` has the broker's id.
+    """
     runtime = "" if kind.startswith("local") else docker_options(kind)["runtime"]
-    arguments = [kind, runtime, str(KERNEL_PYTHON), IMAGE, command, str(data), str(run), network]
+    arguments = [
+        kind,
+        runtime,
+        str(KERNEL_PYTHON),
+        IMAGE,
+        command,
+        str(data),
+        str(run),
+        network,
+        str(grace),
+    ]
     broker = await asyncio.create_subprocess_exec(
         sys.executable, *("-c", BROKER, *arguments), stdout=subprocess.PIPE, cwd=ROOT
     )
@@ -73,8 +104,8 @@ async def other_broker(
     return broker
 
 
-async def dead_broker(kind: str, data: Path, run: Path, network: str = "none") -> None:
+async def dead_broker(kind: str, data: Path, run: Path, **options: Any) -> None:
     """Start a broker and kill it, so that its files and sandboxes are left behind."""
-    broker = await other_broker(kind, data, run, network=network)
+    broker = await other_broker(kind, data, run, **options)
     broker.kill()
     await broker.wait()

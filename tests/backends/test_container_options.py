@@ -107,7 +107,7 @@ def test_options_of_an_open_network() -> None:
 def test_command_and_variables_of_the_container() -> None:
     """Python is the image's own; nothing of the broker's environment is passed on."""
     asked = options(SandboxSpec(imports=("pandas",)))
-    gateway = ["python", "-m", "gateway", "--handover", "/run/kernelbroker.handover"]
+    gateway = ["python", "-m", "gateway", "--handover", "/run/kernelbroker.handover/socket"]
     assert asked["Entrypoint"] == [*gateway, "--import", "pandas"]
     names = {variable.partition("=")[0] for variable in asked["Env"]}
     assert not {"PATH", "PYTHONPATH"} & names

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 import pytest_asyncio
+from kernelbroker_server.backends import startup_check
 from kernelbroker_server.backends.base import (
     Backend,
     EndCause,
@@ -26,16 +27,17 @@ from kernelbroker_server.backends.base import (
     SandboxSpec,
 )
 from kernelbroker_server.backends.directories import remove_tree
+from kernelbroker_server.backends.local_sandbox import LocalSandbox
 from kernelbroker_server.backends.sandbox_layout import GATEWAY_COMMAND
 from kernelbroker_server.backends.usage import measure
 from kernelbroker_server.kernels.endpoint import TcpEndpoint
-from kernelbroker_server.pool.warm_sandbox import launch
+from kernelbroker_server.pool.warm_sandbox import join, launch, run_silently
 from kernelbroker_server.workspaces.layout import NO_TENANT, Layout, Record
 from kernelbroker_server.workspaces.workspace_directory import WorkspaceDirectory
 
 from tests.support.waiting import cancelled_at
 
-from .brokers import dead_broker, other_broker, running
+from .brokers import GATEWAY, dead_broker, other_broker, running
 from .probes import (
     BACKENDS,
     DEADLINE_S,
@@ -704,3 +706,45 @@ async def test_the_next_broker_reaps(kind: str) -> None:
             await alive.wait()
         async with running(kind, data_dir=data, run_dir=run):  # which asserts that nothing is left
             assert not lives.exists()
+
+
+def _flood(pid: int) -> None:
+    """Write more than a pipe holds to the output of a process: this ends if somebody reads it."""
+    with Path(f"/proc/{pid}/fd/1").open("wb", 0) as output:
+        output.write(b"x" * 300_000)
+
+
+async def test_the_next_broker_adopts(kind: str) -> None:
+    """A broker with the id of a killed one gets its sandboxes: their kernels answer, and end with it."""
+    spec = SandboxSpec(orphan_grace=60.0)
+    with tempfile.TemporaryDirectory(prefix="kb-") as directory:
+        data, run = Path(directory, "data"), Path(directory, "run")
+        await dead_broker(kind, data, run, command=GATEWAY, grace=60)
+        async with running(
+            kind,
+            command=("-c", GATEWAY),
+            run_cell=startup_check.run_cell,
+            data_dir=data,
+            run_dir=run,
+            id_file=data.with_name("broker-id"),
+        ) as backend:
+            orphans = {each.sandbox.id: each for each in backend.orphans([spec])}
+            await backend.end_orphans([])
+            assert {name: each.session for name, each in orphans.items()} == {
+                "one": "a session",
+                "two": None,
+            }
+            for orphan in orphans.values():
+                warm = await join(orphan, DEADLINE_S)
+                if isinstance(orphan.sandbox, LocalSandbox):  # an engine reads that of a container
+                    async with asyncio.timeout(DEADLINE_S):
+                        await asyncio.to_thread(_flood, orphan.sandbox.roots[-1])
+                await run_silently(warm, "pass", {})
+                assert (await orphan.sandbox.memory() or 0) > MIB
+                assert (await orphan.sandbox.usage(100)).complete
+                await warm.gateway.close()
+            one, two = (orphans[name].sandbox for name in ("one", "two"))
+            await one.kill()
+            assert one.ended.done()
+            await backend.remove(two)
+            assert not two.workspace.exists()

@@ -32,9 +32,11 @@ from kernelbroker_server.backends.docker import DockerBackend
 from kernelbroker_server.backends.docker_transport import Transport
 from kernelbroker_server.backends.engine import Engine
 
-from .brokers import other_broker
+from .brokers import GATEWAY, dead_broker, other_broker
 from .probes import (
     DEADLINE_S,
+    IMAGE,
+    PROBE,
     ask,
     container_of,
     containers_of,
@@ -43,6 +45,7 @@ from .probes import (
     engines_are_away,
     needs_docker,
     needs_root,
+    run_cell,
     running_docker,
     until,
 )
@@ -146,8 +149,6 @@ async def test_a_socket_path_that_is_too_long(tmp_path: Path) -> None:
 
 # The broker's death
 
-GATEWAY = "import runpy; runpy.run_module('kernelbroker_kernel', run_name='__main__')"
-
 
 async def test_containers_end_with_their_broker() -> None:
     """The gateway of a killed broker ends, and its container with it."""
@@ -168,6 +169,35 @@ async def test_containers_end_with_their_broker() -> None:
         assert ended["StatusCode"] == EXIT_GATEWAY_FAILED
         async with running_docker(data_dir=data, run_dir=run):  # which removes what is left
             pass
+
+
+async def test_containers_of_another_broker_are_left_to_it_for_their_grace() -> None:
+    """They run on while the next broker may adopt them, and are removed by any broker afterwards."""
+    with tempfile.TemporaryDirectory(prefix="kb-") as directory:
+        data, run = Path(directory, "data"), Path(directory, "run")
+        await dead_broker("docker", data, run, command=GATEWAY, grace=600)
+        (dead,) = data.iterdir()
+
+        async def seen_by_another() -> list[str]:
+            other = DockerBackend(
+                image=IMAGE,
+                data_dir=data,
+                run_dir=run,
+                runtime="runc",
+                command=PROBE,
+                run_cell=run_cell,
+            )
+            await other.start()
+            await other.stop()
+            return containers_of(data)
+
+        assert len(await seen_by_another()) == 2
+        noted = dead / "dead-since"
+        noted.write_text(repr(float(noted.read_text()) - 599 + 60))
+        assert len(await seen_by_another()) == 2
+        noted.write_text(repr(float(noted.read_text()) - 61))
+        assert await seen_by_another() == []
+        assert list(data.iterdir()) == []
 
 
 # From outside

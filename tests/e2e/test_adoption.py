@@ -15,8 +15,10 @@ import kernelbroker
 import pytest
 from kernelbroker import events
 from kernelbroker_server.backends import procfs
+from kernelbroker_server.backends.container_options import LABEL_DATA
 from kernelbroker_server.sessions.durable_store import SUPERSEDED_STATUS
 
+from tests.backends.probes import ON_GVISOR, containers_of, engine, needs_docker
 from tests.e2e.support import BrokerProcess, backend_settings, call, until, whole_system
 
 pytestmark = whole_system
@@ -24,7 +26,20 @@ pytestmark = whole_system
 TOKEN = "the token of this test"
 
 
-@pytest.fixture(params=["local", "local-fork"])
+KINDS = ["local", "local-fork", pytest.param("docker", marks=needs_docker)]
+
+
+def end_all(broker: BrokerProcess, kind: str = "local") -> None:
+    """End what a failed test has left."""
+    for pid in procfs.started_in(broker.data_dir):
+        os.kill(pid, 9)
+    if not kind.startswith("local"):
+        with engine() as api:
+            for name in containers_of(broker.data_dir):
+                api.remove_container(name, force=True)
+
+
+@pytest.fixture(params=[*KINDS, ON_GVISOR])
 def broker(request: pytest.FixtureRequest) -> Iterator[BrokerProcess]:
     with tempfile.TemporaryDirectory(prefix="kb-") as directory:
         broker = BrokerProcess(
@@ -39,8 +54,7 @@ def broker(request: pytest.FixtureRequest) -> Iterator[BrokerProcess]:
             with broker.running():
                 yield broker
         finally:
-            for pid in procfs.started_in(broker.data_dir):
-                os.kill(pid, 9)
+            end_all(broker, request.param)
 
 
 async def warm_sandboxes(broker: BrokerProcess, number: int) -> list[str]:
@@ -131,8 +145,7 @@ async def test_a_stop_leaves_sessions_to_the_next_broker(kind: str) -> None:
             assert broker.complaints() == [], broker.log.read_text(errors="replace")
         finally:
             broker.kill()
-            for pid in procfs.started_in(broker.data_dir):
-                os.kill(pid, signal.SIGKILL)
+            end_all(broker, kind)
 
 
 async def test_a_broker_takes_over_from_a_running_one() -> None:
@@ -229,17 +242,29 @@ async def test_what_cannot_go_on_says_so(broker: BrokerProcess) -> None:
         assert kept.stdout == "kept\n"
 
 
-async def test_sandboxes_end_by_themselves_when_nobody_adopts_them() -> None:
-    """After the grace no process is left. The next broker removes the rest, and keeps the files."""
+def running_in(broker: BrokerProcess, kind: str) -> list[object]:
+    """The processes of the broker's jails, or its containers that run."""
+    if kind == "local":
+        return [*procfs.started_in(broker.data_dir)]
+    with engine() as api:
+        label = f"{LABEL_DATA}={broker.data_dir}"
+        return [each["Names"] for each in api.containers(filters={"label": label})]
+
+
+@pytest.mark.parametrize("kind", ["local", pytest.param("docker", marks=needs_docker)])
+async def test_sandboxes_end_by_themselves_when_nobody_adopts_them(kind: str) -> None:
+    """After the grace none runs. The next broker removes the rest, and keeps the files."""
     with tempfile.TemporaryDirectory(prefix="kb-") as directory:
-        broker = BrokerProcess(Path(directory), TOKEN=TOKEN, SANDBOX__ORPHAN_GRACE=3)
+        broker = BrokerProcess(
+            Path(directory), TOKEN=TOKEN, SANDBOX__ORPHAN_GRACE=3, **backend_settings(kind)
+        )
         with broker.running():
             async with kernelbroker.connect(broker.url, broker.token) as client:
                 session = client.session("mine", workspace="files")
                 assert (await session.run("open('note.txt', 'w').write('kept')")).success
                 broker.kill()
-            assert procfs.started_in(broker.data_dir) != []
-            await until(lambda: procfs.started_in(broker.data_dir) == [])
+            assert running_in(broker, kind) != []
+            await until(lambda: running_in(broker, kind) == [])
             broker.start()
             async with kernelbroker.connect(broker.url, broker.token) as client:
                 assert (await call(broker, "GET", "/api/v1/sessions/mine"))[0] == 410

@@ -7,11 +7,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 import signal
 
-from .child import readable
+from .child import Output, readable
 from .sandbox_record import ProcessId
+
+log = logging.getLogger(__name__)
 
 STATUS = 137
 
@@ -19,11 +22,25 @@ STATUS = 137
 class AdoptedChild:
     """The end of a jail, in place of the child that runs bubblewrap."""
 
-    def __init__(self) -> None:
+    def __init__(self, pid: int) -> None:
+        """Read the output of this process, which would block when the pipe is full."""
         self.exited: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self._output: Output | None = None
+        try:
+            pipe = os.open(f"/proc/{pid}/fd/1", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        except OSError as error:
+            log.warning("The output of an adopted sandbox cannot be read: %s", error)
+        else:
+            self._output = Output(pipe)
 
     def output_tail(self) -> str:
-        return ""
+        return "" if self._output is None else self._output.tail()
+
+    def end(self) -> None:
+        """All processes have ended. Call it once."""
+        if self._output is not None:
+            self._output.close()
+        self.exited.set_result(STATUS)
 
 
 class AdoptedJail:
@@ -36,7 +53,6 @@ class AdoptedJail:
 
     def __init__(self, leader: ProcessId, gateway: ProcessId | None) -> None:
         """Raises OSError: one of the processes has ended."""
-        self.child = AdoptedChild()
         self.leader = leader.pid
         self.roots: tuple[int, ...] = (leader.pid, *([] if gateway is None else [gateway.pid]))
         self._leader_fd = _open(leader)
@@ -47,6 +63,7 @@ class AdoptedJail:
             except OSError:
                 os.close(self._leader_fd)
                 raise
+        self.child = AdoptedChild(self.roots[-1])
         self._ending = asyncio.create_task(self._wait(), name="adopted jail")
 
     def exit_status(self) -> int:
@@ -71,7 +88,7 @@ class AdoptedJail:
             await readable(self._gateway_fd)
             self.kill()
         await readable(self._leader_fd)
-        self.child.exited.set_result(STATUS)
+        self.child.end()
 
 
 def _open(process: ProcessId) -> int:

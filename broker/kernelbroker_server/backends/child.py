@@ -21,6 +21,48 @@ _READ_PAUSE_S = 0.1
 """Pause after each full read, so that a process that writes without end is slowed down."""
 
 
+class Output:
+    """The end of what is written to a pipe. It is read without end, so that nobody blocks who writes."""
+
+    def __init__(self, pipe: int) -> None:
+        """Take ownership of the reading end, which must not block."""
+        self.pipe = pipe
+        self.written = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
+        self._tail = b""
+        self._pause: asyncio.TimerHandle | None = None
+        self._loop.add_reader(pipe, self._on_readable)
+
+    def tail(self) -> str:
+        return self._tail.decode(errors="replace").strip()
+
+    def close(self) -> None:
+        """Read what is there, and close the pipe. Call it once."""
+        if self._pause is not None:
+            self._pause.cancel()
+        self._loop.remove_reader(self.pipe)
+        self._read()
+        os.close(self.pipe)
+
+    def _on_readable(self) -> None:
+        size = self._read()
+        if size == 0:
+            self._loop.remove_reader(self.pipe)
+        elif size == _READ_BYTES:
+            self._loop.remove_reader(self.pipe)
+            self._pause = self._loop.call_later(
+                _READ_PAUSE_S, self._loop.add_reader, self.pipe, self._on_readable
+            )
+
+    def _read(self) -> int | None:
+        with contextlib.suppress(BlockingIOError):
+            data = os.read(self.pipe, _READ_BYTES)
+            self._tail = (self._tail + data)[-_TAIL_BYTES:]
+            self.written.set()
+            return len(data)
+        return None
+
+
 class Child:
     """A started process.
 
@@ -47,16 +89,13 @@ class Child:
         """
         self._loop = asyncio.get_running_loop()
         self.exited: asyncio.Future[int] = self._loop.create_future()
-        self._tail = b""
-        self._has_output = asyncio.Event()
-        self._pause: asyncio.TimerHandle | None = None
         with contextlib.ExitStack() as on_failure, contextlib.ExitStack() as always:
-            self._output, output = os.pipe()
-            on_failure.callback(os.close, self._output)
+            pipe, output = os.pipe()
+            on_failure.callback(os.close, pipe)
             if outlives:
                 output = both_ends(output)
             always.callback(os.close, output)
-            os.set_blocking(self._output, False)
+            os.set_blocking(pipe, False)
             # A new process session: Ctrl-C in the broker's terminal must not reach it.
             self._process = subprocess.Popen(
                 argv,
@@ -75,7 +114,7 @@ class Child:
             self._pidfd = os.pidfd_open(self.pid)
             on_failure.pop_all()
         self._loop.add_reader(self._pidfd, self._on_exit)
-        self._loop.add_reader(self._output, self._on_output)
+        self._output = Output(pipe)
 
     def kill(self) -> None:
         self._process.kill()
@@ -86,45 +125,23 @@ class Child:
 
     def open_output(self) -> int:
         """A new descriptor that writes to its output; it outlives the process."""
-        return os.open(f"/proc/self/fd/{self._output}", os.O_WRONLY | os.O_CLOEXEC)
+        return os.open(f"/proc/self/fd/{self._output.pipe}", os.O_WRONLY | os.O_CLOEXEC)
 
     async def first_output(self) -> None:
         """Wait until it has written something or has ended."""
-        await self._has_output.wait()
+        await self._output.written.wait()
 
     def output_tail(self) -> str:
         """The last few KiB of its output, for log and error messages."""
-        return self._tail.decode(errors="replace").strip()
+        return self._output.tail()
 
     def _on_exit(self) -> None:
         self._loop.remove_reader(self._pidfd)
         os.close(self._pidfd)
         code = self._process.wait()  # does not block, since the process has ended
-        if self._pause is not None:
-            self._pause.cancel()
-        self._loop.remove_reader(self._output)
-        self._read()
-        os.close(self._output)
+        self._output.close()
         self.exited.set_result(128 - code if code < 0 else code)
-        self._has_output.set()
-
-    def _on_output(self) -> None:
-        size = self._read()
-        if size == 0:
-            self._loop.remove_reader(self._output)
-        elif size == _READ_BYTES:
-            self._loop.remove_reader(self._output)
-            self._pause = self._loop.call_later(
-                _READ_PAUSE_S, self._loop.add_reader, self._output, self._on_output
-            )
-
-    def _read(self) -> int | None:
-        with contextlib.suppress(BlockingIOError):
-            data = os.read(self._output, _READ_BYTES)
-            self._tail = (self._tail + data)[-_TAIL_BYTES:]
-            self._has_output.set()
-            return len(data)
-        return None
+        self._output.written.set()
 
 
 def both_ends(pipe: int) -> int:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kernelbroker_kernel.contract import TOKEN_VARIABLE, WORKSPACE
+from kernelbroker_kernel.contract import ALONE_S, TOKEN_VARIABLE, WORKSPACE
 
 from .base import Limits, SandboxSpec
 from .internal_network import NO_RESOLVER, PORT
@@ -33,6 +33,8 @@ LABEL_SANDBOX = "kernelbroker.sandbox"
 LABEL_TEMPLATE = "kernelbroker.template"
 
 HANDOVER = Path("/run/kernelbroker.handover")
+"""A directory, so that the next broker's socket is seen inside; it cannot be written to."""
+HANDOVER_SOCKET = "socket"
 PYTHON = "python"
 """Found by the image's PATH, so that an image can have any Python."""
 
@@ -49,7 +51,7 @@ SEALED = {
 
 @dataclass(frozen=True, slots=True)
 class SocketTransport:
-    """The gateway gets its listening unix socket over another socket, at `handover`."""
+    """The gateway gets its connections over another unix socket, in the directory `handover`."""
 
     handover: Path
 
@@ -101,15 +103,20 @@ def container_options(
         image: the image, if the spec has none.
         command: the arguments of Python, before the gateway's options.
     """
+    listen: tuple[str, ...]
     variables = environment(spec, home=HOME, tmp=TMP, workspace=Path(WORKSPACE))
     match placement.transport:
         case SocketTransport():
-            listen = ("--handover", str(HANDOVER))
+            listen = ("--handover", str(HANDOVER / HANDOVER_SOCKET))
+            alone = spec.orphan_grace
             network: dict[str, Any] = {"NetworkMode": placement.network or "none"}
         case NetworkTransport(network=name, token=token):
             listen = ("--tcp", f"0.0.0.0:{PORT}")
+            alone = max(ALONE_S, spec.orphan_grace)
             network = {"NetworkMode": name, "Dns": [NO_RESOLVER]}
             variables[TOKEN_VARIABLE] = token
+    if spec.orphan_grace:
+        listen += ("--alone", f"{alone:g}")
     return {
         "Image": spec.image or image,
         "Entrypoint": gateway_argv(PYTHON, command, listen, spec),

@@ -12,11 +12,13 @@ import contextlib
 import fcntl
 import logging
 import os
+import re
 import secrets
 import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from . import sandbox_record
 from .child import Child
 from .orphan_watch import LOCK, WATCH_LOCK
 
@@ -24,6 +26,9 @@ log = logging.getLogger(__name__)
 
 WORKSPACES = "workspaces"
 """A directory beside those of the brokers; see `workspaces/layout.py`."""
+_DEAD_SINCE = "dead-since"
+"""The file in which other brokers note when they found a broker with containers dead."""
+_BROKER_ID = re.compile(r"[0-9a-f]{8}")
 _REMOVE_TIMEOUT_S = 120.0
 _LOCK_TRIES, _LOCK_PAUSE_S = 100, 0.05
 
@@ -48,6 +53,27 @@ class Directories:
         return self.data / "sandboxes"
 
     @classmethod
+    def open(cls, data_dir: Path, run_dir: Path, id_file: Path | None) -> Directories:
+        """Continue those of the broker whose id is in the file, or make new ones and write it.
+
+        Raises:
+            OSError
+        """
+        if id_file is None:
+            return cls.create(data_dir, run_dir)
+        with contextlib.suppress(FileNotFoundError):
+            earlier = id_file.read_text()
+            if _BROKER_ID.fullmatch(earlier):
+                directories = cls.resume(data_dir, run_dir, earlier)
+                if directories is not None:
+                    return directories
+        directories = cls.create(data_dir, run_dir)
+        new = id_file.with_suffix(".new")
+        new.write_text(directories.broker_id)
+        new.replace(id_file)
+        return directories
+
+    @classmethod
     def resume(cls, data_dir: Path, run_dir: Path, broker_id: str) -> Directories | None:
         """Take over the directories of an earlier broker, which has died; None if there are none.
 
@@ -59,7 +85,9 @@ class Directories:
             return None
         for _ in range(_LOCK_TRIES):
             with contextlib.suppress(BlockingIOError):
-                return cls(broker_id, data, run, _take_lock(data))
+                lock = _take_lock(data)
+                (data / _DEAD_SINCE).unlink(missing_ok=True)
+                return cls(broker_id, data, run, lock)
             time.sleep(_LOCK_PAUSE_S)  # its orphan watch has the lock for moments
         raise OSError(None, f"{data} is locked by another broker")
 
@@ -80,8 +108,13 @@ class Directories:
         run.mkdir(mode=0o700, exist_ok=True)  # it exists if data_dir is run_dir
         return cls(broker_id, data, run, lock)
 
-    def of_the_dead(self) -> list[Directories]:
-        """The directories of dead brokers, locked so that no other broker removes them too."""
+    def of_the_dead(self, postponed: list[float] | None = None) -> list[Directories]:
+        """The directories of dead brokers, locked so that no other broker removes them too.
+
+        Args:
+            postponed: gets the seconds after which to call this again, for each dead broker whose
+                containers may still be adopted.
+        """
         found = []
         for data in self.data.parent.iterdir():
             if data not in (self.data, data.with_name(WORKSPACES)) and not data.name.startswith(
@@ -91,6 +124,11 @@ class Directories:
                     if (data / WATCH_LOCK).exists():  # somebody may adopt its sandboxes
                         os.close(_take_lock(data, WATCH_LOCK))
                     lock = _take_lock(data)
+                    if (grace := _grace_left(data)) > 0:
+                        os.close(lock)
+                        if postponed is not None:
+                            postponed.append(grace)
+                        continue
                     found.append(Directories(data.name, data, self.run.with_name(data.name), lock))
         return found
 
@@ -131,6 +169,25 @@ async def remove_tree(path: Path) -> bool:
         log.warning("Could not remove %s: %s", path, output)
         return False
     return True
+
+
+def _grace_left(data: Path) -> float:
+    """Return for how many seconds containers of a dead broker may still be adopted.
+
+    Nobody knows when it died, so the time counts from the first broker that sees it. Jails have a process
+    that keeps the lock `watch` meanwhile.
+    """
+    records = map(sandbox_record.read, (data / "sandboxes").glob("*"))
+    grace = max((each.grace for each in records if each and each.leader is None), default=0.0)
+    if not grace:
+        return 0.0
+    now, noted = time.clock_gettime(time.CLOCK_BOOTTIME), data / _DEAD_SINCE
+    try:
+        alone_for = now - float(noted.read_text())
+    except (FileNotFoundError, ValueError):
+        noted.write_text(repr(now))
+        alone_for = 0.0
+    return grace - alone_for if alone_for >= 0 else 0.0  # less than 0 is another boot
 
 
 def _exists(path: Path) -> bool:

@@ -1,17 +1,19 @@
 """The `docker` backend: each sandbox is a container of an engine on this machine, Docker or Podman.
 
-The container has no network. The gateway gets its socket as a descriptor (`sockets.py`), or, if the runtime
-cannot pass descriptors, listens in an `InternalNetwork`. If the broker dies, its gateways end, and the next
-broker finds the containers and networks by their labels and removes them. If the engine restarts, sandboxes
-that survived are used further.
+The container has no network. The gateway gets its connections as descriptors (`sockets.py`), or, if the
+runtime cannot pass descriptors, listens in an `InternalNetwork`. If the broker dies, its gateways end, at
+once or after their grace, and the next broker finds the containers and networks by their labels. It adopts
+those of its own state (`docker_orphans.py`), and removes the rest. If the engine restarts, sandboxes that
+survived are used further.
 """
 
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import logging
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,13 +24,16 @@ from .base import (
     Isolation,
     LaunchError,
     Network,
+    Orphan,
     Rescue,
     Sandbox,
     SandboxSpec,
 )
 from .container_options import LABEL_BROKER, LABEL_DATA, LABEL_SANDBOX
 from .directories import Directories
-from .docker_sandbox import BackendContext, DockerSandbox
+from .docker_context import BackendContext
+from .docker_orphans import DockerOrphans
+from .docker_sandbox import DockerSandbox
 from .docker_transport import AUTO, LaunchMode, LaunchModeSelector, RequestedMode, Transport
 from .engine import Engine, EngineError, Event, Missing
 from .internal_network import InternalNetwork
@@ -58,6 +63,8 @@ class DockerBackend(Backend):
         proxy: the egress proxy of sandboxes with an allow list.
         command: the arguments of the image's Python, before the gateway's options.
         run_cell: runs the cell of the check at startup; it must fit the command.
+        id_file: has the broker's id for the next broker, which adopts the sandboxes that live without this
+            one; None if none do.
     """
 
     isolation = Isolation.CONTAINER
@@ -76,6 +83,7 @@ class DockerBackend(Backend):
         proxy: Proxy | None = None,
         command: Sequence[str] = GATEWAY_COMMAND,
         run_cell: RunCell = run_cell,
+        id_file: Path | None = None,
     ) -> None:
         self._image = image
         self.data_dir = data_dir.absolute()
@@ -88,6 +96,9 @@ class DockerBackend(Backend):
         self._proxy = proxy or Proxy()
         self._command = command
         self._run_cell = run_cell
+        self._id_file = id_file
+        self._orphans: DockerOrphans | None = None
+        self._later: asyncio.Task[None] | None = None
         self._info: Mapping[str, Any] = {}
         self._context: BackendContext | None = None
         self._sandboxes: SandboxSet[DockerSandbox] = SandboxSet()
@@ -111,7 +122,7 @@ class DockerBackend(Backend):
                 "the group that may use its socket, or set docker.host to its address."
             ) from error
         try:
-            directories = Directories.create(self.data_dir, self._run_dir)
+            directories = Directories.open(self.data_dir, self._run_dir, self._id_file)
         except OSError as error:
             await engine.close()
             raise BackendUnavailable(f"data_dir or run_dir cannot be used: {error}") from error
@@ -127,7 +138,10 @@ class DockerBackend(Backend):
             engine, directories, self._image, owner, self._proxy, network, UsageMeter()
         )
         try:
-            await self._reap(self._context, rescue)
+            if (pause := await self._reap(self._context, rescue)) > 0:
+                self._later = asyncio.create_task(self._reap_later(pause, rescue))
+            self._orphans = DockerOrphans(self._context)
+            await self._orphans.find()
             broker = f"{LABEL_BROKER}={directories.broker_id}"
             engine.listen(broker, self._on_event, self._on_gap)
             self._modes = LaunchModeSelector(
@@ -149,16 +163,55 @@ class DockerBackend(Backend):
             await self.stop()
             raise
 
+    def orphans(self, specs: Sequence[SandboxSpec]) -> Sequence[Orphan]:
+        assert self._orphans is not None, "start() comes first"
+        found = self._orphans.adopt(specs, self._mode)
+        for sandbox, _ in found:
+            self._sandboxes.adopt(sandbox)
+        return [
+            Orphan(sandbox, record.kernel_id, record.session)
+            for sandbox, record in found
+            if record.kernel_id is not None
+        ]
+
+    async def end_orphans(self, unwanted: Sequence[Sandbox], rescue: Rescue | None = None) -> None:
+        assert self._orphans is not None, "start() comes first"
+        await asyncio.gather(*(sandbox.kill() for sandbox in unwanted))
+        await self._orphans.end(self._mode, rescue)
+        for sandbox in unwanted:  # their files are rescued
+            await self.remove(sandbox)
+
     async def launch(self, sandbox_id: str, spec: SandboxSpec) -> DockerSandbox:
+        if spec.orphan_grace and spec.network is Network.ALLOWLIST:
+            spec = dataclasses.replace(spec, orphan_grace=0.0)  # its proxy ends with the broker
         return await self._launch(sandbox_id, spec, self._mode)
 
     async def remove(self, sandbox: Sandbox) -> None:
         await self._sandboxes.remove(sandbox)
 
     async def stop(self) -> None:
+        await self._stop(lambda _: True)
+
+    async def leave(self) -> None:
+        """As `stop`, but leave the sandboxes that outlive the broker to the next one."""
+        await self._stop(lambda sandbox: not sandbox.spec.orphan_grace)
+
+    async def _stop(self, is_removed: Callable[[DockerSandbox], bool]) -> None:
+        if self._later is not None:
+            self._later.cancel()
+            await asyncio.wait([self._later])
         context, self._context = self._context, None  # refuse further launches
         if context is not None:
-            await self._sandboxes.remove_all()
+            sandboxes = self._sandboxes.by_id
+            await asyncio.gather(*(self.remove(s) for s in sandboxes.values() if is_removed(s)))
+            await self._sandboxes.removals()
+            left = [sandbox for sandbox in sandboxes.values() if not is_removed(sandbox)]
+            if left or (self._orphans is not None and self._orphans.left):
+                for sandbox in left:
+                    sandbox.leave()
+                await context.engine.close()
+                context.directories.release()  # the next broker finds them
+                return
             if self._modes is not None:
                 await self._modes.close()
             try:
@@ -228,15 +281,30 @@ class DockerBackend(Backend):
             else:
                 sandbox.look(after_gap=True)
 
-    async def _reap(self, context: BackendContext, rescue: Rescue | None) -> None:
+    async def _reap_later(self, pause: float, rescue: Rescue | None) -> None:
+        """End what nobody has adopted within its grace."""
+        while pause > 0:
+            await asyncio.sleep(pause)
+            assert self._context is not None, "stop() cancels this first"
+            try:
+                pause = await self._reap(self._context, rescue)
+            except EngineError as error:
+                log.error("Containers of dead brokers could not be removed: %s", error)
+
+    async def _reap(self, context: BackendContext, rescue: Rescue | None) -> float:
         """Remove the containers of dead brokers, and then their directories.
 
         The lock on a broker's directory shows whether the broker is dead. A directory stays as long as
         there are containers of its broker.
+
+        Returns:
+            the seconds after which to call it again, for containers that may still be adopted.
         """
         data_dir = context.directories.data.parent
+        postponed: list[float] = []
         dead = {
-            directories.broker_id: directories for directories in context.directories.of_the_dead()
+            directories.broker_id: directories
+            for directories in context.directories.of_the_dead(postponed)
         }
         for container in await context.engine.with_label(f"{LABEL_DATA}={data_dir}"):
             broker_id = container["Labels"][LABEL_BROKER]
@@ -251,3 +319,4 @@ class DockerBackend(Backend):
         for directories in dead.values():
             if rescue is None or await asyncio.to_thread(rescue, directories.broker_id):
                 await directories.remove()
+        return max(postponed, default=0.0)

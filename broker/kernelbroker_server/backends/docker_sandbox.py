@@ -3,34 +3,34 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import secrets
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
-from ..egress.proxy import Proxy
 from ..kernels.endpoint import TcpEndpoint, UnixEndpoint
+from . import sandbox_record
 from .base import EndCause, LaunchError, Network, SandboxEnd, SandboxSpec, Usage
 from .cgroups import memory_in_use
 from .container_options import (
-    LABEL_BROKER,
-    LABEL_DATA,
+    HANDOVER_SOCKET,
     LABEL_SANDBOX,
     ContainerPlacement,
     NetworkTransport,
     SocketTransport,
     container_options,
 )
-from .directories import Directories, remove_tree
+from .directories import remove_tree
+from .docker_context import BackendContext
 from .egress_socket import EgressSocket
-from .engine import Engine, EngineError, Event, Missing
+from .engine import EngineError, Event, Missing
 from .exit_reason import end_of
 from .internal_network import PORT, InternalNetwork
-from .open_network import OpenNetwork
+from .sandbox_record import SandboxRecord
 from .sandbox_set import ClosableSandbox
 from .sockets import Handover, listen
-from .usage import UsageMeter
 
 log = logging.getLogger(__name__)
 
@@ -39,33 +39,11 @@ _KILL_OF_ANY_SIGNAL = "None"
 """Podman reports a kill, but not its signal."""
 
 
-@dataclass(frozen=True, slots=True)
-class BackendContext:
-    """The objects that all containers of one broker share.
-
-    Attributes:
-        owner: the user of the code, in the container and on the host.
-    """
-
-    engine: Engine
-    directories: Directories
-    image: str
-    owner: int
-    proxy: Proxy
-    open_network: OpenNetwork
-    meter: UsageMeter
-
-    @property
-    def labels(self) -> dict[str, str]:
-        """The labels of everything that this broker creates, by which other brokers find it."""
-        return {
-            LABEL_BROKER: self.directories.broker_id,
-            LABEL_DATA: str(self.directories.data.parent),
-        }
-
-
 class DockerSandbox(ClosableSandbox):
-    """Call `open` once, then `close` until it returns True.
+    """Call `open` once, or `adopt`, then `close` until it returns True.
+
+    Args:
+        token: that of an adopted gateway in the network; a new one if None.
 
     Attributes:
         closing: its removal has begun.
@@ -81,6 +59,7 @@ class DockerSandbox(ClosableSandbox):
         network: InternalNetwork | None,
         *,
         gvisor: bool,
+        token: str | None = None,
     ) -> None:
         directories = context.directories
         self.id = sandbox_id
@@ -97,17 +76,18 @@ class DockerSandbox(ClosableSandbox):
             self.endpoint = UnixEndpoint(directories.run / f"{sandbox_id}.sock")
             transport = SocketTransport(directories.run / f"{sandbox_id}.give")
         else:
-            transport = NetworkTransport(network.name, secrets.token_urlsafe(24))
+            transport = NetworkTransport(network.name, token or secrets.token_urlsafe(24))
             # The engine assigns the address at the start.
             self.endpoint = TcpEndpoint("", PORT, transport.token)
         self._placement = ContainerPlacement(
-            name=f"kernelbroker-{directories.broker_id}-{sandbox_id}",
+            name=context.container_name(sandbox_id),
             transport=transport,
             workspace=self.workspace,
             owner=context.owner,
             labels=context.labels | {LABEL_SANDBOX: sandbox_id},
             gvisor=gvisor,
         )
+        self._record: SandboxRecord | None = None
         self._egress_socket: EgressSocket | None = None
         self._handover: Handover | None = None
         self._out_of_memory = False
@@ -144,11 +124,8 @@ class DockerSandbox(ClosableSandbox):
             options = container_options(
                 spec, placement, image=context.image, runtime=self._runtime, command=command
             )
-            if isinstance(placement.transport, SocketTransport) and isinstance(
-                self.endpoint, UnixEndpoint
-            ):
-                listener = listen(self.endpoint.path)
-                self._handover = Handover(placement.transport.handover, listener, context.owner)
+            self._hand_over()
+            self._write_record()
             await context.engine.create(placement.name, options)
             self._created = True
             await context.engine.start(placement.name)
@@ -162,6 +139,69 @@ class DockerSandbox(ClosableSandbox):
             ) from error
         except (OSError, EngineError) as error:
             raise LaunchError(f"The container could not be started: {error}") from error
+
+    @classmethod
+    def adopt(
+        cls,
+        sandbox_id: str,
+        spec: SandboxSpec,
+        context: BackendContext,
+        mode: tuple[str, InternalNetwork | None, bool],
+        record: SandboxRecord,
+        address: tuple[str, str],
+    ) -> DockerSandbox:
+        """Return a sandbox of an earlier broker, to whose gateway the connections are handed over.
+
+        Args:
+            mode: the runtime, the network, and whether it is gVisor.
+            address: the gateway's host and token in the network; empty without one.
+
+        Raises:
+            OSError, LaunchError: the sockets could not be made.
+        """
+        runtime, network, gvisor = mode
+        host, token = address
+        sandbox = cls(sandbox_id, spec, context, runtime, network, gvisor=gvisor, token=token)
+        if network is not None:
+            sandbox.endpoint = TcpEndpoint(host, PORT, token)
+        sandbox._hand_over()
+        sandbox._record = record
+        sandbox._created = True
+        sandbox.look()  # it may have ended meanwhile
+        return sandbox
+
+    def remember(
+        self, *, kernel_id: str | None = None, session: str | None = None, is_ready: bool = False
+    ) -> None:
+        if self._record is not None:
+            self._record.remember(self._directory, kernel_id, session, is_ready)
+
+    @staticmethod
+    def digest(spec: SandboxSpec, image: str, runtime: str, *, tcp: bool) -> str:
+        """The same for all sandboxes that one broker may adopt from the other."""
+        return sandbox_record.digest(spec, spec.image or image, runtime, "tcp" if tcp else "unix")
+
+    def _hand_over(self) -> None:
+        """Listen for the broker's connections and for the gateway, instead of an earlier broker."""
+        transport = self._placement.transport
+        if isinstance(transport, SocketTransport) and isinstance(self.endpoint, UnixEndpoint):
+            transport.handover.mkdir(exist_ok=True)
+            transport.handover.chmod(0o755)  # nobody else on the host gets to it
+            socket = transport.handover / HANDOVER_SOCKET
+            for path in (self.endpoint.path, socket):
+                path.unlink(missing_ok=True)
+            listener = listen(self.endpoint.path)
+            self._handover = Handover(socket, listener, self._context.owner)
+
+    def _write_record(self) -> None:
+        """Write what the next broker needs, if the sandbox may live without this one."""
+        if self.spec.orphan_grace:
+            tcp = isinstance(self.endpoint, TcpEndpoint)
+            digest = self.digest(self.spec, self._context.image, self._runtime, tcp=tcp)
+            self._record = SandboxRecord(
+                boot=sandbox_record.boot_id(), spec=digest, grace=self.spec.orphan_grace
+            )
+            self.remember()
 
     async def memory(self) -> int | None:
         try:
@@ -195,6 +235,11 @@ class DockerSandbox(ClosableSandbox):
             return False
         if isinstance(self.endpoint, UnixEndpoint):
             self.endpoint.path.unlink(missing_ok=True)
+        if self._handover is not None:
+            await self._handover.closed()
+        if isinstance(self._placement.transport, SocketTransport):
+            with contextlib.suppress(OSError):
+                self._placement.transport.handover.rmdir()
         if self._egress_socket is not None:
             await self._egress_socket.close()
         return await remove_tree(self._directory)
@@ -216,6 +261,11 @@ class DockerSandbox(ClosableSandbox):
             await asyncio.wait(self._looks)
         self._end(SandboxEnd(EndCause.SANDBOX_LOST, "it was removed"))
         return True
+
+    def leave(self) -> None:
+        """Close the sockets of a sandbox that goes on without this broker."""
+        if self._handover is not None:
+            self._handover.close()
 
     async def output_tail(self) -> str:
         """Return the end of its output, for messages to the operator."""

@@ -16,7 +16,8 @@ from typing import Any, TypeAlias
 
 from ..kernels.endpoint import TcpEndpoint
 from .base import BackendUnavailable, LaunchError, Network, SandboxSpec
-from .docker_sandbox import BackendContext, DockerSandbox
+from .docker_context import BackendContext
+from .docker_sandbox import DockerSandbox
 from .engine import EngineError
 from .internal_network import InternalNetwork
 from .startup_check import Address, CheckFailed, RunCell, addresses_reached, listening_on
@@ -25,6 +26,8 @@ log = logging.getLogger(__name__)
 
 GVISOR = "runsc"
 AUTO = "auto"
+CHECKS = ("check", "neighbour")
+"""The ids of the sandboxes in which a mode is tried."""
 _CHECK_TIMEOUT_S = 60.0
 """For one mode. It is long, since a machine that has just started is busy."""
 
@@ -197,12 +200,12 @@ class LaunchModeSelector:
         return replace(mode, host_guarded=guarded)
 
     async def _check_socket(self, mode: LaunchMode) -> None:
-        async with self._launched(mode, "check") as (sandbox,):
+        async with self._launched(mode, CHECKS[0]) as (sandbox,):
             await addresses_reached(self._run_cell, sandbox, [], _CHECK_TIMEOUT_S)
 
     async def _check_network(self, mode: LaunchMode, network: InternalNetwork) -> bool:
         """Run a cell that tries to reach a neighbour and the host. Returns whether the host is guarded."""
-        async with self._launched(mode, "check", "neighbour") as (sandbox, neighbour):
+        async with self._launched(mode, *CHECKS) as (sandbox, neighbour):
             with listening_on(network.gateway) as host:
                 others = [_address(neighbour), host]
                 reached_neighbour, reached_host = await addresses_reached(

@@ -85,7 +85,12 @@ class Engine:
 
     async def require_image(self, image: str) -> None:
         """Raise Missing if the engine does not have the image."""
-        await self._call(lambda: self._api.inspect_image(image))
+        await self.image_id(image)
+
+    async def image_id(self, image: str) -> str:
+        """Return the id of what the name means now. Raises Missing."""
+        found: Mapping[str, Any] = await self._call(lambda: self._api.inspect_image(image))
+        return str(found["Id"])
 
     async def create(self, name: str, options: Mapping[str, Any]) -> None:
         await self._call(lambda: self._api.create_container_from_config(options, name))
@@ -93,10 +98,14 @@ class Engine:
     async def start(self, name: str) -> None:
         await self._call(lambda: self._api.start(name))
 
+    async def inspect(self, name: str) -> Mapping[str, Any]:
+        """Return `GET /containers/{name}/json`."""
+        container: Mapping[str, Any] = await self._call(lambda: self._api.inspect_container(name))
+        return container
+
     async def state(self, name: str) -> Mapping[str, Any]:
         """Return `State` of `GET /containers/{name}/json`."""
-        container = await self._call(lambda: self._api.inspect_container(name))
-        state: Mapping[str, Any] = container["State"]
+        state: Mapping[str, Any] = (await self.inspect(name))["State"]
         return state
 
     async def memory(self, name: str) -> Mapping[str, Any]:
@@ -123,12 +132,13 @@ class Engine:
                 log.debug("Container %s is not yet removed: %s", name, error)
                 await asyncio.sleep(pause)
 
-    async def has_network(self, name: str) -> bool:
+    async def network(self, name: str) -> Mapping[str, Any] | None:
+        """Return `GET /networks/{name}`; None if there is no such network."""
         try:
-            await self._call(lambda: self._api.inspect_network(name))
+            network: Mapping[str, Any] = await self._call(lambda: self._api.inspect_network(name))
         except Missing:
-            return False
-        return True
+            return None
+        return network
 
     async def with_label(self, label: str) -> list[Mapping[str, Any]]:
         """Return the containers with this `name=value`, in any state."""
@@ -161,9 +171,7 @@ class Engine:
 
     async def address(self, name: str, network: str) -> str:
         """Return the container's address in a network; empty if the container has ended."""
-        container = await self._call(lambda: self._api.inspect_container(name))
-        networks: Mapping[str, Any] = container["NetworkSettings"]["Networks"] or {}
-        return str(networks.get(network, {}).get("IPAddress", ""))
+        return address_in(await self.inspect(name), network)
 
     async def _call(self, call: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._threads, _translated, call)
@@ -223,6 +231,12 @@ class _Events:
     def _tell(self, callback: Callable[..., None], *args: Any) -> None:
         with contextlib.suppress(RuntimeError):  # the loop is closed
             self._loop.call_soon_threadsafe(callback, *args)
+
+
+def address_in(container: Mapping[str, Any], network: str) -> str:
+    """Return the address of an inspected container in a network; empty if it has none."""
+    networks: Mapping[str, Any] = container["NetworkSettings"]["Networks"] or {}
+    return str(networks.get(network, {}).get("IPAddress", ""))
 
 
 def _translated(call: Callable[[], T]) -> T:

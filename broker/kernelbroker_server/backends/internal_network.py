@@ -45,9 +45,10 @@ class InternalNetwork:
 
     async def create(self, labels: Mapping[str, str]) -> None:
         """Create the network and the firewall rule. Raises EngineError."""
-        network = await self._engine.create_network(
-            self.name, network_options(self._bridge, labels)
-        )
+        network = await self._engine.network(self.name)  # an earlier broker's of the same id
+        if network is None:
+            options = network_options(self._bridge, labels)
+            network = await self._engine.create_network(self.name, options)
         self.gateway = network["IPAM"]["Config"][0]["Gateway"].partition("/")[0]
         if problem := await self._firewall("-I"):
             log.warning("No firewall rule protects the host from sandboxes: %s", problem)

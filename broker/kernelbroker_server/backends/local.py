@@ -12,7 +12,6 @@ import contextlib
 import dataclasses
 import logging
 import os
-import re
 import signal
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -50,7 +49,6 @@ _PROBE = ("-c", "")
 _PROBE_ID = "probe"
 _PROBE_TIMEOUT_S = 20.0
 _WATCH_INTERVAL_S = 0.25
-_BROKER_ID = re.compile(r"[0-9a-f]{8}")
 _ADVICE = "Install bubblewrap 0.8 or later (apt-get install bubblewrap) and allow user namespaces"
 
 
@@ -121,7 +119,7 @@ class LocalBackend(Backend):
     async def start(self, rescue: Rescue | None = None) -> None:
         host = await asyncio.to_thread(Host.discover, self._kernel_python, self._bwrap)
         try:
-            directories = self._open_directories()
+            directories = Directories.open(self.data_dir, self._run_dir, self._id_file)
         except OSError as error:
             raise BackendUnavailable(f"data_dir or run_dir cannot be used: {error}") from error
         cgroups = Cgroups.prepare(directories.broker_id, self._cgroup_root)
@@ -245,22 +243,6 @@ class LocalBackend(Backend):
         sandbox = LocalSandbox(sandbox_id, spec, context, host_uid)
         await self._sandboxes.launch(sandbox, sandbox.open(command, server))
         return sandbox
-
-    def _open_directories(self) -> Directories:
-        """Continue those of the broker that had this state before, or make new ones. Raises OSError."""
-        directories = None
-        if (id_file := self._id_file) is None:
-            return Directories.create(self.data_dir, self._run_dir)
-        with contextlib.suppress(FileNotFoundError):
-            earlier = id_file.read_text()
-            if _BROKER_ID.fullmatch(earlier):
-                directories = Directories.resume(self.data_dir, self._run_dir, earlier)
-        if directories is None:
-            directories = Directories.create(self.data_dir, self._run_dir)
-            new = id_file.with_suffix(".new")
-            new.write_text(directories.broker_id)
-            new.replace(id_file)
-        return directories
 
     async def _reap(self, directories: Directories, rescue: Rescue | None) -> None:
         for dead in directories.of_the_dead():

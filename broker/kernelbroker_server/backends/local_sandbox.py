@@ -148,6 +148,8 @@ class LocalSandbox(ClosableSandbox):
         cls, sandbox_id: str, spec: SandboxSpec, context: LocalContext, record: SandboxRecord
     ) -> LocalSandbox:
         """Return a sandbox of an earlier broker. Raises OSError if it has ended."""
+        if record.leader is None:
+            raise ProcessLookupError("its process is unknown")
         sandbox = cls(sandbox_id, spec, context, record.host_uid)
         sandbox._running = AdoptedJail(record.leader, record.gateway)
         sandbox._running.child.exited.add_done_callback(sandbox._on_exit)
@@ -157,15 +159,8 @@ class LocalSandbox(ClosableSandbox):
     def remember(
         self, *, kernel_id: str | None = None, session: str | None = None, is_ready: bool = False
     ) -> None:
-        if (record := self._record) is None:
-            return
-        record.kernel_id = kernel_id or record.kernel_id
-        record.session = record.session if session is None else session
-        record.is_ready = is_ready or record.is_ready
-        try:
-            record.write(self._directory)
-        except OSError as error:
-            raise LaunchError(f"the sandbox's record cannot be written: {error}") from error
+        if self._record is not None:
+            self._record.remember(self._directory, kernel_id, session, is_ready)
 
     def _write_record(self) -> None:
         """Write what the next broker needs, if the sandbox may live without this one."""

@@ -37,10 +37,14 @@ class OpenNetwork:
             return self._given
         async with self._lock:
             self._used = True
-            if not await self._engine.has_network(self._own):  # or it was removed meanwhile
+            if await self._engine.network(self._own) is None:  # or it was removed meanwhile
                 options = {"driver": "bridge", "options": _OPTIONS, "labels": dict(self._labels)}
                 await self._engine.create_network(self._own, options)
         return self._own
+
+    def adopt(self, name: str) -> None:
+        """Take over the network of this name, if an earlier broker of the same id has created it."""
+        self._used = self._used or name == self._own
 
     async def remove(self) -> None:
         """Remove the created network, after the last container. Raises EngineError."""

@@ -37,9 +37,9 @@ def max_file_bytes(limits: Limits) -> int:
 
 
 def gateway_argv(
-    python: str | Path, command: Sequence[str], listen: tuple[str, str], spec: SandboxSpec
+    python: str | Path, command: Sequence[str], listen: tuple[str, ...], spec: SandboxSpec
 ) -> list[str]:
-    """Return the gateway's command line. `listen` is an option with its value, such as `--fd 3`."""
+    """Return the gateway's command line. `listen` has options with their values, such as `--fd 3`."""
     imports = [arg for module in spec.imports for arg in ("--import", module)]
     egress = ["--egress", str(EGRESS_SOCKET)] if spec.network is Network.ALLOWLIST else []
     outlives = ["--outlives-broker"] if spec.orphan_grace else []

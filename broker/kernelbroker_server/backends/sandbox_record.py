@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 
-from .base import SandboxSpec
+from .base import LaunchError, SandboxSpec
 
 _NAME = "record.json"
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
@@ -43,7 +43,7 @@ class SandboxRecord(msgspec.Struct, kw_only=True):
     Attributes:
         boot: the boot of the machine in which the pids are valid.
         spec: the digest of the spec.
-        leader: the first process of its jail.
+        leader: the first process of its jail; None for a container, which its labels identify.
         gateway: the gateway, if it is forked and therefore no descendant of the leader.
         grace: seconds that it lives without a broker.
         kernel_id: of its kernel; None until it is warm.
@@ -53,13 +53,25 @@ class SandboxRecord(msgspec.Struct, kw_only=True):
 
     boot: str
     spec: str
-    leader: ProcessId
-    gateway: ProcessId | None
-    host_uid: int | None
+    leader: ProcessId | None = None
+    gateway: ProcessId | None = None
+    host_uid: int | None = None
     grace: float
     kernel_id: str | None = None
     session: str | None = None
     is_ready: bool = False
+
+    def remember(
+        self, directory: Path, kernel_id: str | None, session: str | None, is_ready: bool
+    ) -> None:
+        """Change what `Sandbox.remember` gives, on the disk as well. Raises LaunchError."""
+        self.kernel_id = kernel_id or self.kernel_id
+        self.session = self.session if session is None else session
+        self.is_ready = is_ready or self.is_ready
+        try:
+            self.write(directory)
+        except OSError as error:
+            raise LaunchError(f"the sandbox's record cannot be written: {error}") from error
 
     def write(self, directory: Path) -> None:
         """Replace the file in the sandbox's directory. Raises OSError."""
@@ -77,9 +89,13 @@ def read(directory: Path) -> SandboxRecord | None:
         return None
 
 
-def digest(spec: SandboxSpec) -> str:
-    """Two sandboxes of the same template and settings have the same digest."""
-    return hashlib.sha256(repr(spec).encode()).hexdigest()
+def digest(spec: SandboxSpec, *launched_by: str) -> str:
+    """Two sandboxes of the same template and settings have the same digest.
+
+    Args:
+        launched_by: settings of the backend on which a launch depends.
+    """
+    return hashlib.sha256(repr((spec, *launched_by)).encode()).hexdigest()
 
 
 def boot_id() -> str:

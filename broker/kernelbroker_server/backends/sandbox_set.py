@@ -69,6 +69,11 @@ class SandboxSet(Generic[S]):
     async def remove_all(self) -> None:
         await asyncio.gather(*(self.remove(sandbox) for sandbox in self.by_id.values()))
 
+    async def removals(self) -> None:
+        """Wait until all removals that have begun have ended."""
+        while self._removals:
+            await asyncio.wait(list(self._removals.values()))
+
     async def _remove(self, sandbox: S) -> None:
         if (opening := self._opening.pop(sandbox.id, None)) is not None:
             await asyncio.wait([opening])

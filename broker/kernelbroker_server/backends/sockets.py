@@ -49,7 +49,9 @@ class Handover:
 
     The gateway is the first to connect, since no user code runs before it; further connections are refused.
     The connections are passed, not the listening socket, because gVisor accepts no connections on a socket
-    of the host. If the broker dies, the channel to the gateway closes, and the gateway ends.
+    of the host. If the broker dies, the channel to the gateway closes, and the gateway ends, or connects to
+    the next broker. Then user code could be first, and answer in place of its own session's gateway. It
+    could do that anyway, since it runs as the same user in the same container.
     """
 
     def __init__(self, path: Path, listener: socket.socket, owner: int) -> None:
@@ -77,6 +79,10 @@ class Handover:
     def close(self) -> None:
         """Refuse further connections and close the channel. Calling it twice does no harm."""
         self._task.cancel()
+
+    async def closed(self) -> None:
+        """Wait until the sockets are closed, after `close` or the gateway's end."""
+        await asyncio.wait([self._task])
 
     async def _hand_over(self) -> None:
         loop = asyncio.get_running_loop()
