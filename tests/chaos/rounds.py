@@ -127,6 +127,10 @@ class Chaos:
         for worker in self.workers:
             await worker.drop()
         async with self.connect() as broker:
+            for info in await broker.sessions():  # their clients could not close them
+                left = broker.session(info.session_id)
+                await left.open()
+                await left.close()
             for worker in self.workers:
                 async with broker.session(workspace=worker.workspace) as session:
                     if await session.files.exists(RAN):
@@ -147,6 +151,8 @@ class Chaos:
         }
         if self.victim.kind == "docker":
             found["container killed"] = (2, self._kill_container)
+        if self.victim.kind == "local":
+            found["broker taken over"] = (0.5, self._take_over)
         if self.victim.engine is not None:
             found["engine restarted"] = (4, self._restart_engine)
         return found
@@ -162,6 +168,10 @@ class Chaos:
     async def _stop_broker(self) -> bool:
         await asyncio.to_thread(self.victim.stop)
         await self._start_broker()
+        return True
+
+    async def _take_over(self) -> bool:
+        await asyncio.to_thread(self.victim.take_over)
         return True
 
     async def _start_broker(self) -> None:

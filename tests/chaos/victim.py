@@ -15,6 +15,7 @@ from kernelbroker_server.backends import procfs
 from tests.backends.probes import containers_of, engine
 from tests.e2e.support import BrokerProcess
 from tests.support.engines import OwnEngine
+from tests.support.waiting import DEADLINE_S
 
 TOKEN = "chaos"
 _RETENTION_S = 30 * 86400
@@ -55,6 +56,8 @@ class Victim(BrokerProcess):
             "POOL__ACQUIRE_TIMEOUT": 60,
             "SESSIONS__RESULT_RETENTION": _RETENTION_S,
         }
+        if kind == "local":  # whose sandboxes can be left to the next broker
+            settings |= {"SHUTDOWN": "adopt", "SANDBOX__ORPHAN_GRACE": 60}
         if engine is not None:
             settings["DOCKER__HOST"] = engine.host
         super().__init__(directory, ["env", f"PYTHONPATH={code}"], **settings)
@@ -62,6 +65,16 @@ class Victim(BrokerProcess):
     @property
     def port(self) -> int:
         return int(self.url.rpartition(":")[2])
+
+    def take_over(self) -> None:
+        """Start a broker that takes over from the one that runs, and wait for the end of that one."""
+        earlier = self._process
+        assert earlier is not None
+        try:
+            self.start("--take-over")
+        finally:
+            if self._process is not earlier:
+                earlier.wait(DEADLINE_S)
 
     def jump(self, seconds: float) -> None:
         """Set the broker's wall clock forward or back."""

@@ -121,7 +121,11 @@ class Worker:
         cell.session_id, cell.execution_id = session.session_id, ""
         try:
             await self._take(cell, session.stream(cell.code, timeout=_TIMEOUT_S))
-        except (kernelbroker.ConnectionLost, kernelbroker.SessionGone) as exc:
+        except (
+            kernelbroker.ConnectionLost,
+            kernelbroker.SessionGone,
+            kernelbroker.Unavailable,
+        ) as exc:
             if not cell.execution_id:
                 cell.refused = str(exc)
                 raise
