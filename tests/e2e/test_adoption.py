@@ -98,7 +98,7 @@ async def test_a_session_and_the_pool_outlive_a_killed_broker(broker: BrokerProc
         assert (await restarted.run("print(open('note.txt').read())")).stdout == "kept\n"
 
 
-@pytest.mark.parametrize("kind", ["local", "local-fork"])
+@pytest.mark.parametrize("kind", ["local", "local-fork", "docker"])
 async def test_a_stop_leaves_sessions_to_the_next_broker(kind: str) -> None:
     """SIGTERM with `shutdown = "adopt"` lets cells end, and clients go on in the next broker."""
     with socket.create_server(("127.0.0.1", 0)) as free:

@@ -87,6 +87,8 @@ class Registry:
         self._gone: OrderedDict[str, tuple[float, str]] = OrderedDict()
         self._tasks: set[asyncio.Task[Any]] = set()
         """Sessions that are being opened or closed."""
+        self._ending: set[asyncio.Future[None]] = set()
+        """`closed` of sessions that have ended, and give back what they had."""
 
     async def open(self, options: SessionOptions) -> tuple[Session, bool]:
         """Return the session with this id, or a new one, and whether it is new.
@@ -195,8 +197,8 @@ class Registry:
         await asyncio.gather(*(each.close(reason) for each in self.list() if each not in left))
         for session in left:
             session.hand_over()
-        while self._tasks:
-            await asyncio.wait(self._tasks)
+        while self._tasks or self._ending:
+            await asyncio.wait([*self._tasks, *self._ending])
 
     async def _open(self, session_id: str, options: SessionOptions) -> Session:
         source = None
@@ -314,6 +316,8 @@ class Registry:
         return task
 
     def _ended(self, session: Session, reason: str) -> None:
+        self._ending.add(session.closed)
+        session.closed.add_done_callback(self._ending.discard)
         if self._sessions.get(session.id) is not session:
             return  # abandoned: a new session may have its id
         del self._sessions[session.id]
