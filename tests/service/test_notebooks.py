@@ -154,12 +154,12 @@ async def test_it_is_the_latest_session_with_the_id(backend: FakeBackend, tmp_pa
     """If an id was used again, its notebook is that of the new session."""
     store = await started(tmp_path / "state")
     async with world(backend, store=store) as w:
-        w.registry._gone.clear()
+        w.registry._gone._reasons.clear()
         for code in ("first", "second"):
             submitted = await w.service.executions.accept(ExecutionRequest(code=code), Target("s"))
             await result_of(submitted.log)
             await w.service.sessions.close("s")
-            w.registry._gone.clear()  # as after an hour: the id may be used again
+            w.registry._gone._reasons.clear()  # as after an hour: the id may be used again
         assert shape(await notebook_of(w, "s")) == [("second", [])]
     await store.stop()
 

@@ -25,7 +25,7 @@ from kernelbroker_server.backends.base import SandboxSpec
 from kernelbroker_server.pool.state import PoolLimits
 from kernelbroker_server.service import tenant_service
 from kernelbroker_server.service.target import Target
-from kernelbroker_server.sessions import registry as registry_module
+from kernelbroker_server.sessions import gone as gone_module
 from kernelbroker_server.sessions.admission import Admission
 from kernelbroker_server.sessions.registry import Registry
 from kernelbroker_server.sessions.session import Session
@@ -356,7 +356,7 @@ async def test_closed_sessions_report_the_reason(
                 answer: Any = ask()
                 await answer
         assert w.registry.list() == []
-        monkeypatch.setattr(registry_module, "_REMEMBERED_S", -1.0)
+        monkeypatch.setattr(gone_module, "_REMEMBERED_S", -1.0)
         assert (await w.open("mine")) is not session
         with pytest.raises(NotFound):
             await w.open("other")
@@ -368,7 +368,7 @@ async def test_remembered_sessions_are_bounded(
     backend: FakeBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The number of remembered closed sessions is limited."""
-    monkeypatch.setattr(registry_module, "_REMEMBERED_MAX", 2)
+    monkeypatch.setattr(gone_module, "_REMEMBERED_MAX", 2)
     async with world(backend) as w:
         for name in "abc":
             await (await w.open(name)).close("done")

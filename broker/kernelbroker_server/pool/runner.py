@@ -23,17 +23,7 @@ from ..supervisor import SupervisedTask, Supervisor
 from ..telemetry.events import LaunchEnded, Observer, ignore_event
 from ..telemetry.logs import detached_context
 from .sandboxes import SandboxState
-from .state import (
-    Action,
-    Assign,
-    Check,
-    Launch,
-    PoolFull,
-    PoolLimits,
-    PoolState,
-    Refuse,
-    Remove,
-)
+from .state import Action, Assign, Check, Launch, PoolFull, PoolLimits, PoolState, Refuse, Remove
 from .status import LaunchFailure, PoolDetails, PoolStatus
 from .warm_sandbox import WarmSandbox, discard, first_of, health_check, launch
 

@@ -263,10 +263,9 @@ class PoolState:
     def load(self) -> float:
         """Sandboxes leased or waited for, divided by those leased, free or starting."""
         demand = self.count(SandboxState.LEASED) + self.waiters
-        supply = self.count(SandboxState.LEASED, *_FREE)
-        if not supply:
-            return math.inf if demand else 0.0
-        return demand / supply
+        if supply := self.count(SandboxState.LEASED, *_FREE):
+            return demand / supply
+        return math.inf if demand else 0.0
 
     def validate_state(self) -> None:
         """Raise AssertionError unless the invariants hold."""
@@ -276,12 +275,9 @@ class PoolState:
         assert self.count(SandboxState.STARTING) <= limits.max_launches
         assert self.count(SandboxState.CHECKING) <= 1
         assert len(self._waiting) <= limits.max_waiters + 1
-        assert not (self._sandboxes.idle and self.waiters), (
-            "a sandbox is idle although there are waiters"
-        )
-        assert self._leaves or not (self._closed and self.count(*_WARM)), (
-            "a closed pool keeps free sandboxes"
-        )
+        assert not (self._sandboxes.idle and self.waiters), "idle although there are waiters"
+        is_kept = self._leaves or not self._closed
+        assert is_kept or not self.count(*_WARM), "a closed pool keeps free sandboxes"
         least = 0 if self._draining else limits.min_size
         assert least <= self.spare <= max(limits.min_size, limits.max_size), self.spare
 
@@ -306,15 +302,12 @@ class PoolState:
         return self._urgent.popleft() if self._urgent else self._waiting.take()
 
     def _wants_launch(self) -> bool:
-        starting = self.count(SandboxState.STARTING)
-        replacement = self._expired() is not None
-        return (
-            not self._closed
-            and not self.back_off
-            and self.count() < self.limits.max_size
-            and starting < self.limits.max_launches
-            and self.count(*_FREE) < self.waiters + self.spare + replacement
-        )
+        if self._closed or self.back_off:
+            return False
+        limits, replacement = self.limits, self._expired() is not None
+        may_start = self.count(SandboxState.STARTING) < limits.max_launches
+        has_too_few = self.count(*_FREE) < self.waiters + self.spare + replacement
+        return may_start and has_too_few and self.count() < limits.max_size
 
     def _expired(self) -> str | None:
         """The oldest idle sandbox if it is too old. Sandboxes are replaced one after another."""
@@ -346,8 +339,8 @@ class PoolState:
         if not self._sandboxes.idle or not self.limits.health_check_interval:
             return []
         next_ = min(self._sandboxes.idle, key=self._sandboxes.healthy_at)
-        since = self._now - self._sandboxes.healthy_at(next_)
-        if since < self.limits.health_check_interval or self.count(SandboxState.CHECKING):
+        due = self._sandboxes.healthy_at(next_) + self.limits.health_check_interval
+        if self._now < due or self.count(SandboxState.CHECKING):
             return []
         self._sandboxes.move(next_, SandboxState.CHECKING)
         return [Check(next_)]

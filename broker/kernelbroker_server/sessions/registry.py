@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import OrderedDict
 from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,7 +12,6 @@ from kernelbroker.protocol.errors import (
     BadRequest,
     Conflict,
     NotFound,
-    SessionGone,
     TooManyRequests,
     Unavailable,
 )
@@ -27,6 +25,7 @@ from ..telemetry.events import Observer, SessionEmitter
 from ..tenants.tenant import Tenant
 from ..workspaces.store import Workspace, WorkspaceStore
 from .admission import TenantQueue
+from .gone import GoneSessions, gone
 from .ids import new_id
 from .lease import Lease
 from .limits import SessionLimits
@@ -34,10 +33,6 @@ from .restoring import Source
 from .saved_state import AsleepSession, SavedState
 from .session import Session
 from .store import EventStore, SessionRecord
-
-_REMEMBERED_S = 3600.0
-"""How long a closed session answers why it is gone."""
-_REMEMBERED_MAX = 10_000
 
 
 @dataclass(slots=True, eq=False)
@@ -84,7 +79,7 @@ class Registry:
         self._supervisor = supervisor
         self._sessions: dict[str, Session] = {}
         self._opening: dict[str, _Opening] = {}
-        self._gone: OrderedDict[str, tuple[float, str]] = OrderedDict()
+        self._gone = GoneSessions(queue.clock)
         self._tasks: set[asyncio.Task[Any]] = set()
         """Sessions that are being opened or closed."""
         self._ending: set[asyncio.Future[None]] = set()
@@ -108,9 +103,7 @@ class Registry:
             return _same(session, options), False
         if self.stopping:
             raise _shutting_down()
-        self._forget()
-        if session_id in self._gone:
-            self.get(session_id)
+        self._gone.check(session_id)
         opening = self._opening.get(session_id)
         is_new = opening is None
         if opening is None:
@@ -137,9 +130,7 @@ class Registry:
         session = self._sessions.get(session_id)
         if session is not None:
             return session
-        self._forget()
-        if session_id in self._gone:
-            raise _closed(session_id, self._gone[session_id][1])
+        self._gone.check(session_id)
         raise NotFound(f"there is no session {session_id}")
 
     async def resolve(self, session_id: str) -> Session:
@@ -150,7 +141,7 @@ class Registry:
             reason = await self._store.closed_reason(self.tenant.name, session_id)
             if reason is None:
                 raise
-            raise _closed(session_id, reason) from None
+            raise gone(session_id, reason) from None
 
     def list(self) -> Sequence[Session]:
         """Return the open sessions, oldest first."""
@@ -321,8 +312,7 @@ class Registry:
         if self._sessions.get(session.id) is not session:
             return  # abandoned: a new session may have its id
         del self._sessions[session.id]
-        self._gone[session.id] = (self._queue.clock(), reason)
-        self._forget()
+        self._gone.add(session.id, reason)
 
     def _expect_room(self) -> None:
         limit = self.tenant.limits.sessions
@@ -330,18 +320,6 @@ class Registry:
             raise TooManyRequests(
                 f"{limit} sessions are open, the most that you may have; close one", retry_after=5
             )
-
-    def _forget(self) -> None:
-        horizon = self._queue.clock() - _REMEMBERED_S
-        while self._gone:
-            oldest = next(iter(self._gone))
-            if self._gone[oldest][0] > horizon and len(self._gone) <= _REMEMBERED_MAX:
-                break
-            del self._gone[oldest]
-
-
-def _closed(session_id: str, reason: str) -> SessionGone:
-    return SessionGone(f"session {session_id} is closed: {reason}; open a new one")
 
 
 def _shutting_down() -> Unavailable:

@@ -17,12 +17,7 @@ from kernelbroker.protocol.errors import InternalError, RequestError, Unavailabl
 
 from ..pool.warm_sandbox import WarmSandbox
 from ..supervisor import SupervisedTask, Supervisor
-from ..telemetry.events import (
-    ExecutionEnded,
-    SessionClosed,
-    SessionEmitter,
-    SessionOpened,
-)
+from ..telemetry.events import ExecutionEnded, SessionClosed, SessionEmitter, SessionOpened
 from ..telemetry.logs import bound, detached_context
 from ..workspaces.quota import Quota, QuotaAction
 from ..workspaces.quota_watch import QuotaWatch
@@ -329,9 +324,8 @@ class SessionRunner:
     def _ended(self, execution: Execution) -> None:
         del self.executions[execution.id]
         self._touch()
-        if execution.is_silent:
-            return
-        self._emit(ExecutionEnded, **execution.summary())
+        if not execution.is_silent:
+            self._emit(ExecutionEnded, **execution.summary())
 
     async def _suspend(self) -> None:
         try:

@@ -8,9 +8,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
-from kernelbroker.protocol.errors import NotFound, RequestError, Unavailable
+from kernelbroker.protocol.errors import NotFound, RequestError
 from kernelbroker.protocol.findings import Finding
 from kernelbroker.protocol.messages import ExecutionRequest, MissingVariable
 from kernelbroker.protocol.messages import SessionState as PublicState
@@ -20,11 +20,11 @@ from ..cancellation import run_to_completion
 from ..kernels.channel import ChannelClosed
 from ..kernels.gateway import GatewayConnection
 from ..kernels.requests import InternalCell
-from ..kernels.transfer import TransferFailed
 from ..supervisor import Supervisor
 from ..telemetry.events import SessionEmitter
 from ..workspaces.quota_watch import Upload
 from .admission import TenantQueue
+from .borrowing import borrowed
 from .execution import Execution
 from .lease import Lease
 from .limits import SessionLimits
@@ -33,11 +33,6 @@ from .saved_state import SavedState
 from .sleeping import Sleeping
 from .states import SessionState
 from .store import EventStore, ExecutionLog, SessionRecord, Watcher
-
-_BORROW_TIMEOUT_S = 30.0
-"""How long a borrower waits for a living sandbox."""
-_NO_SANDBOX = f"the session had no sandbox for {_BORROW_TIMEOUT_S:g} s; try again"
-_TRY_AGAIN = "try again, and restart the session if that does not help"
 
 
 class Session:
@@ -332,36 +327,11 @@ class Session:
         self.expect_open()
         await self._runner.restart()
 
-    @contextlib.asynccontextmanager
-    async def borrow(self, *, changes: bool = False) -> AsyncIterator[GatewayConnection]:
-        """Yield the gateway of the living sandbox, for use beside the executions.
-
-        This counts as activity. If the sandbox is being replaced, or has died while nothing ran, wait for
-        the next one.
-
-        Args:
-            changes: the caller changes files. If the sandbox is replaced meanwhile, changes may be lost.
-
-        Raises:
-            SessionGone, TooManyRequests, Unavailable
-        """
-        runner = self._runner
-        borrower, granted = runner.borrow()
-        try:
-            try:
-                async with asyncio.timeout(_BORROW_TIMEOUT_S):
-                    warm = await granted
-            except TimeoutError:
-                raise Unavailable(_NO_SANDBOX, retry_after=5) from None
-            self.expect_open()
-            try:
-                yield warm.gateway
-            except TransferFailed as exc:  # the sandbox died meanwhile
-                raise Unavailable(f"{exc}; {_TRY_AGAIN}", retry_after=1) from exc
-            if changes and self._lease.alive is not warm:
-                raise Unavailable("the sandbox was replaced meanwhile; try again", retry_after=1)
-        finally:
-            runner.give_back(borrower, changes=changes)
+    def borrow(
+        self, *, changes: bool = False
+    ) -> contextlib.AbstractAsyncContextManager[GatewayConnection]:
+        """Yield the gateway of the living sandbox; see `borrowing.borrowed`."""
+        return borrowed(self._runner, self._lease, changes=changes)
 
     def upload(self, size: int) -> contextlib.AbstractAsyncContextManager[Upload]:
         """Reserve space for an upload; see `QuotaWatch.upload`."""
