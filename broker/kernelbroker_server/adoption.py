@@ -7,15 +7,16 @@ import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from kernelbroker.protocol.errors import RequestError
+from kernelbroker.protocol.errors import ProtocolError, RequestError
 
 from .backends.base import Backend, Orphan, Rescue
 from .kernels.channel import ChannelClosed
 from .pool.runner import Pool
 from .pool.warm_sandbox import WarmSandbox, join
 from .service.tenant_service import TenantServices
+from .sessions.progress import Left, decode_progress
 from .sessions.registry import Registry
-from .sessions.store import EventStore, SessionRecord
+from .sessions.store import EventStore, LeftSession
 from .tenants.tenant import Tenants
 from .workspaces.store import Workspace
 
@@ -26,12 +27,13 @@ _JOIN_TIMEOUT_S = 10.0
 
 @dataclass(frozen=True, slots=True)
 class _Adopted:
-    """A session that goes on."""
+    """A session that goes on, and its execution that ran."""
 
     registry: Registry
-    record: SessionRecord
+    session: LeftSession
     workspace: Workspace
     warm: WarmSandbox
+    running: Left | None
 
 
 class Adoption:
@@ -54,15 +56,15 @@ class Adoption:
     async def run(self, rescue: Rescue) -> None:
         """Adopt what can be adopted. The rest is ended, with results that say so."""
         orphans = self._backend.orphans([pool.spec for pool in self._pools.values()])
-        records = {record.key: record for record in await self._store.adoptable()}
-        results = await asyncio.gather(*(self._adopt(each, records) for each in orphans))
+        sessions = {each.record.key: each for each in await self._store.adoptable()}
+        results = await asyncio.gather(*(self._adopt(each, sessions) for each in orphans))
         adopted = [each for each in results if isinstance(each, _Adopted)]
         unwanted = [
             orphan.sandbox for orphan, each in zip(orphans, results, strict=True) if each is None
         ]
-        await self._store.end_lost({each.record.key for each in adopted})
+        await self._store.end_lost({each.session.record.key for each in adopted})
         for each in adopted:
-            await each.registry.adopt(each.record, each.workspace, each.warm)
+            await each.registry.adopt(each.session, each.workspace, each.warm, each.running)
         await self._backend.end_orphans(unwanted, rescue)
         if orphans:
             logger.info(
@@ -73,29 +75,37 @@ class Adoption:
             )
 
     async def _adopt(
-        self, orphan: Orphan, records: dict[str, SessionRecord]
+        self, orphan: Orphan, sessions: dict[str, LeftSession]
     ) -> _Adopted | WarmSandbox | None:
         """Adopt one sandbox. Returns None if it is not wanted."""
         pool = self._pools[orphan.sandbox.spec.template]
-        record = None if orphan.session is None else records.pop(orphan.session, None)
-        if orphan.session is not None and record is None:
+        session = None if orphan.session is None else sessions.pop(orphan.session, None)
+        if orphan.session is not None and session is None:
             return None
         try:
-            warm = await join(orphan, _JOIN_TIMEOUT_S)
-        except ChannelClosed as exc:
+            progress = None
+            if session is not None and session.progress is not None:
+                progress = decode_progress(session.progress)
+            received = None if progress is None else progress.received
+            warm = await join(orphan, _JOIN_TIMEOUT_S, received)
+        except (ChannelClosed, ProtocolError) as exc:
             logger.warning("sandbox %s cannot be adopted: %s", orphan.sandbox.id, exc)
             return None
         adopted: _Adopted | WarmSandbox | None = warm
-        if record is not None:
-            adopted = await self._claim(record, warm)
-        if adopted is None or not pool.adopt(warm, leased=record is not None):
+        if session is not None:
+            running = None if progress is None else Left(progress, warm.channel)
+            adopted = await self._claim(session, warm, running)
+        if adopted is None or not pool.adopt(warm, leased=session is not None):
             if isinstance(adopted, _Adopted):
                 adopted.workspace.release()
             await warm.gateway.close()
             return None
         return adopted
 
-    async def _claim(self, record: SessionRecord, warm: WarmSandbox) -> _Adopted | None:
+    async def _claim(
+        self, session: LeftSession, warm: WarmSandbox, running: Left | None
+    ) -> _Adopted | None:
+        record = session.record
         registry = self._tenants.of(self._names[record.tenant]).registry
         if (
             registry.pools.get(record.options.template)
@@ -107,4 +117,4 @@ class Adoption:
         except RequestError as exc:
             logger.warning("session %s cannot go on: %s", record.session_id, exc.message)
             return None
-        return _Adopted(registry, record, workspace, warm)
+        return _Adopted(registry, session, workspace, warm, running)

@@ -113,7 +113,7 @@ class SandboxSettings(_Section):
     """`allowlist` permits HTTP and HTTPS to the domains of `allow`, through a proxy of the broker."""
     allow: tuple[str, ...] = ()
     """Domains that network = "allowlist" permits, such as pypi.org or *.example.org."""
-    orphan_grace: float = Field(default=0, ge=0)
+    orphan_grace: float = Field(default=60, ge=0)
     """How long a sandbox lives without a broker, so that the next broker with the same state_dir adopts it
     with its session: see docs/operations.md. 0 ends it with the broker. Not with
     network = "allowlist"."""

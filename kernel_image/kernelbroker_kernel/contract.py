@@ -71,6 +71,9 @@ CONFIGURE_CODE = "__import__('kernelbroker_kernel.hooks', fromlist=['configure']
 MAX_MESSAGE_BYTES = 16 * 1024**2
 """The largest message that the gateway passes on. A larger one ends the broker's connection."""
 
+WAITING_MESSAGES = 100
+"""Messages of the kernel's that wait on either side of the socket to the gateway before the kernel does."""
+
 STREAM_CHUNK_CHARS = 256 * 1024
 """The kernel splits longer text, so that no single message holds all of a large output."""
 
@@ -108,6 +111,12 @@ FD; the module describes the messages."""
 LAUNCH_DESCRIPTORS = ("jail", "listener", "output", "gate", "status")
 """Sent with each order to fork: a pidfd of the jail's first process; the listening socket; the pipe for the
 output; the pipe at which the gateway waits; the pipe to which it writes its exit status, as one byte."""
+CHANNELS_AFTER = "after"
+"""A query argument of the address of the kernel's channels, for a broker that goes on with a kernel: the
+number of the last message that it has of it, the first one being 1. Without it the broker needs none.
+The gateway first sends a text, ``{"received": int, "first": int}``: how many messages it has passed to
+the kernel, and the number of the first message that follows. In the other direction a text is the
+number of a message: the broker needs none up to this one, and the gateway forgets them."""
 PROXY_PORT = 3128
 EXIT_GATEWAY_FAILED = 125
 """The exit status of a gateway that fails itself, as opposed to its kernel."""

@@ -34,7 +34,7 @@ from tornado.netutil import bind_sockets, bind_unix_socket
 
 from . import export_server, file_server, socket_filter
 from .compat.gateway import Connection
-from .contract import ALONE_S, EXIT_GATEWAY_FAILED, TOKEN_VARIABLE
+from .contract import ALONE_S, EXIT_GATEWAY_FAILED, TOKEN_VARIABLE, WAITING_MESSAGES
 from .proxy_forwarder import Forwarder
 from .waiting_kernel import WaitingKernel
 
@@ -101,14 +101,26 @@ class Provisioner(LocalProvisioner):
 
 
 async def exit_after_drain(status: int) -> None:
-    """Pass on the kernel's last messages, then exit with its status in the form of a shell."""
+    """Pass on the kernel's last messages, then exit with its status in the form of a shell.
+
+    If the broker has died, wait for the next one, which gets them.
+    """
     loop = asyncio.get_running_loop()
-    deadline = loop.time() + DRAIN_LIMIT_S
+    limit = DRAIN_LIMIT_S if Connection.current is not None else Gateway.instance().alone
+    deadline = loop.time() + limit
     await asyncio.sleep(DRAIN_QUIET_S)
-    while Connection.any_writing() and loop.time() < deadline:  # noqa: ASYNC110  streams do not tell
+    while _is_read() and loop.time() < deadline:  # noqa: ASYNC110  streams do not tell
         await asyncio.sleep(0.01)
     # The rest of the process belongs to a dead kernel; an orderly shutdown would only wait for it.
     end(128 - status if status < 0 else status)
+
+
+def _is_read() -> bool:
+    """Whether there are messages of the kernel that a broker has still to read."""
+    line = Connection.line
+    if line is None:
+        return False
+    return Connection.current is None or Connection.is_writing() or line.is_held
 
 
 def end(status: int) -> NoReturn:
@@ -254,6 +266,7 @@ def _serve(options: argparse.Namespace) -> None:
     gateway.initialize([])
     # The first connections are made while the kernel starts. By default they are tried again after 100 ms.
     gateway.kernel_manager.context.setsockopt(zmq.RECONNECT_IVL, RECONNECT_MS)
+    gateway.kernel_manager.context.setsockopt(zmq.RCVHWM, WAITING_MESSAGES)
     gateway.start()
 
 
@@ -284,7 +297,7 @@ async def _end_when_alone(seconds: float) -> None:
     last_seen = loop.time()
     while loop.time() - last_seen < seconds:
         await asyncio.sleep(seconds / 10)
-        if Connection.any_open():
+        if Connection.current is not None:
             last_seen = loop.time()
     sys.stderr.write(f"no channel was open for {seconds:g} s\n")
     end(EXIT_GATEWAY_FAILED)

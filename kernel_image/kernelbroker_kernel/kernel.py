@@ -31,7 +31,7 @@ from traitlets import List, Type, Unicode
 from . import early_imports, fonts, package_path
 from .compat import named_like, streams
 from .compat.kernel import BoundedErrorKernel, BoundedErrorShell, PromptKernelApp
-from .contract import METADATA_KEY
+from .contract import METADATA_KEY, WAITING_MESSAGES
 from .hooks import installed
 from .rehearsal import rehearse
 from .unused_imports import DEBUGGER, left_out
@@ -176,9 +176,14 @@ class KernelApp(PromptKernelApp):
     imports: tuple[str, ...] = ()
 
     def init_iopub(self, context: Any) -> None:
-        # By default the socket drops messages when 1,000 of them wait for the gateway, also the one that
-        # ends a cell. Without this limit, as many wait as the sandbox's memory holds.
-        context.setsockopt(zmq.SNDHWM, 0)
+        """Make the socket for output. Code that writes more than the gateway reads has to wait.
+
+        By default the socket drops messages when 1,000 of them wait, also the one that ends a cell. The
+        limits also hold for the socket that wakes the sending thread, at which other threads wait.
+        """
+        for limit in (zmq.SNDHWM, zmq.RCVHWM):
+            context.setsockopt(limit, WAITING_MESSAGES)
+        context.setsockopt(zmq.XPUB_NODROP, 1)
         super().init_iopub(context)
 
     def init_kernel(self) -> None:

@@ -231,10 +231,14 @@ class Frames:
 
     def __init__(self, frames: list[bytes]) -> None:
         self.frames = frames
+        self.acknowledged: list[int] = []
         self.transport = self
 
     def abort(self) -> None:
         self.frames = []
+
+    async def send(self, text: str) -> None:
+        self.acknowledged.append(int(text))
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         for each in self.frames:
@@ -262,6 +266,74 @@ async def test_the_reader_lets_others_run(size: int, messages: int) -> None:
             turn += 1
     assert max(by_turn.values()) <= messages
     assert by_turn.total() == messages * 4
+
+
+@pytest.mark.parametrize(
+    ("size", "acknowledged"), [(MIB, [1, 2, 3]), (MIB // 4, [4, 8, 12]), (10, [1024, 2048])]
+)
+async def test_messages_are_acknowledged_in_groups(size: int, acknowledged: list[int]) -> None:
+    """After 1 MiB or 1,000 messages the gateway may forget them, unless the callback says no."""
+    data = frame("iopub", "stream", "", {"name": "stdout", "text": "x" * size})
+    count, asked = acknowledged[-1], []
+
+    async def interrupt() -> None:
+        pass
+
+    for allowed in (None, True, False):
+        websocket = Frames([data] * count)
+        channel = KernelChannel("k", cast(ClientConnection, websocket), interrupt, received=100)
+        if allowed is not None:
+            channel.on_acknowledge = lambda: bool(asked.append(channel.received) or allowed)  # noqa: B023
+        await channel.closed
+        assert channel.received == 100 + count
+        numbers = [100 + each for each in acknowledged]
+        assert websocket.acknowledged == ([] if allowed is False else numbers)
+        assert asked == ([] if allowed is None else numbers)
+        asked.clear()
+
+
+async def test_a_broker_goes_on_with_a_kernel(gateway: Gateway) -> None:
+    """It gets the messages that it asks for, once it is ready, and knows what the kernel was sent."""
+    connection = GatewayConnection(UnixEndpoint(gateway.path))
+    first = await connection.start_kernel(DEADLINE_S)
+    await first.send(Outgoing("shell", "kernel_info_request", {}))
+    texts = [frame("iopub", "stream", "", {"name": "stdout", "text": str(i)}) for i in range(5)]
+    for each in texts[:3]:
+        gateway.send(each)
+    await until(lambda: first.received == 3)
+    await connection.close()
+    for each in texts[3:]:
+        gateway.send(each)
+    connection = GatewayConnection(UnixEndpoint(gateway.path))
+    channel = await connection.join_kernel("the-kernel", DEADLINE_S, after=2)
+    assert (channel.sent, channel.received) == (1, 2)
+    await asyncio.sleep(0.05)
+    got: list[Incoming] = []
+    with channel.subscribe(got.append):
+        channel.release()
+        await until(lambda: len(got) == 3)
+    assert [each.content_as(dict)["text"] for each in got] == ["2", "3", "4"]
+    await connection.close()
+    connection = GatewayConnection(UnixEndpoint(gateway.path))
+    channel = await connection.join_kernel("the-kernel", DEADLINE_S)
+    assert channel.received == 5, "nothing is needed of what came before"
+    await connection.close()
+
+
+@pytest.mark.parametrize(
+    "hello", [b"binary", "text", '{"received": 1}', '{"received": 1, "first": 7}']
+)
+async def test_a_kernel_that_cannot_go_on_is_refused(gateway: Gateway, hello: bytes | str) -> None:
+    """The gateway says something else first, or has forgotten what is needed."""
+
+    async def greet(handler: WebSocketHandler) -> None:
+        await handler.write_message(hello, binary=isinstance(hello, bytes))
+
+    gateway.on_channel = greet
+    connection = GatewayConnection(UnixEndpoint(gateway.path))
+    with pytest.raises(ChannelClosed, match="could not be reached|begins at 7"):
+        await connection.join_kernel("the-kernel", DEADLINE_S, after=2)
+    await connection.close()
 
 
 def stream_of(handler: WebSocketHandler) -> IOStream:

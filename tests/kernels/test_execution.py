@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from kernelbroker.protocol.codec import encode
+from kernelbroker.protocol.codec import decode_as, encode
 from kernelbroker.protocol.events import (
     Clear,
     Display,
@@ -24,7 +24,7 @@ from kernelbroker.protocol.events import (
 )
 from kernelbroker.protocol.messages import ExecutionRequest
 from kernelbroker_kernel import contract
-from kernelbroker_server.kernels.execution import CellExecution, Phase
+from kernelbroker_server.kernels.execution import CellExecution, CellState, Phase
 from kernelbroker_server.kernels.framing import Incoming, decode_frame
 from kernelbroker_server.kernels.outputs import DisplayContent, OutputLimits, Outputs
 from kernelbroker_server.kernels.redaction import Redactor
@@ -616,7 +616,8 @@ def test_text_that_the_gateway_cut(dropped: Any, truncated: Truncated | None) ->
 def test_a_cut_rich_output_shows_no_half_secret() -> None:
     """The end of a text that was cut is left out while it may be the beginning of a secret."""
     redactor = Redactor(["hunter22hunter22"])
-    outputs = Outputs(OutputLimits(max_output_size=OVERHEAD + 10), redactor.clean_beginning)
+    limits = OutputLimits(max_output_size=OVERHEAD + 10)
+    outputs = Outputs(limits, redactor.clean_beginning, CellState((), set(), OVERHEAD + 10))
     (event,) = outputs.display(DisplayContent(data={"text/plain": "abchunter22hunter22"}))
     assert event == Display(data={"text/plain": "abc"})
 
@@ -738,3 +739,27 @@ def test_any_messages_give_one_result(
         encode(event)
     shown = sum(len(encode(event)) for event in script.events[:-1])
     assert shown <= 1500 * 6 + 200 * len([e for e in script.events if isinstance(e, Input)])
+
+
+@repeatable
+@given(st.lists(messages, max_size=20), st.booleans(), st.integers(0, 24))
+def test_an_execution_goes_on_from_any_message(
+    sequence: list[tuple[str, Any, int | str]], reports: bool, cut: int
+) -> None:
+    """Another broker that has the stored state makes the same events of the messages that follow."""
+    limits, variable = OutputLimits(max_output_size=1500), "x" if reports else None
+    parents = range(1 + reports)
+    ends = [("shell.execute_reply", {"status": "ok", "execution_count": 7}, n) for n in parents]
+    ends += [("iopub.status", {"execution_state": "idle"}, n) for n in parents]
+    whole, parted = Script(limits, result_var=variable), Script(limits, result_var=variable)
+    for place, (kind, content, parent) in enumerate([*sequence, *ends]):
+        if place == cut:
+            state = decode_as(encode(parted.cell.state), CellState)
+            request = ExecutionRequest(code="1", result_var=variable)
+            parted.cell = CellExecution(request, limits, allow_stdin=True, state=state)
+        if parent == 1 and not reports:
+            parent = "other"
+        for script in (whole, parted):
+            script.get(kind, json.dumps(content).encode(), parent=parent)
+    assert parted.events == whole.events
+    assert isinstance(parted.events[-1], Result)

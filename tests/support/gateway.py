@@ -15,7 +15,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from kernelbroker_kernel.contract import ENTRIES_PATH, EXPORTS_PATH, FILES_PATH, METADATA_KEY
+from kernelbroker_kernel.contract import (
+    CHANNELS_AFTER,
+    ENTRIES_PATH,
+    EXPORTS_PATH,
+    FILES_PATH,
+    METADATA_KEY,
+)
 from kernelbroker_server.kernels.framing import SUBPROTOCOL
 from tornado.httpserver import HTTPServer
 from tornado.iostream import IOStream
@@ -109,6 +115,9 @@ class Gateway:
         on_channel: replaces the kernel: called with the WebSocket's handler when it is open.
         on_start: awaited before `POST /api/kernels` is answered.
         interrupts: the number of interrupt requests.
+        sent: the frames of the kernel, which a broker that goes on gets again; none are forgotten.
+        received: the number of messages to the kernel.
+        acknowledged: the number of the last frame that the broker does not need again.
     """
 
     def __init__(self, path: Path, scripts: dict[str, Script] | None = None) -> None:
@@ -119,6 +128,10 @@ class Gateway:
         self.on_channel: Callable[[WebSocketHandler], Awaitable[None]] | None = None
         self.on_start: Callable[[], Awaitable[None]] | None = None
         self.interrupts = 0
+        self.sent: list[bytes] = []
+        self.received = 0
+        self.has_begun = False
+        self.acknowledged = 0
         self.files: dict[str, bytes] = {}
         self.exports: dict[str, bytes | None] = {}
         self.channels: set[_Channels] = set()
@@ -167,6 +180,7 @@ class Gateway:
             asyncio.get_running_loop().remove_reader(channel.stream.socket)
 
     def send(self, data: bytes) -> None:
+        self.sent.append(data)
         for channel in self.channels:
             channel.put(data)
 
@@ -181,6 +195,7 @@ class Gateway:
         task.add_done_callback(self._tasks.discard)
 
     def receive(self, message: bytes) -> None:
+        self.received += 1
         count = int.from_bytes(message[:_WORD], "little")
         ends = [
             int.from_bytes(message[_WORD * i : _WORD * (i + 1)], "little")
@@ -287,14 +302,22 @@ class _Channels(WebSocketHandler):
         return SUBPROTOCOL if SUBPROTOCOL in subprotocols else None
 
     def open(self, *_args: str, **_kwargs: str) -> None:
+        if self.gateway.has_begun:
+            after = int(self.get_argument(CHANNELS_AFTER, str(len(self.gateway.sent))))
+            hello = {"received": self.gateway.received, "first": after + 1}
+            self.put(json.dumps(hello), binary=False)
+            for data in self.gateway.sent[after:]:
+                self.put(data)
+        self.gateway.has_begun = True
         self.gateway.channels.add(self)
         self.gateway.connected.set()
         if self.gateway.on_channel is not None:
             self.gateway.spawn(self.gateway.on_channel(self))
 
     def on_message(self, message: str | bytes) -> None:
-        assert isinstance(message, bytes)
-        if self.gateway.on_channel is None:
+        if isinstance(message, str):
+            self.gateway.acknowledged = int(message)
+        elif self.gateway.on_channel is None:
             self.gateway.receive(message)
 
     def on_close(self) -> None:
@@ -302,9 +325,9 @@ class _Channels(WebSocketHandler):
         if not self.gateway.channels:
             self.gateway.connected.clear()
 
-    def put(self, data: bytes) -> None:
+    def put(self, data: bytes | str, *, binary: bool = True) -> None:
         try:
-            sent = asyncio.ensure_future(self.write_message(data, binary=True))
+            sent = asyncio.ensure_future(self.write_message(data, binary=binary))
             sent.add_done_callback(lambda done: done.cancelled() or done.exception())
         except WebSocketClosedError:
             pass

@@ -24,6 +24,9 @@ logger = logging.getLogger(__name__)
 _YIELD_MESSAGES = 64
 _YIELD_BYTES = 1024**2
 """After so many messages or bytes the reader lets other tasks run."""
+_ACKNOWLEDGED_MESSAGES = 1000
+_ACKNOWLEDGED_BYTES = 1024**2
+"""After so many messages or bytes the gateway may forget what it has sent. It holds eight times as many."""
 
 
 class ChannelClosed(Exception):
@@ -75,6 +78,10 @@ class KernelChannel:
     Attributes:
         kernel_id: the id that the gateway has given to the kernel.
         closed: resolved with the reason when the channel has ended and no message follows.
+        sent: the number of messages that the kernel was sent, also by earlier brokers.
+        received: the number of the latest message that was received.
+        on_acknowledge: called before the gateway forgets the messages that were received until then.
+            Returns whether it may.
     """
 
     def __init__(
@@ -82,16 +89,34 @@ class KernelChannel:
         kernel_id: str,
         websocket: ClientConnection,
         send_interrupt: Callable[[], Awaitable[None]],
+        *,
+        sent: int = 0,
+        received: int = 0,
+        held: bool = False,
     ) -> None:
-        """Start to read. `send_interrupt` asks the gateway to interrupt this kernel."""
+        """Start to read, with `held` not before `release`.
+
+        Args:
+            send_interrupt: asks the gateway to interrupt this kernel.
+        """
         self.kernel_id = kernel_id
         self.closed: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self.sent = sent
+        self.received = received
+        self.on_acknowledge: Callable[[], bool] | None = None
         self._websocket = websocket
         self._send_interrupt = send_interrupt
+        self._released = asyncio.Event()
+        if not held:
+            self._released.set()
         # Tuples are replaced, not changed, so that a callback may subscribe and unsubscribe.
         self._to_all: tuple[Subscription, ...] = ()
         self._by_parent: dict[str, tuple[Subscription, ...]] = {}
         self._reader = asyncio.create_task(self._read(), name="kernel-reader")
+
+    def release(self) -> None:
+        """Start to read."""
+        self._released.set()
 
     def subscribe(
         self, callback: Callable[[Incoming], None], parent_ids: Iterable[str] | None = None
@@ -127,6 +152,7 @@ class KernelChannel:
         Raises:
             ChannelClosed: the channel has ended.
         """
+        self.sent += 1
         try:
             await self._websocket.send(encode_frame(message, "broker"))
         except (WebSocketException, OSError) as exc:
@@ -162,14 +188,21 @@ class KernelChannel:
 
     async def _read(self) -> None:
         reason = "the channel was closed"
-        messages = size = 0
+        messages = size = kept = kept_bytes = 0
         try:
+            await self._released.wait()
             async for frame in self._websocket:
+                self.received += 1
                 self._dispatch(decode_frame(frame))
                 messages += 1
                 size += len(frame)
                 if messages >= _YIELD_MESSAGES or size >= _YIELD_BYTES:
+                    kept, kept_bytes = kept + messages, kept_bytes + size
                     messages = size = 0
+                    if kept >= _ACKNOWLEDGED_MESSAGES or kept_bytes >= _ACKNOWLEDGED_BYTES:
+                        kept = kept_bytes = 0
+                        if self.on_acknowledge is None or self.on_acknowledge():
+                            await self._websocket.send(str(self.received))
                     await asyncio.sleep(0)
             reason = "the gateway closed the channel"
         except ProtocolError as exc:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import datetime
 from typing import Any, TypeVar
 
@@ -101,6 +102,31 @@ class _Report(msgspec.Struct):
     truncated: str | None = None
 
 
+class CellState(msgspec.Struct):
+    """All that an execution has learned from the messages so far. It can be stored.
+
+    Attributes:
+        ids: of the requests: the cell's, and the report cell's if there is one.
+        awaited: the signals that have not come: of which request, and `reply` or `idle`.
+        times: the dates of the cell's beginning and end, as its messages have them.
+        budget, truncated: see `Outputs`.
+    """
+
+    ids: tuple[str, ...]
+    awaited: set[tuple[str, str]]
+    budget: int
+    truncated: Truncated = msgspec.field(default_factory=Truncated)
+    phase: Phase = Phase.SENT
+    taken: bool = False
+    error: ErrorContent | None = None
+    reply: _Reply | None = None
+    execution_count: int | None = None
+    inputs: int = 0
+    times: list[str] = msgspec.field(default_factory=lambda: ["", ""])
+    summary: _Summary = msgspec.field(default_factory=_Summary)
+    report: _Report | None = None
+
+
 class CellExecution:
     """One submitted cell.
 
@@ -110,7 +136,8 @@ class CellExecution:
     `clean_beginning` in one that was cut.
 
     Attributes:
-        taken: the kernel has begun to run the cell, so that an interrupt reaches it.
+        state: what it has learned. An execution that begins with the state of another goes on as that.
+        outgoing: the requests.
     """
 
     def __init__(
@@ -122,27 +149,34 @@ class CellExecution:
         internal_cell: InternalCell | None = None,
         clean: Callable[[Any], Any] = lambda value: value,
         clean_beginning: Callable[[str], str] = lambda text: text,
+        state: CellState | None = None,
     ) -> None:
-        self.phase = Phase.SENT
-        self.taken = False
         self._clean = clean
         self._limits = limits
-        self._outputs = Outputs(limits, clean_beginning)
         self._internal_cell = internal_cell
-        self._cell = cell(request, limits, allow_stdin, internal_cell)
-        self._report_cell = report_cell(request) if request.result_var else None
-        self.outgoing = [self._cell, *([self._report_cell] if self._report_cell else [])]
-        self._awaited = {
-            (message.msg_id, signal) for message in self.outgoing for signal in ("reply", "idle")
-        }
         self._interruption: tuple[Cause, str] | None = None
-        self._error: ErrorContent | None = None
-        self._reply: _Reply | None = None
-        self._execution_count: int | None = None
-        self._inputs = 0
-        self._times: list[str] = ["", ""]
-        self._summary = _Summary()
-        self._report: _Report | None = None
+        cells = [cell(request, limits, allow_stdin, internal_cell)]
+        if request.result_var:
+            cells.append(report_cell(request))
+        if state is None:
+            ids = tuple(each.msg_id for each in cells)
+            awaited = {(each, signal) for each in ids for signal in ("reply", "idle")}
+            state = CellState(ids, awaited, int(limits.max_output_size))
+        self.state = state
+        self.outgoing = [
+            replace(each, msg_id=msg_id) for each, msg_id in zip(cells, state.ids, strict=True)
+        ]
+        self._cell_id, self._report_id = state.ids[0], state.ids[1] if state.ids[1:] else None
+        self._outputs = Outputs(limits, clean_beginning, state)
+
+    @property
+    def phase(self) -> Phase:
+        return self.state.phase
+
+    @property
+    def taken(self) -> bool:
+        """Whether the kernel has begun to run the cell, so that an interrupt reaches it."""
+        return self.state.taken
 
     def interrupted(self, cause: Cause, message: str) -> None:
         """Record that an interrupt is being sent. If it ends the cell, this is the reason."""
@@ -156,11 +190,11 @@ class CellExecution:
             events = self._receive(message)
         except ProtocolError:
             events = []
-        if self.phase is Phase.SENT and (events or not self._awaited):
-            self.phase = Phase.STARTED
+        if self.phase is Phase.SENT and (events or not self.state.awaited):
+            self.state.phase = Phase.STARTED
             if not (events and isinstance(events[0], Started)):
-                events.insert(0, Started(execution_count=self._execution_count))
-        if not self._awaited:
+                events.insert(0, Started(execution_count=self.state.execution_count))
+        if not self.state.awaited:
             events.append(self._finish())
         return events
 
@@ -168,11 +202,11 @@ class CellExecution:
         """End the execution without the kernel's reply, for example because the kernel died."""
         if self.phase is Phase.ENDED:
             return []
-        self.phase = Phase.ENDED
+        self.state.phase = Phase.ENDED
         return [
             Result(
                 success=False,
-                execution_count=self._execution_count,
+                execution_count=self.state.execution_count,
                 error=f"{name}: {message}",
                 error_detail=ErrorDetail(name=name, value=message, cause=cause),
                 truncated=self._cut(),
@@ -182,11 +216,11 @@ class CellExecution:
 
     def _receive(self, message: Incoming) -> list[Event]:
         kind = message.header.msg_type
-        mine = message.parent_id == self._cell.msg_id
+        mine = message.parent_id == self._cell_id
         if message.channel == "iopub" and kind == "stream":
             # Of any parent, so that output of an earlier cell's thread is not lost.
             return [*self._outputs.stream(message.content_as(StreamContent))]
-        if self._report_cell and message.parent_id == self._report_cell.msg_id:
+        if message.parent_id == self._report_id:
             self._receive_report(message)
             return []
         if not mine:
@@ -194,24 +228,26 @@ class CellExecution:
         match message.channel, kind:
             case "iopub", "status":
                 if message.content_as(_Status).execution_state == "idle":
-                    self._awaited.discard((self._cell.msg_id, "idle"))
+                    self.state.awaited.discard((self._cell_id, "idle"))
                 else:
-                    self._times[0] = message.header.date
-                    self.taken |= self._internal_cell is not None and self._internal_cell.silent
+                    self.state.times[0] = message.header.date
+                    self.state.taken |= (
+                        self._internal_cell is not None and self._internal_cell.silent
+                    )
                 return []
             case "iopub", "execute_input":
-                self.taken = True
-                self._times[0] = self._times[0] or message.header.date
-                self._execution_count = message.content_as(_ExecuteInput).execution_count
+                self.state.taken = True
+                self.state.times[0] = self.state.times[0] or message.header.date
+                self.state.execution_count = message.content_as(_ExecuteInput).execution_count
                 if self.phase is Phase.STARTED:  # after output of an earlier cell's thread
                     return []
-                return [Started(execution_count=self._execution_count)]
+                return [Started(execution_count=self.state.execution_count)]
             case "iopub", "display_data" | "execute_result" | "update_display_data":
                 return self._display(message, kind)
             case "iopub", "error":
-                self._error = self._clean(message.content_as(ErrorContent))
-                text = traceback_text(self._error)
-                return self._outputs.traceback(text, *bounded_name_and_value(self._error))
+                self.state.error = self._clean(message.content_as(ErrorContent))
+                text = traceback_text(self.state.error)
+                return self._outputs.traceback(text, *bounded_name_and_value(self.state.error))
             case "iopub", "clear_output":
                 return self._outputs.rich(Clear(wait=message.content_as(_Clear).wait), 0)
             case "stdin", "input_request":
@@ -221,33 +257,35 @@ class CellExecution:
         return []
 
     def _receive_report(self, message: Incoming) -> None:
-        assert self._report_cell is not None
+        assert self._report_id is not None
         match message.channel, message.header.msg_type:
             case "iopub", "status":
                 if message.content_as(_Status).execution_state == "idle":
-                    self._awaited.discard((self._report_cell.msg_id, "idle"))
+                    self.state.awaited.discard((self._report_id, "idle"))
             case "iopub", "display_data":
                 if message.weight > _MAX_REPORT_WEIGHT:
-                    self._report = _Report(truncated="the report was too large to send")
+                    self.state.report = _Report(truncated="the report was too large to send")
                     return
                 data = message.content_as(DisplayContent).data
                 if contract.REPORT_MIME in data:
-                    self._report = _convert(data[contract.REPORT_MIME], _Report)
+                    self.state.report = _convert(data[contract.REPORT_MIME], _Report)
                 elif contract.DROPPED_MIME in data:
-                    self._report = _Report(truncated="the report was too large to send")
+                    self.state.report = _Report(truncated="the report was too large to send")
             case "shell", "execute_reply":
-                self._awaited.discard((self._report_cell.msg_id, "reply"))
+                self.state.awaited.discard((self._report_id, "reply"))
 
     def _replied(self, message: Incoming) -> list[Event]:
-        self._awaited.discard((self._cell.msg_id, "reply"))
-        self._times[1] = message.header.date
-        self._summary = _summary_of(message)
+        self.state.awaited.discard((self._cell_id, "reply"))
+        self.state.times[1] = message.header.date
+        self.state.summary = _summary_of(message)
         try:
-            self._reply = self._clean(message.content_as(_Reply))
+            self.state.reply = self._clean(message.content_as(_Reply))
         except ProtocolError:  # a traceback can be of any type; the cell has ended in any case
-            self._reply = _Reply()
-        self._execution_count = self._reply.execution_count or self._execution_count
-        pages = [item.get("data") for item in self._reply.payload if item.get("source") == "page"]
+            self.state.reply = _Reply()
+        self.state.execution_count = self.state.reply.execution_count or self.state.execution_count
+        pages = [
+            item.get("data") for item in self.state.reply.payload if item.get("source") == "page"
+        ]
         return [
             event  # shown by `name?`
             for data in pages
@@ -256,14 +294,14 @@ class CellExecution:
         ]
 
     def _input(self, request: _InputRequest) -> list[Event]:
-        if self._inputs >= _MAX_INPUTS:
+        if self.state.inputs >= _MAX_INPUTS:
             return []
-        self._inputs += 1
+        self.state.inputs += 1
         return [Input(prompt=request.prompt[:_PROMPT_CHARS], password=request.password)]
 
     def _display(self, message: Incoming, kind: str) -> list[Event]:
         if message.weight > MAX_WEIGHT:
-            self._outputs.truncated.rich_outputs += 1
+            self.state.truncated.rich_outputs += 1
             return []
         content = message.content_as(DisplayContent)
         if self._internal_cell is not None and contract.INTERNAL_CELL_MIME in content.data:
@@ -276,45 +314,47 @@ class CellExecution:
         )
 
     def _finish(self) -> Result:
-        self.phase = Phase.ENDED
-        reply = self._reply or _Reply()
+        self.state.phase = Phase.ENDED
+        reply = self.state.reply or _Reply()
         success = reply.status == "ok"
         detail = (
-            None if success else failure(self._error or reply, reply.status, self._interruption)
+            None
+            if success
+            else failure(self.state.error or reply, reply.status, self._interruption)
         )
-        truncated = self._outputs.truncated
-        truncated.variables = self._summary.variables_dropped
-        truncated.files = self._summary.files_truncated
-        report = self._report or _Report()
-        if success and self._report_cell and self._report is None:
+        truncated = self.state.truncated
+        truncated.variables = self.state.summary.variables_dropped
+        truncated.files = self.state.summary.files_truncated
+        report = self.state.report or _Report()
+        if success and self._report_id and self.state.report is None:
             report.truncated = "the kernel sent no report"  # user code has disabled the report
         truncated.report = report.truncated
         return Result(
             success=success,
-            execution_count=self._execution_count,
+            execution_count=self.state.execution_count,
             execution_time=self._execution_time(),
             error=one_line(detail) if detail else None,
             error_detail=detail,
             dataframe=report.dataframe,
             return_value=report.return_value,
-            variables=self._summary.variables[: self._limits.max_variables],
-            files=self._summary.files,
-            exit_code=self._summary.exit_code,
+            variables=self.state.summary.variables[: self._limits.max_variables],
+            files=self.state.summary.files,
+            exit_code=self.state.summary.exit_code,
             truncated=self._cut(),
         )
 
     def _execution_time(self) -> float | None:
         """Return the time that the hooks measured. If user code removed them, use the dates of messages."""
-        if self._summary.execution_time is not None:
-            return self._summary.execution_time
+        if self.state.summary.execution_time is not None:
+            return self.state.summary.execution_time
         try:
-            begin, end = (datetime.fromisoformat(date) for date in self._times)
+            begin, end = (datetime.fromisoformat(date) for date in self.state.times)
             return max(0.0, (end - begin).total_seconds())
         except (ValueError, TypeError):
             return None
 
     def _cut(self) -> Truncated | None:
-        truncated = self._outputs.truncated
+        truncated = self.state.truncated
         return truncated if truncated != Truncated() else None
 
 

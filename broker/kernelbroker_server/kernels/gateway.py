@@ -11,9 +11,12 @@ import contextlib
 import json
 import re
 import socket
+from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
-from kernelbroker_kernel.contract import MAX_MESSAGE_BYTES
+import msgspec
+from kernelbroker_kernel.contract import CHANNELS_AFTER, MAX_MESSAGE_BYTES
 from tornado.httpclient import HTTPError, HTTPRequest, HTTPResponse
 from tornado.iostream import UnsatisfiableReadError
 from tornado.netutil import Resolver
@@ -35,6 +38,7 @@ _UNREACHABLE = (
     OSError,
     HTTPError,
     WebSocketException,
+    msgspec.MsgspecError,
     # The answer does not come from a gateway.
     UnsatisfiableReadError,
     ValueError,
@@ -42,6 +46,24 @@ _UNREACHABLE = (
     TypeError,
     RecursionError,
 )
+
+
+class _Hello(msgspec.Struct):
+    """What the gateway says first to a broker that goes on; see `contract.CHANNELS_AFTER`."""
+
+    received: int
+    first: int
+
+
+@contextlib.contextmanager
+def _unreachable(timeout: float) -> Iterator[None]:
+    """Translate the errors of an attempt to reach the gateway."""
+    try:
+        yield
+    except TimeoutError as exc:
+        raise ChannelClosed(f"the gateway did not answer within {timeout:g} s") from exc
+    except _UNREACHABLE as exc:
+        raise ChannelClosed(f"the gateway could not be reached: {exc}") from exc
 
 
 class _FixedResolver(Resolver):
@@ -85,24 +107,49 @@ class GatewayConnection:
         Raises:
             ChannelClosed: the gateway does not answer, or not as a gateway.
         """
-        return await self.join_kernel(None, timeout)
-
-    async def join_kernel(self, kernel_id: str | None, timeout: float) -> KernelChannel:
-        """Open the channel of a kernel that was started earlier; None starts one. See `start_kernel`."""
-        try:
+        with _unreachable(timeout):
             async with asyncio.timeout(timeout):
-                if kernel_id is None:
-                    response = await self._post("/api/kernels", timeout=timeout, body="{}")
-                    kernel_id = json.loads(response.body)["id"]
-                    if not _KERNEL_ID.fullmatch(kernel_id):
-                        raise ValueError("the kernel has no valid id")
-                websocket = await self._connect(kernel_id)
-        except TimeoutError as exc:
-            raise ChannelClosed(f"the gateway did not answer within {timeout:g} s") from exc
-        except _UNREACHABLE as exc:
-            raise ChannelClosed(f"the gateway could not be reached: {exc}") from exc
-        name = kernel_id
-        channel = KernelChannel(name, websocket, lambda: self._interrupt(name))
+                response = await self._post("/api/kernels", timeout=timeout, body="{}")
+                kernel_id = json.loads(response.body)["id"]
+                if not _KERNEL_ID.fullmatch(kernel_id):
+                    raise ValueError("the kernel has no valid id")
+                websocket = await self._connect(kernel_id, "")
+        return self._add(KernelChannel(kernel_id, websocket, partial(self._interrupt, kernel_id)))
+
+    async def join_kernel(
+        self, kernel_id: str, timeout: float, after: int | None = None
+    ) -> KernelChannel:
+        """Open the channel of a kernel that an earlier broker has started, within `timeout` seconds.
+
+        Args:
+            after: the number of the last message that was received of it. The channel holds those that
+                follow until its `release`. By default they are not needed.
+
+        Raises:
+            ChannelClosed: as `start_kernel`, or messages that follow `after` are not there any more.
+        """
+        with _unreachable(timeout):
+            async with asyncio.timeout(timeout):
+                query = "" if after is None else f"&{CHANNELS_AFTER}={after}"
+                websocket = await self._connect(kernel_id, query)
+                hello = msgspec.json.decode(await websocket.recv(), type=_Hello)
+        if after is not None and hello.first != after + 1:
+            websocket.transport.abort()
+            raise ChannelClosed(
+                f"its output from message {after + 1} on is needed, and begins at {hello.first}"
+            )
+        return self._add(
+            KernelChannel(
+                kernel_id,
+                websocket,
+                partial(self._interrupt, kernel_id),
+                sent=hello.received,
+                received=hello.first - 1,
+                held=after is not None,
+            )
+        )
+
+    def _add(self, channel: KernelChannel) -> KernelChannel:
         self.channels.append(channel)
         return channel
 
@@ -121,8 +168,8 @@ class GatewayConnection:
             await channel.close()
         self._http.close()
 
-    async def _connect(self, kernel_id: str) -> ClientConnection:
-        url = f"ws://{self._authority}/api/kernels/{kernel_id}/channels?session_id=broker"
+    async def _connect(self, kernel_id: str, query: str) -> ClientConnection:
+        url = f"ws://{self._authority}/api/kernels/{kernel_id}/channels?session_id=broker{query}"
         options: dict[str, Any] = {
             "subprotocols": [Subprotocol(SUBPROTOCOL)],
             "additional_headers": self._headers,

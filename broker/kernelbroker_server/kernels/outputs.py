@@ -9,7 +9,7 @@ import base64
 import binascii
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import msgspec
 from kernelbroker.protocol.codec import encode
@@ -46,22 +46,30 @@ class DisplayContent(msgspec.Struct):
     transient: dict[str, Any] = {}
 
 
+class OutputState(Protocol):
+    """What is counted.
+
+    Attributes:
+        budget: bytes that may still follow.
+        truncated: the amounts that were dropped so far.
+    """
+
+    budget: int
+    truncated: Truncated
+
+
 class Outputs:
     """Turns outputs into events, within the budget of one execution.
 
     `clean_beginning` masks secrets in the text of a rich output that was cut.
-
-    Attributes:
-        truncated: the amounts that were dropped so far.
     """
 
     def __init__(
-        self, limits: OutputLimits, clean_beginning: Callable[[str], str] = lambda text: text
+        self, limits: OutputLimits, clean_beginning: Callable[[str], str], state: OutputState
     ) -> None:
         self._clean_beginning = clean_beginning
-        self.truncated = Truncated()
         self._max_event_size = limits.max_event_size
-        self._budget = limits.max_output_size
+        self._state = state
 
     def stream(self, content: StreamContent) -> Sequence[Event]:
         if content.name == "stderr":
@@ -75,7 +83,7 @@ class Outputs:
             event.is_traceback = True
         if events:
             events[0].error_name, events[0].error_value = name, value
-            self._budget -= _size(name) + _size(value)
+            self._state.budget -= _size(name) + _size(value)
         return [*events]
 
     def text(self, kind: type[T], text: str) -> list[T]:
@@ -86,10 +94,10 @@ class Outputs:
             piece = text[start : start + step]
             kept = self._fitting(piece)
             if kept:
-                self._budget -= _size(kept) + _EVENT_OVERHEAD
+                self._state.budget -= _size(kept) + _EVENT_OVERHEAD
                 events.append(kind(content=kept))
             if kept is not piece:
-                self._budget = 0
+                self._state.budget = 0
         return events
 
     def display(
@@ -101,7 +109,7 @@ class Outputs:
         """
         dropped = content.data.pop(contract.DROPPED_MIME, None)
         size = _bundle_size(content.data) + _bundle_size(content.metadata)
-        if dropped is not None or size + _EVENT_OVERHEAD > self._budget:
+        if dropped is not None or size + _EVENT_OVERHEAD > self._state.budget:
             self._count_dropped(dropped, content.data)
             text = self._clean_beginning(self._fitting(content.data.get("text/plain")))
             if not text:
@@ -126,26 +134,26 @@ class Outputs:
         if isinstance(dropped, dict):  # user code can send anything under this name
             is_rich = is_rich or dropped.get("rich") is not False
             if isinstance(lost := dropped.get("text_bytes"), int):
-                self.truncated.output_bytes += max(0, lost)
-        self.truncated.rich_outputs += is_rich
+                self._state.truncated.output_bytes += max(0, lost)
+        self._state.truncated.rich_outputs += is_rich
 
     def _fitting(self, text: Any) -> str:
         """The beginning of a text that the budget allows. What is cut off is counted."""
         if not isinstance(text, str):
             return ""
-        size, room = _size(text), max(0, self._budget - _EVENT_OVERHEAD)
+        size, room = _size(text), max(0, self._state.budget - _EVENT_OVERHEAD)
         if size <= room:
             return text
         kept = _cut(text, room)
-        self.truncated.output_bytes += size - _size(kept)
+        self._state.truncated.output_bytes += size - _size(kept)
         return kept
 
     def rich(self, event: Event, size: int) -> list[Event]:
         """A rich output, complete or not at all."""
-        if size + _EVENT_OVERHEAD > self._budget:
-            self.truncated.rich_outputs += 1
+        if size + _EVENT_OVERHEAD > self._state.budget:
+            self._state.truncated.rich_outputs += 1
             return []
-        self._budget -= size + _EVENT_OVERHEAD
+        self._state.budget -= size + _EVENT_OVERHEAD
         return [event]
 
 

@@ -92,18 +92,19 @@ async def launch(
         raise
 
 
-async def join(orphan: Orphan, timeout: float) -> WarmSandbox:
+async def join(orphan: Orphan, timeout: float, after: int | None) -> WarmSandbox:
     """Open the channel of a sandbox that an earlier broker has launched.
 
     Args:
         timeout: seconds until the gateway must answer.
+        after: see `GatewayConnection.join_kernel`.
 
     Raises:
         ChannelClosed: the connections are closed. The sandbox is left as it is.
     """
     gateway = GatewayConnection(orphan.sandbox.endpoint)
     try:
-        channel = await gateway.join_kernel(orphan.kernel_id, timeout)
+        channel = await gateway.join_kernel(orphan.kernel_id, timeout, after)
         return WarmSandbox(orphan.sandbox, gateway, channel)
     except BaseException:
         await gateway.close()

@@ -285,6 +285,7 @@ class Executions:
         except BaseException:
             self._registry.close_soon(session, "its one execution was refused")
             raise
+        self._store.close_when_idle(session.key, _EPHEMERAL_OVER)
         session.close_when_idle(_EPHEMERAL_OVER)
         return Submitted(session, log, session.id)
 

@@ -66,9 +66,12 @@ class Admission:
 
     # For TenantQueue.
 
-    async def acquire_slot(self, queue: TenantQueue) -> None:
+    async def acquire_slot(self, queue: TenantQueue, *, at_once: bool) -> None:
         """Wait until an admitted execution of this tenant may run. A cancelled caller has withdrawn."""
-        if self._free_slots and self._may_run(queue.tenant):  # then no other waiter may run
+        if at_once:
+            self._assign_slot(queue)
+            return
+        if self._free_slots > 0 and self._may_run(queue.tenant):  # then no other waiter may run
             self._waiters.note_served(queue.tenant)
             self._assign_slot(queue)
             return
@@ -92,7 +95,7 @@ class Admission:
         self._assign_slots()
 
     def _assign_slots(self) -> None:
-        while self._free_slots and (waiter := self._waiters.take(self._may_run)) is not None:
+        while self._free_slots > 0 and (waiter := self._waiters.take(self._may_run)) is not None:
             self._assign_slot(waiter.queue)
             waiter.assigned.set_result(None)
 
@@ -163,6 +166,10 @@ class TenantQueue:
         self.take_rate()
         self.waiting += 1
 
+    def readmit(self) -> None:
+        """Accept an execution that an earlier broker has accepted."""
+        self.waiting += 1
+
     def withdraw(self) -> None:
         """Give up an admitted execution that has not asked for a slot."""
         self.waiting -= 1
@@ -178,12 +185,15 @@ class TenantQueue:
             self._rate.take()
 
     @contextlib.asynccontextmanager
-    async def slot(self) -> AsyncIterator[None]:
+    async def slot(self, *, at_once: bool = False) -> AsyncIterator[None]:
         """Run an admitted execution in the block: waits for a slot, and gives it back at the end.
 
         If the caller is cancelled while it waits, the execution is withdrawn.
+
+        Args:
+            at_once: it runs already, whether there is a free slot or not.
         """
-        await self._admission.acquire_slot(self)
+        await self._admission.acquire_slot(self, at_once=at_once)
         try:
             yield
         finally:

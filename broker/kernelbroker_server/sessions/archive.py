@@ -20,12 +20,14 @@ from kernelbroker.protocol.messages import ExecutionRequest, SessionOptions
 from .database import Database
 from .journal import Damaged, Journal, Segment, SegmentReader, left_segments
 from .memory_store import REMEMBERED, MemoryLog
+from .queries import Unended
 from .schema import NewerVersion
 from .state_directory import StateDirectory
 from .store import (
     Entry,
     ExecutionLog,
     ExecutionSummary,
+    LeftSession,
     SessionRecord,
     StoredEvent,
     expect_size,
@@ -174,33 +176,55 @@ class Archive:
         """Remove some of what is too old or too much. Returns whether there may be more."""
         return self._database.expire(self._horizon, self._max_history, self._clock())
 
-    def open_sessions(self) -> list[SessionRecord]:
+    def open_sessions(self) -> list[LeftSession]:
         """Return the sessions that have not ended, oldest first."""
+        begun = {each.key: each.progress for each in self._database.unended() if each.begun}
         return [
-            SessionRecord(key, tenant, session_id, decode_as(options, SessionOptions), opened_at)
-            for key, tenant, session_id, options, opened_at in self._database.open_sessions()
+            LeftSession(
+                SessionRecord(
+                    key, tenant, session_id, decode_as(options, SessionOptions), opened_at
+                ),
+                begun.get(key),
+                closing,
+            )
+            for key, tenant, session_id, options, opened_at, closing in self._database.open_sessions()
         ]
 
-    def adoptable(self) -> list[SessionRecord]:
-        running = self._database.sessions_with_running()
+    def adoptable(self) -> list[LeftSession]:
+        stuck = {
+            each.key for each in self._database.unended() if each.begun and not _can_go_on(each)
+        }
         return [
-            record
-            for record in self.open_sessions()
-            if record.key not in running and not record.options.secrets
+            left
+            for left in self.open_sessions()
+            if left.record.key not in stuck and not left.record.options.secrets
         ]
 
     def latest_executions(self, key: str) -> list[tuple[int, MemoryLog]]:
         """Return the executions of an open session that are remembered, by number, oldest first."""
+        found = []
         rows = self._database.latest_executions(key, REMEMBERED)
-        return [(number, self._log(name, number, *rest)) for number, name, *rest in rows]
+        for number, name, *rest, ended_at, allow_stdin, begun in rows:
+            log = self._log(name, number, *rest, is_open=ended_at is None)
+            log.allow_stdin = bool(allow_stdin)
+            if begun and log.result is None:
+                log.state = "running"
+            found.append((number, log))
+        return found
 
     def end_lost(self, adopted: Collection[str] = ()) -> None:
-        """End what a dead broker has left open, except adopted sessions. Each execution gets a result."""
+        """End what a dead broker has left open, except adopted sessions and what goes on in them.
+
+        Each execution that ends gets a result.
+        """
         results = []
-        for number, execution_id, begun, last in self._database.unended():
-            result = lost_result(_FATE_UNKNOWN if begun else _NEVER_RAN, begun=bool(begun))
-            result.execution_id, result.seq = execution_id, last + 1
-            results.append((number, result.seq, encode(result)))
+        for each in self._database.unended():
+            if each.key in adopted and _can_go_on(each):
+                continue
+            message = _FATE_UNKNOWN if each.begun else _NEVER_RAN
+            result = lost_result(message, begun=bool(each.begun))
+            result.execution_id, result.seq = each.id, each.last + 1
+            results.append((each.number, result.seq, encode(result)))
         self._database.end_lost(results, "the broker ended", self._clock(), adopted)
         if results:
             logger.warning("%d executions had not ended when the last broker ended", len(results))
@@ -275,7 +299,12 @@ class Archive:
         packages: bytes,
         findings: bytes,
         accepted_at: float,
+        *,
+        is_open: bool = False,
     ) -> MemoryLog:
+        """Args:
+        is_open: it may go on.
+        """
         log = MemoryLog(
             execution_id,
             decode_as(request, ExecutionRequest),
@@ -284,7 +313,7 @@ class Archive:
         )
         log.accepted_at = accepted_at
         log.restore(StoredEvent(_event(json), json) for json in self._database.events(number))
-        if log.result is None:
+        if log.result is None and not is_open:
             log.append(lost_result(_NOT_STORED, begun=True))
         return log
 
@@ -300,6 +329,18 @@ class Archive:
     @property
     def _horizon(self) -> float:
         return self._clock() - self._retention
+
+
+def _can_go_on(execution: Unended) -> bool:
+    """Whether another broker can go on with it, or run it.
+
+    The values of secrets are not stored. What installs packages is not stored either, only its progress.
+    """
+    if decode_as(execution.request, ExecutionRequest).secrets:
+        return False
+    if execution.begun:
+        return bool(execution.progress)
+    return not decode_as(execution.packages, list[str])
 
 
 def _event(json: bytes) -> Event:

@@ -22,6 +22,7 @@ from .records import (
     ExecutionBegun,
     ExecutionCreated,
     Record,
+    SessionClosing,
     SessionEnded,
     SessionOpened,
 )
@@ -113,19 +114,19 @@ class Database(Queries):
         # By kind, which is faster. In this order the outcome is the same.
         with self._transaction() as execute_many:
             execute_many(
-                "INSERT OR IGNORE INTO sessions VALUES (?, ?, ?, ?, ?, NULL, NULL)",
+                "INSERT OR IGNORE INTO sessions VALUES (?, ?, ?, ?, ?, NULL, NULL, NULL)",
                 [
                     (s.key, s.tenant, s.session_id, s.options, s.opened_at)
                     for s in of[SessionOpened]
                 ],
             )
             execute_many(
-                "INSERT OR IGNORE INTO executions VALUES (?, ?, ?, ?, ?, ?, ?, 0, NULL, ?)",
+                "INSERT OR IGNORE INTO executions VALUES (?, ?, ?, ?, ?, ?, ?, 0, NULL, ?, ?, x'')",
                 [_execution(each) for each in of[ExecutionCreated]],
             )
             execute_many(
-                "UPDATE executions SET begun = 1 WHERE number = ?",
-                [(each.number,) for each in of[ExecutionBegun]],
+                "UPDATE executions SET begun = 1, progress = ? WHERE number = ?",
+                [(each.progress, each.number) for each in of[ExecutionBegun]],
             )
             execute_many(
                 "INSERT OR IGNORE INTO events VALUES (?, ?, ?)",
@@ -136,8 +137,12 @@ class Database(Queries):
                 [(size, number) for number, size in sizes.items()],
             )
             execute_many(
-                "UPDATE executions SET ended_at = ? WHERE number = ?",
+                "UPDATE executions SET ended_at = ?, progress = x'' WHERE number = ?",
                 [(e.ended_at, e.number) for e in events if e.ended_at is not None],
+            )
+            execute_many(
+                "UPDATE sessions SET closing = ? WHERE key = ?",
+                [(each.reason, each.key) for each in of[SessionClosing]],
             )
             execute_many(
                 "UPDATE sessions SET ended_at = ?, reason = ? WHERE key = ?",
@@ -166,10 +171,10 @@ class Database(Queries):
         at: float,
         adopted: Collection[str] = (),
     ) -> None:
-        """End all sessions that were not adopted, and all executions of `unended`.
+        """End all sessions that were not adopted, and executions of `unended`.
 
         Args:
-            results: for each of `unended`: its number, the `seq` of its result, and the result as JSON.
+            results: for each such execution: its number, the `seq` of its result, and the result as JSON.
         """
         with self._transaction() as execute_many:
             execute_many("INSERT INTO events VALUES (?, ?, ?)", results)
@@ -263,6 +268,7 @@ _KINDS: tuple[type[Record], ...] = (
     ExecutionCreated,
     ExecutionBegun,
     EventAppended,
+    SessionClosing,
     SessionEnded,
     EntryPut,
     EntryDropped,
@@ -280,4 +286,5 @@ def _execution(each: ExecutionCreated) -> Row:
         each.findings,
         each.accepted_at,
         size,
+        each.allow_stdin,
     )

@@ -23,25 +23,29 @@ from typing import TypeVar
 import msgspec
 from kernelbroker.protocol.codec import encode
 from kernelbroker.protocol.errors import Unavailable
-from kernelbroker.protocol.events import Result
 from kernelbroker.protocol.findings import Finding
 from kernelbroker.protocol.messages import ExecutionRequest
 
 from .archive import Archive
+from .durable_log import DurableLog, hidden
 from .journal import Journal
 from .memory_store import MemoryLog, MemorySession, MemoryStore, summaries
 from .records import (
     EntryDropped,
     EntryPut,
-    EventAppended,
-    ExecutionBegun,
-    ExecutionCreated,
     Record,
+    SessionClosing,
     SessionEnded,
     SessionOpened,
 )
 from .state_directory import StateDirectory
-from .store import Entry, ExecutionLog, ExecutionSummary, SessionRecord, StoredEvent
+from .store import (
+    Entry,
+    ExecutionLog,
+    ExecutionSummary,
+    LeftSession,
+    SessionRecord,
+)
 from .store_thread import StoreThread
 
 logger = logging.getLogger(__name__)
@@ -62,57 +66,6 @@ def end_superseded(path: Path) -> None:
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
     os._exit(SUPERSEDED_STATUS)
-
-
-class DurableLog(MemoryLog):
-    """A log whose events are in the journal before they are in the list that readers follow.
-
-    Args:
-        number: of the execution in the database; an attribute, too.
-        record: appends to the journal. Returns whether it did.
-    """
-
-    def __init__(
-        self,
-        number: int,
-        record: Callable[[Record], bool],
-        execution_id: str,
-        request: ExecutionRequest,
-        packages: Sequence[str] = (),
-        findings: Sequence[Finding] = (),
-    ) -> None:
-        super().__init__(execution_id, request, packages, findings)
-        self.number = number
-        self._record = record
-        self._is_stored = True
-        """Whether everything so far is in the journal. What follows a gap is not stored."""
-
-    def created(self, key: str) -> None:
-        """Store the execution itself."""
-        self._store(
-            ExecutionCreated(
-                self.number,
-                key,
-                self.id,
-                encode(msgspec.structs.replace(self.request, secrets={})),
-                encode(self.packages),
-                encode(self.findings),
-                self.accepted_at,
-            )
-        )
-
-    def begin(self) -> None:
-        super().begin()
-        self._store(ExecutionBegun(self.number))
-
-    def _keep(self, stored: StoredEvent) -> None:
-        event = stored.event
-        ended_at = time.time() if isinstance(event, Result) else None
-        self._store(EventAppended(self.number, event.seq, stored.json, ended_at))
-        super()._keep(stored)
-
-    def _store(self, record: Record) -> None:
-        self._is_stored = self._is_stored and self._record(record)
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,22 +144,29 @@ class DurableStore(MemoryStore):
         finally:
             opened.directory.release()
 
-    async def adoptable(self) -> Sequence[SessionRecord]:
+    async def adoptable(self) -> Sequence[LeftSession]:
         return await self._query(lambda archive: archive.adoptable())
 
     async def end_lost(self, adopted: Collection[str] = ()) -> None:
         await self._query(lambda archive: archive.end_lost(adopted))
         if not adopted:
             return
-        for record in await self._query(lambda archive: archive.open_sessions()):
+        for left in await self._query(lambda archive: archive.open_sessions()):
+            record = left.record
             session = self._sessions[record.key] = MemorySession(record)
             for number, past in await self._query(
                 partial(Archive.latest_executions, key=record.key)
             ):
                 log = DurableLog(
-                    number, self._record, past.id, past.request, past.packages, past.findings
+                    number,
+                    self._record,
+                    past.id,
+                    past.request,
+                    past.packages,
+                    past.findings,
+                    allow_stdin=past.allow_stdin,
                 )
-                log.accepted_at = past.accepted_at
+                log.accepted_at, log.state = past.accepted_at, past.state
                 log.restore(past.read())
                 session.add(log)
 
@@ -224,13 +184,15 @@ class DurableStore(MemoryStore):
 
     def record_session(self, session: SessionRecord) -> None:
         super().record_session(session)
-        hidden = dict.fromkeys(session.options.secrets, "")
-        options = encode(msgspec.structs.replace(session.options, secrets=hidden))
+        options = encode(msgspec.structs.replace(session.options, secrets=hidden(session.options)))
         self._record(
             SessionOpened(
                 session.key, session.tenant, session.session_id, options, session.opened_at
             )
         )
+
+    def close_when_idle(self, key: str, reason: str) -> None:
+        self._record(SessionClosing(key, reason))
 
     def _remember(self, key: str, session: MemorySession, reason: str) -> None:  # noqa: ARG002
         text = reason.encode("utf-8", "replace").decode()
@@ -243,12 +205,24 @@ class DurableStore(MemoryStore):
         request: ExecutionRequest,
         packages: Sequence[str] = (),
         findings: Sequence[Finding] = (),
+        *,
+        allow_stdin: bool = False,
     ) -> MemoryLog:
         if key is None:
-            return super().create_execution(key, execution_id, request, packages, findings)
+            return super().create_execution(
+                key, execution_id, request, packages, findings, allow_stdin=allow_stdin
+            )
         number = self._next_number
         self._next_number += 1
-        log = DurableLog(number, self._record, execution_id, request, packages, findings)
+        log = DurableLog(
+            number,
+            self._record,
+            execution_id,
+            request,
+            packages,
+            findings,
+            allow_stdin=allow_stdin,
+        )
         log.created(key)
         self._list(key, log)
         return log

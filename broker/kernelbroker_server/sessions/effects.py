@@ -87,6 +87,11 @@ class Abort:
 
 
 @dataclass(frozen=True, slots=True)
+class Detach:
+    """Stop to follow all executions. The next broker goes on with them."""
+
+
+@dataclass(frozen=True, slots=True)
 class Reject:
     """Store a result for an execution that never ran, and give up its turn or its place in the queue.
 
@@ -161,6 +166,7 @@ Action: TypeAlias = (
     | Run
     | Interrupt
     | Abort
+    | Detach
     | Reject
     | GrantBorrower
     | RefuseBorrower

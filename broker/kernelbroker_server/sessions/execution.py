@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from typing import Any
 
 from kernelbroker.protocol.events import Cause, ErrorDetail, Event, Result, Started, Stderr
@@ -27,10 +27,12 @@ from ..pool.warm_sandbox import WarmSandbox, first_of
 from ..telemetry.events import code_hash
 from ..telemetry.logs import bound_ids
 from .effects import Failure
+from .progress import Left, Progress
 from .store import ExecutionLog
 
 logger = logging.getLogger(__name__)
 
+_READ_S = 2.0
 QUOTA_EXCEEDED = "QuotaExceeded"
 _END_NAMES = {
     EndCause.OUT_OF_MEMORY: "OutOfMemory",
@@ -42,7 +44,8 @@ _END_NAMES = {
 class Execution:
     """A cell, or an internal cell in its place.
 
-    The values of `secrets` and of the request's secrets are masked in all events.
+    The values of `secrets` and of the request's secrets are masked in all events. With `left`, this is the
+    execution that an earlier broker has begun, and goes on.
 
     Attributes:
         log: where the events are stored.
@@ -51,6 +54,7 @@ class Execution:
         begun: set when the execution runs, or has ended without running.
         done: resolved with the result when the result is stored.
         is_silent: an internal cell that the session's user does not see.
+        is_detached: nothing of it is stored from now on, and it is left to the next broker.
     """
 
     def __init__(
@@ -59,28 +63,36 @@ class Execution:
         timeout: float,
         limits: OutputLimits,
         *,
-        allow_stdin: bool = False,
         secrets: Iterable[str] = (),
         internal_cell: InternalCell | None = None,
+        left: Left | None = None,
     ) -> None:
         self.log = log
         self.timeout = timeout
         self.ids = bound_ids()
         self.is_silent = internal_cell is not None and internal_cell.silent
+        self.is_detached = False
         self.begun = asyncio.Event()
         self.done: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
-        self._accepted = time.monotonic()
+        self._accepted = time.monotonic() - max(0.0, time.time() - log.accepted_at)
         self._redactor = Redactor([*secrets, *log.request.secrets.values()])
         self._cell = CellExecution(
             log.request,
             limits,
-            allow_stdin=allow_stdin,
+            allow_stdin=log.allow_stdin,
             internal_cell=internal_cell,
             clean=self._redactor.clean,
             clean_beginning=self._redactor.clean_beginning,
+            state=None if left is None else left.progress.cell,
         )
+        self._left = left
+        self._progress: Progress | None = None if left is None else left.progress
+        self._repeated = 0 if left is None else len(log.read()) - left.progress.events
+        """The number of events that come once more, and are in the log."""
         self._taken = asyncio.Event()
         """The kernel has the cell, or has ended it."""
+        if self._cell.taken:
+            self._taken.set()
         self._running_on: WarmSandbox | None = None
         self._state_lost = False
         self._pending: Result | None = None
@@ -98,6 +110,11 @@ class Execution:
     @property
     def request(self) -> ExecutionRequest:
         return self.log.request
+
+    @property
+    def was_left(self) -> bool:
+        """Whether an earlier broker has begun it."""
+        return self._left is not None
 
     @property
     def age(self) -> float:
@@ -174,13 +191,26 @@ class Execution:
         Returns:
             The cause why the sandbox cannot be used again; None if it can.
         """
+        channel = warm.channel
+        channel.release()
+        if self._left is not None and self._left.channel is not channel:
+            self._end(Failure("sandbox_lost", "SandboxLost", "its sandbox ended with the broker"))
+            return None
         self._running_on = warm
         self._state_lost = state_lost
-        self.log.begin()
+        if self._progress is None:
+            at, state = time.time(), self._cell.state
+            self._progress = Progress(
+                at, self.timeout, state_lost, channel.sent, channel.received, 0, state
+            )
+            self.log.begin(self._progress)
+        self._state_lost |= self._progress.state_lost
         self.begun.set()
         finished: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
         def on_message(message: Incoming) -> None:
+            if self.is_detached:
+                return
             for event in self._cell.receive(message):
                 if isinstance(event, Result):
                     self._pending = event
@@ -191,9 +221,11 @@ class Execution:
             if self._cell.phase is Phase.ENDED and not finished.done():
                 finished.set_result(None)
 
-        messages = warm.channel.subscribe(on_message)
+        messages = channel.subscribe(on_message)
+        channel.on_acknowledge = self._proceed
         try:
-            self._spawn(self._send(warm))  # a gateway that does not read must not delay the timeout
+            # A gateway that does not read must not delay the timeout.
+            self._spawn(self._send(warm, self._cell.outgoing[channel.sent - self._progress.sent :]))
             usable = await self._wait(warm, messages, finished, grace)
             if self._pending is not None and self.log.result is None:
                 await self._conclude(self._pending, remark)
@@ -205,9 +237,20 @@ class Execution:
             self._give_up()
             raise
         finally:
+            channel.on_acknowledge = None
             messages.close("the execution has ended")
             for task in self._tasks:
                 task.cancel()
+
+    def _proceed(self) -> bool:
+        """Record the progress. Returns whether the gateway may forget the messages that were received."""
+        progress, warm = self._progress, self._running_on
+        if progress is None or warm is None or self.is_detached or self._pending is not None:
+            return False
+        progress.received = warm.channel.received
+        progress.events = len(self.log.read()) - self._repeated
+        self.log.proceed(progress)
+        return True
 
     async def _send_interrupts(self, channel: KernelChannel) -> None:
         await self._taken.wait()  # a kernel that has no cell would ignore the interrupt
@@ -218,6 +261,8 @@ class Execution:
 
     def _give_up(self) -> None:
         """Store a result: the kernel's result if it can be stored, else one that the broker makes."""
+        if self.is_detached:
+            return
         lost = Failure("sandbox_lost", "SandboxLost", "the broker gave up this execution")
         try:
             if self._pending is None:
@@ -239,9 +284,9 @@ class Execution:
             self._append(Stderr(content=f"{QUOTA_EXCEEDED}: {text}\n"))
         self._append(result)
 
-    async def _send(self, warm: WarmSandbox) -> None:
+    async def _send(self, warm: WarmSandbox, messages: Sequence[Outgoing]) -> None:
         with contextlib.suppress(ChannelClosed):  # `_wait` sees that the channel is closed
-            for message in self._cell.outgoing:
+            for message in messages:
                 await warm.channel.send(message)
 
     async def _wait(
@@ -254,7 +299,7 @@ class Execution:
         """Wait for the end of the cell, for at most its timeout and the grace period of an interrupt."""
         too_long = f"the cell ran longer than {self.timeout:g} s"
         ends = (finished, messages.closed, self._abort)
-        if not await first_of(*ends, timeout=self.timeout):
+        if not await first_of(*ends, timeout=self._remaining):
             kept = "the state is kept"
             if self.request.language != "python":
                 kept = "Python's state is kept"
@@ -277,11 +322,22 @@ class Execution:
             self._end(Failure("timeout", "TimeoutError", message))
         return False
 
+    @property
+    def _remaining(self) -> float:
+        """Seconds until the timeout. What an earlier broker has left has time to be read."""
+        if self._left is None:
+            return self.timeout
+        end = self._left.progress.began_at + self.timeout
+        return max(_READ_S, end - time.time())
+
     def _end(self, failure: Failure) -> None:
         for event in self._cell.end(failure.cause, failure.name, failure.message, restarted=True):
             self._append(event)
 
     def _append(self, event: Event) -> None:
+        if self._repeated and not isinstance(event, Result):
+            self._repeated -= 1
+            return
         if isinstance(event, Started):
             self.log.queued_s = event.queued_s = round(self.age, 6)
         elif isinstance(event, Result):

@@ -14,6 +14,7 @@ from .effects import (
     AnswerRestarts,
     AwaitTurn,
     CancelAcquisition,
+    Detach,
     Effect,
     Failure,
     Interrupt,
@@ -142,9 +143,24 @@ class SessionMachine(MachineState):
         self._leaves = True
         return self.close_when_idle(reason)
 
+    def leave(self) -> list[Effect]:
+        """After `leave_when_idle`: leave it now, with what runs and waits.
+
+        Does nothing if it cannot be left.
+        """
+        if not self._leaves or self.state not in (SessionState.READY, SessionState.RUNNING):
+            return []
+        self._track.move(SessionState.LEAVING)
+        return [Detach(), Left()]
+
     def close(self, reason: str) -> list[Effect]:
-        """End the session: every execution gets its result. Does nothing if the session is closed."""
-        if self.closed_reason is not None:
+        """End the session: every execution gets its result. Does nothing if the session is closed.
+
+        One that is left with executions stays as it is.
+        """
+        if self.closed_reason is not None or (
+            self.state is SessionState.LEAVING and (self.running or self._executions)
+        ):
             return []
         was_open = self.state is not SessionState.OPENING
         effects = [*([SessionEnded(reason)] if was_open else []), *self._end(reason)]

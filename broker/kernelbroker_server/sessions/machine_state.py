@@ -10,7 +10,12 @@ from .states import SESSION_TRANSITIONS, ExecutionState, SessionState, StateTrac
 
 AT_REST = (SessionState.READY, SessionState.EMPTY, SessionState.ASLEEP)
 """The states in which nothing is under way."""
-_RUNNING = (SessionState.RUNNING, SessionState.ABORTING, SessionState.CLOSING)
+_RUNNING = (
+    SessionState.RUNNING,
+    SessionState.ABORTING,
+    SessionState.LEAVING,
+    SessionState.CLOSING,
+)
 _CLOSED = (SessionState.CLOSING, SessionState.RELEASING, SessionState.CLOSED)
 _RESTARTING = (
     SessionState.OPENING,

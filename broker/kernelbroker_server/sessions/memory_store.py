@@ -18,7 +18,7 @@ from collections.abc import (
 from dataclasses import dataclass, field
 
 from kernelbroker.protocol.codec import encode
-from kernelbroker.protocol.events import Event, Result
+from kernelbroker.protocol.events import Event, Result, Started
 from kernelbroker.protocol.findings import Finding
 from kernelbroker.protocol.messages import ExecutionRequest
 
@@ -26,6 +26,7 @@ from .memory_entries import MemoryEntries
 from .store import (
     ExecutionLog,
     ExecutionSummary,
+    LeftSession,
     SessionRecord,
     StoredEvent,
     Watcher,
@@ -55,8 +56,10 @@ class MemoryLog(ExecutionLog):
         request: ExecutionRequest,
         packages: Sequence[str] = (),
         findings: Sequence[Finding] = (),
+        *,
+        allow_stdin: bool = False,
     ) -> None:
-        super().__init__(execution_id, request, packages, findings)
+        super().__init__(execution_id, request, packages, findings, allow_stdin=allow_stdin)
         self._events: list[StoredEvent] = []
         self._readers: list[asyncio.Future[None]] = []
         """Of readers that have read everything and wait."""
@@ -85,6 +88,8 @@ class MemoryLog(ExecutionLog):
         """Fill the log with numbered events that were stored before."""
         for stored in events:
             MemoryLog._keep(self, stored)
+            if isinstance(stored.event, Started):
+                self.queued_s = stored.event.queued_s
             if isinstance(stored.event, Result):
                 self.result = stored.event
                 self.state = "done"
@@ -186,7 +191,7 @@ class MemoryStore(MemoryEntries):
     async def start(self) -> None:
         pass
 
-    async def adoptable(self) -> Sequence[SessionRecord]:
+    async def adoptable(self) -> Sequence[LeftSession]:
         return ()
 
     async def end_lost(self, adopted: Collection[str] = ()) -> None:
@@ -233,8 +238,10 @@ class MemoryStore(MemoryEntries):
         request: ExecutionRequest,
         packages: Sequence[str] = (),
         findings: Sequence[Finding] = (),
+        *,
+        allow_stdin: bool = False,
     ) -> MemoryLog:
-        log = MemoryLog(execution_id, request, packages, findings)
+        log = MemoryLog(execution_id, request, packages, findings, allow_stdin=allow_stdin)
         if key is not None:
             self._list(key, log)
         return log

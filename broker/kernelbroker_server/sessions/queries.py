@@ -3,9 +3,27 @@
 from __future__ import annotations
 
 import sqlite3
-from typing import Any
+from typing import Any, NamedTuple
 
 Row = tuple[Any, ...]
+
+
+class Unended(NamedTuple):
+    """An execution without a result.
+
+    Attributes:
+        key: of its session.
+        last: the `seq` of its last event.
+    """
+
+    number: int
+    id: str
+    key: str
+    begun: bool
+    last: int
+    request: bytes
+    packages: bytes
+    progress: bytes
 
 
 class Queries:
@@ -14,37 +32,35 @@ class Queries:
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._connection = connection
 
-    def unended(self) -> list[Row]:
-        """Executions without a result: number, id, whether it has begun, the `seq` of its last event."""
-        return self._query(
-            """SELECT number, id, begun, (
+    def unended(self) -> list[Unended]:
+        """Executions without a result, oldest first."""
+        rows = self._query(
+            """SELECT number, id, session_key, begun, (
                 SELECT coalesce(max(seq), 0) FROM events WHERE events.number = executions.number
-            ) FROM executions WHERE ended_at IS NULL"""
+            ), request, packages, progress FROM executions WHERE ended_at IS NULL ORDER BY number"""
         )
+        return [Unended(*row) for row in rows]
 
     def open_sessions(self) -> list[Row]:
-        """Sessions that have not ended, oldest first: key, tenant, session_id, options, opened_at."""
+        """Sessions that have not ended, oldest first.
+
+        Returns:
+            key, tenant, session_id, options, opened_at, why it ends when nothing is left to do or None
+        """
         return self._query(
-            """SELECT key, tenant, session_id, options, opened_at
+            """SELECT key, tenant, session_id, options, opened_at, closing
             FROM sessions WHERE ended_at IS NULL ORDER BY opened_at"""
         )
-
-    def sessions_with_running(self) -> set[str]:
-        """The keys of sessions in which an execution has begun and has no result."""
-        rows = self._query(
-            "SELECT session_key FROM executions WHERE ended_at IS NULL AND begun = 1"
-        )
-        return {key for (key,) in rows}
 
     def latest_executions(self, key: str, count: int) -> list[Row]:
         """The latest executions of a session, oldest first.
 
         Returns:
-            number, id, request, packages, findings, accepted_at
+            number, id, request, packages, findings, accepted_at, ended_at, allow_stdin, begun
         """
         rows = self._query(
-            """SELECT number, id, request, packages, findings, accepted_at FROM executions
-            WHERE session_key = ? ORDER BY number DESC LIMIT ?""",
+            """SELECT number, id, request, packages, findings, accepted_at, ended_at, allow_stdin, begun
+            FROM executions WHERE session_key = ? ORDER BY number DESC LIMIT ?""",
             key,
             count,
         )

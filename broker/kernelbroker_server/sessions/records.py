@@ -38,12 +38,17 @@ class ExecutionCreated(msgspec.Struct, array_like=True, frozen=True, tag=3):
     packages: bytes
     findings: bytes
     accepted_at: float
+    allow_stdin: bool = False
 
 
 class ExecutionBegun(msgspec.Struct, array_like=True, frozen=True, tag=4):
-    """From now on a sandbox may run the execution."""
+    """A sandbox may run the execution, and it may have come as far as this. A later record replaces it.
+
+    `progress` is JSON, or empty if no other broker can go on with the execution.
+    """
 
     number: int
+    progress: bytes = b""
 
 
 class EventAppended(msgspec.Struct, array_like=True, frozen=True, tag=5):
@@ -69,8 +74,16 @@ class EntryDropped(msgspec.Struct, array_like=True, frozen=True, tag=7):
     name: str
 
 
+class SessionClosing(msgspec.Struct, array_like=True, frozen=True, tag=8):
+    """The session ends when nothing runs or waits in it."""
+
+    key: str
+    reason: str
+
+
 Record: TypeAlias = (
     SessionOpened
+    | SessionClosing
     | SessionEnded
     | ExecutionCreated
     | ExecutionBegun

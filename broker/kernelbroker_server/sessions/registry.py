@@ -29,10 +29,14 @@ from .gone import GoneSessions, gone
 from .ids import new_id
 from .lease import Lease
 from .limits import SessionLimits
+from .progress import Left
 from .restoring import Source
 from .saved_state import AsleepSession, SavedState
 from .session import Session
-from .store import EventStore, SessionRecord
+from .store import EventStore, LeftSession, SessionRecord
+
+_LEAVE_S = 2.0
+"""The time that executions have to end before they are left to the next broker."""
 
 
 @dataclass(slots=True, eq=False)
@@ -163,7 +167,7 @@ class Registry:
         """Refuse new sessions, also unfinished openings. Close each session as soon as it is idle.
 
         Args:
-            leave: leave those that can go on to the next broker instead.
+            leave: leave those that can go on to the next broker instead, with executions that take longer.
         """
         self.stopping = True
         for opening in self._opening.values():
@@ -175,8 +179,10 @@ class Registry:
                 session.leave_when_idle(reason)
             else:
                 session.close_when_idle(reason)
-        sessions = self.list()
-        if sessions:
+        if sessions := self.list():
+            await asyncio.wait([session.drained for session in sessions], timeout=_LEAVE_S)
+            for session in sessions:
+                session.leave_now()
             await asyncio.wait([session.drained for session in sessions])
 
     async def stop(self, reason: str, *, leave: bool = False) -> None:
@@ -220,11 +226,18 @@ class Registry:
             sandbox=sandbox,
         )
 
-    async def adopt(self, record: SessionRecord, workspace: Workspace, warm: WarmSandbox) -> None:
+    async def adopt(
+        self, left: LeftSession, workspace: Workspace, warm: WarmSandbox, running: Left | None
+    ) -> None:
         """Go on with a session of an earlier broker, which the store has restored."""
-        session = self._session(record, workspace, adopted=warm)
+        session = self._session(left.record, workspace, adopted=warm)
         await session.open(adopted=True)
         self._sessions[session.id] = session
+        for execution in session.go_on(running):
+            if execution.was_left:
+                await execution.begun.wait()
+        if left.closing is not None:
+            session.close_when_idle(left.closing)
 
     def _session(
         self,

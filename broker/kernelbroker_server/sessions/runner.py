@@ -110,6 +110,10 @@ class SessionRunner:
         self._lease.keep_saved(saved)
         self._opened_now()
 
+    def readmit(self) -> None:
+        """Admit an execution that an earlier broker has admitted."""
+        self._queue.readmit()
+
     def submit(self, execution: Execution) -> None:
         """Queue an execution that the tenant's queue has admitted."""
         self.executions[execution.id] = execution
@@ -185,6 +189,8 @@ class SessionRunner:
                     self.executions[name].interrupt()
                 case effects.Abort(execution_id=name, failure=failure):
                     self.executions[name].abort(failure)
+                case effects.Detach():
+                    self._detach()
                 case effects.Reject():
                     self._reject(effect)
                 case effects.Acquire():
@@ -279,10 +285,11 @@ class SessionRunner:
     async def _carry(self, execution: Execution) -> None:
         """Wait for the turn of an execution and run it. Cancelled only before it runs."""
         try:
-            async with self._queue.slot():
+            async with self._queue.slot(at_once=execution.was_left):
                 if execution.done.done():  # rejected in the same turn of the event loop
                     return
-                if (refusal := self.watch.refusal) is not None:
+                refusal = None if execution.was_left else self.watch.refusal
+                if refusal is not None:
                     failure = effects.Failure("quota_exceeded", QUOTA_EXCEEDED, refusal)
                     self.apply(self.machine.reject(execution.id, failure))
                     return
@@ -304,11 +311,18 @@ class SessionRunner:
                 except Exception:
                     logger.exception("execution %s failed unexpectedly", execution.id)
                 finally:
-                    self._ended(execution)
                     self.watch.end()
-                    self.apply(self.machine.execution_ended(execution.id, lost=lost))
+                    if not execution.is_detached:
+                        self._ended(execution)
+                        self.apply(self.machine.execution_ended(execution.id, lost=lost))
         finally:
             del self._turns[execution.id], self._carriers[execution.id]
+
+    def _detach(self) -> None:
+        for execution in self.executions.values():
+            execution.is_detached = True
+        for carrier in self._carriers.values():
+            carrier.cancel()
 
     def _reject(self, rejected: effects.Reject) -> None:
         execution = self.executions[rejected.execution_id]

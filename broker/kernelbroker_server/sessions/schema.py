@@ -53,9 +53,19 @@ def _version_2(connection: sqlite3.Connection) -> None:
     connection.execute("CREATE INDEX executions_by_id ON executions (id)")
 
 
+def _version_3(connection: sqlite3.Connection) -> None:
+    """Another broker can go on with what runs."""
+    for statement in (
+        "ALTER TABLE sessions ADD COLUMN closing TEXT",
+        "ALTER TABLE executions ADD COLUMN allow_stdin INTEGER NOT NULL DEFAULT 0",
+        "ALTER TABLE executions ADD COLUMN progress BLOB NOT NULL DEFAULT x''",
+    ):
+        connection.execute(statement)
+
+
 Migration = Callable[[sqlite3.Connection], None]
 
-MIGRATIONS: Sequence[Migration] = (_version_1, _version_2)
+MIGRATIONS: Sequence[Migration] = (_version_1, _version_2, _version_3)
 
 
 def migrate(connection: sqlite3.Connection, migrations: Sequence[Migration] = MIGRATIONS) -> None:

@@ -28,6 +28,7 @@ from .borrowing import borrowed
 from .execution import Execution
 from .lease import Lease
 from .limits import SessionLimits
+from .progress import Left
 from .runner import SessionRunner
 from .saved_state import SavedState
 from .sleeping import Sleeping
@@ -128,6 +129,10 @@ class Session:
         if secret or not spec.orphan_grace:  # no broker could go on with it
             decide = self._machine.close_when_idle
         self._runner.apply(decide(reason))
+
+    def leave_now(self) -> None:
+        """After `leave_when_idle`: leave it with what runs and waits, if the next broker can go on."""
+        self._runner.apply(self._machine.leave())
 
     def hand_over(self) -> None:
         """Give the next broker what it needs of a session that is left. Nothing may follow."""
@@ -276,15 +281,52 @@ class Session:
         self.expect_open()
         packages = internal_cell.packages if internal_cell is not None else ()
         log = self._store.create_execution(
-            self.key if listed else None, execution_id, request, packages, findings
+            self.key if listed else None,
+            execution_id,
+            request,
+            packages,
+            findings,
+            allow_stdin=allow_stdin,
         )
+        return self._submit(log, timeout, internal_cell)
+
+    def go_on(self, left: Left | None) -> Sequence[Execution]:
+        """Go on with the executions that an earlier broker has left in the log, also those that waited.
+
+        Args:
+            left: the one that ran.
+
+        Returns:
+            Those that have not ended.
+        """
+        found = []
+        for log in self.executions.values():
+            if log.result is None:
+                self._runner.readmit()
+                # Of an installation nothing is needed but its end.
+                installs = InternalCell("", {}, silent=False, packages=log.packages)
+                cell = installs if log.packages else None
+                ran = left if log.state == "running" else None
+                timeout = (
+                    self.limits.timeout_of(log.request) if ran is None else ran.progress.timeout
+                )
+                found.append(self._submit(log, timeout, cell, ran))
+        return found
+
+    def _submit(
+        self,
+        log: ExecutionLog,
+        timeout: float,
+        internal_cell: InternalCell | None,
+        left: Left | None = None,
+    ) -> Execution:
         execution = Execution(
             log,
             timeout,
             self.limits.output,
-            allow_stdin=allow_stdin,
             secrets=self.options.secrets.values(),
             internal_cell=internal_cell,
+            left=left,
         )
         execution.ids = {**execution.ids, "session_id": self.id, "execution_id": execution.id}
         self._runner.submit(execution)

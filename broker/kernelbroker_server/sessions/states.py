@@ -11,7 +11,7 @@ A session::
        v        v
     CLOSING ──> RELEASING ──> CLOSED  (CLOSING waits for running work in the sandbox)
 
-    READY ──> LEAVING ──> RELEASING   (the next broker goes on with it, unless it is closed before)
+    READY, RUNNING ──> LEAVING ──> RELEASING   (the next broker goes on with it, unless it is closed before)
 
     READY ──> SUSPENDING ──> ASLEEP <──> WAKING ──> READY   (from ASLEEP also to REPLACING, for a restart;
                                                              from each of them to the end)
@@ -56,7 +56,7 @@ class SessionState(_State):
     WAKING = "waking"
     """A sandbox is acquired, and the variables are loaded."""
     LEAVING = "leaving"
-    """It accepts nothing more. It is left to the next broker, with its living sandbox."""
+    """It accepts nothing more. It is left to the next broker, with its sandbox and what runs there."""
     CLOSING = "closing"
     """It is closed. An execution or an acquisition is still ending."""
     RELEASING = "releasing"
@@ -104,6 +104,7 @@ SESSION_TRANSITIONS: Mapping[SessionState, frozenset[SessionState]] = {
             SessionState.READY,
             SessionState.ABORTING,
             SessionState.REPLACING,
+            SessionState.LEAVING,
             SessionState.CLOSING,
         }
     ),

@@ -17,6 +17,7 @@ from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, TypeAlias
 
+import msgspec
 from kernelbroker.protocol.codec import encode
 from kernelbroker.protocol.errors import TooLarge
 from kernelbroker.protocol.events import Cause, ErrorDetail, Event, Result
@@ -49,6 +50,20 @@ class SessionRecord:
     opened_at: float = field(default_factory=time.time)
 
 
+@dataclass(frozen=True, slots=True)
+class LeftSession:
+    """A session that an earlier broker has left open.
+
+    Attributes:
+        progress: how far the execution that ran had come, as JSON; None if none ran.
+        closing: why it ends as soon as nothing is left to do; None if it does not.
+    """
+
+    record: SessionRecord
+    progress: bytes | None = None
+    closing: str | None = None
+
+
 class ExecutionLog(ABC):
     """The log of one execution: its request, and its numbered events up to the result.
 
@@ -56,6 +71,7 @@ class ExecutionLog(ABC):
         id: unique in its session.
         packages: the packages that it installs; empty for a cell.
         findings: the warnings of the policy.
+        allow_stdin: its client answers `input()`.
         accepted_at: seconds since the epoch.
         state: `running` from the moment a sandbox runs it.
         queued_s: seconds from its acceptance until a kernel took it, or until its end if none did.
@@ -69,8 +85,11 @@ class ExecutionLog(ABC):
         request: ExecutionRequest,
         packages: Sequence[str] = (),
         findings: Sequence[Finding] = (),
+        *,
+        allow_stdin: bool = False,
     ) -> None:
         self.id = execution_id
+        self.allow_stdin = allow_stdin
         self.request = request
         self.packages = tuple(packages)
         self.findings = list(findings)
@@ -93,9 +112,16 @@ class ExecutionLog(ABC):
         detail = self.result.error_detail
         return "success" if detail is None else detail.cause
 
-    def begin(self) -> None:
-        """Record that a sandbox runs it from now on. Called before the sandbox gets the code."""
+    def begin(self, progress: msgspec.Struct | None = None) -> None:  # noqa: ARG002
+        """Record that a sandbox runs it from now on. Called before the sandbox gets the code.
+
+        Args:
+            progress: with it another broker can go on.
+        """
         self.state = "running"
+
+    def proceed(self, progress: msgspec.Struct) -> None:  # noqa: B027
+        """Record how far it has come, in place of what was recorded before."""
 
     @abstractmethod
     def append(self, event: Event) -> None:
@@ -154,11 +180,10 @@ class EventStore(ABC):
         """Open the store. Raises OSError if it cannot be used."""
 
     @abstractmethod
-    async def adoptable(self) -> Sequence[SessionRecord]:
+    async def adoptable(self) -> Sequence[LeftSession]:
         """Return the sessions that an earlier broker has left open, and that can go on in their sandboxes.
 
-        That is not so while an execution runs, since its output could be lost, or with secrets, since
-        they are not stored.
+        That is not so with secrets, since they are not stored.
         """
 
     @abstractmethod
@@ -166,7 +191,7 @@ class EventStore(ABC):
         """End the sessions that an earlier broker has left open, and give their executions results.
 
         Args:
-            adopted: the keys of sessions that go on. Of these, only the executions end.
+            adopted: the keys of sessions that go on, with those of their executions that can.
         """
 
     @abstractmethod
@@ -183,6 +208,9 @@ class EventStore(ABC):
     @abstractmethod
     def record_session(self, session: SessionRecord) -> None:
         """Record an opened session."""
+
+    def close_when_idle(self, key: str, reason: str) -> None:  # noqa: B027
+        """Record that the session ends as soon as nothing is left to do."""
 
     @abstractmethod
     def end_session(self, key: str, reason: str) -> None:
@@ -203,6 +231,8 @@ class EventStore(ABC):
         request: ExecutionRequest,
         packages: Sequence[str] = (),
         findings: Sequence[Finding] = (),
+        *,
+        allow_stdin: bool = False,
     ) -> ExecutionLog:
         """Create the log of a new execution, and notify the watchers.
 

@@ -3,152 +3,90 @@
 from __future__ import annotations
 
 import asyncio
-import struct
-import weakref
 from contextlib import suppress
-from itertools import accumulate
 from typing import Any
 
-import zmq
-from jupyter_client.session import DELIM
 from jupyter_server.services.kernels.connection.channels import ZMQChannelsWebsocketConnection
 from tornado.iostream import StreamClosedError
 from traitlets import Bool
 
-from ..contract import MAX_MESSAGE_BYTES
-from ..oversize import replacement
-
-_FRAMES = "v1.kernel.websocket.jupyter.org"
-"""The subprotocol in which a frame holds the parts of a message as the kernel sent them."""
-_WORD = 8
-_BINARY = 0x82
-"""The first byte of a WebSocket frame that is a whole binary message (RFC 6455, section 5.2)."""
-_LINGER_S = 0.01
-"""The time that the beginning of a cell and a reply wait for the message that follows them."""
-_BATCH_MESSAGES = 64
-_BATCH_BYTES = 1024**2
-"""The bounds of what is read from the kernel before other work of the gateway gets its turn."""
+from ..contract import CHANNELS_AFTER
+from ..line import Line
 
 
 class Connection(ZMQChannelsWebsocketConnection):
-    """The kernel's channels as one WebSocket, with a bound on one message.
+    """The kernel's channels as one WebSocket. A later connection takes the place of an earlier one.
 
-    It has no rate limits, which drop output silently.
+    The stock class closes the kernel's sockets with the connection, or keeps all messages until the next
+    one, whatever their size. Here they belong to the line, which stays. There are no rate limits, which
+    drop output silently.
     """
 
     limit_rate = Bool(False)
-    _open: weakref.WeakSet[Connection] = weakref.WeakSet()
-    _passes_frames = False
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self._batch: list[bytes] = []
-        self._writing: asyncio.Handle | None = None
-        self._lingers = False
-        """Whether `_writing` is a timer, since nothing in the batch is urgent."""
-        self._half_ended = b""
-        """The request that has its reply or its idle status, and waits for the other one."""
+    line: Line | None = None
+    """Of the one kernel; the class's own attribute."""
+    current: Connection | None = None
+    """The open connection; the class's own attribute."""
 
     @classmethod
-    def any_open(cls) -> bool:
-        """Whether a client has the kernel's channels open."""
-        return bool(cls._open)
+    def is_writing(cls) -> bool:
+        """Whether the broker has not yet received all that was sent to it."""
+        websocket = cls.current and cls.current.websocket_handler.ws_connection
+        return bool(websocket and websocket.stream and websocket.stream.writing())
 
-    @classmethod
-    def any_writing(cls) -> bool:
-        """Whether a client has not yet received all that was sent to it."""
-        websockets = [connection.websocket_handler.ws_connection for connection in cls._open]
-        return any(ws and ws.stream and ws.stream.writing() for ws in websockets)
+    async def prepare(self) -> Any:
+        if self.line is None:
+            return await super().prepare()
+        # The kernel has answered once. It may be busy now.
+        return await self._register_session()
 
     def connect(self) -> Any:
         # Over TCP, Nagle's algorithm and delayed acknowledgements would cost 40 ms a cell.
         self.websocket_handler.set_nodelay(True)
-        self._passes_frames = self.subprotocol == _FRAMES
-        self._open.add(self)
-        connected = super().connect()
-        if connected is not None:
-            connected.add_done_callback(self._stop_bookkeeping)
-        return connected
+        Connection.current = self
+        if self.line is None:
+            connected = super().connect()
+            if connected is not None:
+                connected.add_done_callback(self._begin)
+            return connected
+        self.channels = self.line.channels
+        after = self.websocket_handler.get_argument(CHANNELS_AFTER, None)
+        self.line.join(self._send, None if after is None else int(after))
+        return asyncio.sleep(0)
 
     def disconnect(self) -> Any:
-        self._open.discard(self)
-        return super().disconnect()
+        if self.line is None:
+            return super().disconnect()
+        self.line.disconnect(self._send)
+        if self._open_sessions.get(self.session_key) is self.websocket_handler:
+            del self._open_sessions[self.session_key]
+        if Connection.current is self:
+            Connection.current = None
+        self.channels = {}
+        return None
 
-    def handle_outgoing_message(self, stream: Any, outgoing_msg: list[bytes]) -> None:
-        """Pass on a message of the kernel, and those that wait behind it, in one write.
-
-        Each write wakes the broker, and then its client. So the first messages of a cell wait a moment
-        for its output, and the reply for the end of the cell. Most cells take one write in all.
-        """
-        if not self._passes_frames:
-            super().handle_outgoing_message(stream, outgoing_msg)
+    def handle_incoming_message(self, incoming_msg: Any) -> None:
+        """Pass a message on to the kernel. A text is the number of a message that is acknowledged."""
+        # What an earlier broker has sent comes too late: the present one was told that it did not arrive.
+        if Connection.current is not self or self.line is None:
             return
-        is_urgent = False
-        messages = size = 0
-        while True:
-            # The parts are identities, a delimiter, a signature, and the message itself.
-            start = outgoing_msg.index(DELIM)
-            parts = outgoing_msg[start + 2 :]
-            is_urgent |= self._is_urgent(stream.channel, outgoing_msg[:start], parts)
-            if (length := sum(map(len, parts))) > MAX_MESSAGE_BYTES:
-                parts = replacement(parts, length)
-            self._batch += _frame(stream.channel, parts)
-            messages += 1
-            size += length
-            if messages >= _BATCH_MESSAGES or size >= _BATCH_BYTES:
-                break
-            try:
-                outgoing_msg = stream.socket.recv_multipart(zmq.NOBLOCK)
-            except zmq.ZMQError:  # none waits
-                break
-        self._write_soon(is_urgent)
+        if isinstance(incoming_msg, str):
+            self.line.acknowledge(int(incoming_msg))
+        else:
+            self.line.received += 1
+            super().handle_incoming_message(incoming_msg)
 
-    def _is_urgent(self, channel: str, identities: list[bytes], parts: list[bytes]) -> bool:
-        """Whether a message must be passed on at once: all but those that another one follows."""
-        topic = identities[0] if channel == "iopub" and identities else b""
-        if channel == "shell" or (topic.endswith(b".status") and b"idle" in parts[3]):
-            request = parts[1]
-            is_ended = request == self._half_ended
-            self._half_ended = b"" if is_ended else request
-            return is_ended
-        return not topic.endswith((b".status", b".execute_input"))
+    def _begin(self, _connected: Any) -> None:
+        """Run when the kernel is ready."""
+        with suppress(KeyError):  # the kernel has ended
+            # It tracks the kernel's last activity, and parses all output again.
+            self.multi_kernel_manager.stop_watching_activity(self.kernel_id)
+        if self.channels:
+            Connection.line = Line(self.channels)
+            Connection.line.connect(self._send)
 
-    def _write_soon(self, is_urgent: bool) -> None:
-        if self._writing is not None:
-            if not is_urgent or not self._lingers:
-                return
-            self._writing.cancel()
-        loop = asyncio.get_running_loop()
-        self._lingers = not is_urgent
-        # Not at once: messages of the other channels may be there as well.
-        self._writing = (
-            loop.call_soon(self._write) if is_urgent else loop.call_later(_LINGER_S, self._write)
-        )
-
-    def _write(self) -> None:
-        self._writing = None
-        batch, self._batch = self._batch, []
+    def _send(self, frames: bytes) -> None:
         websocket: Any = self.websocket_handler.ws_connection
         if websocket is not None and not websocket.is_closing():
             with suppress(StreamClosedError):
-                websocket.stream.write(b"".join(batch))
-
-    def _stop_bookkeeping(self, _connected: Any) -> None:
-        """Stop the tracking of the kernel's last activity, which parses all output again."""
-        with suppress(KeyError):  # the kernel has ended
-            self.multi_kernel_manager.stop_watching_activity(self.kernel_id)
-
-
-def _frame(channel: str, parts: list[bytes]) -> list[bytes]:
-    """A WebSocket frame, in pieces. It holds a frame of the subprotocol: the number of offsets, the
-    offsets, the channel, and the parts.
-    """
-    pieces = [channel.encode(), *parts]
-    *offsets, size = accumulate(map(len, pieces), initial=_WORD * (len(pieces) + 2))
-    if size < 126:
-        head = bytes((_BINARY, size))
-    elif size < 1 << 16:
-        head = struct.pack("!BBH", _BINARY, 126, size)
-    else:
-        head = struct.pack("!BBQ", _BINARY, 127, size)
-    return [head, struct.pack(f"<{len(pieces) + 2}Q", len(pieces) + 1, *offsets, size), *pieces]
+                websocket.stream.write(frames)

@@ -23,6 +23,8 @@ from . import named_like, overrides
 
 _LINE_S = 0.02
 """The time that the rest of a line has to arrive before the line is sent without it."""
+_WAITING_CHARS = 4 * 1024**2
+"""After so many a write waits until they are sent."""
 _PIPE_BYTES = 1024 * 1024
 """More than a pipe holds, so that one read empties it."""
 
@@ -43,6 +45,8 @@ class PromptStream(OutStream):
 
     flush_interval = 0.005
     """Seconds from a write to its being sent; 0.2 by default. The rate of a loop of prints is the same."""
+    flush_timeout = 1_000_000
+    """Seconds that a write may wait for the gateway, which reads nothing while there is no broker."""
 
 
 @named_like(OutStream)
@@ -60,6 +64,8 @@ class Stream(PromptStream):
         self._timer: object = None
         self._written: deque[tuple[frozenset[Any], str]] = deque()
         """Pieces of text, each with the header of its request."""
+        self._waiting = 0
+        """Their characters, about: threads may count at the same time."""
         self._latest: tuple[object, frozenset[Any]] = (None, frozenset())
         """The last request's header, as it is and as it stands in `_written`."""
         self._emptying = threading.Lock()
@@ -87,9 +93,15 @@ class Stream(PromptStream):
             raise TypeError(f"write() argument must be str, not {type(string)}")
         if string:
             self._written.append((key, string))
+            self._waiting += len(string)
             if not self._flush_pending:
                 self._schedule_flush()
+            if self._waiting > _WAITING_CHARS and not self._in_sending_thread():
+                self.flush()
         return len(string)
+
+    def _in_sending_thread(self) -> bool:
+        return threading.current_thread() is self.pub_thread.thread
 
     def flush(self) -> None:
         """Hand over for sending all that was written until now, before anything else is sent.
@@ -144,6 +156,7 @@ class Stream(PromptStream):
         """Take what was written, as one text for each request."""
         if _pid != self._master_pid:
             return  # it is the parent process's
+        self._waiting = 0
         pieces: dict[frozenset[Any], list[str]] = {}
         for _ in range(len(self._written)):
             key, text = self._written.popleft()
