@@ -34,8 +34,8 @@ from .protocol.messages import (
     SessionInfo,
 )
 
-RETRY_DELAYS = (0.0, 0.1, 0.3, 1.0, 2.0, 4.0)
-"""Seconds before each try to connect again, jittered."""
+RETRY_DELAYS = (0.0, 0.1, 0.3, 1.0, 2.0, *[4.0] * 18)
+"""Seconds before each try to connect again, jittered: a minute, for which sandboxes wait for a broker."""
 MAX_MESSAGE = 32 * 2**20
 PING_INTERVAL = 20.0
 CLOSE_TIMEOUT = 2.0

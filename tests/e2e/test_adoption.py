@@ -8,12 +8,14 @@ import os
 import signal
 import socket
 import tempfile
-from collections.abc import Iterator
+import time
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import kernelbroker
 import pytest
 from kernelbroker import events
+from kernelbroker.protocol.events import Event
 from kernelbroker_server.backends import procfs
 from kernelbroker_server.backends.container_options import LABEL_DATA
 from kernelbroker_server.sessions.durable_store import SUPERSEDED_STATUS
@@ -27,6 +29,12 @@ TOKEN = "the token of this test"
 
 
 KINDS = ["local", "local-fork", pytest.param("docker", marks=needs_docker)]
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port: int = free.getsockname()[1]
+        return port
 
 
 def end_all(broker: BrokerProcess, kind: str = "local") -> None:
@@ -45,9 +53,9 @@ def broker(request: pytest.FixtureRequest) -> Iterator[BrokerProcess]:
         broker = BrokerProcess(
             Path(directory),
             TOKEN=TOKEN,
+            PORT=free_port(),
             POOL__MIN_SIZE=2,
             POOL__MAX_SIZE=4,
-            SANDBOX__ORPHAN_GRACE=60,
             **backend_settings(request.param),
         )
         try:
@@ -101,15 +109,12 @@ async def test_a_session_and_the_pool_outlive_a_killed_broker(broker: BrokerProc
 @pytest.mark.parametrize("kind", ["local", "local-fork", "docker"])
 async def test_a_stop_leaves_sessions_to_the_next_broker(kind: str) -> None:
     """SIGTERM with `shutdown = "adopt"` lets cells end, and clients go on in the next broker."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
     with tempfile.TemporaryDirectory(prefix="kb-") as directory:
         broker = BrokerProcess(
             Path(directory),
             TOKEN=TOKEN,
-            PORT=port,
+            PORT=free_port(),
             SHUTDOWN="adopt",
-            SANDBOX__ORPHAN_GRACE=60,
             **backend_settings(kind),
         )
         try:
@@ -212,13 +217,147 @@ async def test_two_brokers_never_own_one_session(broker: BrokerProcess) -> None:
         assert (await client.session("mine").run("print(x)")).stdout == "42\n"
 
 
+LINES = """
+import time
+for i in range(60):
+    print('line', i, flush=True)
+    time.sleep(0.05)
+y = 'ended'
+"""
+
+
+async def until_line(stream: AsyncIterator[Event], lines: int) -> str:
+    """Read so many lines. Returns the text."""
+    text = ""
+    while text.count("\n") < lines:
+        event = await anext(stream)
+        text += event.content if isinstance(event, events.Stdout) else ""
+    return text
+
+
+async def rest(stream: AsyncIterator[Event]) -> tuple[str, events.Result]:
+    """Read to the end. Returns the text and the result."""
+    text = ""
+    async for event in stream:
+        text += event.content if isinstance(event, events.Stdout) else ""
+    assert isinstance(event, events.Result)
+    return text, event
+
+
+async def test_cells_go_on_after_a_kill(broker: BrokerProcess) -> None:
+    """Clients see a pause: each line once and in order. What waited runs then, and nothing runs twice."""
+    async with kernelbroker.connect(broker.url, broker.token) as client:
+        session = client.session("mine")
+        assert (await session.run("x = 6 * 7\nruns = []")).success
+        stream = session.stream(f"runs.append(1)\n{LINES}")
+        text = await until_line(stream, 5)
+        waiting = asyncio.create_task(session.run("print(x, y, runs)"))
+        await until(lambda: queued(broker, "mine"))
+        alone = await client.submit("import time\ntime.sleep(5)\nprint('alone')")
+        await asyncio.sleep(0.3)
+        broker.kill()
+        await asyncio.to_thread(broker.start)
+        more, result = await rest(stream)
+        assert text + more == "".join(f"line {i}\n" for i in range(60))
+        assert result.success
+        assert not result.kernel_restarted
+        assert (await waiting).stdout == "42 ended [1]\n"
+        assert (await alone.result()).stdout == "alone\n"
+        assert [each.session_id for each in await client.sessions()] == ["mine"]
+        assert len(await client.executions("mine")) == 3
+
+
+async def queued(broker: BrokerProcess, session_id: str) -> bool:
+    return bool((await call(broker, "GET", f"/api/v1/sessions/{session_id}"))[1]["queued"])
+
+
+async def test_a_cell_that_goes_on_can_be_used(broker: BrokerProcess) -> None:
+    """It can be interrupted, it gets answers to `input()`, and its timeout counts from its beginning."""
+    async with kernelbroker.connect(broker.url, broker.token) as client:
+        endless, asking, slow = (client.session(name) for name in ("endless", "asking", "slow"))
+        endless_stream = endless.stream("print('runs')\nwhile True: pass")
+        slow_stream = slow.stream("print('runs')\nwhile True: pass", timeout=8)
+        asked, answer = asyncio.Event(), asyncio.Event()
+
+        async def on_input(_prompt: str) -> str:
+            asked.set()
+            await answer.wait()
+            return "Ada"
+
+        answered = asyncio.create_task(
+            asking.run("print('I am', input('who? '))", on_input=on_input)
+        )
+        await until_line(endless_stream, 1)
+        await until_line(slow_stream, 1)
+        began = time.monotonic()
+        await asked.wait()
+        broker.kill()
+        await asyncio.to_thread(broker.start)
+        answer.set()
+        assert (await answered).stdout == "I am Ada\n"
+        await endless.interrupt()
+        _, result = await rest(endless_stream)
+        assert result.error_detail is not None
+        assert result.error_detail.cause == "interrupted"
+        _, result = await rest(slow_stream)
+        assert result.error_detail is not None
+        assert result.error_detail.cause == "timeout"
+        assert time.monotonic() - began < 30
+        assert (await slow.run("print(1)")).stdout == "1\n"
+
+
+async def test_a_kernel_waits_for_the_next_broker(broker: BrokerProcess) -> None:
+    """What nobody reads is held back, not kept in memory. All of it arrives, within the output's limit."""
+    async with kernelbroker.connect(broker.url, broker.token) as client:
+        session = client.session("mine")
+        code = "for i in range(400_000): print('line', i, 'x' * 100)"  # 45 MB
+        stream = session.stream(f"print('begins')\n{code}\nprint('ends')")
+        begun = await until_line(stream, 1)
+        broker.kill()
+        await asyncio.sleep(3)
+        await asyncio.to_thread(broker.start)
+        more, result = await rest(stream)
+        text = begun + more
+        assert result.success
+        assert result.truncated is not None
+        numbers = [int(line.split()[1]) for line in text.splitlines()[1:-1]]
+        assert numbers == list(range(len(numbers)))
+        whole = sum(len(f"line {i} {'x' * 100}\n") for i in range(400_000)) + len("begins\nends\n")
+        assert len(text) + result.truncated.output_bytes == whole
+        peak = await session.run(
+            "import resource; print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)"
+        )
+        assert int(peak.stdout) < 250_000, "kibibytes"
+
+
+async def test_a_kernel_that_ends_without_a_broker(broker: BrokerProcess) -> None:
+    """Its last lines arrive, and the result says that it has died."""
+    async with kernelbroker.connect(broker.url, broker.token) as client:
+        session = client.session("mine")
+        assert (await session.run("x = 1")).success
+        stream = session.stream(
+            "import os, time\nprint('begins')\ntime.sleep(1.5)\nprint('ends')\ntime.sleep(0.5)\nos._exit(3)"
+        )
+        text = await until_line(stream, 1)
+        broker.kill()
+        await asyncio.sleep(3)
+        await asyncio.to_thread(broker.start)
+        more, result = await rest(stream)
+        assert text + more == "begins\nends\n"
+        assert result.error_detail is not None
+        assert result.error_detail.cause in ("kernel_died", "sandbox_lost")
+        assert result.kernel_restarted
+        assert (await session.run("print('x' in dir())")).stdout == "False\n"
+
+
 async def test_what_cannot_go_on_says_so(broker: BrokerProcess) -> None:
-    """A session whose cell ran, or with secrets, ends with a reason; its files are kept."""
+    """A session with secrets, also of a cell, ends with a reason; its files are kept."""
     async with kernelbroker.connect(broker.url, broker.token, timeout=5) as client:
         busy = client.session("busy", workspace="of-busy")
         await busy.open()
         await busy.run("open('note.txt', 'w').write('kept')")
-        stream = busy.stream("print('it runs', flush=True)\nimport time\ntime.sleep(600)")
+        code = "print('it runs', flush=True)\nimport time\ntime.sleep(600)"
+        stream = busy.stream(code, secrets={"KEY": "hidden value"})
         while not isinstance(await anext(stream), events.Stdout):
             pass
         secret = client.session("secret", secrets={"KEY": "hidden value"})
