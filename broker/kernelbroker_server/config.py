@@ -75,9 +75,9 @@ class Settings(BaseSettings):
     metrics_token: SecretStr | None = None
     """A token that gives access to /metrics only. The token of the tenant `default` gives it as well."""
     shutdown: Literal["adopt", "close"] = "adopt"
-    """What SIGTERM does when running executions have ended. `adopt` leaves sessions and sandboxes to the
-    next broker with the same state_dir, for `sandbox.orphan_grace` seconds. `close` ends them, as SIGINT
-    does."""
+    """What SIGTERM does. `adopt` leaves sessions and sandboxes to the next broker with the same state_dir,
+    for `sandbox.orphan_grace` seconds, with executions that take longer than 2 s more. `close` waits for
+    executions, and ends everything, as SIGINT does."""
     drain_timeout: float = Field(default=30, ge=0)
     """How long a shutdown waits for running executions. New ones are refused meanwhile."""
     shutdown_timeout: float = Field(default=10, gt=0)

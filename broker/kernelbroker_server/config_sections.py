@@ -114,8 +114,8 @@ class SandboxSettings(_Section):
     allow: tuple[str, ...] = ()
     """Domains that network = "allowlist" permits, such as pypi.org or *.example.org."""
     orphan_grace: float = Field(default=60, ge=0)
-    """How long a sandbox lives without a broker, so that the next broker with the same state_dir adopts it
-    with its session: see docs/operations.md. 0 ends it with the broker. Not with
+    """How long a sandbox lives without a broker, so that the next broker with the same state_dir goes on
+    with its session and what runs in it: see docs/operations.md. 0 ends it with the broker. Not with
     network = "allowlist"."""
     policy: PolicyMode = "off"
     """The treatment of risky code: run it, report findings in its result, ask for a confirmation, or

@@ -143,7 +143,8 @@ class Chaos:
         found: dict[str, tuple[float, Callable[[], Awaitable[bool]]]] = {
             "no further fault": (6, self._nothing),
             "broker killed": (1, self._kill_broker),
-            "broker stopped": (0.3, self._stop_broker),
+            "broker stopped": (0.5, self._stop_broker),
+            "broker taken over": (0.5, self._take_over),
             "broker frozen": (2, self._freeze),
             "sandbox process killed": (2, self._kill_process),
             "disk full": (1, self._fill_disk),
@@ -151,8 +152,6 @@ class Chaos:
         }
         if self.victim.kind == "docker":
             found["container killed"] = (2, self._kill_container)
-        if self.victim.kind == "local":
-            found["broker taken over"] = (0.5, self._take_over)
         if self.victim.engine is not None:
             found["engine restarted"] = (4, self._restart_engine)
         return found

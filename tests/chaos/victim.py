@@ -49,6 +49,7 @@ class Victim(BrokerProcess):
         self.engine = engine
         self._host = None if engine is None else engine.host
         settings: dict[str, object] = {
+            "SHUTDOWN": "adopt",
             "TOKEN": TOKEN,
             "BACKEND": kind,
             "POOL__MIN_SIZE": 2,
@@ -56,8 +57,6 @@ class Victim(BrokerProcess):
             "POOL__ACQUIRE_TIMEOUT": 60,
             "SESSIONS__RESULT_RETENTION": _RETENTION_S,
         }
-        if kind == "local":  # whose sandboxes can be left to the next broker
-            settings |= {"SHUTDOWN": "adopt", "SANDBOX__ORPHAN_GRACE": 60}
         if engine is not None:
             settings["DOCKER__HOST"] = engine.host
         super().__init__(directory, ["env", f"PYTHONPATH={code}"], **settings)

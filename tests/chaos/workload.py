@@ -108,7 +108,8 @@ class Worker:
 
     async def _opened(self) -> kernelbroker.Session:
         if self._session is None:
-            self._sessions += 1
+            if not self._sessions or self._rng.random() < 0.7:  # otherwise return to the last one
+                self._sessions += 1
             self._session = self._broker.session(
                 f"s{self._number}-{self._sessions}", workspace=self.workspace
             )

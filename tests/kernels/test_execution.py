@@ -24,7 +24,8 @@ from kernelbroker.protocol.events import (
 )
 from kernelbroker.protocol.messages import ExecutionRequest
 from kernelbroker_kernel import contract
-from kernelbroker_server.kernels.execution import CellExecution, CellState, Phase
+from kernelbroker_server.kernels.cell_state import CellState, Phase
+from kernelbroker_server.kernels.execution import CellExecution
 from kernelbroker_server.kernels.framing import Incoming, decode_frame
 from kernelbroker_server.kernels.outputs import DisplayContent, OutputLimits, Outputs
 from kernelbroker_server.kernels.redaction import Redactor

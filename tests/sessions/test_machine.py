@@ -42,6 +42,7 @@ class SessionRules(RuleBasedStateMachine):
         self.borrowers: dict[int, str] = {}
         self.restarts = 0
         self.closed_events = 0
+        self.detached = False
         self.lost_unreported = False
         self.carry_out(self.machine.open())
 
@@ -93,9 +94,14 @@ class SessionRules(RuleBasedStateMachine):
                     assert not self.suspending
                     assert self.running is None
                     self.releasing = True
+                case effects.Detach():
+                    assert not self.acquiring
+                    self.detached = True
                 case effects.Left():
-                    assert self.running is None and not self.acquiring
-                    assert not self.borrowers and self.ended == set(self.submitted)
+                    assert not self.acquiring
+                    if not self.detached:
+                        assert self.running is None
+                        assert not self.borrowers and self.ended == set(self.submitted)
                 case effects.SessionEnded():
                     self.closed_events += 1
 
@@ -167,6 +173,11 @@ class SessionRules(RuleBasedStateMachine):
 
     @precondition(lambda self: len(self.submitted) > 5)
     @rule()
+    def leave(self) -> None:
+        self.carry_out(self.machine.leave())
+
+    @precondition(lambda self: len(self.submitted) > 5)
+    @rule()
     def close(self) -> None:
         self.carry_out(self.machine.close("its client closed it"))
         assert not self.is_open
@@ -197,7 +208,7 @@ class SessionRules(RuleBasedStateMachine):
     def died(self) -> None:
         self.carry_out(self.machine.sandbox_died())
 
-    @precondition(lambda self: self.awaiting_turn)
+    @precondition(lambda self: self.awaiting_turn and not self.detached)
     @rule()
     def turn_granted(self) -> None:
         (name,) = self.awaiting_turn
@@ -205,7 +216,7 @@ class SessionRules(RuleBasedStateMachine):
         self.admitted.add(name)
         self.carry_out(self.machine.turn_granted(name))
 
-    @precondition(lambda self: self.running is not None)
+    @precondition(lambda self: self.running is not None and not self.detached)
     @rule(lost=st.sampled_from([None, "out_of_memory"]))
     def ended_running(self, lost: str | None) -> None:
         assert self.running is not None
@@ -233,6 +244,10 @@ class SessionRules(RuleBasedStateMachine):
     def teardown(self) -> None:
         """After any commands, a closed session has ended everything and released everything."""
         self.carry_out(self.machine.close("the test is over"))
+        if self.detached and not self.releasing:
+            assert self.machine.state is SessionState.LEAVING
+            assert self.ended < set(self.submitted), "the next broker goes on with the others"
+            return
         if self.running is not None:
             self.ended_running(lost="closed")
         if self.suspending:
@@ -321,6 +336,15 @@ def test_a_session_is_left_with_a_living_sandbox_only() -> None:
         with pytest.raises(Unavailable, match="try again"):
             command()
     assert session.close("it ends") == [effects.SessionEnded("it ends"), effects.Release()]
+    busy = ready()
+    for name in "ef":
+        busy.submit(name)
+    busy.turn_granted("e")
+    assert busy.leave() == [], "it was not asked to"
+    busy.leave_when_idle("a restart")
+    assert busy.leave() == [effects.Detach(), effects.Left()]
+    assert busy.close("it ends") == [], "the next broker goes on with it"
+    busy.validate_state()
     without = ready()
     without.sandbox_died()
     assert effects.SessionEnded("a restart") in without.leave_when_idle("a restart")

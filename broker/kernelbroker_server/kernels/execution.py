@@ -8,7 +8,6 @@ is dropped, and everything that is kept is bounded.
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime
@@ -20,19 +19,17 @@ from kernelbroker.protocol.errors import ProtocolError
 from kernelbroker.protocol.events import (
     Cause,
     Clear,
-    DataFrame,
     ErrorDetail,
     Event,
-    FileChange,
     Input,
     Result,
     Started,
     Truncated,
-    Variable,
 )
 from kernelbroker.protocol.messages import ExecutionRequest
 from kernelbroker_kernel import contract
 
+from .cell_state import CellState, Phase, Reply, Report, Summary
 from .failures import (
     ErrorContent,
     bounded_name_and_value,
@@ -54,12 +51,6 @@ _PROMPT_CHARS = 10_000
 _T = TypeVar("_T")
 
 
-class Phase(enum.Enum):
-    SENT = "sent"
-    STARTED = "started"
-    ENDED = "ended"
-
-
 class _Clear(msgspec.Struct):
     wait: bool = False
 
@@ -77,54 +68,8 @@ class _InputRequest(msgspec.Struct):
     password: bool = False
 
 
-class _Reply(ErrorContent):
-    status: str = "error"
-    execution_count: int | None = None
-    payload: list[dict[str, Any]] = []
-
-
-class _Summary(msgspec.Struct):
-    execution_time: float | None = None
-    variables: list[Variable] = []
-    variables_dropped: int = 0
-    files: list[FileChange] = []
-    files_truncated: bool = False
-    exit_code: int | None = None
-
-
 class _ReplyMetadata(msgspec.Struct):
-    summary: _Summary = msgspec.field(default_factory=_Summary, name=contract.METADATA_KEY)
-
-
-class _Report(msgspec.Struct):
-    dataframe: DataFrame | None = None
-    return_value: Any = None
-    truncated: str | None = None
-
-
-class CellState(msgspec.Struct):
-    """All that an execution has learned from the messages so far. It can be stored.
-
-    Attributes:
-        ids: of the requests: the cell's, and the report cell's if there is one.
-        awaited: the signals that have not come: of which request, and `reply` or `idle`.
-        times: the dates of the cell's beginning and end, as its messages have them.
-        budget, truncated: see `Outputs`.
-    """
-
-    ids: tuple[str, ...]
-    awaited: set[tuple[str, str]]
-    budget: int
-    truncated: Truncated = msgspec.field(default_factory=Truncated)
-    phase: Phase = Phase.SENT
-    taken: bool = False
-    error: ErrorContent | None = None
-    reply: _Reply | None = None
-    execution_count: int | None = None
-    inputs: int = 0
-    times: list[str] = msgspec.field(default_factory=lambda: ["", ""])
-    summary: _Summary = msgspec.field(default_factory=_Summary)
-    report: _Report | None = None
+    summary: Summary = msgspec.field(default_factory=Summary, name=contract.METADATA_KEY)
 
 
 class CellExecution:
@@ -264,13 +209,13 @@ class CellExecution:
                     self.state.awaited.discard((self._report_id, "idle"))
             case "iopub", "display_data":
                 if message.weight > _MAX_REPORT_WEIGHT:
-                    self.state.report = _Report(truncated="the report was too large to send")
+                    self.state.report = Report(truncated="the report was too large to send")
                     return
                 data = message.content_as(DisplayContent).data
                 if contract.REPORT_MIME in data:
-                    self.state.report = _convert(data[contract.REPORT_MIME], _Report)
+                    self.state.report = _convert(data[contract.REPORT_MIME], Report)
                 elif contract.DROPPED_MIME in data:
-                    self.state.report = _Report(truncated="the report was too large to send")
+                    self.state.report = Report(truncated="the report was too large to send")
             case "shell", "execute_reply":
                 self.state.awaited.discard((self._report_id, "reply"))
 
@@ -279,9 +224,9 @@ class CellExecution:
         self.state.times[1] = message.header.date
         self.state.summary = _summary_of(message)
         try:
-            self.state.reply = self._clean(message.content_as(_Reply))
+            self.state.reply = self._clean(message.content_as(Reply))
         except ProtocolError:  # a traceback can be of any type; the cell has ended in any case
-            self.state.reply = _Reply()
+            self.state.reply = Reply()
         self.state.execution_count = self.state.reply.execution_count or self.state.execution_count
         pages = [
             item.get("data") for item in self.state.reply.payload if item.get("source") == "page"
@@ -315,7 +260,7 @@ class CellExecution:
 
     def _finish(self) -> Result:
         self.state.phase = Phase.ENDED
-        reply = self.state.reply or _Reply()
+        reply = self.state.reply or Reply()
         success = reply.status == "ok"
         detail = (
             None
@@ -325,7 +270,7 @@ class CellExecution:
         truncated = self.state.truncated
         truncated.variables = self.state.summary.variables_dropped
         truncated.files = self.state.summary.files_truncated
-        report = self.state.report or _Report()
+        report = self.state.report or Report()
         if success and self._report_id and self.state.report is None:
             report.truncated = "the kernel sent no report"  # user code has disabled the report
         truncated.report = report.truncated
@@ -358,14 +303,14 @@ class CellExecution:
         return truncated if truncated != Truncated() else None
 
 
-def _summary_of(reply: Incoming) -> _Summary:
+def _summary_of(reply: Incoming) -> Summary:
     """The summary of the hooks, which user code can remove or replace."""
     if reply.metadata_weight > _MAX_SUMMARY_WEIGHT:
-        return _Summary()
+        return Summary()
     try:
         return decode_as(reply.metadata, _ReplyMetadata).summary
     except ProtocolError:
-        return _Summary()
+        return Summary()
 
 
 def _convert(value: Any, type_: type[_T]) -> _T:

@@ -17,8 +17,9 @@ from kernelbroker.protocol.events import Cause, ErrorDetail, Event, Result, Star
 from kernelbroker.protocol.messages import ExecutionRequest
 
 from ..backends.base import EndCause
+from ..kernels.cell_state import Phase
 from ..kernels.channel import ChannelClosed, KernelChannel, Subscription
-from ..kernels.execution import CellExecution, Phase
+from ..kernels.execution import CellExecution
 from ..kernels.framing import Incoming, Outgoing
 from ..kernels.outputs import OutputLimits
 from ..kernels.redaction import Redactor
@@ -27,12 +28,11 @@ from ..pool.warm_sandbox import WarmSandbox, first_of
 from ..telemetry.events import code_hash
 from ..telemetry.logs import bound_ids
 from .effects import Failure
-from .progress import Left, Progress
+from .progress import Left, Progress, begun
 from .store import ExecutionLog
 
 logger = logging.getLogger(__name__)
 
-_READ_S = 2.0
 QUOTA_EXCEEDED = "QuotaExceeded"
 _END_NAMES = {
     EndCause.OUT_OF_MEMORY: "OutOfMemory",
@@ -199,10 +199,7 @@ class Execution:
         self._running_on = warm
         self._state_lost = state_lost
         if self._progress is None:
-            at, state = time.time(), self._cell.state
-            self._progress = Progress(
-                at, self.timeout, state_lost, channel.sent, channel.received, 0, state
-            )
+            self._progress = begun(self.timeout, state_lost, channel, self._cell.state)
             self.log.begin(self._progress)
         self._state_lost |= self._progress.state_lost
         self.begun.set()
@@ -299,7 +296,8 @@ class Execution:
         """Wait for the end of the cell, for at most its timeout and the grace period of an interrupt."""
         too_long = f"the cell ran longer than {self.timeout:g} s"
         ends = (finished, messages.closed, self._abort)
-        if not await first_of(*ends, timeout=self._remaining):
+        timeout = self.timeout if self._left is None else self._left.progress.seconds_left
+        if not await first_of(*ends, timeout=timeout):
             kept = "the state is kept"
             if self.request.language != "python":
                 kept = "Python's state is kept"
@@ -321,14 +319,6 @@ class Execution:
             )
             self._end(Failure("timeout", "TimeoutError", message))
         return False
-
-    @property
-    def _remaining(self) -> float:
-        """Seconds until the timeout. What an earlier broker has left has time to be read."""
-        if self._left is None:
-            return self.timeout
-        end = self._left.progress.began_at + self.timeout
-        return max(_READ_S, end - time.time())
 
     def _end(self, failure: Failure) -> None:
         for event in self._cell.end(failure.cause, failure.name, failure.message, restarted=True):

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 
 import msgspec
 from kernelbroker.protocol.codec import decode_as
 
+from ..kernels.cell_state import CellState
 from ..kernels.channel import KernelChannel
-from ..kernels.execution import CellState
+
+_READ_S = 2.0
 
 
 class Progress(msgspec.Struct):
@@ -18,7 +21,8 @@ class Progress(msgspec.Struct):
     before, and the first of them are in the log.
 
     Attributes:
-        began_at: seconds since the epoch.
+        began_at: seconds by the monotonic clock, which all processes of a machine share until it is
+            started again; sandboxes do not outlive that.
         timeout: in seconds, from then on.
         state_lost: the result must say that the session's variables were lost before it.
         sent: the number of messages that the kernel was sent before those of the execution.
@@ -34,6 +38,12 @@ class Progress(msgspec.Struct):
     events: int
     cell: CellState
 
+    @property
+    def seconds_left(self) -> float:
+        """Seconds until the timeout. What another broker goes on with has time to be read."""
+        left = self.began_at + self.timeout - time.monotonic()
+        return min(max(left, _READ_S), self.timeout)
+
 
 @dataclass(frozen=True, slots=True)
 class Left:
@@ -41,6 +51,16 @@ class Left:
 
     progress: Progress
     channel: KernelChannel
+
+    @property
+    def was_sent(self) -> bool:
+        """Whether the kernel was sent anything of it."""
+        return self.channel.sent > self.progress.sent
+
+
+def begun(timeout: float, state_lost: bool, channel: KernelChannel, cell: CellState) -> Progress:
+    """The progress of an execution that begins now."""
+    return Progress(time.monotonic(), timeout, state_lost, channel.sent, channel.received, 0, cell)
 
 
 def decode_progress(data: bytes) -> Progress:

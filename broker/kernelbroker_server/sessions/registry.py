@@ -30,6 +30,7 @@ from .ids import new_id
 from .lease import Lease
 from .limits import SessionLimits
 from .progress import Left
+from .reopening import same_session
 from .restoring import Source
 from .saved_state import AsleepSession, SavedState
 from .session import Session
@@ -104,7 +105,7 @@ class Registry:
         session_id = options.session_id or new_id()
         session = self._sessions.get(session_id)
         if session is not None:
-            return _same(session, options), False
+            return same_session(session, options), False
         if self.stopping:
             raise _shutting_down()
         self._gone.check(session_id)
@@ -127,7 +128,7 @@ class Registry:
             raise
         finally:
             opening.waiting -= 1
-        return _same(session, options), is_new
+        return same_session(session, options), is_new
 
     def get(self, session_id: str) -> Session:
         """Return a session. Raises SessionGone for an hour after its end, NotFound if it is unknown."""
@@ -337,25 +338,3 @@ class Registry:
 
 def _shutting_down() -> Unavailable:
     return Unavailable("the broker is shutting down", retry_after=10)
-
-
-def _same(session: Session, options: SessionOptions) -> Session:
-    """Return the session if these options could have opened it. Raises Conflict."""
-    given, other = session.options, "choose another session_id"
-    if given.template != options.template:
-        raise Conflict(f"session {session.id} has the template {given.template!r}; {other}")
-    if options.workspace not in (None, session.workspace):
-        raise Conflict(f"session {session.id} has the workspace {session.workspace!r}; {other}")
-    if options.from_checkpoint not in (None, session.options.from_checkpoint):
-        raise Conflict(
-            f"session {session.id} did not begin with checkpoint {options.from_checkpoint!r}; "
-            "choose another session_id"
-        )
-    for name in ("cwd", "env", "secrets"):
-        asked = getattr(options, name)
-        if asked and asked != getattr(session.options, name):
-            raise Conflict(
-                f"session {session.id} was opened with another {name}, which stays; leave it out, "
-                "give it to each cell, or choose another session_id"
-            )
-    return session

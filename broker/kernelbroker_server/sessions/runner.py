@@ -7,7 +7,6 @@ may be cancelled at any moment.
 from __future__ import annotations
 
 import asyncio
-import itertools
 import logging
 import time
 from collections.abc import Callable, Coroutine
@@ -24,6 +23,7 @@ from ..workspaces.quota_watch import QuotaWatch
 from . import effects
 from .admission import TenantQueue
 from .execution import QUOTA_EXCEEDED, Execution
+from .grants import Grants
 from .lease import Lease
 from .machine import SessionMachine
 from .saved_state import SavedState
@@ -93,8 +93,7 @@ class SessionRunner:
         """For executions that have asked for their turn: resolved when they are to run."""
         self._carriers: dict[str, asyncio.Task[None]] = {}
         self._acquisition: asyncio.Task[None] | None = None
-        self._numbers = itertools.count()
-        self._grants: dict[int, asyncio.Future[WarmSandbox]] = {}
+        self._grants = Grants()
         self._restarts, self._settled = Waiters(), Waiters()
         self._tasks = SessionTasks(self._id, self._context)
         self._watching: SupervisedTask | None = None
@@ -109,10 +108,6 @@ class SessionRunner:
         self._store.record_session(self._record)
         self._lease.keep_saved(saved)
         self._opened_now()
-
-    def readmit(self) -> None:
-        """Admit an execution that an earlier broker has admitted."""
-        self._queue.readmit()
 
     def submit(self, execution: Execution) -> None:
         """Queue an execution that the tenant's queue has admitted."""
@@ -136,18 +131,17 @@ class SessionRunner:
         """
         self._notice_death()
         self.uses += 1
-        borrower = next(self._numbers)
-        self._grants[borrower] = granted = asyncio.get_running_loop().create_future()
+        borrower, granted = self._grants.add()
         try:
             self.apply(self.machine.borrow(borrower, alive=self._lease.alive is not None))
         except RequestError:
-            del self._grants[borrower]
+            self._grants.remove(borrower)
             raise
         return borrower, granted
 
     def give_back(self, borrower: int, *, changes: bool) -> None:
         """Remove a borrower that has ended. With `changes` it may have changed files."""
-        del self._grants[borrower]
+        self._grants.remove(borrower)
         self._touch()
         if changes:
             self.watch.visited()
@@ -155,8 +149,7 @@ class SessionRunner:
 
     def suspend(self, saved: SavedState) -> bool:
         """Give the sandbox back if the session is idle. Returns whether it is."""
-        decided = self.machine.sleep()
-        if decided:
+        if decided := self.machine.sleep():
             self._lease.keep_saved(saved)
             self.apply(decided)
         return bool(decided)
@@ -165,8 +158,6 @@ class SessionRunner:
         """Wait until nothing runs, waits or uses the gateway."""
         while not self.machine.idle:
             await self._settled.add()
-
-    # Effects.
 
     def _on_quota_exceeded(self, action: QuotaAction, message: str) -> None:
         running = self.machine.running
@@ -205,12 +196,9 @@ class SessionRunner:
                     assert self._acquisition is not None
                     self._acquisition.cancel()
                 case effects.GrantBorrower(borrower=borrower):
-                    warm = self._lease.current
-                    if warm is not None and not (granted := self._grants[borrower]).done():
-                        granted.set_result(warm)
+                    self._grants.grant(borrower, self._lease.current)
                 case effects.RefuseBorrower(borrower=borrower, error=error):
-                    if not (granted := self._grants[borrower]).done():
-                        granted.set_exception(error)
+                    self._grants.refuse(borrower, error)
                 case effects.AnswerRestarts(error=failed):
                     self._restarts.answer(failed)
                 case effects.Release():
@@ -319,10 +307,10 @@ class SessionRunner:
             del self._turns[execution.id], self._carriers[execution.id]
 
     def _detach(self) -> None:
-        for execution in self.executions.values():
+        for name, execution in self.executions.items():
             execution.is_detached = True
-        for carrier in self._carriers.values():
-            carrier.cancel()
+            if name in self._carriers:
+                self._carriers[name].cancel()
 
     def _reject(self, rejected: effects.Reject) -> None:
         execution = self.executions[rejected.execution_id]

@@ -8,14 +8,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
-from kernelbroker.protocol.errors import NotFound, RequestError
+from kernelbroker.protocol.errors import RequestError
 from kernelbroker.protocol.findings import Finding
-from kernelbroker.protocol.messages import ExecutionRequest, MissingVariable
-from kernelbroker.protocol.messages import SessionState as PublicState
+from kernelbroker.protocol.messages import ExecutionRequest
 
-from ..backends.base import SandboxSpec
 from ..cancellation import run_to_completion
 from ..kernels.channel import ChannelClosed
 from ..kernels.gateway import GatewayConnection
@@ -31,12 +29,13 @@ from .limits import SessionLimits
 from .progress import Left
 from .runner import SessionRunner
 from .saved_state import SavedState
+from .session_view import SessionView
 from .sleeping import Sleeping
 from .states import SessionState
-from .store import EventStore, ExecutionLog, SessionRecord, Watcher
+from .store import EventStore, ExecutionLog, SessionRecord, lost_result
 
 
-class Session:
+class Session(SessionView):
     """One session, from `open` to `closed`. The registry creates it.
 
     Args:
@@ -44,8 +43,6 @@ class Session:
         asleep_at: by the queue's clock, for a session that fell asleep in an earlier broker.
 
     Attributes:
-        sleeping: when it falls asleep.
-        key: its key in the event store.
         emit: emits telemetry of this session.
         closed: resolved when its sandbox and workspace are given back.
         drained: resolved when it is closed, or left to the next broker.
@@ -73,6 +70,7 @@ class Session:
         self._on_ended = on_ended
         self._lease = lease
         self._store = store
+        self._queue = queue
         self.emit = emit
         self._runner = runner = SessionRunner(
             record,
@@ -162,100 +160,6 @@ class Session:
     def _ended(self, reason: str) -> None:
         self._on_ended(self, reason)
 
-    # Properties.
-
-    @property
-    def state(self) -> PublicState:
-        """The state for clients: `busy` while an execution runs or waits."""
-        if self.closed_reason is not None:
-            return "closed"
-        machine = self._machine
-        if self.sleeping.is_asleep and not machine.queued:
-            return "asleep"
-        return "idle" if machine.running is None and not machine.queued else "busy"
-
-    @property
-    def closed_reason(self) -> str | None:
-        """The reason why the session is closed; None while it is open."""
-        return self._machine.closed_reason
-
-    @property
-    def is_left(self) -> bool:
-        """Whether it accepts nothing more, and is left to the next broker."""
-        return self._machine.state is SessionState.LEAVING
-
-    @property
-    def queued(self) -> int:
-        """The number of waiting executions, except the one that waits for its turn."""
-        queue_length = self._machine.queued
-        return queue_length - 1 if queue_length and self._machine.running is None else queue_length
-
-    @property
-    def spec(self) -> SandboxSpec:
-        """The specification of its sandboxes."""
-        return self._lease.spec
-
-    @property
-    def workspace(self) -> str:
-        """The name of its workspace."""
-        return self._lease.workspace.name
-
-    @property
-    def acquire_timeout(self) -> float:
-        """Seconds that a request may wait for its turn in this session."""
-        return self._lease.timeout
-
-    @property
-    def active_at(self) -> float:
-        """When it was last used, in seconds since the epoch."""
-        return self._runner.active_at
-
-    @property
-    def restarts(self) -> int:
-        """How often its kernel was replaced."""
-        return self._lease.replaced
-
-    @property
-    def outlives_the_broker(self) -> bool:
-        """Whether another broker can wake it: its files are kept, and it has no secrets, which are not."""
-        return self._lease.workspace.is_kept and not self.options.secrets
-
-    @property
-    def not_restored(self) -> Sequence[MissingVariable]:
-        """What could not be loaded of the checkpoint that it began with."""
-        return self._lease.not_restored
-
-    @property
-    def expires_at(self) -> tuple[float, str]:
-        """Return the time, by the admission's clock, at which the session expires, and the reason."""
-        if (asleep_end := self.sleeping.expires_at) is not None:
-            return asleep_end
-        end = self._created + self.max_lifetime + self.sleeping.slept
-        idle_end = self._runner.active + self.idle_timeout
-        if self._machine.idle and idle_end < end:
-            return idle_end, f"it was idle for {self.idle_timeout:g} s"
-        return end, f"it reached its lifetime of {self.max_lifetime:g} s"
-
-    @property
-    def executions(self) -> Mapping[str, ExecutionLog]:
-        """Return the remembered executions by id, oldest first."""
-        return self._store.executions(self.key)
-
-    def watch(self) -> contextlib.AbstractContextManager[Watcher]:
-        """Return a queue of the executions that are accepted from now on; see `EventStore.watch`."""
-        return self._store.watch(self.key)
-
-    def execution(self, execution_id: str) -> ExecutionLog:
-        """Return an execution. Raises NotFound if it is unknown or forgotten."""
-        try:
-            return self.executions[execution_id]
-        except KeyError:
-            raise NotFound(f"session {self.id} has no execution {execution_id}") from None
-
-    def expect_open(self) -> None:
-        """Check that the session is open. Raises SessionGone."""
-        self._machine.expect_open()
-
     # Executions.
 
     def enqueue(
@@ -301,16 +205,18 @@ class Session:
         """
         found = []
         for log in self.executions.values():
-            if log.result is None:
-                self._runner.readmit()
-                # Of an installation nothing is needed but its end.
-                installs = InternalCell("", {}, silent=False, packages=log.packages)
-                cell = installs if log.packages else None
-                ran = left if log.state == "running" else None
-                timeout = (
-                    self.limits.timeout_of(log.request) if ran is None else ran.progress.timeout
-                )
-                found.append(self._submit(log, timeout, cell, ran))
+            ran = left if log.state == "running" else None
+            if log.result is not None:
+                continue
+            if ran is not None and log.packages and not ran.was_sent:
+                ran.channel.release()
+                log.append(lost_result("the broker ended before it began", begun=False))
+                continue
+            # Of an installation nothing is needed but its end.
+            installs = InternalCell("", {}, silent=False, packages=log.packages)
+            timeout = self.limits.timeout_of(log.request) if ran is None else ran.progress.timeout
+            self._queue.readmit()
+            found.append(self._submit(log, timeout, installs if log.packages else None, ran))
         return found
 
     def _submit(

@@ -1,0 +1,131 @@
+"""What can be read of a session."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping, Sequence
+
+from kernelbroker.protocol.errors import NotFound
+from kernelbroker.protocol.messages import MissingVariable, SessionOptions
+from kernelbroker.protocol.messages import SessionState as PublicState
+
+from ..backends.base import SandboxSpec
+from .lease import Lease
+from .machine import SessionMachine
+from .runner import SessionRunner
+from .sleeping import Sleeping
+from .states import SessionState
+from .store import EventStore, ExecutionLog, Watcher
+
+
+class SessionView:
+    """The base of `Session`, which sets the attributes.
+
+    Attributes:
+        sleeping: when it falls asleep.
+        key: its key in the event store.
+    """
+
+    id: str
+    key: str
+    options: SessionOptions
+    idle_timeout: float
+    max_lifetime: float
+    sleeping: Sleeping
+    _created: float
+    _lease: Lease
+    _machine: SessionMachine
+    _runner: SessionRunner
+    _store: EventStore
+
+    @property
+    def state(self) -> PublicState:
+        """The state for clients: `busy` while an execution runs or waits."""
+        if self.closed_reason is not None:
+            return "closed"
+        machine = self._machine
+        if self.sleeping.is_asleep and not machine.queued:
+            return "asleep"
+        return "idle" if machine.running is None and not machine.queued else "busy"
+
+    @property
+    def closed_reason(self) -> str | None:
+        """The reason why the session is closed; None while it is open."""
+        return self._machine.closed_reason
+
+    @property
+    def is_left(self) -> bool:
+        """Whether it accepts nothing more, and is left to the next broker."""
+        return self._machine.state is SessionState.LEAVING
+
+    @property
+    def queued(self) -> int:
+        """The number of waiting executions, except the one that waits for its turn."""
+        queue_length = self._machine.queued
+        return queue_length - 1 if queue_length and self._machine.running is None else queue_length
+
+    @property
+    def spec(self) -> SandboxSpec:
+        """The specification of its sandboxes."""
+        return self._lease.spec
+
+    @property
+    def workspace(self) -> str:
+        """The name of its workspace."""
+        return self._lease.workspace.name
+
+    @property
+    def acquire_timeout(self) -> float:
+        """Seconds that a request may wait for its turn in this session."""
+        return self._lease.timeout
+
+    @property
+    def active_at(self) -> float:
+        """When it was last used, in seconds since the epoch."""
+        return self._runner.active_at
+
+    @property
+    def restarts(self) -> int:
+        """How often its kernel was replaced."""
+        return self._lease.replaced
+
+    @property
+    def outlives_the_broker(self) -> bool:
+        """Whether another broker can wake it: its files are kept, and it has no secrets, which are not."""
+        return self._lease.workspace.is_kept and not self.options.secrets
+
+    @property
+    def not_restored(self) -> Sequence[MissingVariable]:
+        """What could not be loaded of the checkpoint that it began with."""
+        return self._lease.not_restored
+
+    @property
+    def expires_at(self) -> tuple[float, str]:
+        """Return the time, by the admission's clock, at which the session expires, and the reason."""
+        if (asleep_end := self.sleeping.expires_at) is not None:
+            return asleep_end
+        end = self._created + self.max_lifetime + self.sleeping.slept
+        idle_end = self._runner.active + self.idle_timeout
+        if self._machine.idle and idle_end < end:
+            return idle_end, f"it was idle for {self.idle_timeout:g} s"
+        return end, f"it reached its lifetime of {self.max_lifetime:g} s"
+
+    @property
+    def executions(self) -> Mapping[str, ExecutionLog]:
+        """Return the remembered executions by id, oldest first."""
+        return self._store.executions(self.key)
+
+    def watch(self) -> contextlib.AbstractContextManager[Watcher]:
+        """Return a queue of the executions that are accepted from now on; see `EventStore.watch`."""
+        return self._store.watch(self.key)
+
+    def execution(self, execution_id: str) -> ExecutionLog:
+        """Return an execution. Raises NotFound if it is unknown or forgotten."""
+        try:
+            return self.executions[execution_id]
+        except KeyError:
+            raise NotFound(f"session {self.id} has no execution {execution_id}") from None
+
+    def expect_open(self) -> None:
+        """Check that the session is open. Raises SessionGone."""
+        self._machine.expect_open()
