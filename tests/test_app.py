@@ -403,7 +403,7 @@ async def test_clients_while_it_drains(directory: Path, monkeypatch: pytest.Monk
         backend.scripts["hold"] = hold
         monkeypatch.setattr(factories, "backend", lambda *_: backend)
         pool = {"min_size": 2, "max_size": 4}
-        broker = Broker(settings(directory, token="the-token", pool=pool))
+        broker = Broker(settings(directory, token="the-token", pool=pool, shutdown="close"))
         await broker.start()
         url = broker.url.replace("http", "ws") + "/api/v1/ws"
         headers = {"Authorization": "Bearer the-token"}

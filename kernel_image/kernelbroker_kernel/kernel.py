@@ -17,7 +17,7 @@ import signal
 import sys
 import traceback
 import warnings
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import zmq
@@ -31,8 +31,15 @@ from traitlets import List, Type, Unicode
 from . import early_imports, fonts, package_path
 from .compat import named_like, streams
 from .compat.kernel import BoundedErrorKernel, BoundedErrorShell, PromptKernelApp
-from .contract import METADATA_KEY, WAITING_MESSAGES
-from .hooks import installed
+from .contract import (
+    CONFIGURE_CODE,
+    INTERNAL_CELL_CODE,
+    METADATA_KEY,
+    REPORT_CODE,
+    WAITING_MESSAGES,
+)
+from .error_bounds import bounded_error
+from .hooks import configure, installed
 from .rehearsal import rehearse
 from .unused_imports import DEBUGGER, left_out
 
@@ -138,10 +145,14 @@ class Kernel(BoundedErrorKernel):
             metadata[METADATA_KEY] = summary
         return metadata
 
-    async def do_execute(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
+    async def do_execute(
+        self, code: str, silent: bool, *args: Any, **kwargs: Any
+    ) -> dict[str, Any]:
         try:
             try:
-                reply: dict[str, Any] = await super().do_execute(*args, **kwargs)
+                if silent and (run := _ENTRIES.get(code)) is not None:
+                    return self._enter(run)
+                reply: dict[str, Any] = await super().do_execute(code, silent, *args, **kwargs)
                 return reply
             finally:
                 self.code_is_over()
@@ -157,6 +168,24 @@ class Kernel(BoundedErrorKernel):
                 "payload": [],
             }
 
+    def _enter(self, run: Callable[[], None]) -> dict[str, Any]:
+        """Run a cell of the broker's as what it is, a call. IPython would parse and compile it first."""
+        reply: dict[str, Any] = {"status": "ok", "user_expressions": {}, "payload": []}
+        try:
+            self.code_begins()
+            run()
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # also an exit, by a user's class
+            reply |= {"status": "error", **bounded_error(type(error).__name__, error, [])}
+        return reply | {"execution_count": self.execution_count}
+
+
+_ENTRIES: dict[str, Callable[[], None]] = {
+    CONFIGURE_CODE: configure,
+    INTERNAL_CELL_CODE: lambda: importlib.import_module(f"{__package__}.internal_cells").run(),
+    REPORT_CODE: lambda: importlib.import_module(f"{__package__}.report").run(),
+}
 
 _COLOURS = ("FORCE_COLOR", "CLICOLOR", "CLICOLOR_FORCE")
 """ipykernel sets these so that programs print colours for a terminal. There is no terminal here."""

@@ -735,7 +735,7 @@ async def test_the_next_broker_adopts(kind: str) -> None:
                 "two": None,
             }
             for orphan in orphans.values():
-                warm = await join(orphan, DEADLINE_S)
+                warm = await join(orphan, DEADLINE_S, None)
                 if isinstance(orphan.sandbox, LocalSandbox):  # an engine reads that of a container
                     async with asyncio.timeout(DEADLINE_S):
                         await asyncio.to_thread(_flood, orphan.sandbox.roots[-1])

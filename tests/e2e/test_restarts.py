@@ -1,4 +1,7 @@
-"""A broker that is killed and started again: what its clients have seen, and more, can still be read."""
+"""A broker that is killed and started again: what its clients have seen, and more, can still be read.
+
+The sandboxes end with the broker. `test_adoption.py` has those that go on.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +30,9 @@ WAIT = "print('it runs', flush=True)\nimport time\nwhile True: time.sleep(0.05)"
 @pytest.fixture
 def broker() -> Iterator[BrokerProcess]:
     with tempfile.TemporaryDirectory(prefix="kb-") as directory:
-        broker = BrokerProcess(Path(directory), TOKEN="the token of this test")
+        broker = BrokerProcess(
+            Path(directory), TOKEN="the token of this test", SANDBOX__ORPHAN_GRACE=0
+        )
         try:
             yield broker.start()
         finally:

@@ -35,7 +35,7 @@ def broker(request: pytest.FixtureRequest) -> Iterator[BrokerProcess]:
     """One of the test's own, to be ended by it; with the settings that it is parametrized with."""
     settings = getattr(request, "param", {"DRAIN_TIMEOUT": "1"})
     with tempfile.TemporaryDirectory(prefix="kb-") as directory:
-        broker = BrokerProcess(Path(directory), **settings)
+        broker = BrokerProcess(Path(directory), SANDBOX__ORPHAN_GRACE=0, **settings)
         try:
             yield broker.start()
         finally:

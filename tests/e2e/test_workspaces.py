@@ -162,7 +162,7 @@ for number in range(2000):
 @pytest.mark.parametrize("end", ["stopped", "killed", "killed while it runs"])
 async def test_from_broker_to_broker(end: str) -> None:
     """The next broker has the files of a session, however the broker before it ended."""
-    with running_broker() as broker:
+    with running_broker(SANDBOX__ORPHAN_GRACE=0) as broker:
         code = "import os; os.makedirs('/data/deep/er'); os.symlink('/', '/data/root')\n"
         code += "_ = open('/data/file', 'w').write('kept')\n"
         if end == "killed while it runs":

@@ -214,8 +214,9 @@ class Session(SessionView):
                 continue
             # Of an installation nothing is needed but its end.
             installs = InternalCell("", {}, silent=False, packages=log.packages)
-            timeout = self.limits.timeout_of(log.request) if ran is None else ran.progress.timeout
+            timeout = log.request.timeout or self.limits.default_timeout
             self._queue.readmit()
+            timeout = timeout if ran is None else ran.progress.timeout
             found.append(self._submit(log, timeout, installs if log.packages else None, ran))
         return found
 
