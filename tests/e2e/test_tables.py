@@ -262,9 +262,7 @@ async def test_shadowed_builtins_do_not_break_reports(client: kernelbroker.Broke
         result = await session.run("y = x['a'] + 1", result_var="y")
         assert (result.success, result.return_value) == (True, 2)
         result = await session.run("__import__ = None\nx = 1", result_var="x")
-        assert result.success
-        assert result.truncated is not None
-        assert result.truncated.report == "the kernel sent no report"
+        assert (result.success, result.return_value) == (True, 1)
 
 
 async def test_a_pyarrow_table_is_a_table(session: kernelbroker.Session) -> None:

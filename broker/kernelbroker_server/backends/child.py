@@ -89,6 +89,7 @@ class Child:
         """
         self._loop = asyncio.get_running_loop()
         self.exited: asyncio.Future[int] = self._loop.create_future()
+        self._output_mode = os.O_RDWR if outlives else os.O_WRONLY
         with contextlib.ExitStack() as on_failure, contextlib.ExitStack() as always:
             pipe, output = os.pipe()
             on_failure.callback(os.close, pipe)
@@ -125,7 +126,7 @@ class Child:
 
     def open_output(self) -> int:
         """A new descriptor that writes to its output; it outlives the process."""
-        return os.open(f"/proc/self/fd/{self._output.pipe}", os.O_WRONLY | os.O_CLOEXEC)
+        return os.open(f"/proc/self/fd/{self._output.pipe}", self._output_mode | os.O_CLOEXEC)
 
     async def first_output(self) -> None:
         """Wait until it has written something or has ended."""
