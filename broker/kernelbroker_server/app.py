@@ -28,6 +28,7 @@ from .api.server import BrokerServer
 from .audit import Audit
 from .config import ConfigError, Settings
 from .egress.upstream import Resolve
+from .service.assessor import Assessor
 from .service.policy import Policies, Policy
 from .service.tenant_service import TenantServices
 from .sessions.admission import Admission
@@ -108,7 +109,8 @@ class Broker:
         admission = Admission(settings.limits.concurrent, settings.limits.queued)
         self._workspaces = factories.workspaces(settings, data_dir)
         policies = Policies(
-            {name: Policy(t.policy, t.policy_threshold) for name, t in settings.templates.items()}
+            {name: Policy(t.policy, t.policy_threshold) for name, t in settings.templates.items()},
+            assessor=Assessor(settings.risk.rules, settings.risk.dangerous_patterns),
         )
         self._store = factories.store(settings, data_dir)
         self._webhooks = factories.webhooks(settings, self._store)

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal, Self, TypeAlias
 from pydantic import BaseModel, Field, SecretStr, field_validator, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
+from .config_routing import RiskSettings
 from .config_sections import (
     AuthSettings,
     CheckpointSettings,
@@ -105,6 +106,7 @@ class Settings(BaseSettings):
     tls: TlsSettings = TlsSettings()
     auth: AuthSettings = AuthSettings()
     mcp: McpSettings = McpSettings()
+    risk: RiskSettings = RiskSettings()
     templates: dict[TemplateName, TemplateSettings] = {}
     """Named recipes for sandboxes. There is always one named `default`."""
     tenants: dict[TenantName, TenantSettings] = {}

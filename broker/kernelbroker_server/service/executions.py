@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import msgspec
 from kernelbroker.protocol.codec import encode
 from kernelbroker.protocol.errors import Conflict, NotFound, RequestError, SessionGone
-from kernelbroker.protocol.findings import Assessment, Language
+from kernelbroker.protocol.findings import Assessment
 from kernelbroker.protocol.messages import ExecutionRequest
 
 from ..kernels.requests import InternalCell
@@ -104,15 +105,17 @@ class Executions:
                 raise
             return found
 
-    async def assess(self, code: str, language: Language) -> Assessment:
-        """Assess code without running it. This counts against the tenant's rate, like an execution.
+    async def assess(
+        self, code: str, language: str, params: Mapping[str, Any] | None = None
+    ) -> Assessment:
+        """Assess code, or an action with parameters. This counts against the tenant's rate.
 
         Raises:
             BadRequest, TooManyRequests, Unavailable
         """
         self._limits.check_code(code)
         self._queue.take_rate()
-        return await self._policies.assess(code, language)
+        return await self._policies.assess(code, language, params)
 
     def are_assessed(self, template: str) -> bool:
         """Whether code is assessed before it runs in sandboxes of this template."""

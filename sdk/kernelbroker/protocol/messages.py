@@ -100,10 +100,17 @@ class ExecutionRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True)
 
 
 class AssessmentRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """Code to assess without running it."""
+    """Code to assess without running it.
+
+    Attributes:
+        language: `python`, `javascript`, `shell` or `browser`, whose code is an action. An unknown one
+            is `high`.
+        params: the parameters of a browser's action.
+    """
 
     code: str
-    language: Language = "python"
+    language: Annotated[str, msgspec.Meta(max_length=64)] = "python"
+    params: dict[str, Any] = {}
 
 
 class InstallRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
