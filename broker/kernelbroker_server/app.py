@@ -38,6 +38,7 @@ from .startup_check import StartupCheck, check_isolation, check_networks
 from .supervisor import Supervisor
 from .telemetry.audit_observer import AuditObserver
 from .telemetry.events import combine_observers
+from .telemetry.execution_log import log_executions
 from .telemetry.metrics import Metrics
 from .telemetry.traces import tracing
 
@@ -93,7 +94,8 @@ class Broker:
             AuditObserver(self._audit),
             self.startup_check,
         )
-        observer = combine_observers([each.on_event for each in listening if each is not None])
+        observers = [each.on_event for each in listening if each is not None]
+        observer = combine_observers([*observers, log_executions])
         self.pools = {
             spec.template: factories.pool(
                 spec,

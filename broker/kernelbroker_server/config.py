@@ -76,6 +76,8 @@ class Settings(BaseSettings):
     log_format: Literal["text", "json"] = "text"
     """`text`, or `json`: one object for each line. Both name the request, the session and the execution
     that a line belongs to. Neither contains code, output, tokens or values of environment variables."""
+    log_file: Path | None = None
+    """A file for the log, in addition to standard error. At 100 MB it is renamed; five files are kept."""
     metrics_token: SecretStr | None = None
     """A token that gives access to /metrics only. The token of the tenant `default` gives it as well."""
     shutdown: Literal["adopt", "close"] = "adopt"

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import signal
 import tempfile
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -95,6 +97,33 @@ async def test_cells_without_a_session_are_routed(
     assert health["routing"]["docker_simple"] == {"template": "box", "isolation": "container"}
     assert health["routing"]["subprocess"] == {"template": "default", "isolation": "bubblewrap"}
     assert health["routing"]["notes"] == []
+
+
+async def test_a_session_that_moved_stays_there_after_a_kill() -> None:
+    """The next broker goes on with it where it was, and routes its cells."""
+    with tempfile.TemporaryDirectory(prefix="kb-") as directory:
+        broker = BrokerProcess(Path(directory), SHUTDOWN="adopt")
+        try:
+            broker.start()
+            async with kernelbroker.connect(broker.url, broker.token) as client:
+                session = client.session("mine", template="auto", keep=True)
+                assert (await session.run("x = 1")).template == "default"
+                assert (await session.run("import os; os.environ")).template == "strict"
+            broker.kill()
+            broker.start()
+            async with (
+                kernelbroker.connect(broker.url, broker.token) as client,
+                client.session("mine", template="auto") as session,
+            ):
+                assert session.info is not None
+                assert session.info.runs_in == "strict"
+                after = await session.run("x += 1", result_var="x")
+                assert (after.return_value, after.template, after.moved) == (2, "strict", None)
+                rejected = await session.run("rm -rf /", language="shell")
+                assert rejected.exit_code == -1
+            assert await asyncio.to_thread(broker.stop, signal.SIGINT) == 0
+        finally:
+            broker.kill()
 
 
 async def test_a_broker_of_jails_serves_every_row() -> None:

@@ -140,6 +140,10 @@ class Execution:
             "output_bytes": log.size,
             "packages": log.packages,
             "traceparent": self.ids.get("traceparent"),
+            "request_id": self.ids.get("request_id"),
+            "worker_id": None if self._running_on is None else self._running_on.sandbox.id,
+            "execution_time": None if log.result is None else log.result.execution_time,
+            "code_length": len(self.request.code),
         }
 
     @property

@@ -246,6 +246,7 @@ class SessionRunner:
                 self.apply(self.machine.sandbox_failed(failed))
             elif (error := task.exception()) is None:
                 self._watch_for_death()
+                self.watch.change(Quota.of(self._lease.spec.limits))
                 incomplete = bool(self._lease.not_restored)
                 self.apply(self.machine.sandbox_ready(incomplete=incomplete))
                 self._notice_death()
