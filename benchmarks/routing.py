@@ -1,4 +1,4 @@
-"""Measures the time to decide where a cell runs: its assessment in a separate process, and the choice of a template.
+"""Measures the time to decide where a cell runs: its assessment in a process, and the choice of a template.
 
 It is what `template = "auto"` adds to a cell that stays where it is.
 """
