@@ -28,6 +28,7 @@ from .api.server import BrokerServer
 from .audit import Audit
 from .config import ConfigError, Settings
 from .egress.upstream import Resolve
+from .pool.memory_sampler import MemorySampler
 from .service.assessor import Assessor
 from .service.policy import Policies, Policy
 from .service.tenant_service import TenantServices
@@ -108,6 +109,7 @@ class Broker:
             )
             for spec in self._specs
         }
+        self._memory = MemorySampler(self.pools)
         admission = Admission(settings.limits.concurrent, settings.limits.queued)
         self._workspaces = factories.workspaces(settings, data_dir)
         policies = Policies(
@@ -192,6 +194,7 @@ class Broker:
             mcp.start(self.supervisor)
         self._workspaces.start(self.supervisor)
         self.supervisor.start("session expiry", self.tenants.close_expired)
+        self.supervisor.start("memory sampler", self._memory.run)
         for pool in self.pools.values():
             pool.start()
         self._webhooks.resume()
@@ -311,6 +314,11 @@ class Broker:
                 (name, state): getattr(each, f"{state}_containers")
                 for name, each in status.items()
                 for state in ("idle", "busy", "starting")
+            },
+            "sandbox_memory_bytes": {(name,): used for name, used in self._memory.used.items()},
+            "sandbox_memory_limit_bytes": {
+                (name,): each.total_containers * self.pools[name].spec.limits.memory
+                for name, each in status.items()
             },
             "pool_waiters": {(name,): each.pending_requests for name, each in status.items()},
             "sessions": {(each.name,): len(each.sessions.list()) for each in self.tenants},

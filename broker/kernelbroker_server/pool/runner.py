@@ -172,6 +172,11 @@ class Pool:
             back_off_s=round(state.back_off, 3),
         )
 
+    async def memory(self) -> int:
+        """Return the bytes that all its sandboxes use. What is unknown does not count."""
+        used = [await warm.sandbox.memory() for warm in list(self._sandboxes.values())]
+        return sum(each or 0 for each in used)
+
     @property
     def ready(self) -> bool:
         """Whether it is sensible to open a session.

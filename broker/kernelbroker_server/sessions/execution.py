@@ -144,6 +144,7 @@ class Execution:
             "worker_id": None if self._running_on is None else self._running_on.sandbox.id,
             "execution_time": None if log.result is None else log.result.execution_time,
             "code_length": len(self.request.code),
+            "variables": _count_variables(log.result),
         }
 
     @property
@@ -358,6 +359,13 @@ class Execution:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
+
+
+def _count_variables(result: Result | None) -> int | None:
+    """The number of the session's variables, listed or not; None if the kernel sent no result."""
+    if result is None or result.execution_time is None:
+        return None
+    return len(result.variables) + (result.truncated.variables if result.truncated else 0)
 
 
 def _result_of(failure: Failure) -> Result:

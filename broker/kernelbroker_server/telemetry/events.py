@@ -106,6 +106,7 @@ class ExecutionEnded(SessionEvent):
         worker_id: the sandbox that it ran in; None if it never ran.
         execution_time: seconds, measured in the kernel; None if it never ran or the kernel died.
         code_length: characters of its code.
+        variables: how many the session has then; None if the kernel did not tell.
     """
 
     execution_id: str
@@ -122,6 +123,7 @@ class ExecutionEnded(SessionEvent):
     worker_id: str | None = None
     execution_time: float | None = None
     code_length: int = 0
+    variables: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
