@@ -221,7 +221,7 @@ class Broker:
             pool.drain()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self.settings.drain_timeout):
-                await self.tenants.drain(_STOPPING, leave=self._can_leave)
+                await self.tenants.drain(_STOPPING, leave=self.state_directory is not None)
 
     def stop_accepting(self) -> list[socket.socket]:
         """Accept no connections any more. Returns the sockets, which listen as long as they are open."""

@@ -109,18 +109,18 @@ async def exit_after_drain(status: int) -> None:
     limit = DRAIN_LIMIT_S if Connection.current is not None else Gateway.instance().alone
     deadline = loop.time() + limit
     await asyncio.sleep(DRAIN_QUIET_S)
-    while _is_read() and loop.time() < deadline:  # noqa: ASYNC110  streams do not tell
+    while _has_unread() and loop.time() < deadline:  # noqa: ASYNC110  streams do not tell
         await asyncio.sleep(0.01)
     # The rest of the process belongs to a dead kernel; an orderly shutdown would only wait for it.
     end(128 - status if status < 0 else status)
 
 
-def _is_read() -> bool:
-    """Whether there are messages of the kernel that a broker has still to read."""
-    line = Connection.line
-    if line is None:
+def _has_unread() -> bool:
+    """Whether a broker has not read all messages of the kernel, or there is none that could."""
+    relay = Connection.relay
+    if relay is None:
         return False
-    return Connection.current is None or Connection.is_writing() or line.is_held
+    return Connection.current is None or Connection.is_writing() or relay.is_held
 
 
 def end(status: int) -> NoReturn:

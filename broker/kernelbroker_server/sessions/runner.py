@@ -175,7 +175,10 @@ class SessionRunner:
                 case effects.Run(execution_id=name):
                     self._turns[name].set_result(effect)
                 case effects.AwaitTurn(execution_id=name):
-                    self._await_turn(self.executions[name])
+                    self._turns[name] = asyncio.get_running_loop().create_future()
+                    self._carriers[name] = self._tasks.spawn(
+                        self._carry(self.executions[name]), name
+                    )
                 case effects.Interrupt(execution_id=name):
                     self.executions[name].interrupt()
                 case effects.Abort(execution_id=name, failure=failure):
@@ -266,18 +269,13 @@ class SessionRunner:
         if self.machine.state is SessionState.READY and self._lease.alive is None:
             self.apply(self.machine.sandbox_died())
 
-    def _await_turn(self, execution: Execution) -> None:
-        self._turns[execution.id] = asyncio.get_running_loop().create_future()
-        self._carriers[execution.id] = self._tasks.spawn(self._carry(execution), execution.id)
-
     async def _carry(self, execution: Execution) -> None:
-        """Wait for the turn of an execution and run it. Cancelled only before it runs."""
+        """Run an execution in its turn. Cancelled before it runs, or when the next broker gets it."""
         try:
             async with self._queue.slot(at_once=execution.was_left):
                 if execution.done.done():  # rejected in the same turn of the event loop
                     return
-                refusal = None if execution.was_left else self.watch.refusal
-                if refusal is not None:
+                if not execution.was_left and (refusal := self.watch.refusal) is not None:
                     failure = effects.Failure("quota_exceeded", QUOTA_EXCEEDED, refusal)
                     self.apply(self.machine.reject(execution.id, failure))
                     return

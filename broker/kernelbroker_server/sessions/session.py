@@ -130,7 +130,9 @@ class Session(SessionView):
 
     def leave_now(self) -> None:
         """After `leave_when_idle`: leave it with what runs and waits, if the next broker can go on."""
-        self._runner.apply(self._machine.leave())
+        running = self._runner.executions.get(self._machine.running or "")
+        if running is None or not running.request.secrets:  # their values are not stored
+            self._runner.apply(self._machine.leave())
 
     def hand_over(self) -> None:
         """Give the next broker what it needs of a session that is left. Nothing may follow."""
