@@ -18,7 +18,7 @@ from kernelbroker.protocol.errors import (
 from kernelbroker.protocol.messages import MissingVariable, SessionOptions
 from kernelbroker_kernel.contract import CONFIGURE_CODE
 
-from ..backends.base import LaunchError, SandboxSpec, Usage
+from ..backends.base import Isolation, LaunchError, SandboxSpec, Usage
 from ..cancellation import run_to_completion
 from ..kernels.channel import ChannelClosed
 from ..pool.runner import AcquireTimeout, Pool, PoolClosed
@@ -81,6 +81,11 @@ class Lease:
     def spec(self) -> SandboxSpec:
         """The specification of its sandboxes."""
         return self._pool.spec
+
+    @property
+    def isolation(self) -> Isolation:
+        """The isolation of its sandboxes."""
+        return self._pool.backend.isolation
 
     @property
     def sandbox_spec(self) -> SandboxSpec:

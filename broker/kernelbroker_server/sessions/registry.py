@@ -99,9 +99,7 @@ class Registry:
             BadRequest, Conflict, SessionGone, TooManyRequests, Unavailable
         """
         self.limits.check_metadata(options.metadata)
-        if options.template not in self.pools:
-            known = ", ".join(sorted(self.pools))
-            raise BadRequest(f"no template {options.template!r}; there are: {known}")
+        self._pool(options.template)  # it is there
         session_id = options.session_id or new_id()
         session = self._sessions.get(session_id)
         if session is not None:
@@ -129,6 +127,17 @@ class Registry:
         finally:
             opening.waiting -= 1
         return same_session(session, options), is_new
+
+    def limits_of(self, template: str) -> SessionLimits:
+        """The limits of sessions of a template. Raises BadRequest if the tenant has no such template."""
+        return self.limits.of_template(self._pool(template).spec.limits)
+
+    def _pool(self, template: str) -> Pool:
+        try:
+            return self.pools[template]
+        except KeyError:
+            known = ", ".join(sorted(self.pools))
+            raise BadRequest(f"no template {template!r}; there are: {known}") from None
 
     def get(self, session_id: str) -> Session:
         """Return a session. Raises SessionGone for an hour after its end, NotFound if it is unknown."""

@@ -62,7 +62,7 @@ class Session(SessionView):
     ) -> None:
         self.id, self.key = record.session_id, record.key
         self.options = options = record.options
-        self.limits = limits
+        self._limits = limits
         self.idle_timeout = min(options.idle_timeout or limits.idle_timeout, limits.max_lifetime)
         self.max_lifetime = min(options.max_lifetime or limits.max_lifetime, limits.max_lifetime)
         self.created_at = record.opened_at

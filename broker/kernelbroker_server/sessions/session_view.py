@@ -9,8 +9,9 @@ from kernelbroker.protocol.errors import NotFound
 from kernelbroker.protocol.messages import MissingVariable, SessionOptions
 from kernelbroker.protocol.messages import SessionState as PublicState
 
-from ..backends.base import SandboxSpec
+from ..backends.base import Isolation, SandboxSpec
 from .lease import Lease
+from .limits import SessionLimits
 from .machine import SessionMachine
 from .runner import SessionRunner
 from .sleeping import Sleeping
@@ -34,6 +35,7 @@ class SessionView:
     sleeping: Sleeping
     _created: float
     _lease: Lease
+    _limits: SessionLimits
     _machine: SessionMachine
     _runner: SessionRunner
     _store: EventStore
@@ -68,6 +70,16 @@ class SessionView:
     def spec(self) -> SandboxSpec:
         """The specification of its sandboxes."""
         return self._lease.spec
+
+    @property
+    def limits(self) -> SessionLimits:
+        """The limits of its present template."""
+        return self._limits.of_template(self.spec.limits)
+
+    @property
+    def isolation(self) -> Isolation:
+        """The isolation of its sandboxes."""
+        return self._lease.isolation
 
     @property
     def workspace(self) -> str:
