@@ -45,11 +45,13 @@ class _Opening:
     """A session that is being opened.
 
     Attributes:
+        workspace: the name of its workspace.
         waiting: callers that wait for it.
         received: a caller has received it, so it stays open if another caller is cancelled.
     """
 
     task: asyncio.Task[Session]
+    workspace: str
     waiting: int = 0
     received: bool = False
 
@@ -114,7 +116,7 @@ class Registry:
         if opening is None:
             self._expect_room()
             task = self._own(self._open(session_id, options), f"session {session_id} opens")
-            opening = self._opening[session_id] = _Opening(task)
+            opening = self._opening[session_id] = _Opening(task, options.workspace or session_id)
             task.add_done_callback(lambda _: self._opened(session_id, opening))
         opening.waiting += 1
         try:
@@ -137,6 +139,16 @@ class Registry:
             return session
         self._gone.check(session_id)
         raise NotFound(f"there is no session {session_id}")
+
+    async def holder_of(self, workspace: str) -> Session | None:
+        """Return the open session that has a workspace, or None. Waits for one that is being opened."""
+        for opening in list(self._opening.values()):
+            if opening.workspace == workspace:
+                await asyncio.wait([opening.task])
+        for session in self.list():
+            if session.workspace == workspace and not session.is_left:
+                return session
+        return None
 
     async def resolve(self, session_id: str) -> Session:
         """Return a session. Raises as `get`, and SessionGone as long as its executions are stored."""

@@ -26,6 +26,10 @@ Identifier: TypeAlias = Annotated[
 OpId: TypeAlias = Annotated[str, msgspec.Meta(max_length=64)]
 
 
+WorkspaceLayout: TypeAlias = Literal["agent", "analysis"]
+"""Directories that a workspace begins with. docs/agents.md lists them."""
+
+
 class SessionOptions(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """The options of a new session.
 
@@ -260,6 +264,32 @@ class WorkspaceInfo(msgspec.Struct, kw_only=True):
     last_used_at: datetime
     expires_at: datetime | None = None
     session_id: str | None = None
+
+
+class WorkspaceOptions(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """The options of a workspace that is made without a session.
+
+    Attributes:
+        max_size: bytes that it may hold, if less than the broker's setting.
+        retention: seconds to keep it after its last use, if less than the broker's setting.
+        layout: directories and files to make, where they are missing.
+    """
+
+    max_size: Annotated[int, msgspec.Meta(gt=0)] | None = None
+    retention: Annotated[float, msgspec.Meta(gt=0)] | None = None
+    layout: WorkspaceLayout | None = None
+
+
+class WorkspaceDetails(WorkspaceInfo, kw_only=True):
+    """A workspace, and where it is.
+
+    Attributes:
+        host_path: its path on the broker's machine; null if the request did not come from that machine.
+        machine: identifies the broker's machine until it is started again; null without `host_path`.
+    """
+
+    host_path: str | None = None
+    machine: str | None = None
 
 
 class WorkspaceList(msgspec.Struct, kw_only=True):
