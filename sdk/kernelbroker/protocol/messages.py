@@ -26,6 +26,18 @@ Identifier: TypeAlias = Annotated[
 OpId: TypeAlias = Annotated[str, msgspec.Meta(max_length=64)]
 
 
+class SandboxLimits(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
+    """Limits of one session that are lower than those of its template. Higher ones change nothing.
+
+    Attributes:
+        memory: bytes that all processes of the sandbox may use together.
+        output: bytes of output that an execution may have.
+    """
+
+    memory: Annotated[int, msgspec.Meta(gt=0)] | None = None
+    output: Annotated[int, msgspec.Meta(gt=0)] | None = None
+
+
 WorkspaceLayout: TypeAlias = Literal["agent", "analysis"]
 """Directories that a workspace begins with. docs/agents.md lists them."""
 
@@ -47,6 +59,8 @@ class SessionOptions(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
         idle_timeout: seconds without an execution after which the session closes.
         max_lifetime: seconds after which it closes in any case.
         from_checkpoint: begin with the variables and the files of this checkpoint.
+        layout: directories and files to make in the workspace, where they are missing.
+        limits: limits that are lower than those of the template.
     """
 
     session_id: Identifier | None = None
@@ -60,6 +74,8 @@ class SessionOptions(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     idle_timeout: Annotated[float, msgspec.Meta(gt=0)] | None = None
     max_lifetime: Annotated[float, msgspec.Meta(gt=0)] | None = None
     from_checkpoint: Identifier | None = None
+    layout: WorkspaceLayout | None = None
+    limits: SandboxLimits = SandboxLimits()
 
     def options(self) -> SessionOptions:
         """Return only these options, without the fields of a subclass such as `Open`."""
