@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Coroutine, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from kernelbroker.protocol.errors import (
@@ -29,6 +28,7 @@ from .gone import GoneSessions, gone
 from .ids import new_id
 from .lease import Lease
 from .limits import SessionLimits
+from .opening import Opening
 from .progress import Left
 from .reopening import same_session
 from .restoring import Source
@@ -38,20 +38,6 @@ from .store import EventStore, LeftSession, SessionRecord
 
 _LEAVE_S = 2.0
 """The time that executions have to end before they are left to the next broker."""
-
-
-@dataclass(slots=True, eq=False)
-class _Opening:
-    """A session that is being opened.
-
-    Attributes:
-        waiting: callers that wait for it.
-        received: a caller has received it, so it stays open if another caller is cancelled.
-    """
-
-    task: asyncio.Task[Session]
-    waiting: int = 0
-    received: bool = False
 
 
 class Registry:
@@ -83,7 +69,7 @@ class Registry:
         self._observer = observer
         self._supervisor = supervisor
         self._sessions: dict[str, Session] = {}
-        self._opening: dict[str, _Opening] = {}
+        self._opening: dict[str, Opening] = {}
         self._gone = GoneSessions(queue.clock)
         self._tasks: set[asyncio.Task[Any]] = set()
         """Sessions that are being opened or closed."""
@@ -112,7 +98,7 @@ class Registry:
         if opening is None:
             self._expect_room()
             task = self._own(self._open(session_id, options), f"session {session_id} opens")
-            opening = self._opening[session_id] = _Opening(task)
+            opening = self._opening[session_id] = Opening(task, options.workspace or session_id)
             task.add_done_callback(lambda _: self._opened(session_id, opening))
         opening.waiting += 1
         try:
@@ -146,6 +132,16 @@ class Registry:
             return session
         self._gone.check(session_id)
         raise NotFound(f"there is no session {session_id}")
+
+    async def holder_of(self, workspace: str) -> Session | None:
+        """Return the open session that has a workspace, or None. Waits for one that is being opened."""
+        for opening in list(self._opening.values()):
+            if opening.workspace == workspace:
+                await asyncio.wait([opening.task])
+        for session in self.list():
+            if session.workspace == workspace and not session.is_left:
+                return session
+        return None
 
     async def resolve(self, session_id: str) -> Session:
         """Return a session. Raises as `get`, and SessionGone as long as its executions are stored."""
@@ -301,11 +297,11 @@ class Registry:
         session.resume(saved, asleep.awake)
         self._sessions[session.id] = session
 
-    def _opened(self, session_id: str, opening: _Opening) -> None:
+    def _opened(self, session_id: str, opening: Opening) -> None:
         if self._opening.get(session_id) is opening:
             del self._opening[session_id]
 
-    def _abandon(self, session_id: str, opening: _Opening) -> None:
+    def _abandon(self, session_id: str, opening: Opening) -> None:
         """Forget an opening without callers. The next caller with this id opens a new session."""
         self._opened(session_id, opening)
         opening.task.cancel()

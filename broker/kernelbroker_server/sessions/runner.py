@@ -73,7 +73,7 @@ class SessionRunner:
         self.uses = 0
         self.active, self.active_at = queue.clock(), record.opened_at
         self.watch = QuotaWatch(
-            Quota.of(lease.spec.limits),
+            Quota.of(lease.spec.limits).lowered_to(lease.workspace.max_size),
             lease.workspace.initial_usage,
             usage=lease.usage,
             on_exceeded=self._on_quota_exceeded,

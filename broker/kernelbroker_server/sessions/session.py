@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 
 from kernelbroker.protocol.errors import RequestError
 from kernelbroker.protocol.findings import Finding
-from kernelbroker.protocol.messages import ExecutionRequest
+from kernelbroker.protocol.messages import ExecutionRequest, SandboxLimits
 
 from ..cancellation import run_to_completion
 from ..kernels.channel import ChannelClosed
@@ -232,7 +232,7 @@ class Session(SessionView):
         execution = Execution(
             log,
             timeout,
-            self.limits.output,
+            self.limits.output.lowered_to(self.options.limits.output),
             secrets=self.options.secrets.values(),
             internal_cell=internal_cell,
             left=left,
@@ -277,6 +277,17 @@ class Session(SessionView):
         """
         self.expect_open()
         await self._runner.restart()
+
+    async def change_limits(self, limits: SandboxLimits) -> None:
+        """Change the limits of the sandbox and of the executions that follow.
+
+        Raises:
+            SessionGone
+            BadRequest: the sandbox uses more memory already. The limits are as before then.
+            Unavailable: they cannot be changed.
+        """
+        self.expect_open()
+        await self._lease.change_limits(limits)
 
     def borrow(
         self, *, changes: bool = False
