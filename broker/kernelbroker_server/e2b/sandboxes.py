@@ -10,11 +10,13 @@ from typing import Annotated, Any
 import msgspec
 from kernelbroker.protocol.errors import BadRequest, NotFound, SessionGone
 from kernelbroker.protocol.messages import SessionOptions
+from kernelbroker_kernel.contract import HOME_OF_E2B
 
 from ..api.base import Service, utc_time
 from ..api.disconnect import Disconnectable
+from ..backends.base import Isolation
 from ..sessions.session import Session
-from .address import ENVD_VERSION
+from .address import ENVD_VERSION, USER
 from .handlers import E2bCall
 from .surface_options import SurfaceOptions
 
@@ -95,7 +97,8 @@ class Sandboxes(Disconnectable, SandboxesHandler):
         options = SessionOptions(
             session_id=secrets.token_hex(10),
             template=self.surface.template_of(body.template_id, self.tenant.pools),
-            env=body.env_vars,
+            env={**self._home(), **body.env_vars},
+            cwd=self._home().get("HOME"),
             metadata=dict(body.metadata),
             idle_timeout=limits.max_lifetime,
             max_lifetime=body.timeout or 1,
@@ -103,6 +106,12 @@ class Sandboxes(Disconnectable, SandboxesHandler):
         async with self.until_disconnected():  # no client would know the sandbox
             session, _ = await self.tenant.sessions.open(options, self.idempotency_key())
             self.reply(self.created(session), 201)
+
+    def _home(self) -> dict[str, str]:
+        """The variables that make the workspace the home directory; a plain process has no such path."""
+        if self.service.backend.isolation is Isolation.PROCESS:
+            return {}
+        return {"HOME": HOME_OF_E2B, "PWD": HOME_OF_E2B, "USER": USER, "LOGNAME": USER}
 
 
 class OneSandbox(SandboxesHandler):
