@@ -41,8 +41,8 @@ async def _measure(session: Session) -> dict[str, Any] | None:
         "cpuCount": math.ceil(limits.cpus),
         "cpuUsedPct": 0.0,  # not measured
         "memUsed": memory,
-        "memTotal": limits.memory,
+        "memTotal": int(limits.memory),
         "memCache": 0,
         "diskUsed": files.size,
-        "diskTotal": limits.workspace_size,
+        "diskTotal": int(limits.workspace_size),
     }
