@@ -17,7 +17,6 @@ from .config_sections import (
     EgressSettings,
     LimitSettings,
     LocalSettings,
-    McpSettings,
     PackageSettings,
     PoolSettings,
     SandboxSettings,
@@ -27,6 +26,7 @@ from .config_sections import (
     WebhookSettings,
 )
 from .config_templates import PROFILES, BackendName, TemplateSettings
+from .config_surfaces import E2bSettings, McpSettings
 from .tenants.tokens import TENANT_NAME
 
 PREFIX = "KERNELBROKER_"
@@ -105,6 +105,7 @@ class Settings(BaseSettings):
     tls: TlsSettings = TlsSettings()
     auth: AuthSettings = AuthSettings()
     mcp: McpSettings = McpSettings()
+    e2b: E2bSettings = E2bSettings()
     templates: dict[TemplateName, TemplateSettings] = {}
     """Named recipes for sandboxes. There is always one named `default`."""
     tenants: dict[TenantName, TenantSettings] = {}
@@ -144,6 +145,9 @@ class Settings(BaseSettings):
         for name, template in self.templates.items():
             if template.runtime is not None and self.backend_of(template) != "docker":
                 raise ValueError(f'templates.{name}.runtime needs backend = "docker"')
+        for name, template in self.e2b.templates.items():
+            if template not in self.templates:
+                raise ValueError(f"e2b.templates.{name}: there is no template {template!r}")
         for name, tenant in self.tenants.items():
             if unknown := set(tenant.templates or ()) - set(self.templates):
                 raise ValueError(
