@@ -33,6 +33,7 @@ from .session_view import SessionView
 from .sleeping import Sleeping
 from .states import SessionState
 from .store import EventStore, ExecutionLog, SessionRecord, lost_result
+from .streams import Streams
 
 
 class Session(SessionView):
@@ -84,7 +85,8 @@ class Session(SessionView):
             SessionState.OPENING if asleep_at is None else SessionState.ASLEEP,
         )
         self._machine = runner.machine
-        self.sleeping = Sleeping(runner, limits, queue.clock, asleep_at)
+        self.streams = Streams(runner)
+        self.sleeping = Sleeping(runner, limits, queue.clock, self.streams, asleep_at)
         self.closed, self.drained = runner.closed, runner.drained
 
     # Opening and closing.
