@@ -36,6 +36,7 @@ from .sessions.state_directory import InUse
 from .shutdown import Step, run_all
 from .startup_check import StartupCheck
 from .supervisor import Supervisor
+from .surfaces import make_surfaces
 from .telemetry.audit_observer import AuditObserver
 from .telemetry.events import combine_observers
 from .telemetry.metrics import Metrics
@@ -172,7 +173,7 @@ class Broker:
                     "Install bubblewrap (apt-get install bubblewrap), listen on 127.0.0.1, or accept "
                     "the risk with unsafe_expose_without_isolation = true"
                 )
-            mcp = factories.mcp(settings, self._store, self.backend.data_dir, keyring)
+            surfaces = make_surfaces(settings, self._store, self.backend.data_dir, keyring)
             self._sockets = [each.dup() for each in sockets] or _listen(settings)
             await self._adoption.run(self._workspaces.rescue)
         except BaseException:
@@ -180,16 +181,17 @@ class Broker:
             await self._store.stop()
             self._audit.close()
             raise
-        port = self._sockets[0].getsockname()[1]
         host = f"[{settings.host}]" if ":" in settings.host else settings.host
-        self.url = f"{'http' if tls is None else 'https'}://{host}:{port}"
-        application = make_application(self._service, [] if mcp is None else mcp.routes)
+        self.url = (
+            f"{'http' if tls is None else 'https'}://{host}:{self._sockets[0].getsockname()[1]}"
+        )
+        application = make_application(self._service, [r for each in surfaces for r in each.routes])
         self._server = BrokerServer(application, self._service.unauthenticated, tls)
         await self.tenants.resume_asleep(self._service.keyring.tenants)
         self._server.add_sockets(self._sockets)
         keyring.start(self.supervisor)
-        if mcp is not None:
-            mcp.start(self.supervisor)
+        for each in surfaces:
+            each.start(self.supervisor)
         self._workspaces.start(self.supervisor)
         self.supervisor.start("session expiry", self.tenants.close_expired)
         for pool in self.pools.values():

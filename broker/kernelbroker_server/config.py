@@ -17,7 +17,6 @@ from .config_sections import (
     EgressSettings,
     LimitSettings,
     LocalSettings,
-    McpSettings,
     PackageSettings,
     PoolSettings,
     SandboxSettings,
@@ -27,6 +26,7 @@ from .config_sections import (
     TlsSettings,
     WebhookSettings,
 )
+from .config_surfaces import E2bSettings, McpSettings
 from .tenants.tokens import TENANT_NAME
 
 PREFIX = "KERNELBROKER_"
@@ -104,6 +104,7 @@ class Settings(BaseSettings):
     tls: TlsSettings = TlsSettings()
     auth: AuthSettings = AuthSettings()
     mcp: McpSettings = McpSettings()
+    e2b: E2bSettings = E2bSettings()
     templates: dict[TemplateName, TemplateSettings] = {}
     """Named recipes for sandboxes. There is always one named `default`."""
     tenants: dict[TenantName, TenantSettings] = {}
@@ -138,6 +139,9 @@ class Settings(BaseSettings):
     def _check_together(self) -> Self:
         if (self.tls.certificate is None) != (self.tls.key is None):
             raise ValueError("tls.certificate and tls.key must both be set")
+        for name, template in self.e2b.templates.items():
+            if template not in self.templates:
+                raise ValueError(f"e2b.templates.{name}: there is no template {template!r}")
         for name, tenant in self.tenants.items():
             if unknown := set(tenant.templates or ()) - set(self.templates):
                 raise ValueError(
