@@ -19,6 +19,8 @@ ENVD_PORT = 49983
 """The environment daemon: files and processes."""
 CODE_PORT = 49999
 """The code interpreter."""
+ENVD_VERSION = "0.5.7"
+"""What clients believe of the environment daemon: with 0.5.7 they upload files as octet streams."""
 SANDBOX_ID = r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,63}"
 """The ids of sessions."""
 

@@ -8,6 +8,7 @@ from ..config import ConfigError, Settings
 from ..lasting_key import DamagedKey, lasting_key
 from .access import AccessTokens
 from .surface import E2bSurface
+from .surface_options import SurfaceOptions
 
 _KEY = "e2b-key"
 """In the state directory: the key of the access tokens of sandboxes."""
@@ -28,4 +29,6 @@ def make_surface(settings: Settings, state_dir: Path | None) -> E2bSurface:
         raise ConfigError(f"state_dir: {exc.filename}: {exc.strerror}") from exc
     except DamagedKey as exc:
         raise ConfigError(f"state_dir: {exc}") from exc
-    return E2bSurface(settings.e2b.templates, AccessTokens(key), settings.e2b.domains)
+    return E2bSurface(
+        SurfaceOptions(AccessTokens(key), settings.e2b.templates, settings.e2b.domains)
+    )

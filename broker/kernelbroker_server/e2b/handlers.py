@@ -44,6 +44,15 @@ class E2bCall(E2bHandler, ApiHandler):
     """A call with a bounded body."""
 
 
+class UnknownE2bPath(E2bHandler):
+    """A path of the control plane that no other handler answers."""
+
+    def prepare(self) -> Any:
+        super().prepare()
+        if not self._finished:
+            raise NotFound(f"this broker has no path {self.request.path} of E2B's API")
+
+
 class SandboxHandler(E2bHandler):
     """A request to a port of a sandbox.
 
@@ -94,9 +103,9 @@ class SandboxCall(SandboxHandler, ApiHandler):
 class UnknownSandboxPath(SandboxHandler):
     """A path of a sandbox that no other handler answers."""
 
-    def prepare(self) -> Any:
+    async def prepare(self) -> None:
         super().prepare()
-        if not self._finished:
-            raise NotFound(
-                f"nothing answers at port {self.address.port}, path {self.address.path} of a sandbox"
-            )
+        await self.session()
+        raise NotFound(
+            f"nothing answers at port {self.address.port}, path {self.address.path} of a sandbox"
+        )

@@ -2,49 +2,52 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tornado.routing import Matcher
 from tornado.web import RequestHandler
 
 from ..supervisor import Supervisor
-from .access import AccessTokens
-from .handlers import UnknownSandboxPath
+from . import code_interpreter, sandboxes
+from .address import PREFIX, SANDBOX_ID
+from .handlers import UnknownE2bPath, UnknownSandboxPath
 from .routing import SandboxRoute, matched
+from .surface_options import SurfaceOptions
+
+_ONE = f"{PREFIX}(?:/v[0-9]+)?/sandboxes/(?P<sandbox_id>{SANDBOX_ID})"
+
+CONTROL_ROUTES: Sequence[tuple[str, type[RequestHandler]]] = [
+    (rf"{PREFIX}(?:/v[0-9]+)?/sandboxes", sandboxes.Sandboxes),
+    (_ONE, sandboxes.OneSandbox),
+]
+"""The control plane. All versions of a path are served alike."""
+
+PORT_ROUTES: Sequence[SandboxRoute] = [*code_interpreter.ROUTES]
+"""The ports of sandboxes. The first route that matches answers."""
 
 _UNKNOWN = SandboxRoute(None, ".*", UnknownSandboxPath)
 
-PORT_ROUTES: Sequence[SandboxRoute] = []
-"""The ports of sandboxes. The first route that matches answers."""
-
 
 class E2bSurface:
-    """The control plane under `/e2b`, and the ports of sandboxes.
+    """The control plane under `/e2b`, and the ports of sandboxes."""
 
-    Args:
-        templates: the names that E2B's users give templates, with the names of ours.
-        access: the access tokens of sandboxes.
-        domains: below which each port of each sandbox has a host name.
-    """
-
-    def __init__(
-        self,
-        templates: Mapping[str, str],
-        access: AccessTokens,
-        domains: Collection[str] = (),
-    ) -> None:
-        self.templates = templates
-        self._access = access
-        self._domains = domains
+    def __init__(self, options: SurfaceOptions) -> None:
+        self._options = options
 
     @property
     def routes(self) -> list[tuple[str | Matcher, type[RequestHandler], Mapping[str, Any]]]:
         """The paths, with their handlers and the handlers' options. They come before all others."""
+        options = self._options
         ports = [*PORT_ROUTES]
         ports += [_UNKNOWN._replace(port=each) for each in {route.port for route in ports} | {None}]
-        routes = [each._replace(options={**each.options, "access": self._access}) for each in ports]
-        return [*matched(routes, self._domains)]
+        access = {"access": options.access}
+        routes = [each._replace(options={**each.options, **access}) for each in ports]
+        return [
+            *matched(routes, options.domains),
+            *((path, handler, {"surface": options}) for path, handler in CONTROL_ROUTES),
+            (f"{PREFIX}(?:/.*)?", UnknownE2bPath, {}),
+        ]
 
     def start(self, supervisor: Supervisor) -> None:
         """Nothing runs in the background."""

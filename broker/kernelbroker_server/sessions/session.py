@@ -162,6 +162,11 @@ class Session(SessionView):
     def _ended(self, reason: str) -> None:
         self._on_ended(self, reason)
 
+    @property
+    def expires_in(self) -> float:
+        """Seconds until it expires, if nobody uses it."""
+        return self.expires_at[0] - self._queue.clock()
+
     # Executions.
 
     def enqueue(
