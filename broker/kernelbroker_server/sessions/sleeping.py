@@ -15,6 +15,7 @@ from .limits import SessionLimits
 from .runner import SessionRunner
 from .saved_state import SavedState
 from .states import SessionState
+from .streams import Streams
 
 _ASLEEP = (SessionState.SUSPENDING, SessionState.ASLEEP)
 _OF_A_SAVE = 2
@@ -37,6 +38,7 @@ class Sleeping:
         runner: SessionRunner,
         limits: SessionLimits,
         clock: Callable[[], float],
+        streams: Streams,
         asleep_at: float | None = None,
         *,
         at_end: bool = False,
@@ -46,6 +48,7 @@ class Sleeping:
         self._runner = runner
         self._limits = limits
         self._clock = clock
+        self._streams = streams
         self._refused_at: float | None = None
         """When the session was last used before a refusal. It is not tried again before the next use."""
         self._since = asleep_at
@@ -76,6 +79,8 @@ class Sleeping:
         """When it should fall asleep, by the clock; None if it should not."""
         after, machine = self._limits.sleep_after, self._runner.machine
         if after is None or machine.state is not SessionState.READY or not machine.idle:
+            return None
+        if self._streams:
             return None
         return None if self._refused_at == self._runner.active else self._runner.active + after
 
