@@ -25,8 +25,8 @@ from .config_sections import (
     TlsSettings,
     WebhookSettings,
 )
-from .config_templates import PROFILES, BackendName, TemplateSettings
 from .config_surfaces import E2bSettings, McpSettings
+from .config_templates import PROFILES, BackendName, TemplateSettings
 from .tenants.tokens import TENANT_NAME
 
 PREFIX = "KERNELBROKER_"
@@ -145,9 +145,9 @@ class Settings(BaseSettings):
         for name, template in self.templates.items():
             if template.runtime is not None and self.backend_of(template) != "docker":
                 raise ValueError(f'templates.{name}.runtime needs backend = "docker"')
-        for name, template in self.e2b.templates.items():
-            if template not in self.templates:
-                raise ValueError(f"e2b.templates.{name}: there is no template {template!r}")
+        for name, target in self.e2b.templates.items():
+            if target not in self.templates:
+                raise ValueError(f"e2b.templates.{name}: there is no template {target!r}")
         for name, tenant in self.tenants.items():
             if unknown := set(tenant.templates or ()) - set(self.templates):
                 raise ValueError(
