@@ -45,6 +45,9 @@ def test_an_open_operation_gives_its_options() -> None:
         "language": "shell",
         "on_error": "keep",
         "context_of": "s0",
+        "on_expiry": "sleep",
+        "layout": None,
+        "limits": SandboxLimits(),
     }
     assert set(fields) == set(SessionOptions.__struct_fields__)
     options = Open(**fields).options()

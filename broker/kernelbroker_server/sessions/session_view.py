@@ -10,13 +10,15 @@ from kernelbroker.protocol.errors import NotFound
 from kernelbroker.protocol.messages import MissingVariable, SessionOptions
 from kernelbroker.protocol.messages import SessionState as PublicState
 
-from ..backends.base import SandboxSpec
+from ..backends.base import Isolation, SandboxSpec
 from .lease import Lease
+from .limits import SessionLimits
 from .machine import SessionMachine
 from .runner import SessionRunner
 from .sleeping import Sleeping
 from .states import SessionState
 from .store import EventStore, ExecutionLog, Watcher
+from .streams import Streams
 
 
 class SessionView:
@@ -26,6 +28,7 @@ class SessionView:
         session: the session that this one is a context of; None if it is none.
         contexts: its open contexts, by id.
         sleeping: when it falls asleep.
+        streams: its long connections.
         key: its key in the event store.
     """
 
@@ -37,8 +40,10 @@ class SessionView:
     idle_timeout: float
     max_lifetime: float
     sleeping: Sleeping
+    streams: Streams
     _created: float
     _lease: Lease
+    _limits: SessionLimits
     _machine: SessionMachine
     _runner: SessionRunner
     _store: EventStore
@@ -73,6 +78,16 @@ class SessionView:
     def spec(self) -> SandboxSpec:
         """The specification of its sandboxes."""
         return self._lease.spec
+
+    @property
+    def limits(self) -> SessionLimits:
+        """The limits of its present template."""
+        return self._limits.of_template(self.spec.limits)
+
+    @property
+    def isolation(self) -> Isolation:
+        """The isolation of its sandboxes."""
+        return self._lease.isolation
 
     @property
     def workspace(self) -> str:
@@ -117,7 +132,8 @@ class SessionView:
         end = self._created + self.max_lifetime + self.sleeping.slept
         kernels = (self, *self.contexts.values())
         idle_end = max(each._runner.active for each in kernels) + self.idle_timeout
-        if all(each._machine.idle for each in kernels) and idle_end < end:
+        is_idle = all(each._machine.idle and not each.streams for each in kernels)
+        if is_idle and idle_end < end:
             return idle_end, f"it was idle for {self.idle_timeout:g} s"
         return end, f"it reached its lifetime of {self.max_lifetime:g} s"
 
