@@ -37,6 +37,7 @@ from .sessions.state_directory import InUse
 from .shutdown import Step, run_all
 from .startup_check import StartupCheck, check_isolation, check_networks
 from .supervisor import Supervisor
+from .surfaces import make_surfaces
 from .telemetry.audit_observer import AuditObserver
 from .telemetry.events import combine_observers
 from .telemetry.execution_log import log_executions
@@ -174,7 +175,7 @@ class Broker:
         try:
             check_isolation(settings, self.backends)
             check_networks(self.pools.values())
-            mcp = factories.mcp(settings, self._store, self.backends.data_dir, keyring)
+            surfaces = make_surfaces(settings, self._store, self.backends.data_dir, keyring)
             self._sockets = [each.dup() for each in sockets] or _listen(settings)
             await self._adoption.run(self._workspaces.rescue)
         except BaseException:
@@ -182,16 +183,17 @@ class Broker:
             await self._store.stop()
             self._audit.close()
             raise
-        port = self._sockets[0].getsockname()[1]
         host = f"[{settings.host}]" if ":" in settings.host else settings.host
-        self.url = f"{'http' if tls is None else 'https'}://{host}:{port}"
-        application = make_application(self._service, [] if mcp is None else mcp.routes)
+        self.url = (
+            f"{'http' if tls is None else 'https'}://{host}:{self._sockets[0].getsockname()[1]}"
+        )
+        application = make_application(self._service, [r for each in surfaces for r in each.routes])
         self._server = BrokerServer(application, self._service.unauthenticated, tls)
         await self.tenants.resume_asleep(self._service.keyring.tenants)
         self._server.add_sockets(self._sockets)
         keyring.start(self.supervisor)
-        if mcp is not None:
-            mcp.start(self.supervisor)
+        for each in surfaces:
+            each.start(self.supervisor)
         self._workspaces.start(self.supervisor)
         self.supervisor.start("session expiry", self.tenants.close_expired)
         self.supervisor.start("memory sampler", self._memory.run)
@@ -224,7 +226,7 @@ class Broker:
             pool.drain()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self.settings.drain_timeout):
-                await self.tenants.drain(_STOPPING, leave=self._can_leave)
+                await self.tenants.drain(_STOPPING, leave=self.state_directory is not None)
 
     def stop_accepting(self) -> list[socket.socket]:
         """Accept no connections any more. Returns the sockets, which listen as long as they are open."""

@@ -18,7 +18,6 @@ from .config_sections import (
     EgressSettings,
     LimitSettings,
     LocalSettings,
-    McpSettings,
     PackageSettings,
     PoolSettings,
     SandboxSettings,
@@ -27,6 +26,7 @@ from .config_sections import (
     TlsSettings,
     WebhookSettings,
 )
+from .config_surfaces import E2bSettings, McpSettings
 from .config_templates import PROFILES, BackendName, TemplateSettings
 from .tenants.tokens import TENANT_NAME
 
@@ -113,6 +113,7 @@ class Settings(BaseSettings):
     mcp: McpSettings = McpSettings()
     risk: RiskSettings = RiskSettings()
     routing: RoutingSettings = RoutingSettings()
+    e2b: E2bSettings = E2bSettings()
     templates: dict[TemplateName, TemplateSettings] = {}
     """Named recipes for sandboxes. There is always one named `default`."""
     tenants: dict[TenantName, TenantSettings] = {}
@@ -158,6 +159,9 @@ class Settings(BaseSettings):
         for kind, named in self.routing:
             if isinstance(named, str) and named not in self.templates:
                 raise ValueError(f"routing.{kind}: there is no template {named!r}")
+        for name, target in self.e2b.templates.items():
+            if target not in self.templates:
+                raise ValueError(f"e2b.templates.{name}: there is no template {target!r}")
         for name, tenant in self.tenants.items():
             if unknown := set(tenant.templates or ()) - set(self.templates):
                 raise ValueError(

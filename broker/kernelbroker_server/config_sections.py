@@ -296,26 +296,6 @@ class AuthSettings(_Section):
     """Accept the tokens of an issuer, besides those of the broker."""
 
 
-class McpSettings(_Section):
-    """The MCP server. Its addresses are /mcp, and /mcp/code and /mcp/analysis for one set of tools each."""
-
-    enabled: bool | None = None
-    """Serve MCP. If not set, it is served if the extra `mcp` is installed."""
-    tool_sets: tuple[Literal["code", "analysis"], ...] = ("code", "analysis")
-    """The sets of tools at /mcp. With `analysis` alone no code can be run except by the analyses."""
-    language: Literal["auto", "en", "zh"] = "auto"
-    """The language of analyses; `auto` by the script of the question and the columns."""
-    model: str | None = Field(default=None, pattern="^[^:]+:.+$")
-    """Writes code for analyses that are called without code: `anthropic:MODEL` or `openai:MODEL`, whose
-    libraries must be installed and take key and address from their environment variables; or
-    `module:function`, a function of a prompt. If not set, an older client's own model is asked, if lent."""
-    task_after: float = Field(default=5, gt=0)
-    """A call that runs longer becomes a task, for clients that support tasks."""
-    allowed_hosts: tuple[str, ...] = ()
-    """Host names that requests may name, in addition to those of the loopback and `host`. If it is empty
-    and the broker listens on other addresses than loopback, all names are allowed."""
-
-
 class TenantSettings(_Section):
     max_sessions: int | None = Field(default=None, ge=1)
     """Open sessions. If not set, only the pools limit them."""

@@ -6,13 +6,11 @@ Nothing is started here. If settings cannot be used, ConfigError says what to ch
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 import logging
 import os
 import stat
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from kernelbroker.protocol.findings import SandboxKind
 
@@ -38,12 +36,8 @@ from .sessions.routes import Routing
 from .sessions.store import EventStore
 from .supervisor import Supervisor
 from .telemetry.events import Observer
-from .tenants.keyring import Keyring
 from .workspaces.checkpoint_store import CheckpointLimits
 from .workspaces.directory_store import DirectoryStore
-
-if TYPE_CHECKING:
-    from .mcp.surface import McpSurface
 
 logger = logging.getLogger(__name__)
 
@@ -190,26 +184,6 @@ def state_directory(settings: Settings, data_dir: Path) -> Path | None:
     if settings.state_dir == "":
         return None
     return data_dir / STATE if settings.state_dir is None else Path(settings.state_dir)
-
-
-def mcp(
-    settings: Settings, store: EventStore, data_dir: Path, keyring: Keyring
-) -> McpSurface | None:
-    """Return the MCP server, not started; None if it is off or its extra is not installed.
-
-    Args:
-        store: is started, so that its directory is this broker's.
-        data_dir: that of the backends.
-    """
-    if settings.mcp.enabled is False or not settings.mcp.tool_sets:
-        return None
-    if importlib.util.find_spec("mcp") is None:
-        if settings.mcp.enabled is None:
-            return None
-        raise ConfigError("mcp.enabled needs the extra: pip install 'kernelbroker-server[mcp]'")
-    from .mcp.factory import make_surface
-
-    return make_surface(settings, store, state_directory(settings, data_dir), keyring.jwt)
 
 
 def webhooks(settings: Settings, store: EventStore) -> Webhooks:

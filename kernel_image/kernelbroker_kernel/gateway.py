@@ -2,9 +2,10 @@
 
 It differs from the stock gateway in five ways: it can listen on a unix socket, or serve connections
 that it receives as descriptors; it starts our kernel class; it has no rate limits, which drop output
-silently; it serves the workspace's files and the session's tables; and it exits when its first kernel or
-the broker ends. That kernel is never restarted in place. The broker replaces the whole sandbox, so that
-nothing of a dead kernel (children, files in /tmp, memory) outlives it. `kernels.py` has the other kernels.
+silently; it serves the workspace's files, the session's tables, and the sandbox's processes and ports; and
+it exits when its first kernel or the broker ends. That kernel is never restarted in place. The broker
+replaces the whole sandbox, so that nothing of a dead kernel (children, files in /tmp, memory) outlives it.
+`kernels.py` has the other kernels.
 """
 
 from __future__ import annotations
@@ -29,7 +30,15 @@ from tornado.ioloop import IOLoop
 from tornado.iostream import IOStream
 from tornado.netutil import bind_sockets, bind_unix_socket
 
-from . import export_server, file_server, kernels, socket_filter
+from . import (
+    export_server,
+    file_server,
+    kernels,
+    port_server,
+    process_server,
+    socket_filter,
+    watch_server,
+)
 from .compat.gateway import Connection
 from .contract import ALONE_S, EXIT_GATEWAY_FAILED, TOKEN_VARIABLE, WAITING_MESSAGES
 from .kernels import DRAIN_QUIET_S, KernelSpecs, exit_status
@@ -37,6 +46,15 @@ from .proxy_forwarder import Forwarder
 
 DRAIN_LIMIT_S = 0.5
 """The time that the broker has to read them."""
+ROUTES = [
+    *file_server.ROUTES,
+    *export_server.ROUTES,
+    *process_server.ROUTES,
+    *watch_server.ROUTES,
+    *port_server.ROUTES,
+    *kernels.ROUTES,
+]
+"""The broker's own paths, beside those of the stock gateway."""
 READ_BYTES = 256 * 1024
 """The size of one read from a connection: as much as a unix socket holds."""
 RECONNECT_MS = 2
@@ -87,8 +105,7 @@ class Gateway(KernelGatewayApp):
     forwarder: Forwarder | None = None
 
     def init_http_server(self) -> None:
-        routes = [*file_server.ROUTES, *export_server.ROUTES, *kernels.ROUTES]
-        self.web_app.add_handlers(".*", routes)
+        self.web_app.add_handlers(".*", ROUTES)
         self.http_server = HTTPServer(self.web_app, chunk_size=READ_BYTES)
         self.http_server.add_sockets(self.sockets)
         if self.handover is not None:

@@ -25,7 +25,7 @@ from .contract import KERNELS_PATH
 from .errors import Refused
 from .file_server import Handler
 from .kernel_template import FurtherKernel, KernelTemplate
-from .processes import end_family
+from .process_family import end_family
 from .waiting_kernel import WaitingKernel
 
 DRAIN_QUIET_S = 0.05

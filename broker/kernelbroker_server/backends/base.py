@@ -142,6 +142,7 @@ class Sandbox(ABC):
     Attributes:
         id: unique during the life of the broker, and safe in a path.
         spec: the spec of its launch.
+        limits: those of the spec, with the memory that `limit_memory` has left.
         endpoint: the address of its gateway.
         workspace: the host directory that is `/data` in the sandbox. Only the backend and the store of
             workspaces use it. They rename it or its top-level entries, and never open a path below it,
@@ -152,6 +153,7 @@ class Sandbox(ABC):
 
     id: str
     spec: SandboxSpec
+    limits: Limits
     endpoint: Endpoint
     workspace: Path
     ended: asyncio.Future[SandboxEnd]
@@ -171,6 +173,14 @@ class Sandbox(ABC):
     @abstractmethod
     async def usage(self, max_files: int) -> Usage:
         """Return the size of its workspace; counts at most `max_files` inodes. Never raises OSError."""
+
+    @abstractmethod
+    async def limit_memory(self, size: int) -> None:
+        """Limit its memory to `size` bytes, at most to the limit of its spec. May be called again.
+
+        Raises:
+            LaunchError: the limit cannot be changed, or the sandbox uses more already.
+        """
 
     @abstractmethod
     async def kill(self) -> None:

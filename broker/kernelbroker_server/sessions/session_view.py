@@ -19,6 +19,7 @@ from .runner import SessionRunner
 from .sleeping import Sleeping
 from .states import SessionState
 from .store import EventStore, ExecutionLog, Watcher
+from .streams import Streams
 
 
 class SessionView:
@@ -28,6 +29,7 @@ class SessionView:
         session: the session that this one is a context of; None if it is none.
         contexts: its open contexts, by id.
         sleeping: when it falls asleep.
+        streams: its long connections.
         key: its key in the event store.
     """
 
@@ -39,6 +41,7 @@ class SessionView:
     idle_timeout: float
     max_lifetime: float
     sleeping: Sleeping
+    streams: Streams
     _created: float
     _lease: Lease
     _limits: SessionLimits
@@ -135,7 +138,8 @@ class SessionView:
         end = self._created + self.max_lifetime + self.sleeping.slept
         kernels = (self, *self.contexts.values())
         idle_end = max(each._runner.active for each in kernels) + self.idle_timeout
-        if all(each._machine.idle for each in kernels) and idle_end < end:
+        is_idle = all(each._machine.idle and not each.streams for each in kernels)
+        if is_idle and idle_end < end:
             return idle_end, f"it was idle for {self.idle_timeout:g} s"
         return end, f"it reached its lifetime of {self.max_lifetime:g} s"
 

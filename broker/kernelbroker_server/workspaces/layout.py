@@ -40,6 +40,9 @@ class Record(msgspec.Struct, kw_only=True):
         retention: seconds to keep the workspace, if less than the setting of the store.
         sandbox: the workspace of the sandbox that has the files, relative to `data_dir` if it is below.
         size, files: bytes and inodes at the last release.
+        max_size: bytes that it may hold, if less than the broker's setting.
+        max_age: seconds to keep it after its last use, if less than the setting of the store.
+        is_made: a client has made it, so it is kept also while it is empty.
     """
 
     tenant: str
@@ -50,6 +53,9 @@ class Record(msgspec.Struct, kw_only=True):
     sandbox: str | None = None
     size: int = 0
     files: int = 0
+    max_size: int | None = None
+    max_age: float | None = None
+    is_made: bool = False
 
 
 class Claimed(Exception):
@@ -158,10 +164,16 @@ def take_lock(directory: Path, create: int) -> int | None:
     return None
 
 
-def in_use(name: str, session_id: str) -> Conflict:
+class WorkspaceInUse(Conflict):
+    """A session has the workspace, or it is being changed."""
+
+
+def in_use(name: str, session_id: str) -> WorkspaceInUse:
     """The error for a client whose workspace is claimed."""
     if not session_id:
-        return Conflict(f"workspace {name} is being written to, put away or removed; try again")
-    return Conflict(
+        return WorkspaceInUse(
+            f"workspace {name} is being written to, put away or removed; try again"
+        )
+    return WorkspaceInUse(
         f"workspace {name} is in use by session {session_id}; close that session, or choose another name"
     )

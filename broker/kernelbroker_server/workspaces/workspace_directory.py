@@ -52,7 +52,7 @@ class WorkspaceDirectory:
                 try:
                     earlier = read_record(directory)
                     if earlier is not None:
-                        record.size, record.files = earlier.size, earlier.files
+                        _carry_over(earlier, record)
                         holder = layout.sandbox(earlier)
                         if holder is not None and holder == held_by:
                             record.sandbox = earlier.sandbox
@@ -180,6 +180,15 @@ class WorkspaceDirectory:
         except OSError:  # a directory of an application is left alone
             new.unlink()
             log.warning("%s cannot lead to its workspace: something else is there", link)
+
+
+def _carry_over(earlier: Record, record: Record) -> None:
+    """Copy what belongs to the workspace, and not to the session that has it."""
+    record.size, record.files = earlier.size, earlier.files
+    record.max_size, record.max_age = earlier.max_size, earlier.max_age
+    record.is_made = earlier.is_made
+    if not record.session_id:
+        record.retention = earlier.retention
 
 
 def _leads_to(link: Path, target: str) -> bool:
