@@ -131,7 +131,9 @@ async def test_equal_options_reuse_an_open_session(api: Api) -> None:
     session.options.template = (
         "another"  # as if there were another one, which need not be said again
     )
-    api.world.registry.pools = {**api.world.registry.pools, "another": api.world.pool}
+    pools = api.world.registry.pools
+    assert isinstance(pools, dict)
+    pools["another"] = api.world.pool
     body = {"code": "1", "session_id": "mine"}
     assert (await api.ask("POST", "/api/v1/exec", body)).status == 200
     assert len(session.executions) == 3

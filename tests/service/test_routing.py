@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-from kernelbroker.protocol.errors import BadRequest, ConfirmationRequired, Conflict, Unavailable
+from kernelbroker.protocol.errors import BadRequest, ConfirmationRequired, Unavailable
 from kernelbroker.protocol.events import Result
 from kernelbroker.protocol.findings import SandboxKind
 from kernelbroker.protocol.messages import ExecutionRequest
@@ -304,7 +304,7 @@ async def test_an_explicit_template_wins(machines: Machines) -> None:
         ) as submitted:
             assert (await result_of(submitted.log)).template == "default"
         fixed = await made.open("t")
-        with pytest.raises(Conflict, match="the session has the template 'default'"):
+        with pytest.raises(BadRequest, match="keeps its template"):
             submit(fixed, "1", template="box")
         assert (await result_of(submit(fixed, "1", template="default"))).template is None
 

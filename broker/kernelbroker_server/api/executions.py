@@ -228,8 +228,8 @@ def target_of(body: ExecBody, session_id: str | None = None) -> Target:
         raise BadRequest("the session_id of the body differs from that of the path; leave it out")
     if body.workspace is not None:
         raise BadRequest(
-            "an open session keeps its workspace: leave it out, or open another session with "
-            "POST /api/v1/sessions"
+            "an open session keeps its template and its workspace: leave them out, or open another "
+            "session with POST /api/v1/sessions"
         )
     return Target(session_id, must_exist=True)
 

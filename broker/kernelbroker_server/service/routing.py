@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import msgspec
-from kernelbroker.protocol.errors import Conflict, Unavailable
+from kernelbroker.protocol.errors import BadRequest, Unavailable
 from kernelbroker.protocol.events import ErrorDetail, Result
 from kernelbroker.protocol.findings import Assessment
 from kernelbroker.protocol.messages import ExecutionRequest, SessionOptions
@@ -30,15 +30,14 @@ def place_of(
 
     Raises:
         Rejected: it must not run.
-        Conflict: the request names another template than that of a session that is not routed.
+        BadRequest: the request names another template than that of a session that is not routed, or none.
         Unavailable: it was not assessed.
-        BadRequest: there is no template of this name.
     """
     if routes is None:
         if request.template not in (None, options.template):
-            raise Conflict(
-                f"the session has the template {options.template!r}, which stays; leave template out, or "
-                f'open a session with template = "{AUTO}"'
+            raise BadRequest(
+                "an open session keeps its template and its workspace: leave them out, or open a session "
+                f'with template = "{AUTO}", whose cells can name one'
             )
         return None
     if assessment is None:  # the execution was known before the assessment and is forgotten now
