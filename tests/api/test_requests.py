@@ -91,7 +91,7 @@ async def test_pool_status_counts_leased_sandboxes(api: Api) -> None:
     [
         (
             "/sessions/mine/exec",
-            {"template": "default"},
+            {"template": "other"},
             400,
             "keeps its template and its workspace",
         ),
