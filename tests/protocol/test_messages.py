@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from kernelbroker.protocol.messages import Execute, ExecutionRequest, Open, SessionOptions
+from kernelbroker.protocol.messages import (
+    Execute,
+    ExecutionRequest,
+    Open,
+    SandboxLimits,
+    SessionOptions,
+)
 
 
 def test_an_execute_operation_gives_its_request() -> None:
