@@ -220,6 +220,35 @@ async def test_the_reason_of_an_interrupt_is_kept(sandbox: FakeSandbox, tmp_path
     await broker.stop()
 
 
+async def test_only_the_latest_execution_goes_on(tmp_path: Path) -> None:
+    """What was not stored before a later one began has ended: it is neither run again nor gone on with."""
+    store = DurableStore(tmp_path / "state")
+    await store.start()
+    store.record_session(SessionRecord(KEY, "default", "mine", SessionOptions()))
+    request = ExecutionRequest(code="1")
+    progress = [
+        Progress(0, 1, False, 0, number, 0, CellExecution(request, OutputLimits()).state)
+        for number in range(2)
+    ]
+    store.create_execution(KEY, "not begun, it seems", request)
+    store.create_execution(KEY, "not ended, it seems", request).begin(progress[0])
+    store.create_execution(KEY, "runs", request).begin(progress[1])
+    await store.stop()
+    store = DurableStore(tmp_path / "state")
+    await store.start()
+    (session,) = await store.adoptable()
+    assert session.progress is not None
+    assert decode_progress(session.progress).received == 1
+    await store.end_lost([KEY])
+    logs = store.executions(KEY)
+    assert logs["runs"].result is None
+    for name in ("not begun, it seems", "not ended, it seems"):
+        result = logs[name].result
+        assert result is not None
+        assert cause_of(result) == "sandbox_lost"
+    await store.stop()
+
+
 async def test_all_that_wait_are_restored(tmp_path: Path) -> None:
     """More executions may wait than ended ones are remembered; the one that runs is the oldest."""
     store = DurableStore(tmp_path / "state")
