@@ -45,8 +45,7 @@ async def lines(cell: Cell) -> None:
 async def lines_later(cell: Cell) -> None:
     """Print when a broker has left the cell."""
     cell.stdout("begins\n")
-    while not cell.interrupted.is_set():
-        await asyncio.sleep(0)
+    await cell.interrupted.wait()
     await lines(cell)
 
 
@@ -54,8 +53,7 @@ async def interrupted_late(cell: Cell) -> None:
     """React to an interrupt when the broker that has sent it is gone."""
     cell.stdout("begins\n")
     await cell.interrupted.wait()
-    while cell.kernel.connected.is_set():
-        await asyncio.sleep(0)
+    await until(lambda: not cell.kernel.connected.is_set())
     await cell.until_interrupted()
 
 

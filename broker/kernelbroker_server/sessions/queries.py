@@ -34,7 +34,7 @@ class Unended(NamedTuple):
     def can_go_on(self) -> bool:
         """Whether another broker can go on with it, or run it.
 
-        The values of secrets are not stored. What installs packages is not stored either, only its progress.
+        The values of secrets are not stored, nor is what installs packages, except its progress.
         """
         if decode_as(self.request, ExecutionRequest).secrets:
             return False
@@ -81,7 +81,7 @@ class Queries:
         Returns:
             number, id, request, packages, findings, accepted_at, ended_at, allow_stdin, begun
         """
-        rows = self._query(
+        return self._query(
             """SELECT number, id, request, packages, findings, accepted_at, ended_at, allow_stdin, begun
             FROM executions WHERE session_key = ? AND (ended_at IS NULL OR number IN (
                 SELECT number FROM executions WHERE session_key = ? ORDER BY number DESC LIMIT ?
@@ -90,7 +90,6 @@ class Queries:
             key,
             count,
         )
-        return rows
 
     def closed_reason(self, tenant: str, session_id: str, horizon: float) -> str | None:
         """Why the latest session with this id ended, if it ended after the horizon."""
