@@ -31,6 +31,7 @@ class Sessions:
 
     def __init__(self, registry: Registry, store: EventStore) -> None:
         self._registry = registry
+        self._store = store
         tenant = registry.tenant.name
         stored = StoredKeys[str](store, "open", tenant, lambda opened: [opened], _opened_before)
         self._opened: IdempotencyCache[str] = IdempotencyCache(lambda _: 0, stored=stored)
@@ -81,10 +82,14 @@ class Sessions:
         if (change.max_lifetime or 0) > limit or (change.idle_timeout or 0) > limit:
             raise BadRequest(f"a session lives at most {limit:g} s")
         session.limits.check_metadata(change.metadata or {})
-        session.idle_timeout = change.idle_timeout or session.idle_timeout
-        session.max_lifetime = change.max_lifetime or session.max_lifetime
+        options = session.options
+        if change.idle_timeout is not None:
+            session.idle_timeout = options.idle_timeout = change.idle_timeout
+        if change.max_lifetime is not None:
+            session.max_lifetime = options.max_lifetime = change.max_lifetime
         if change.metadata is not None:
-            session.options.metadata = change.metadata
+            options.metadata = change.metadata
+        self._store.change_session(session.key, options)
         return session
 
     async def interrupt(self, session_id: str, execution_id: str | None = None) -> None:

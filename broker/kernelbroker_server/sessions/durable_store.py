@@ -25,7 +25,7 @@ import msgspec
 from kernelbroker.protocol.codec import encode
 from kernelbroker.protocol.errors import Unavailable
 from kernelbroker.protocol.findings import Finding
-from kernelbroker.protocol.messages import ExecutionRequest
+from kernelbroker.protocol.messages import ExecutionRequest, SessionOptions
 
 from .archive import Archive
 from .backlog import Backlog
@@ -36,6 +36,7 @@ from .records import (
     EntryDropped,
     EntryPut,
     Record,
+    SessionChanged,
     SessionClosing,
     SessionEnded,
     SessionOpened,
@@ -187,12 +188,15 @@ class DurableStore(MemoryStore):
 
     def record_session(self, session: SessionRecord) -> None:
         super().record_session(session)
-        options = encode(msgspec.structs.replace(session.options, secrets=hidden(session.options)))
+        options = _stored(session.options)
         self._record(
             SessionOpened(
                 session.key, session.tenant, session.session_id, options, session.opened_at
             )
         )
+
+    def change_session(self, key: str, options: SessionOptions) -> None:
+        self._record(SessionChanged(key, _stored(options)))
 
     def close_when_idle(self, key: str, reason: str) -> None:
         self._record(SessionClosing(key, reason))
@@ -312,3 +316,8 @@ class DurableStore(MemoryStore):
         except sqlite3.Error as exc:
             logger.exception("the stored results cannot be read")
             raise Unavailable(f"the stored results cannot be read: {exc}") from exc
+
+
+def _stored(options: SessionOptions) -> bytes:
+    """The options as JSON, without the values of secrets."""
+    return encode(msgspec.structs.replace(options, secrets=hidden(options)))

@@ -209,6 +209,9 @@ class EventStore(ABC):
     def record_session(self, session: SessionRecord) -> None:
         """Record an opened session."""
 
+    def change_session(self, key: str, options: SessionOptions) -> None:  # noqa: B027
+        """Record new options of a session that has not ended."""
+
     def close_when_idle(self, key: str, reason: str) -> None:  # noqa: B027
         """Record that the session ends as soon as nothing is left to do."""
 
