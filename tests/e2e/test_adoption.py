@@ -315,7 +315,7 @@ async def test_a_kernel_waits_for_the_next_broker(broker: BrokerProcess) -> None
         session = client.session("mine")
         code = "for i in range(400_000): print('line', i, 'x' * 100)"  # 45 MB
         cell = f"print('begins')\n{code}\nprint('ends')"
-            stream = session.stream(cell, timeout=200)  # a slow machine is no fault
+        stream = session.stream(cell, timeout=200)  # a slow machine is no fault
         begun = await until_line(stream, 1)
         broker.kill()
         await asyncio.sleep(3)

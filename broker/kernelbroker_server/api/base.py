@@ -35,7 +35,7 @@ from kernelbroker.protocol.errors import (
 from kernelbroker.protocol.messages import ErrorBody
 from tornado.web import HTTPError, RequestHandler, stream_request_body
 
-from ..backends.base import Backend
+from ..backends.backend_set import BackendSet
 from ..pool.runner import Pool
 from ..service.idempotency import IdempotencyKey
 from ..service.tenant_service import TenantService, TenantServices
@@ -99,7 +99,7 @@ class Service:
     tenants: TenantServices
     store: EventStore
     pools: Mapping[str, Pool]
-    backend: Backend
+    backends: BackendSet
     keyring: Keyring
     version: str
     supervisor: Supervisor = field(default_factory=Supervisor)
@@ -220,7 +220,7 @@ class Authenticated(RequestHandler):
     def write_error(self, status_code: int, **kwargs: Any) -> None:
         error = kwargs.get("exc_info", (None, None, None))[1]
         body = error_body(error, self.request_id)
-        self.set_status(status_of(error, status_code))
+        self.set_status(self.error_status(error, status_code))
         self._set_own_headers()  # Tornado has cleared the headers
         self.set_header("Content-Type", "application/json")
         if body.retry_after is not None:
@@ -230,6 +230,10 @@ class Authenticated(RequestHandler):
         if status_code == 405:
             self.set_header("Allow", ", ".join(methods_of(type(self))))
         self.finish(self.encode_error(self.get_status(), body))
+
+    def error_status(self, error: BaseException | None, default: int) -> int:
+        """Return the status for an error. Other protocols than the native one may override this."""
+        return status_of(error, default)
 
     def challenge(self) -> str:
         """Return how a client without a valid token can authenticate."""
