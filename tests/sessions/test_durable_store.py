@@ -416,6 +416,23 @@ async def test_executions_go_on_when_the_disk_is_full(
         assert [type(each.event) for each in found.read()] == [Stdout, Stdout, Result]
 
 
+async def test_what_might_run_twice_does_not_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If only the beginning of an execution cannot be stored, another broker would run it as well."""
+    write = os.write
+    async with opened(tmp_path) as store:
+        store.record_session(SessionRecord("a", "t", "a", SessionOptions()))
+        known = store.create_execution("a", "known", ExecutionRequest(code="1"))
+        assert known.begin()
+        known = store.create_execution("a", "known, too", ExecutionRequest(code="1"))
+        monkeypatch.setattr(os, "write", _no_space)
+        assert not known.begin()
+        unknown = store.create_execution("a", "unknown", ExecutionRequest(code="1"))
+        assert unknown.begin()
+        monkeypatch.setattr(os, "write", write)
+
+
 async def test_too_much_for_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What waits for room is bounded. If it is too much, a later result says so."""
     write = os.write

@@ -23,7 +23,7 @@ from kernelbroker_server.pool.warm_sandbox import WarmSandbox
 from kernelbroker_server.sessions.durable_store import DurableStore
 from kernelbroker_server.sessions.execution import Execution
 from kernelbroker_server.sessions.memory_store import REMEMBERED
-from kernelbroker_server.sessions.progress import Left, Progress, decode_progress
+from kernelbroker_server.sessions.progress import LeftExecution, Progress, decode_progress
 from kernelbroker_server.sessions.store import ExecutionLog, SessionRecord
 
 from tests.support.backend import FakeSandbox
@@ -109,10 +109,12 @@ class Broker:
             progress = decode_progress(session.progress)
             assert progress.received >= self._sandbox.gateway.acknowledged
             channel = await self.connection.join_kernel("the-kernel", DEADLINE_S, progress.received)
-            self._run(log, channel, Left(progress, channel))
+            self._run(log, channel, LeftExecution(progress, channel))
         return log
 
-    def _run(self, log: ExecutionLog, channel: KernelChannel, left: Left | None = None) -> None:
+    def _run(
+        self, log: ExecutionLog, channel: KernelChannel, left: LeftExecution | None = None
+    ) -> None:
         async def remark(_result: Result) -> None:
             return None
 

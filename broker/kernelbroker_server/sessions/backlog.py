@@ -15,6 +15,7 @@ class Backlog:
     """Appends records to the journal in order, those that wait before later ones.
 
     Attributes:
+        waiting: how many records wait.
         failure: why the journal refused the latest record; None if it took it.
     """
 
@@ -23,6 +24,10 @@ class Backlog:
         self._journal = journal
         self._waiting: deque[tuple[Record, int]] = deque()
         self._size = 0
+
+    @property
+    def waiting(self) -> int:
+        return len(self._waiting)
 
     def append(self, record: Record) -> bool:
         """Append a record, now or later. Returns False if too many wait: then it is lost."""

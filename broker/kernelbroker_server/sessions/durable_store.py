@@ -163,6 +163,7 @@ class DurableStore(MemoryStore):
                 log = DurableLog(
                     number,
                     self._record,
+                    self._is_behind,
                     past.id,
                     past.request,
                     past.packages,
@@ -224,6 +225,7 @@ class DurableStore(MemoryStore):
         log = DurableLog(
             number,
             self._record,
+            self._is_behind,
             execution_id,
             request,
             packages,
@@ -253,6 +255,10 @@ class DurableStore(MemoryStore):
         elif not had_failed:
             logger.error("%s: results are not stored: %s", self._path, failure)
         return is_kept
+
+    def _is_behind(self) -> bool:
+        """Whether the journal has not taken all records."""
+        return self._open is None or self._open.backlog.waiting > 0
 
     def expect_newest(self) -> None:
         opened = self._open
