@@ -86,11 +86,14 @@ async def test_a_session_and_the_pool_outlive_a_killed_broker(broker: BrokerProc
         )
         assert first.success
         before = await warm_sandboxes(broker, 2)
+        changes = {"metadata": {"b": 2}, "idle_timeout": 1234.0}
+        assert (await call(broker, "PATCH", "/api/v1/sessions/mine", changes))[0] == 200
         broker.kill()
     broker.start()
     async with kernelbroker.connect(broker.url, broker.token) as client:
         assert await warm_sandboxes(broker, 2) == before
-        assert [each.session_id for each in await client.sessions()] == ["mine"]
+        (info,) = await client.sessions()
+        assert (info.session_id, info.metadata, info.idle_timeout) == ("mine", {"b": 2}, 1234.0)
         session = client.session("mine")
         result = await session.run("print(x, open('note.txt').read())")
         assert result.stdout == "42 kept\n"
@@ -311,7 +314,8 @@ async def test_a_kernel_waits_for_the_next_broker(broker: BrokerProcess) -> None
     async with kernelbroker.connect(broker.url, broker.token) as client:
         session = client.session("mine")
         code = "for i in range(400_000): print('line', i, 'x' * 100)"  # 45 MB
-        stream = session.stream(f"print('begins')\n{code}\nprint('ends')")
+        cell = f"print('begins')\n{code}\nprint('ends')"
+        stream = session.stream(cell, timeout=200)  # a slow machine is no fault
         begun = await until_line(stream, 1)
         broker.kill()
         await asyncio.sleep(3)

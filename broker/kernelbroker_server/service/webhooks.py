@@ -1,9 +1,9 @@
-"""Webhooks: programs that are told when an execution has ended.
+"""Webhooks: sends a message to a URL when an execution has ended.
 
-What has to be told is an entry of the event store from before the execution is accepted until it is
-delivered, so that it survives the broker. Each message is sent with pauses that grow, for a bounded time.
-It may arrive more than once, with the same id. One task has one message; it is cancelled when the broker
-stops, and the next broker begins again.
+Each message is an entry of the event store, from before its execution is accepted until it is delivered. So
+it survives the broker. It is sent with pauses that grow, for a bounded time, and may arrive more than once,
+with the same id. One task has one message; it is cancelled when the broker stops, and the next broker
+begins again.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ class Webhooks:
             )
 
     def expect(self, tenant: str, session_id: str, execution_id: str, url: str) -> str:
-        """Store, before an execution is accepted, what is to be told. Returns the id of the message."""
+        """Store the message of an execution that will be accepted. Returns the message's id."""
         name = f"msg_{new_id()}"
         self._put(tenant, name, _Pending(session_id, execution_id, url))
         return name
