@@ -91,6 +91,8 @@ class Settings(BaseSettings):
     data_dir. With "" nothing is written to the disk, and all of it ends with the broker."""
     backend: Literal["local", "docker"] = "local"
     """The kind of sandboxes: jails on this machine (local), or containers (docker)."""
+    console: bool = True
+    """Serve the web page for people at /console. See docs/console.md."""
     pool: PoolSettings = PoolSettings()
     sandbox: SandboxSettings = SandboxSettings()
     local: LocalSettings = LocalSettings()

@@ -11,9 +11,11 @@ import logging
 import os
 import stat
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from .api.routes import Route
 from .audit import Audit
 from .backends.base import Backend, Limits, Network, SandboxSpec
 from .backends.local import LocalBackend
@@ -21,6 +23,8 @@ from .config import ConfigError, Settings
 from .config_sections import (
     TemplateSettings,
 )
+from .console.files import ConsoleFiles
+from .console.handler import console_routes
 from .egress.host_names import AllowList, InvalidHostName
 from .egress.proxy import Proxy, limits_per_sandbox
 from .egress.upstream import Resolve
@@ -163,6 +167,11 @@ def mcp(
     from .mcp.factory import make_surface
 
     return make_surface(settings, store, state_directory(settings, data_dir), keyring.jwt)
+
+
+def console(settings: Settings) -> Sequence[Route]:
+    """Return the routes of the console; none if it is off."""
+    return console_routes(ConsoleFiles()) if settings.console else ()
 
 
 def webhooks(settings: Settings, store: EventStore) -> Webhooks:

@@ -12,7 +12,6 @@ import time
 from asyncio import Future
 from collections.abc import Awaitable, Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from typing import Any, Protocol, TypeVar
 
 from kernelbroker.protocol.codec import decode_as, encode
@@ -44,11 +43,14 @@ from ..supervisor import Supervisor
 from ..telemetry.events import Observer, RequestEnded, ignore_event
 from ..telemetry.logs import bind, bound_ids
 from ..telemetry.metrics import Metrics
+from ..telemetry.origin import set_origin
 from ..telemetry.traces import valid_traceparent
 from ..tenants.keyring import Keyring
+from ..tenants.tenant import Caller
 from . import cors, credentials
 from .credentials import Tickets
 from .disconnect import ClientDisconnected
+from .live import LiveTenants
 from .openapi import methods_of
 from .server import UnauthenticatedConnections
 from .unread_bodies import UnreadBodies
@@ -108,6 +110,7 @@ class Service:
     operator_tokens: tuple[str, ...] = ()
     allowed_origins: frozenset[str] = frozenset()
     tickets: Tickets = field(default_factory=Tickets)
+    live: LiveTenants = field(default_factory=LiveTenants)
     unauthenticated: UnauthenticatedConnections = field(default_factory=UnauthenticatedConnections)
     unread_bodies: UnreadBodies = field(default_factory=UnreadBodies)
     started_at: float = field(default_factory=time.monotonic)
@@ -120,12 +123,16 @@ class Authenticated(RequestHandler):
 
     Attributes:
         tenant: the use cases of the tenant that the token belongs to.
+        caller: the tenant, with the token's name and right.
+        client: the kind of client that requests come from, unless they say so themselves.
     """
 
     requires_token = True
+    client = "rest"
     service: Service
     request_id: str
     tenant: TenantService
+    caller: Caller
 
     def initialize(self, service: Service) -> None:
         self.service = service
@@ -152,13 +159,15 @@ class Authenticated(RequestHandler):
         """Set `tenant`. Raises Unauthorized."""
         headers = self.request.headers
         if ticket := credentials.ticket(headers):
-            tenant = self.service.tickets.redeem(ticket)
+            caller = self.service.tickets.redeem(ticket)
         else:
-            tenant = self.service.keyring.tenant_of(credentials.bearer_token(headers))
-        if tenant is None:
+            caller = self.service.keyring.tenant_of(credentials.bearer_token(headers))
+        if caller is None:
             raise Unauthorized("send a token of this broker as 'Authorization: Bearer TOKEN'")
-        self.tenant = self.service.tenants.of(tenant)
-        bind(tenant=tenant.name)
+        self.caller = caller
+        self.tenant = self.service.tenants.of(caller)
+        bind(tenant=caller.name)
+        set_origin(credentials.client_of(headers, self.client), caller.user)
 
     def select_subprotocol(self, subprotocols: list[str]) -> str | None:
         """Called by Tornado for a WebSocket."""
@@ -332,8 +341,3 @@ def error_body(error: BaseException | None, request_id: str) -> ErrorBody:
         message="internal error; the broker's log has details under this request_id",
         request_id=request_id,
     )
-
-
-def utc_time(timestamp: float) -> datetime:
-    """Convert seconds since the epoch to a datetime in UTC, rounded to milliseconds."""
-    return datetime.fromtimestamp(round(timestamp, 3), UTC)

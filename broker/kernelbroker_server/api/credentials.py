@@ -19,7 +19,7 @@ from collections.abc import Iterable
 
 from tornado.httputil import HTTPHeaders
 
-from ..tenants.tenant import Tenant
+from ..tenants.tenant import Caller
 
 SUBPROTOCOL = "kernelbroker.v1"
 TICKET_PREFIX = "kernelbroker.ticket."
@@ -27,6 +27,17 @@ TICKET_LIFETIME_S = 30.0
 _BEARER_PREFIX = "kernelbroker.bearer."
 _MAX_TICKETS = 1000
 """Of one tenant. One more makes the oldest one invalid."""
+
+
+CLIENT_HEADER = "X-Kernelbroker-Client"
+"""In which our own clients say what they are."""
+_OWN_CLIENTS = ("sdk", "console")
+
+
+def client_of(headers: HTTPHeaders, default: str) -> str:
+    """Return the kind of client; of our own clients the one that they name."""
+    named = headers.get(CLIENT_HEADER, "")
+    return named if named in _OWN_CLIENTS else default
 
 
 def bearer_token(headers: HTTPHeaders) -> str:
@@ -64,10 +75,10 @@ class Tickets:
 
     def __init__(self, lifetime: float = TICKET_LIFETIME_S) -> None:
         self._lifetime = lifetime
-        self._tickets: dict[str, dict[str, tuple[Tenant, float]]] = {}
+        self._tickets: dict[str, dict[str, tuple[Caller, float]]] = {}
         """By tenant, then by ticket: the tenant, and when the ticket expires. Oldest first."""
 
-    def issue(self, tenant: Tenant) -> str:
+    def issue(self, tenant: Caller) -> str:
         """Make a ticket. The loop's clock decides when it expires."""
         now = asyncio.get_running_loop().time()
         tickets = self._tickets.setdefault(tenant.name, {})
@@ -79,8 +90,8 @@ class Tickets:
         tickets[issued] = (tenant, now + self._lifetime)
         return issued
 
-    def redeem(self, issued: str) -> Tenant | None:
-        """Return the tenant of a ticket, and make the ticket invalid; None if it is not valid."""
+    def redeem(self, issued: str) -> Caller | None:
+        """Return the caller that got a ticket, and make the ticket invalid; None if it is not valid."""
         now = asyncio.get_running_loop().time()
         for tickets in self._tickets.values():
             tenant, expires_at = tickets.pop(issued, (None, 0.0))

@@ -13,8 +13,11 @@ from tornado.web import Application, RequestHandler
 
 from . import (
     checkpoints,
+    confirmations,
+    events,
     executions,
     files,
+    me,
     notebooks,
     packages,
     risk,
@@ -36,6 +39,7 @@ _PATTERNS = {
     "execution_id": "[A-Za-z0-9_.-]{1,64}",
     "workspace": "[A-Za-z0-9_.-]{1,64}",
     "checkpoint": "[A-Za-z0-9_.-]{1,64}",
+    "confirmation": "[A-Za-z0-9_.-]{1,64}",
     "path": ".*",
     "name": "[^/]*",
 }
@@ -45,6 +49,7 @@ _TYPES = {
     "execution_id": Annotated[Identifier, msgspec.Meta(description="of the execution")],
     "workspace": Annotated[Identifier, msgspec.Meta(description="its name")],
     "checkpoint": Annotated[Identifier, msgspec.Meta(description="its name")],
+    "confirmation": Annotated[Identifier, msgspec.Meta(description="of the confirmation")],
     "path": Annotated[str, msgspec.Meta(description="in the workspace, relative to /data")],
     "name": Annotated[str, msgspec.Meta(description="of the variable")],
 }
@@ -58,6 +63,7 @@ ROUTES: list[tuple[str, type[RequestHandler]]] = [
     (f"{_PREFIX}/executions/{{execution_id}}", executions.LocatedExecution),
     (f"{_PREFIX}/executions/{{execution_id}}/events", executions.LocatedEvents),
     (f"{_PREFIX}/executions/{{execution_id}}/interrupt", executions.InterruptExecution),
+    (f"{_PREFIX}/executions/{{execution_id}}/stdin", executions.AnswerInput),
     (f"{_PREFIX}/assess", risk.Assess),
     (f"{_PREFIX}/sessions", sessions.Sessions),
     (_ONE, sessions.OneSession),
@@ -79,8 +85,12 @@ ROUTES: list[tuple[str, type[RequestHandler]]] = [
     (f"{_PREFIX}/checkpoints/{{checkpoint}}", checkpoints.OneCheckpoint),
     (f"{_PREFIX}/workspaces", workspaces.Workspaces),
     (f"{_PREFIX}/workspaces/{{workspace}}", workspaces.OneWorkspace),
+    (f"{_PREFIX}/confirmations", confirmations.Confirmations),
+    (f"{_PREFIX}/confirmations/{{confirmation}}", confirmations.OneConfirmation),
+    (f"{_PREFIX}/me", me.WhoAmI),
     (f"{_PREFIX}/pool/status", status.Pools),
     (f"{_PREFIX}/tickets", tickets.NewTicket),
+    (f"{_PREFIX}/events", events.Events),
     (f"{_PREFIX}/ws", SessionSocket),
     (f"{_PREFIX}/openapi.json", status.OpenApiDocument),
     ("/health", status.Health),

@@ -5,7 +5,8 @@ from __future__ import annotations
 from kernelbroker.protocol.messages import WorkspaceInfo, WorkspaceList
 
 from ..workspaces.store import StoredWorkspace
-from .base import ApiHandler, utc_time
+from .base import ApiHandler
+from .descriptions import utc_time
 from .openapi import operation
 
 

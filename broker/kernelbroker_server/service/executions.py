@@ -12,6 +12,7 @@ from kernelbroker.protocol.errors import Conflict, NotFound, RequestError, Sessi
 from kernelbroker.protocol.findings import Assessment, Language
 from kernelbroker.protocol.messages import ExecutionRequest
 
+from ..kernels.channel import ChannelClosed
 from ..kernels.requests import InternalCell
 from ..sessions.admission import TenantQueue
 from ..sessions.execution import Execution
@@ -155,6 +156,8 @@ class Executions:
         session.expect_open()
         if (earlier := _known(session, request)) is not None:
             return earlier
+        if (started := self._policies.pending.started(request.confirm, request)) is not None:
+            return started[1]
         timeout = self._check(request)
         template, scope = session.options.template, session.id if scope is None else scope
         self._queue.admit()
@@ -201,7 +204,12 @@ class Executions:
 
     @contextlib.asynccontextmanager
     async def execute(
-        self, request: ExecutionRequest, target: Target, key: IdempotencyKey | None = None
+        self,
+        request: ExecutionRequest,
+        target: Target,
+        key: IdempotencyKey | None = None,
+        *,
+        allow_stdin: bool = False,
     ) -> AsyncIterator[Submitted]:
         """Submit a cell to an open session, to a new session, or without a session.
 
@@ -211,7 +219,7 @@ class Executions:
         Raises:
             as `submit` and `Sessions.open`.
         """
-        submitted = await self.accept(request, target, key)
+        submitted = await self.accept(request, target, key, allow_stdin=allow_stdin)
         try:
             yield submitted
         finally:
@@ -219,7 +227,12 @@ class Executions:
                 self._registry.close_soon(submitted.session, _EPHEMERAL_OVER)
 
     async def accept(
-        self, request: ExecutionRequest, target: Target, key: IdempotencyKey | None = None
+        self,
+        request: ExecutionRequest,
+        target: Target,
+        key: IdempotencyKey | None = None,
+        *,
+        allow_stdin: bool = False,
     ) -> Submitted:
         """Submit a cell as `execute` does. It runs to its end, whether its client waits or not.
 
@@ -227,9 +240,9 @@ class Executions:
             as `submit` and `Sessions.open`.
         """
         if key is None:
-            return await self._submit_to(request, target)
+            return await self._submit_to(request, target, allow_stdin)
         submitted, replayed = await self._submitted.once(
-            key, lambda: self._submit_to(request, target)
+            key, lambda: self._submit_to(request, target, allow_stdin)
         )
         return replace(submitted, replayed=replayed)
 
@@ -260,18 +273,38 @@ class Executions:
             with contextlib.suppress(NotFound, SessionGone):
                 self._registry.get(session_id).interrupt(execution_id)
 
-    async def _submit_to(self, request: ExecutionRequest, target: Target) -> Submitted:
+    async def answer(self, execution_id: str, value: str, session_id: str | None = None) -> None:
+        """Answer `input()` in an execution.
+
+        Raises:
+            NotFound: there is no such execution.
+            Conflict: it does not wait for input.
+        """
+        if session_id is None:
+            session_id, _ = await self.locate(execution_id)
+        try:
+            await (await self._registry.resolve(session_id)).answer(execution_id, value)
+        except (ChannelClosed, SessionGone):
+            raise Conflict("the execution has ended and does not wait for input") from None
+
+    async def _submit_to(
+        self, request: ExecutionRequest, target: Target, allow_stdin: bool
+    ) -> Submitted:
+        if (started := self._policies.pending.started(request.confirm, request)) is not None:
+            return Submitted(None, started[1], started[0])  # by a person
         if target.session_id is None:
-            return await self._submit_alone(request, target)
+            return await self._submit_alone(request, target, allow_stdin)
         if target.must_exist:
             session = await self._registry.resolve(target.session_id)
         else:
             session, _ = await self._registry.open(session_options(target, self._registry))
         assessment = await self.assess_for(session, request)
-        log = self.submit(session, request, assessment=assessment)
+        log = self.submit(session, request, allow_stdin=allow_stdin, assessment=assessment)
         return Submitted(session, log, session.id)
 
-    async def _submit_alone(self, request: ExecutionRequest, target: Target) -> Submitted:
+    async def _submit_alone(
+        self, request: ExecutionRequest, target: Target, allow_stdin: bool
+    ) -> Submitted:
         """Submit a cell without a session. Invalid requests are refused before a sandbox is leased."""
         options = session_options(target, self._registry)
         self._check(request)
@@ -281,7 +314,13 @@ class Executions:
             self._policies.check(request, options.template, _NO_SESSION, assessment)
         session, _ = await self._registry.open(options)
         try:
-            log = self.submit(session, request, assessment=assessment, scope=_NO_SESSION)
+            log = self.submit(
+                session,
+                request,
+                allow_stdin=allow_stdin,
+                assessment=assessment,
+                scope=_NO_SESSION,
+            )
         except BaseException:
             self._registry.close_soon(session, "its one execution was refused")
             raise

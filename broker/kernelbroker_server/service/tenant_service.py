@@ -16,6 +16,7 @@ from ..telemetry.events import Observer, ignore_event
 from ..tenants.tenant import Tenant, Tenants
 from ..workspaces.store import WorkspaceStore
 from .checkpoints import Checkpoints
+from .confirmations import Confirmations
 from .executions import Executions
 from .notebooks import Notebooks
 from .policy import Policies
@@ -43,6 +44,7 @@ class TenantService:
         workspaces: WorkspaceStore,
         store: EventStore,
         webhooks: Webhooks,
+        observer: Observer = ignore_event,
     ) -> None:
         self.identity = tenant
         self.name = tenant.name
@@ -53,6 +55,7 @@ class TenantService:
         self.notebooks = Notebooks(registry, store)
         self.sessions = Sessions(registry, store)
         self.executions = Executions(registry, registry.limits, queue, policies, store, webhooks)
+        self.confirmations = Confirmations(tenant.name, self.executions, policies.pending, observer)
         self.checkpoints = Checkpoints(registry, self.executions, workspaces.checkpoints)
         self.sleeper = Sleeper(registry, self.checkpoints, workspaces.checkpoints, store)
 
@@ -114,7 +117,14 @@ class TenantServices:
             registry.stopping = self.stopping
             policies = self._policies.for_tenant(tenant, self._observer, self._store)
             service = TenantService(
-                tenant, registry, queue, policies, self._workspaces, self._store, self._webhooks
+                tenant,
+                registry,
+                queue,
+                policies,
+                self._workspaces,
+                self._store,
+                self._webhooks,
+                self._observer,
             )
             self._by_tenant[tenant.name] = service
         return service

@@ -58,6 +58,7 @@ class DurableLog(MemoryLog):
                 encode(self.findings),
                 self.accepted_at,
                 self.allow_stdin,
+                *self.origin,
             )
         )
 

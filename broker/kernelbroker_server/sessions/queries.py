@@ -56,10 +56,11 @@ class Queries:
         """The latest executions of a session, oldest first.
 
         Returns:
-            number, id, request, packages, findings, accepted_at, ended_at, allow_stdin, begun
+            number, id, request, packages, findings, accepted_at, client, user, ended_at, allow_stdin, begun
         """
         rows = self._query(
-            """SELECT number, id, request, packages, findings, accepted_at, ended_at, allow_stdin, begun
+            """SELECT number, id, request, packages, findings, accepted_at, client, user,
+                ended_at, allow_stdin, begun
             FROM executions WHERE session_key = ? ORDER BY number DESC LIMIT ?""",
             key,
             count,
@@ -81,10 +82,10 @@ class Queries:
         """Executions of the sessions with this id that ended after the horizon, oldest first.
 
         Returns:
-            key of the session, number, id, packages, accepted_at
+            key of the session, number, id, packages, accepted_at, client, user
         """
         return self._query(
-            """SELECT key, number, id, packages, accepted_at
+            """SELECT key, number, id, packages, accepted_at, client, user
             FROM sessions JOIN executions ON session_key = key
             WHERE tenant = ? AND session_id = ? AND sessions.ended_at > ? ORDER BY number""",
             tenant,
@@ -98,10 +99,10 @@ class Queries:
         """The latest execution with this id, unless its session ended before the horizon.
 
         Returns:
-            number, request, packages, findings, accepted_at
+            number, request, packages, findings, accepted_at, client, user
         """
         rows = self._query(
-            """SELECT number, request, packages, findings, accepted_at
+            """SELECT number, request, packages, findings, accepted_at, client, user
             FROM sessions JOIN executions ON session_key = key
             WHERE tenant = ? AND session_id = ? AND id = ?
                 AND (sessions.ended_at IS NULL OR sessions.ended_at > ?)
@@ -125,9 +126,13 @@ class Queries:
         return rows[0][0] if rows else None
 
     def session(self, key: str) -> list[Row]:
-        """The executions of a session: number, id, request, packages, findings, accepted_at, size."""
+        """The executions of a session.
+
+        Returns:
+            number, id, request, packages, findings, accepted_at, client, user, size
+        """
         return self._query(
-            """SELECT number, id, request, packages, findings, accepted_at, size
+            """SELECT number, id, request, packages, findings, accepted_at, client, user, size
             FROM executions WHERE session_key = ? ORDER BY number""",
             key,
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ..audit import Audit
 from .events import (
+    ConfirmationAnswered,
     ExecutionEnded,
     ExecutionRefused,
     FileOperationEnded,
@@ -65,6 +66,14 @@ class AuditObserver:
                     language=event.language,
                     code_sha256=event.code_sha256,
                     policy=event.mode,
+                )
+            case ConfirmationAnswered():
+                self._audit.record(
+                    "confirmation",
+                    **_session_fields(event),
+                    code_sha256=event.code_sha256,
+                    answer=event.answer,
+                    user=event.user,
                 )
             case FileOperationEnded():
                 self._audit.record(

@@ -128,6 +128,35 @@ class ExecutionRefused(SessionEvent):
     mode: str
 
 
+@dataclass(frozen=True, slots=True)
+class RiskyCode(SessionEvent):
+    """A policy found code risky: it ran with a warning, waits for a confirmation, or was refused.
+
+    Attributes:
+        mode: of the policy: `warn`, `confirm` or `block`.
+        rules: that the code matches.
+    """
+
+    language: str
+    mode: str
+    level: str
+    rules: Sequence[str]
+
+
+@dataclass(frozen=True, slots=True)
+class ConfirmationAnswered(SessionEvent):
+    """A person decided about code that waited for a confirmation.
+
+    Attributes:
+        answer: `approve` or `decline`.
+        user: the name or the id of the person's token.
+    """
+
+    code_sha256: str
+    answer: str
+    user: str
+
+
 FileOperation: TypeAlias = Literal[
     "upload", "download", "mkdir", "move", "delete", "export", "checkpoint"
 ]
@@ -162,6 +191,8 @@ TelemetryEvent: TypeAlias = (
     | SandboxReplaced
     | ExecutionEnded
     | ExecutionRefused
+    | RiskyCode
+    | ConfirmationAnswered
     | FileOperationEnded
 )
 Observer: TypeAlias = Callable[[TelemetryEvent], None]

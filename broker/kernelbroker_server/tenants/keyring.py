@@ -7,13 +7,16 @@ import logging
 from typing import TYPE_CHECKING
 
 from ..supervisor import Supervisor
-from .tenant import DEFAULT, Tenant, Tenants
+from .tenant import DEFAULT, Caller, Tenants
 from .tokens import TokenError, TokenFile
 
 if TYPE_CHECKING:
     from .jwt_tokens import JwtTokens
 
 logger = logging.getLogger(__name__)
+
+_SETTINGS_USER = "default"
+"""The user of the token in the settings."""
 
 
 class Keyring:
@@ -43,19 +46,24 @@ class Keyring:
         if self.jwt is not None:
             supervisor.start("keys of JWTs", self.jwt.keep_keys)
 
-    def tenant_of(self, token: str) -> Tenant | None:
-        """Return the tenant that a token belongs to.
+    def tenant_of(self, token: str) -> Caller | None:
+        """Return the tenant that a token belongs to, with the token's name and right.
 
         Returns:
             None if the token is invalid. If the token file cannot be read, its tokens are invalid.
         """
         if self._token is not None and hmac.compare_digest(token.encode(), self._token.encode()):
-            return self.tenants[DEFAULT.name]
+            return self._caller(DEFAULT.name, _SETTINGS_USER, operator=True)
         try:
-            name = self._file.tenant_of(token) if self._file is not None else None
+            record = self._file.find(token) if self._file is not None else None
         except TokenError as error:
             logger.error("the token file cannot be used; its tokens are refused: %s", error)
             return None
-        if name is None and self.jwt is not None:
-            name = self.jwt.tenant_of(token)
-        return None if name is None else self.tenants[name]
+        if record is not None:
+            return self._caller(record.tenant, record.name or record.id, operator=record.operator)
+        name = None if self.jwt is None else self.jwt.tenant_of(token)
+        return None if name is None else self._caller(name, name)
+
+    def _caller(self, tenant: str, user: str, *, operator: bool = False) -> Caller:
+        limits = self.tenants[tenant].limits
+        return Caller(tenant, limits, user, operator or limits.operator)

@@ -18,6 +18,7 @@ class TenantLimits:
         rate: executions that it may submit in a minute.
         templates: names of templates that it may use.
         policy, policy_threshold: replace the risk policy of its templates.
+        operator: its tokens may use the calls for operators.
     """
 
     sessions: int | None = None
@@ -26,6 +27,7 @@ class TenantLimits:
     templates: frozenset[str] | None = None
     policy: PolicyMode | None = None
     policy_threshold: Level = "high"
+    operator: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +36,19 @@ class Tenant:
 
     name: str
     limits: TenantLimits = field(default_factory=TenantLimits)
+
+
+@dataclass(frozen=True, slots=True)
+class Caller(Tenant):
+    """A tenant, as one of its tokens names it.
+
+    Attributes:
+        user: the name or the id of the token.
+        operator: the token has the operators' right.
+    """
+
+    user: str = ""
+    operator: bool = False
 
 
 DEFAULT = Tenant("default")
