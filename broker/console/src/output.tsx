@@ -47,9 +47,11 @@ function Row({ line }: { line: Line }) {
 export function Lines({ terminal, label }: { terminal: Pick<Terminal, "lines">; label: string }) {
   const box = useRef<HTMLDivElement>(null);
   const atEnd = useRef(true);
+  const lastTop = useRef(0);
   const [top, setTop] = useState(0);
   const [height, setHeight] = useState(420);
-  const { lines } = terminal;
+  const all = terminal.lines;
+  const lines = all.length > 1 && !all[all.length - 1]!.text ? all.slice(0, -1) : all;
   const isShort = lines.length <= MAX_INLINE;
   useLayoutEffect(() => {
     const element = box.current;
@@ -75,7 +77,10 @@ export function Lines({ terminal, label }: { terminal: Pick<Terminal, "lines">; 
   const last = Math.min(lines.length, Math.ceil((top + height) / LINE_PX) + OVERSCAN);
   const scrolled = () => {
     const element = box.current!;
-    atEnd.current = element.scrollTop + element.clientHeight >= element.scrollHeight - LINE_PX;
+    // Lines that came meanwhile have moved the end; only scrolling up leaves it.
+    if (element.scrollTop < lastTop.current) atEnd.current = false;
+    if (element.scrollTop + element.clientHeight >= element.scrollHeight - LINE_PX) atEnd.current = true;
+    lastTop.current = element.scrollTop;
     setTop(element.scrollTop);
   };
   return (
@@ -93,7 +98,7 @@ export function Lines({ terminal, label }: { terminal: Pick<Terminal, "lines">; 
 
 function Text({ block, name }: { block: Block & { kind: "text" }; name: string }) {
   const { terminal, hasError } = block;
-  const count = terminal.lines.length;
+  const count = terminal.lines.length - (terminal.lines.at(-1)?.text ? 0 : 1);
   return (
     <div class={hasError ? "output-text has-error" : "output-text"}>
       <Lines terminal={terminal} label={t("Output")} />

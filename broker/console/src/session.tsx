@@ -260,6 +260,7 @@ export function SessionPage({ id }: { id: string }) {
   const end = useRef<HTMLDivElement>(null);
   const stream = useRef<HTMLDivElement>(null);
   const staysAtEnd = useRef(!route.value.execution);
+  const lastTop = useRef(0);
   useEffect(() => {
     watch(id);
     return unwatch;
@@ -359,7 +360,9 @@ export function SessionPage({ id }: { id: string }) {
           ref={stream}
           onScroll={(event) => {
             const element = event.currentTarget;
-            staysAtEnd.current = element.scrollTop + element.clientHeight >= element.scrollHeight - 80;
+            if (element.scrollTop < lastTop.current - 1) staysAtEnd.current = false;
+            if (element.scrollTop + element.clientHeight >= element.scrollHeight - 40) staysAtEnd.current = true;
+            lastTop.current = element.scrollTop;
           }}
         >
           <div class="stream-inner">

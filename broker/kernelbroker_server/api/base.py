@@ -19,6 +19,7 @@ from kernelbroker.protocol.errors import (
     BadRequest,
     ConfirmationRequired,
     Conflict,
+    Forbidden,
     InternalError,
     MethodNotAllowed,
     NotFound,
@@ -37,6 +38,7 @@ from tornado.web import HTTPError, RequestHandler, stream_request_body
 from ..backends.base import Backend
 from ..pool.runner import Pool
 from ..service.idempotency import IdempotencyKey
+from ..service.operations import Operations
 from ..service.tenant_service import TenantService, TenantServices
 from ..sessions.store import EventStore
 from ..supervisor import Supervisor
@@ -67,6 +69,7 @@ closed would see a reset instead of the answer."""
 _STATUS: dict[type[RequestError], int] = {
     BadRequest: 400,
     Unauthorized: 401,
+    Forbidden: 403,
     NotFound: 404,
     MethodNotAllowed: 405,
     Conflict: 409,
@@ -110,6 +113,7 @@ class Service:
     operator_tokens: tuple[str, ...] = ()
     allowed_origins: frozenset[str] = frozenset()
     tickets: Tickets = field(default_factory=Tickets)
+    operations: Operations | None = None
     live: LiveTenants = field(default_factory=LiveTenants)
     unauthenticated: UnauthenticatedConnections = field(default_factory=UnauthenticatedConnections)
     unread_bodies: UnreadBodies = field(default_factory=UnreadBodies)

@@ -99,6 +99,11 @@ class LocalSandbox(ClosableSandbox):
                 return used
         return await asyncio.to_thread(procfs.memory_of, *roots)
 
+    async def processor_time(self) -> float | None:
+        if not (roots := self.roots):
+            return None
+        return await asyncio.to_thread(procfs.processor_time_of, *roots)
+
     async def usage(self, max_files: int) -> Usage:
         return await self._context.meter.measure(self.workspace, max_files)
 

@@ -12,7 +12,6 @@ from kernelbroker.protocol.errors import Conflict, NotFound, RequestError, Sessi
 from kernelbroker.protocol.findings import Assessment, Language
 from kernelbroker.protocol.messages import ExecutionRequest
 
-from ..kernels.channel import ChannelClosed
 from ..kernels.requests import InternalCell
 from ..sessions.admission import TenantQueue
 from ..sessions.execution import Execution
@@ -21,9 +20,10 @@ from ..sessions.limits import SessionLimits
 from ..sessions.memory_store import MemoryLog
 from ..sessions.registry import Registry
 from ..sessions.session import Session
-from ..sessions.store import EventStore, ExecutionLog, ExecutionSummary, lost_result
+from ..sessions.store import EventStore, ExecutionLog, lost_result
 from .idempotency import IdempotencyCache, IdempotencyKey, StoredKeys
 from .policy import Policies
+from .stored_executions import StoredExecutions
 from .target import Target, session_options
 from .webhooks import Webhooks
 
@@ -55,7 +55,7 @@ class Submitted:
             self.session.interrupt(self.log.id)
 
 
-class Executions:
+class Executions(StoredExecutions):
     """The executions of one tenant."""
 
     def __init__(
@@ -67,43 +67,14 @@ class Executions:
         store: EventStore,
         webhooks: Webhooks,
     ) -> None:
-        self._registry = registry
+        super().__init__(registry, store)
         self._limits = limits
         self._queue = queue
         self._policies = policies
-        self._store = store
         self._webhooks = webhooks
-        self._tenant = tenant = registry.tenant.name
+        tenant = self._tenant
         stored = StoredKeys[Submitted](store, "execute", tenant, _dump, self._submitted_before)
         self._submitted: IdempotencyCache[Submitted] = IdempotencyCache(_weight, stored=stored)
-
-    async def find(self, session_id: str, execution_id: str) -> ExecutionLog:
-        """Return an execution of an open session, or of one that has ended.
-
-        Raises:
-            NotFound, SessionGone, Unavailable
-        """
-        try:
-            return self._registry.get(session_id).execution(execution_id)
-        except (NotFound, SessionGone):
-            log = await self._store.past_execution(self._tenant, session_id, execution_id)
-            if log is None:
-                raise
-            return log
-
-    async def list(self, session_id: str) -> Sequence[ExecutionLog | ExecutionSummary]:
-        """Return the executions of an open session, or of all with this id if none is open.
-
-        Raises:
-            NotFound, SessionGone, Unavailable
-        """
-        try:
-            return list(self._registry.get(session_id).executions.values())
-        except (NotFound, SessionGone):
-            found = await self._store.past_executions(self._tenant, session_id)
-            if not found and await self._store.closed_reason(self._tenant, session_id) is None:
-                raise
-            return found
 
     async def assess(self, code: str, language: Language) -> Assessment:
         """Assess code without running it. This counts against the tenant's rate, like an execution.
@@ -245,47 +216,6 @@ class Executions:
             key, lambda: self._submit_to(request, target, allow_stdin)
         )
         return replace(submitted, replayed=replayed)
-
-    async def locate(self, execution_id: str) -> tuple[str, ExecutionLog]:
-        """Return an execution of any session, and the id of the session; the latest with this id.
-
-        Raises:
-            NotFound, Unavailable
-        """
-        session_id = await self._store.session_of(self._tenant, execution_id)
-        if session_id is not None:
-            log = await self._store.past_execution(self._tenant, session_id, execution_id)
-            if log is not None:
-                return session_id, log
-        raise NotFound(
-            f"there is no execution {execution_id}: check its id. An execution is kept for a time "
-            "after the end of its session (the setting sessions.result_retention)"
-        )
-
-    async def interrupt(self, execution_id: str) -> None:
-        """Interrupt an execution, or take it out of the queue. Does nothing if it has ended.
-
-        Raises:
-            as `locate`.
-        """
-        session_id, log = await self.locate(execution_id)
-        if log.result is None:
-            with contextlib.suppress(NotFound, SessionGone):
-                self._registry.get(session_id).interrupt(execution_id)
-
-    async def answer(self, execution_id: str, value: str, session_id: str | None = None) -> None:
-        """Answer `input()` in an execution.
-
-        Raises:
-            NotFound: there is no such execution.
-            Conflict: it does not wait for input.
-        """
-        if session_id is None:
-            session_id, _ = await self.locate(execution_id)
-        try:
-            await (await self._registry.resolve(session_id)).answer(execution_id, value)
-        except (ChannelClosed, SessionGone):
-            raise Conflict("the execution has ended and does not wait for input") from None
 
     async def _submit_to(
         self, request: ExecutionRequest, target: Target, allow_stdin: bool
