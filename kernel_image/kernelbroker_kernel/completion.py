@@ -51,5 +51,8 @@ def _matches(shell: Any, code: str, place: int) -> tuple[list[str], int, int]:
         completer.use_jedi = uses_jedi
     if not found:
         return [], place, place
-    texts = dict.fromkeys(each.text for each in found if len(each.text) <= _MATCH_CHARS)
-    return list(texts)[:MAX_MATCHES], found[0].start, found[0].end
+    texts = list(dict.fromkeys(each.text for each in found if len(each.text) <= _MATCH_CHARS))
+    start, end = found[0].start, found[0].end
+    if all(each.startswith(".") for each in texts):  # of attributes; the dot is there already
+        texts, start = [each[1:] for each in texts], start + 1
+    return texts[:MAX_MATCHES], start, end

@@ -79,7 +79,7 @@ export class Execution {
     switch (event.type) {
       case "started":
         this.count.value = event.execution_count;
-        this.startedAt = Date.now();
+        this.startedAt = Date.parse(this.info.value.accepted_at) + event.queued_s * 1000;
         this.info.value = { ...this.info.value, state: "running" };
         break;
       case "stdout":

@@ -310,14 +310,16 @@ export function Audit() {
                   <td class="mono">{each.event}</td>
                   <td>{each.tenant ?? "–"}</td>
                   <td>{each.session ?? "–"}</td>
-                  <td class="details">
+                  <td>
+                    <div class="details">
                     {Object.entries(each)
                       .filter(([name, value]) => !SHOWN.has(name) && value !== null)
                       .map(([name, value]) => (
                         <span key={name}>
-                          <b>{name}</b> {String(typeof value === "object" ? JSON.stringify(value) : value).slice(0, 120)}
+                          <b>{name}</b> {String(typeof value === "object" ? JSON.stringify(value) : value).slice(0, name === "code_sha256" ? 12 : 120)}
                         </span>
                       ))}
+                    </div>
                   </td>
                 </tr>
               ))}

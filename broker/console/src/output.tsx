@@ -44,7 +44,7 @@ function Row({ line }: { line: Line }) {
 }
 
 /** Lines of which only the visible ones are in the page. The view stays at the end while lines come. */
-export function Lines({ terminal, label }: { terminal: Pick<Terminal, "lines">; label: string }) {
+export function Lines({ terminal, label }: { terminal: Pick<Terminal, "lines">; label: string; version?: number }) {
   const box = useRef<HTMLDivElement>(null);
   const atEnd = useRef(true);
   const lastTop = useRef(0);
@@ -85,7 +85,7 @@ export function Lines({ terminal, label }: { terminal: Pick<Terminal, "lines">; 
   };
   return (
     <div class="text long" ref={box} onScroll={scrolled} tabIndex={0} role="region" aria-label={label}>
-      <div class="lines" style={{ height: lines.length * LINE_PX }}>
+      <div class="lines" style={{ height: `${lines.length * LINE_PX}px` }}>
         <div style={{ transform: `translateY(${first * LINE_PX}px)` }}>
           {lines.slice(first, last).map((line, index) => (
             <Row key={first + index} line={line} />
@@ -96,12 +96,12 @@ export function Lines({ terminal, label }: { terminal: Pick<Terminal, "lines">; 
   );
 }
 
-function Text({ block, name }: { block: Block & { kind: "text" }; name: string }) {
+function Text({ block, name, version }: { block: Block & { kind: "text" }; name: string; version: number }) {
   const { terminal, hasError } = block;
   const count = terminal.lines.length - (terminal.lines.at(-1)?.text ? 0 : 1);
   return (
     <div class={hasError ? "output-text has-error" : "output-text"}>
-      <Lines terminal={terminal} label={t("Output")} />
+      <Lines terminal={terminal} label={t("Output")} version={version} />
       {count > MAX_INLINE && (
         <div class="output-foot">
           <span>{t("{0} lines", number(count))}</span>
@@ -133,7 +133,7 @@ export function Html({ html }: { html: string }) {
   const hasScripts = /<script|\son\w+\s*=/i.test(html);
   return (
     <div class="output-html">
-      <iframe key={`${runs}${dark}`} ref={frame} sandbox="allow-scripts" src={runs ? "/console/frame?scripts" : "/console/frame"} title={t("HTML output")} style={{ height }} />
+      <iframe key={`${runs}${dark}`} ref={frame} sandbox="allow-scripts" src={runs ? "/console/frame?scripts" : "/console/frame"} title={t("HTML output")} style={{ height: `${height}px` }} />
       {hasScripts && !runs && (
         <div class="output-foot">
           <span>{t("Scripts of this output are off.")}</span>
@@ -171,12 +171,12 @@ export function BundleView({ data, width, height, isResult }: { data: Bundle; wi
 }
 
 export function Output({ execution, prompt }: { execution: Execution; prompt?: (text: string) => preact.ComponentChildren }) {
-  void execution.version.value; // shown again when it changes
+  const version = execution.version.value; // what has the same objects as before would not be shown again
   return (
     <div class="output">
       {execution.blocks.map((block, index) =>
         block.kind === "text" ? (
-          <Text key={index} block={block} name={execution.id} />
+          <Text key={index} block={block} name={execution.id} version={version} />
         ) : block.kind === "bundle" ? (
           <BundleView key={index} data={block.data} width={block.width} height={block.height} isResult={block.isResult} />
         ) : (

@@ -3,6 +3,8 @@ import { useEffect, useRef } from "preact/hooks";
 import uPlot from "uplot";
 import { isDark, language } from "./preferences";
 
+const clock = (seconds: number) => new Date(seconds * 1000).toLocaleTimeString(language.value === "zh" ? "zh-CN" : "en-GB", { hour: "2-digit", minute: "2-digit" });
+
 export type Series = { name: string; values: (number | null)[] };
 const COLOURS = ["--plot-1", "--plot-2", "--plot-3"];
 
@@ -22,9 +24,10 @@ export function Plot({ title, time, series, format }: { title: string; time: num
         height: 150,
         cursor: { y: false, points: { size: 6 } },
         legend: { live: false, show: false },
-        scales: { y: { range: (_, __, max) => [0, Math.max(1e-3, max) * 1.1] } },
+        scales: {
+          x: { range: (_, __, max) => [max - 3600, max] }, y: { range: (_, __, max) => [0, Math.max(1e-3, max) * 1.1] } },
         series: [{}, ...series.map((each, index) => ({ label: each.name, stroke: colour(COLOURS[index]!), width: 1.5, fill: index === 0 ? `${colour(COLOURS[0]!)}1c` : undefined, points: { show: false } }))],
-        axes: [{ ...axis, space: 60 }, { ...axis, size: 62, values: (_, found) => found.map(format) }],
+        axes: [{ ...axis, space: 60, values: (_, found) => found.map((each) => clock(each)) }, { ...axis, size: 62, values: (_, found) => found.map(format) }],
       },
       data,
       element,

@@ -1,6 +1,6 @@
 // One session: its cells as they run, an editor for one's own, its variables and files.
 import { useEffect, useRef, useState } from "preact/hooks";
-import { ApiError, caller, type Finding, json, request, save, sessionPath } from "./api";
+import { ApiError, type Finding, json, request, save, sessionPath } from "./api";
 import { Code, editorModule, loadEditor } from "./code";
 import { ConfirmationCard } from "./confirmations";
 import type { Editor } from "./editor";
@@ -129,7 +129,7 @@ function Composer({ id }: { id: string }) {
   chosen.current = language;
   const submit = async (code: string, lang: string, confirm?: string) => {
     try {
-      await json("POST", `${sessionPath(id)}/executions`, { code, language: lang, allow_stdin: true, timeout: undefined, ...(confirm ? { confirm } : {}) });
+      await json("POST", `${sessionPath(id)}/executions`, { code, language: lang, allow_stdin: true, ...(confirm ? { confirm } : {}) });
       return true;
     } catch (error) {
       if (error instanceof ApiError && (error.code === "confirmation_required" || error.code === "policy_refused")) {
@@ -396,10 +396,9 @@ export function SessionPage({ id }: { id: string }) {
           </div>
         </div>
         <aside class="side" aria-label={t("Details")}>
-          {side === "files" ? <Files id={id} isOpen={isOpen} /> : side === "about" ? <About id={id} /> : <Variables id={id} isOpen={isOpen} executions={executions} />}
+          {side === "files" ? <Files id={id} isOpen={isOpen} /> : side === "about" ? <About id={id} /> : <Variables id={id} isOpen={isOpen} isLoaded={shown?.isLoaded.value ?? false} executions={executions} />}
         </aside>
       </div>
-      {!caller.value && null}
     </section>
   );
 }

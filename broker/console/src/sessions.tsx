@@ -6,7 +6,11 @@ import { age, bytes, duration, t } from "./preferences";
 import { go, sessionLink } from "./route";
 import { Button, Client, Dialog, Empty, Field, Icon, Skeleton, State } from "./ui";
 
-const firstLine = (code: string) => code.split("\n").find((line) => line.trim() && !line.trim().startsWith("#")) ?? code.split("\n")[0] ?? "";
+/** The first line that says what the code does. */
+function firstLine(code: string): string {
+  const lines = code.split("\n").filter((line) => line.trim());
+  return lines.find((line) => !/^\s*(#|import\b|from\b)/.test(line)) ?? lines[0] ?? "";
+}
 
 function Row({ session }: { session: Session }) {
   const last = session.last_execution;

@@ -13,9 +13,13 @@ const MAX_SCROLL_PX = 8_000_000; // browsers limit the height of an element
 
 type Page = Table | "loading" | "failed";
 
-function text(value: unknown): string {
+function text(value: unknown, type: string): string {
   if (value === null || value === undefined) return "";
-  if (value instanceof Date) return value.toISOString().replace("T", " ").replace(/\.000Z$|Z$/, "");
+  if (/^(Timestamp|Date)/.test(type) && (typeof value === "number" || typeof value === "bigint")) {
+    const date = new Date(Number(value));
+    if (!Number.isNaN(date.getTime())) value = date;
+  }
+  if (value instanceof Date) return value.toISOString().replace("T", " ").replace(/(T00:00:00| 00:00:00)?\.000Z$|Z$/, "");
   if (value instanceof Uint8Array) return [...value.subarray(0, 32)].map((byte) => byte.toString(16).padStart(2, "0")).join(" ");
   if (typeof value === "number") return Number.isInteger(value) ? String(value) : String(Number(value.toPrecision(10)));
   if (typeof value === "object") {
@@ -103,7 +107,7 @@ export function TableViewer({ id, name, rows, onClose }: { id: string; name: str
   const cell = (row: number, column: number): string | null => {
     const page = pages.current.get(Math.floor(row / PAGE_ROWS));
     if (!page || page === "loading" || page === "failed") return null;
-    return text(page.getChildAt(column)?.get(row % PAGE_ROWS));
+    return text(page.getChildAt(column)?.get(row % PAGE_ROWS), columns[column]!.type);
   };
   const whole = async (format: string) => save(await (await request("GET", `${sessionPath(id)}/variables/${encodeURIComponent(name)}?format=${format}&lossy=true`)).blob(), `${name}.${format}`);
 
@@ -123,14 +127,14 @@ export function TableViewer({ id, name, rows, onClose }: { id: string; name: str
         <Empty icon="warn" title={problem} />
       ) : (
         <div class="grid" ref={box} tabIndex={0} role="grid" aria-label={name} aria-rowcount={rows + 1} aria-colcount={columns.length + 1} onKeyDown={pressed} onScroll={(event) => setScroll({ ...scroll, top: event.currentTarget.scrollTop, left: event.currentTarget.scrollLeft })}>
-          <div class="grid-size" role="presentation" style={{ height: height + ROW_PX, width: 80 + columns.length * COLUMN_PX }}>
+          <div class="grid-size" role="presentation" style={{ height: `${height + ROW_PX}px`, width: `${80 + columns.length * COLUMN_PX}px` }}>
             <div class="grid-view" role="rowgroup">
               <div class="grid-row head" role="row" aria-rowindex={1}>
                 <div class="grid-cell number" role="columnheader" aria-colindex={1}>
                   #
                 </div>
                 {columns.slice(firstColumn, lastColumn).map((each, index) => (
-                  <div key={firstColumn + index} class="grid-cell" role="columnheader" aria-colindex={firstColumn + index + 2} style={{ left: 80 + (firstColumn + index) * COLUMN_PX }} title={`${each.name}: ${each.type}`}>
+                  <div key={firstColumn + index} class="grid-cell" role="columnheader" aria-colindex={firstColumn + index + 2} style={{ left: `${80 + (firstColumn + index) * COLUMN_PX}px` }} title={`${each.name}: ${each.type}`}>
                     {each.isIndex ? t("index") : each.name}
                     <small>{each.type}</small>
                   </div>
@@ -144,7 +148,7 @@ export function TableViewer({ id, name, rows, onClose }: { id: string; name: str
                   {columns.slice(firstColumn, lastColumn).map((each, index) => {
                     const value = cell(row, firstColumn + index);
                     return (
-                      <div key={firstColumn + index} class={/Int|Float|Decimal/.test(each.type) ? "grid-cell num" : "grid-cell"} role="gridcell" aria-colindex={firstColumn + index + 2} style={{ left: 80 + (firstColumn + index) * COLUMN_PX }} title={value && value.length > 16 ? value.slice(0, 1000) : undefined}>
+                      <div key={firstColumn + index} class={/Int|Float|Decimal/.test(each.type) ? "grid-cell num" : "grid-cell"} role="gridcell" aria-colindex={firstColumn + index + 2} style={{ left: `${80 + (firstColumn + index) * COLUMN_PX}px` }} title={value && value.length > 16 ? value.slice(0, 1000) : undefined}>
                         {value === null ? <i class="loading" /> : value.slice(0, 200)}
                       </div>
                     );

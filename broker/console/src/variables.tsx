@@ -3,6 +3,7 @@ import type { ComponentType } from "preact";
 import { useEffect, useRef, useState } from "preact/hooks";
 import { json, sessionPath } from "./api";
 import type { Execution } from "./execution";
+import { sessions } from "./live";
 import { number, t } from "./preferences";
 import { Button, Empty, Icon, report } from "./ui";
 
@@ -11,14 +12,14 @@ type Viewer = ComponentType<{ id: string; name: string; rows: number; onClose: (
 
 const isTable = (each: Variable) => each.shape?.length === 2 && /DataFrame|Table|RecordBatch/.test(each.type);
 
-export function Variables({ id, isOpen, executions }: { id: string; isOpen: boolean; executions: Execution[] }) {
+export function Variables({ id, isOpen, isLoaded, executions }: { id: string; isOpen: boolean; isLoaded: boolean; executions: Execution[] }) {
   const [variables, setVariables] = useState<Variable[] | null>(null);
   const [shown, setShown] = useState<Variable | null>(null);
   const [viewer, setViewer] = useState<{ View: Viewer } | null>(null);
   const [problem, setProblem] = useState("");
   // The result of each cell has the variables, so that watching costs the session nothing.
   const latest = executions.findLast((each) => each.isComplete)?.result.value ?? null;
-  const isBusy = executions.some((each) => each.info.value.state !== "done");
+  const isIdle = isLoaded && sessions.value.get(id)?.state === "idle";
   const wasAsked = useRef(false);
   const load = () =>
     json<{ variables: Variable[] }>("GET", `${sessionPath(id)}/variables`).then(
@@ -30,11 +31,11 @@ export function Variables({ id, isOpen, executions }: { id: string; isOpen: bool
     );
   useEffect(() => {
     if (latest?.variables) setVariables(latest.variables as Variable[]);
-    else if (isOpen && !isBusy && !wasAsked.current) {
+    else if (isIdle && !wasAsked.current) {
       wasAsked.current = true;
       void load();
     }
-  }, [latest, isOpen, isBusy]);
+  }, [latest, isIdle]);
   const open = async (each: Variable) => {
     try {
       const { TableViewer } = await import("./table");
@@ -47,7 +48,7 @@ export function Variables({ id, isOpen, executions }: { id: string; isOpen: bool
   return (
     <div class="variables">
       <div class="side-head">
-        <h2>{t("Variables")}</h2>
+        <span class="faint small">{variables ? t("{0} variables", number(variables.length)) : ""}</span>
         <span class="grow" />
         <Button icon="refresh" label={t("Refresh")} iconOnly kind="ghost" disabled={!isOpen} onClick={load} />
       </div>

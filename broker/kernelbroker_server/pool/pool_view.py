@@ -73,7 +73,7 @@ class PoolView:
                     state.value,
                     None if warm is None else warm.sandbox,
                     None if math.isnan(age) else age,
-                    self.spec.limits.memory,
+                    int(self.spec.limits.memory),
                 )
             )
         return found

@@ -10,7 +10,7 @@ from .executions import Executions
 from .internal_cells import Answer, answered
 
 
-class Completed(msgspec.Struct, kw_only=True):
+class Completed(msgspec.Struct, kw_only=True, frozen=True):
     """`matches` may replace the code from `cursor_start` to `cursor_end`, in characters."""
 
     matches: list[str] = []
