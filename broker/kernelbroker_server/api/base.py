@@ -48,7 +48,7 @@ from ..telemetry.metrics import Metrics
 from ..telemetry.origin import set_origin
 from ..telemetry.traces import valid_traceparent
 from ..tenants.keyring import Keyring
-from ..tenants.tenant import Caller
+from ..tenants.tenant import Tenant
 from . import cors, credentials
 from .credentials import Tickets
 from .disconnect import ClientDisconnected
@@ -136,7 +136,7 @@ class Authenticated(RequestHandler):
     service: Service
     request_id: str
     tenant: TenantService
-    caller: Caller
+    caller: Tenant
 
     def initialize(self, service: Service) -> None:
         self.service = service

@@ -19,7 +19,7 @@ from collections.abc import Iterable
 
 from tornado.httputil import HTTPHeaders
 
-from ..tenants.tenant import Caller
+from ..tenants.tenant import Tenant
 
 SUBPROTOCOL = "kernelbroker.v1"
 TICKET_PREFIX = "kernelbroker.ticket."
@@ -75,10 +75,10 @@ class Tickets:
 
     def __init__(self, lifetime: float = TICKET_LIFETIME_S) -> None:
         self._lifetime = lifetime
-        self._tickets: dict[str, dict[str, tuple[Caller, float]]] = {}
+        self._tickets: dict[str, dict[str, tuple[Tenant, float]]] = {}
         """By tenant, then by ticket: the tenant, and when the ticket expires. Oldest first."""
 
-    def issue(self, tenant: Caller) -> str:
+    def issue(self, tenant: Tenant) -> str:
         """Make a ticket. The loop's clock decides when it expires."""
         now = asyncio.get_running_loop().time()
         tickets = self._tickets.setdefault(tenant.name, {})
@@ -90,7 +90,7 @@ class Tickets:
         tickets[issued] = (tenant, now + self._lifetime)
         return issued
 
-    def redeem(self, issued: str) -> Caller | None:
+    def redeem(self, issued: str) -> Tenant | None:
         """Return the caller that got a ticket, and make the ticket invalid; None if it is not valid."""
         now = asyncio.get_running_loop().time()
         for tickets in self._tickets.values():

@@ -19,10 +19,10 @@ from .openapi import operation
 _MAX_RECORDS = 1000
 AUDIT_EVENTS = (
     "confirmation",
-    "egress",
     "execution",
     "execution.refused",
     "file",
+    "network.request",
     "request.refused",
     "session",
     "session.close",

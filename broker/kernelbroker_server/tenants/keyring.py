@@ -7,7 +7,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from ..supervisor import Supervisor
-from .tenant import DEFAULT, Caller, Tenants
+from .tenant import DEFAULT, Tenant, Tenants
 from .tokens import TokenError, TokenFile
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ class Keyring:
         if self.jwt is not None:
             supervisor.start("keys of JWTs", self.jwt.keep_keys)
 
-    def tenant_of(self, token: str) -> Caller | None:
+    def tenant_of(self, token: str) -> Tenant | None:
         """Return the tenant that a token belongs to, with the token's name and right.
 
         Returns:
@@ -64,6 +64,6 @@ class Keyring:
         name = None if self.jwt is None else self.jwt.tenant_of(token)
         return None if name is None else self._caller(name, name)
 
-    def _caller(self, tenant: str, user: str, *, operator: bool = False) -> Caller:
+    def _caller(self, tenant: str, user: str, *, operator: bool = False) -> Tenant:
         limits = self.tenants[tenant].limits
-        return Caller(tenant, limits, user, operator or limits.operator)
+        return Tenant(tenant, limits, user, operator or limits.operator)

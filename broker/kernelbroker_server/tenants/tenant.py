@@ -32,21 +32,15 @@ class TenantLimits:
 
 @dataclass(frozen=True, slots=True)
 class Tenant:
-    """A user of the broker, who sees only its own sessions, files and executions."""
-
-    name: str
-    limits: TenantLimits = field(default_factory=TenantLimits)
-
-
-@dataclass(frozen=True, slots=True)
-class Caller(Tenant):
-    """A tenant, as one of its tokens names it.
+    """A user of the broker, who sees only its own sessions, files and executions.
 
     Attributes:
-        user: the name or the id of the token.
+        user: the name or the id of the token that names it; empty if unknown.
         operator: the token has the operators' right.
     """
 
+    name: str
+    limits: TenantLimits = field(default_factory=TenantLimits)
     user: str = ""
     operator: bool = False
 
