@@ -12,7 +12,7 @@ import time
 from asyncio import Future
 from collections.abc import Awaitable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from kernelbroker.protocol.codec import decode_as, encode
 from kernelbroker.protocol.errors import (
@@ -35,7 +35,7 @@ from kernelbroker.protocol.errors import (
 from kernelbroker.protocol.messages import ErrorBody
 from tornado.web import HTTPError, RequestHandler, stream_request_body
 
-from ..backends.base import Backend
+from ..backends.backend_set import BackendSet
 from ..pool.runner import Pool
 from ..service.idempotency import IdempotencyKey
 from ..service.operations import Operations
@@ -53,6 +53,7 @@ from . import cors, credentials
 from .credentials import Tickets
 from .disconnect import ClientDisconnected
 from .live import LiveTenants
+from .open_websocket import OpenWebSocket
 from .openapi import methods_of
 from .server import UnauthenticatedConnections
 from .unread_bodies import UnreadBodies
@@ -63,8 +64,7 @@ MAX_BODY_BYTES = 2 * 1024**2
 """Of a JSON body or a WebSocket message. The longest code fits, fully escaped."""
 
 _MAX_DISCARDED_BYTES = 16 * 1024**2
-"""Of a body that is read although it is too large. A client that still sends when the connection is
-closed would see a reset instead of the answer."""
+"""Of a body that is read although it is too large: a client that still sends would see a reset."""
 
 _STATUS: dict[type[RequestError], int] = {
     BadRequest: 400,
@@ -87,16 +87,6 @@ _REQUEST_ID = re.compile(r"[A-Za-z0-9_.:-]{1,64}")
 T = TypeVar("T")
 
 
-class OpenWebSocket(Protocol):
-    """The interface of a connected WebSocket for the broker's shutdown."""
-
-    async def last_words(self) -> None:
-        """Wait until the client has received the end of its session."""
-
-    def close(self, code: int | None = None, reason: str | None = None) -> None:
-        """Send a close frame."""
-
-
 @dataclass(frozen=True, slots=True)
 class Service:
     """The objects that handlers use."""
@@ -104,7 +94,7 @@ class Service:
     tenants: TenantServices
     store: EventStore
     pools: Mapping[str, Pool]
-    backend: Backend
+    backends: BackendSet
     keyring: Keyring
     version: str
     supervisor: Supervisor = field(default_factory=Supervisor)
@@ -168,10 +158,14 @@ class Authenticated(RequestHandler):
             caller = self.service.keyring.tenant_of(credentials.bearer_token(headers))
         if caller is None:
             raise Unauthorized("send a token of this broker as 'Authorization: Bearer TOKEN'")
+        self.identify(caller)
+
+    def identify(self, caller: Tenant) -> None:
+        """The request comes from this tenant. Called by `authenticate`."""
         self.caller = caller
         self.tenant = self.service.tenants.of(caller)
         bind(tenant=caller.name)
-        set_origin(credentials.client_of(headers, self.client), caller.user)
+        set_origin(credentials.client_of(self.request.headers, self.client), caller.user)
 
     def select_subprotocol(self, subprotocols: list[str]) -> str | None:
         """Called by Tornado for a WebSocket."""
@@ -233,7 +227,7 @@ class Authenticated(RequestHandler):
     def write_error(self, status_code: int, **kwargs: Any) -> None:
         error = kwargs.get("exc_info", (None, None, None))[1]
         body = error_body(error, self.request_id)
-        self.set_status(status_of(error, status_code))
+        self.set_status(self.error_status(error, status_code))
         self._set_own_headers()  # Tornado has cleared the headers
         self.set_header("Content-Type", "application/json")
         if body.retry_after is not None:
@@ -243,6 +237,10 @@ class Authenticated(RequestHandler):
         if status_code == 405:
             self.set_header("Allow", ", ".join(methods_of(type(self))))
         self.finish(self.encode_error(self.get_status(), body))
+
+    def error_status(self, error: BaseException | None, default: int) -> int:
+        """Return the status for an error. Other protocols than the native one may override this."""
+        return status_of(error, default)
 
     def challenge(self) -> str:
         """Return how a client without a valid token can authenticate."""

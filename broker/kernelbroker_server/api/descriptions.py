@@ -49,19 +49,19 @@ def utc_time(timestamp: float) -> datetime:
     return datetime.fromtimestamp(round(timestamp, 3), UTC)
 
 
-def session_info(session: Session, isolation: str) -> SessionInfo:
+def session_info(session: Session) -> SessionInfo:
     """Return the description of a session for clients."""
-    return SessionInfo(**session_fields(session, isolation))
+    return SessionInfo(**session_fields(session))
 
 
-def session_fields(session: Session, isolation: str) -> dict[str, Any]:
+def session_fields(session: Session) -> dict[str, Any]:
     """Return the fields of a session's `SessionInfo`."""
     return {
         "session_id": session.id,
         "state": session.state,
         "template": session.options.template,
         "workspace": session.workspace,
-        "isolation": isolation,
+        "isolation": session.isolation,
         "created_at": utc_time(session.created_at),
         "last_active_at": utc_time(session.active_at),
         "idle_timeout": session.idle_timeout,

@@ -157,7 +157,7 @@ class Events(Authenticated, WebSocketHandler):
     # What is sent.
 
     async def _send_sessions(self) -> None:
-        live = self.service.live.of(self.tenant, self.service.backend.isolation)
+        live = self.service.live.of(self.tenant)
         with live.watched() as changed:
             sent = dict(live.sessions)
             confirmations = live.confirmations

@@ -56,11 +56,10 @@ class LiveTenant:
         confirmations: the JSON of the list of confirmations that wait for a person.
     """
 
-    def __init__(self, tenant: TenantService, isolation: str) -> None:
+    def __init__(self, tenant: TenantService) -> None:
         self.sessions: Mapping[str, bytes] = {}
         self.confirmations = b"[]"
         self._tenant = tenant
-        self._isolation = isolation
         self._watchers: set[asyncio.Event] = set()
         self._memory: dict[str, int | None] = {}
         self._measured_at = float("-inf")
@@ -108,7 +107,7 @@ class LiveTenant:
     def _live(self, session: Session) -> LiveSession:
         last = next(iter(list(session.executions.values())[-1:]), None)
         return LiveSession(
-            **session_fields(session, self._isolation),
+            **session_fields(session),
             memory=self._memory.get(session.key),
             last_execution=None
             if last is None
@@ -131,8 +130,8 @@ class LiveTenants:
     def __init__(self) -> None:
         self._by_name: dict[str, LiveTenant] = {}
 
-    def of(self, tenant: TenantService, isolation: str) -> LiveTenant:
+    def of(self, tenant: TenantService) -> LiveTenant:
         """Return the live state of a tenant, the same object on every call."""
         if (found := self._by_name.get(tenant.name)) is None:
-            found = self._by_name[tenant.name] = LiveTenant(tenant, isolation)
+            found = self._by_name[tenant.name] = LiveTenant(tenant)
         return found

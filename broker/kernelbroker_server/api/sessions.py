@@ -20,9 +20,8 @@ class Sessions(Disconnectable, ApiHandler):
     @operation({200: SessionList})
     async def get(self) -> None:
         """List the open sessions."""
-        isolation = self.service.backend.isolation
         sessions = self.tenant.sessions.list()
-        self.reply(SessionList(sessions=[session_info(session, isolation) for session in sessions]))
+        self.reply(SessionList(sessions=[session_info(session) for session in sessions]))
 
     @operation({201: SessionInfo, 200: SessionInfo}, body=SessionOptions)
     async def post(self) -> None:
@@ -30,9 +29,7 @@ class Sessions(Disconnectable, ApiHandler):
         options, key = self.body_as(SessionOptions), self.idempotency_key()
         async with self.until_disconnected():  # no client would know the session
             session, is_new = await self.tenant.sessions.open(options, key)
-            self.reply(
-                session_info(session, self.service.backend.isolation), 201 if is_new else 200
-            )
+            self.reply(session_info(session), 201 if is_new else 200)
 
 
 class OneSession(ApiHandler):
@@ -40,13 +37,13 @@ class OneSession(ApiHandler):
     async def get(self, session_id: str) -> None:
         """Get a session."""
         session = await self.tenant.sessions.resolve(session_id)
-        self.reply(session_info(session, self.service.backend.isolation))
+        self.reply(session_info(session))
 
     @operation({200: SessionInfo}, body=SessionChange)
     async def patch(self, session_id: str) -> None:
         """Change a session's durations or metadata."""
         session = await self.tenant.sessions.change(session_id, self.body_as(SessionChange))
-        self.reply(session_info(session, self.service.backend.isolation))
+        self.reply(session_info(session))
 
     @operation({204: None})
     async def delete(self, session_id: str) -> None:
@@ -68,4 +65,4 @@ class Restart(ApiHandler):
     async def post(self, session_id: str) -> None:
         """Replace the session's kernel. Variables are lost; files are kept."""
         session = await self.tenant.sessions.restart(session_id)
-        self.reply(session_info(session, self.service.backend.isolation))
+        self.reply(session_info(session))

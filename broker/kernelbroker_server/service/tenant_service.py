@@ -23,6 +23,7 @@ from .policy import Policies
 from .sessions import Sessions
 from .sleeper import Sleeper
 from .webhooks import Webhooks
+from .workspace_files import WorkspaceFiles
 
 
 class TenantService:
@@ -44,7 +45,7 @@ class TenantService:
         workspaces: WorkspaceStore,
         store: EventStore,
         webhooks: Webhooks,
-        observer: Observer = ignore_event,
+        observer: Observer,
     ) -> None:
         self.identity = tenant
         self.name = tenant.name
@@ -52,6 +53,7 @@ class TenantService:
         self.queue = queue
         self.pools = registry.pools
         self.workspaces = workspaces
+        self.workspace_files = WorkspaceFiles(registry, workspaces, observer)
         self.notebooks = Notebooks(registry, store)
         self.sessions = Sessions(registry, store)
         self.executions = Executions(registry, registry.limits, queue, policies, store, webhooks)

@@ -157,6 +157,21 @@ class ConfirmationAnswered(SessionEvent):
     user: str
 
 
+@dataclass(frozen=True, slots=True)
+class ProcessStarted(SessionEvent):
+    """A process beside the kernel was started, or refused.
+
+    Attributes:
+        program: its name, without arguments.
+        command_sha256: of its command line, by `code_hash`.
+        outcome: `success`, or the code of the error that the client got.
+    """
+
+    program: str
+    command_sha256: str
+    outcome: str
+
+
 FileOperation: TypeAlias = Literal[
     "upload", "download", "mkdir", "move", "delete", "export", "checkpoint"
 ]
@@ -172,6 +187,7 @@ class FileOperationEnded(SessionEvent):
         target: of a move, else empty.
         outcome: `success`, the code of the error that the client got, or `aborted`.
         size: bytes of content that were moved, also if the operation did not succeed.
+        workspace: its name, if no session has it; then `template` and `session_id` are empty.
     """
 
     operation: FileOperation
@@ -180,6 +196,7 @@ class FileOperationEnded(SessionEvent):
     outcome: str
     size: int
     seconds: float
+    workspace: str = ""
 
 
 TelemetryEvent: TypeAlias = (
@@ -193,6 +210,7 @@ TelemetryEvent: TypeAlias = (
     | ExecutionRefused
     | RiskyCode
     | ConfirmationAnswered
+    | ProcessStarted
     | FileOperationEnded
 )
 Observer: TypeAlias = Callable[[TelemetryEvent], None]
