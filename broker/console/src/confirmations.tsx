@@ -21,7 +21,6 @@ export function ConfirmationCard({ asked, isShort }: { asked: Confirmation; isSh
   return (
     <article class="card confirmation" aria-label={t("A confirmation is asked for")}>
       <header>
-        <span class={`level level-${asked.level}`}>{t(asked.level)}</span>
         <Client name={asked.client} />
         <span class="faint">{asked.user}</span>
         {!isShort && asked.session_id && <a href={sessionLink(asked.session_id)}>{asked.session_id}</a>}

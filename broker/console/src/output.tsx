@@ -13,6 +13,14 @@ const MAX_SHOWN_CHARS = 4000;
 const OVERSCAN = 12;
 const MAX_FRAME_PX = 1200;
 
+/** A colour of the 256 of terminals, from the 16th on. */
+function paletteColour(index: number): string {
+  if (index >= 232) return `rgb(${Array(3).fill((index - 232) * 10 + 8).join()})`;
+  const part = (value: number) => (value ? value * 40 + 55 : 0);
+  const cube = index - 16;
+  return `rgb(${part(Math.floor(cube / 36))},${part(Math.floor(cube / 6) % 6)},${part(cube % 6)})`;
+}
+
 function Row({ line }: { line: Line }) {
   const isCut = line.text.length > MAX_SHOWN_CHARS;
   const shown = isCut ? line.text.slice(0, MAX_SHOWN_CHARS) : line.text;
@@ -28,8 +36,10 @@ function Row({ line }: { line: Line }) {
   return (
     <div class={`line ${line.kind}`}>
       {parts.map((part, index) => {
-        const names = [part.fg && !part.fg_truecolor && part.fg, part.bg && !part.bg_truecolor && `${part.bg}-bg`, ...part.decorations].filter(Boolean);
+        const names = [part.fg && !part.fg_truecolor && `${part.fg}-fg`, part.bg && !part.bg_truecolor && `${part.bg}-bg`, ...part.decorations].filter(Boolean);
         const style: Record<string, string> = {};
+        if (part.fg?.startsWith("ansi-palette-")) style.color = paletteColour(Number(part.fg.slice(13)));
+        if (part.bg?.startsWith("ansi-palette-")) style.backgroundColor = paletteColour(Number(part.bg.slice(13)));
         if (part.fg_truecolor) style.color = `rgb(${part.fg_truecolor})`;
         if (part.bg_truecolor) style.backgroundColor = `rgb(${part.bg_truecolor})`;
         return (

@@ -21,6 +21,11 @@ const prefersDark = matchMedia("(prefers-color-scheme: dark)");
 const systemDark = signal(prefersDark.matches);
 prefersDark.addEventListener("change", () => (systemDark.value = prefersDark.matches));
 
+const wide = matchMedia("(min-width: 901px)");
+/** Whether cells and their details stand side by side. */
+export const isWide = signal(wide.matches);
+wide.addEventListener("change", () => (isWide.value = wide.matches));
+
 export const isDark = signal(false);
 effect(() => {
   isDark.value = theme.value === "dark" || (theme.value === "system" && systemDark.value);

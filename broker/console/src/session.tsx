@@ -8,7 +8,7 @@ import type { Execution } from "./execution";
 import { Files } from "./files";
 import { confirmations, follow, sessions, unwatch, watch, watched } from "./live";
 import { Output } from "./output";
-import { age, bytes, dateTime, duration, number, t, time } from "./preferences";
+import { age, bytes, dateTime, duration, isWide, number, t, time } from "./preferences";
 import { executionLink, fileLink, go, route, sessionLink } from "./route";
 import { ask, Button, Client, Dialog, Empty, Findings, Icon, report, say, Skeleton, State, Tabs } from "./ui";
 import { Variables } from "./variables";
@@ -39,7 +39,7 @@ function Cell({ execution, isTarget }: { execution: Execution; isTarget: boolean
   const result = execution.result.value;
   useEffect(() => {
     const element = box.current!;
-    const observer = new IntersectionObserver((entries) => entries.some((each) => each.isIntersecting) && follow(execution), { rootMargin: "600px" });
+    const observer = new IntersectionObserver((entries) => entries.some((each) => each.isIntersecting) && follow(execution), { root: element.closest(".stream"), rootMargin: "600px" });
     observer.observe(element);
     return () => observer.disconnect();
   }, [execution]);
@@ -345,7 +345,7 @@ export function SessionPage({ id }: { id: string }) {
       </header>
       <Tabs
         label={t("Views")}
-        value={tab}
+        value={isWide.value && tab === "cells" ? "variables" : tab}
         onChange={setTab}
         tabs={[
           ["cells", t("Cells")],

@@ -215,10 +215,10 @@ export function Tabs({ tabs, value, onChange, label }: { tabs: [string, string][
   const move = (event: TargetedKeyboardEvent<HTMLDivElement>) => {
     const step = event.key === "ArrowRight" ? 1 : event.key === "ArrowLeft" ? -1 : 0;
     if (!step) return;
-    const index = tabs.findIndex(([name]) => name === value);
-    onChange(tabs[(index + step + tabs.length) % tabs.length]![0]);
-    const list = event.currentTarget;
-    requestAnimationFrame(() => list.querySelector<HTMLElement>("[aria-selected=true]")?.focus());
+    const shown = [...event.currentTarget.querySelectorAll<HTMLElement>("[role=tab]")].filter((each) => each.offsetParent);
+    const next = shown[(shown.indexOf(event.target as HTMLElement) + step + shown.length) % shown.length];
+    next?.click();
+    next?.focus();
   };
   return (
     <div class="tabs" role="tablist" aria-label={label} onKeyDown={move}>
