@@ -23,7 +23,7 @@ from ..telemetry.origin import Origin, current_origin
 
 Decision: TypeAlias = Literal["approve", "decline"]
 
-_MAX_PENDING = 200
+_MAX_TOKENS = 200
 """Of one tenant; the oldest is forgotten first."""
 
 
@@ -33,7 +33,7 @@ class PendingConfirmation:
 
     Attributes:
         session_id: where it shall run; empty for a separate sandbox.
-        token: confirms it.
+        token: the latest that confirms it.
         expires_at: when the token expires, in seconds since the epoch.
         origin: who asked to run it.
         decision, decided_by: of a person; None and empty before.
@@ -56,7 +56,7 @@ class PendingConfirmation:
 
 
 class PendingConfirmations:
-    """Those of one tenant.
+    """Those of one tenant. Code that is sent again before somebody has decided waits once.
 
     Args:
         clock: seconds since the epoch.
@@ -65,23 +65,25 @@ class PendingConfirmations:
     def __init__(self, clock: Callable[[], float] = time.time) -> None:
         self._clock = clock
         self._by_token: OrderedDict[str, PendingConfirmation] = OrderedDict()
+        """The token that was issued last is the last one."""
 
     def add(self, asked: PendingConfirmation) -> None:
-        """Add a confirmation, in place of one for the same code in the same session."""
+        """Add a confirmation, or a further token of one for the same code in the same session."""
         self._forget_expired()
-        for token, each in list(self._by_token.items()):
-            same = (each.session_id, each.template, each.request.code, each.request.language)
-            new = (asked.session_id, asked.template, asked.request.code, asked.request.language)
-            if each.decision is None and same == new:
-                del self._by_token[token]
-        while len(self._by_token) >= _MAX_PENDING:
+        for each in self._by_token.values():
+            if each.decision is None and _same(each, asked):
+                each.token, each.expires_at = asked.token, asked.expires_at
+                asked = each
+                break
+        while len(self._by_token) >= _MAX_TOKENS:
             self._by_token.popitem(last=False)
         self._by_token[asked.token] = asked
 
     def waiting(self) -> list[PendingConfirmation]:
         """Return those that nobody has decided, oldest first."""
         self._forget_expired()
-        return [each for each in self._by_token.values() if each.decision is None]
+        found = {each.id: each for each in self._by_token.values() if each.decision is None}
+        return sorted(found.values(), key=lambda each: each.asked_at)
 
     def get(self, confirmation_id: str) -> PendingConfirmation:
         """Return one that nobody has decided.
@@ -103,7 +105,7 @@ class PendingConfirmations:
     def confirmed(self, token: str) -> None:
         """The client has confirmed it with the token."""
         if (each := self._by_token.get(token)) is not None and each.decision is None:
-            del self._by_token[token]
+            self._forget(lambda other: other is each)
 
     def expect_not_declined(self, token: str) -> None:
         """Raise PolicyRefused if a person has declined what the token confirms."""
@@ -125,5 +127,17 @@ class PendingConfirmations:
 
     def _forget_expired(self) -> None:
         now = self._clock()
-        while self._by_token and next(iter(self._by_token.values())).expires_at <= now:
-            self._by_token.popitem(last=False)
+        self._forget(lambda each: each.expires_at <= now)
+
+    def _forget(self, unwanted: Callable[[PendingConfirmation], bool]) -> None:
+        for token in [token for token, each in self._by_token.items() if unwanted(each)]:
+            del self._by_token[token]
+
+
+def _same(one: PendingConfirmation, other: PendingConfirmation) -> bool:
+    return (one.session_id, one.template, one.request.code, one.request.language) == (
+        other.session_id,
+        other.template,
+        other.request.code,
+        other.request.language,
+    )

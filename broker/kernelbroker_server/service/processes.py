@@ -273,9 +273,7 @@ async def _joined(
 
 
 async def _events(
-    answered: GatewayRequest,
-    received: AsyncGenerator[tuple[bytes, bytes], None],
-    redactor: Redactor,
+    answered: GatewayRequest, received: AsyncGenerator[tuple[bytes, bytes], None], redactor: Redactor
 ) -> AsyncGenerator[Output | Ended | Alive, None]:
     terminal = False
     async for kind, content in received:
