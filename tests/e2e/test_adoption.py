@@ -278,7 +278,7 @@ async def test_a_cell_that_goes_on_can_be_used(broker: BrokerProcess) -> None:
     """It can be interrupted, it gets answers to `input()`, and its timeout counts from its beginning."""
     async with kernelbroker.connect(broker.url, broker.token) as client:
         endless, asking, slow = (client.session(name) for name in ("endless", "asking", "slow"))
-        endless_stream = endless.stream("print('runs')\nwhile True: pass")
+        endless_stream = endless.stream("print('runs')\nwhile True: pass", timeout=300)
         slow_stream = slow.stream("print('runs')\nwhile True: pass", timeout=8)
         asked, answer = asyncio.Event(), asyncio.Event()
 
@@ -305,7 +305,7 @@ async def test_a_cell_that_goes_on_can_be_used(broker: BrokerProcess) -> None:
         _, result = await rest(slow_stream)
         assert result.error_detail is not None
         assert result.error_detail.cause == "timeout"
-        assert time.monotonic() - began < 30
+        assert time.monotonic() - began < 120  # a busy machine starts brokers slowly
         assert (await slow.run("print(1)")).stdout == "1\n"
 
 

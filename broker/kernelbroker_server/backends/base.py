@@ -166,6 +166,13 @@ class Sandbox(ABC):
         minute, and never raises.
         """
 
+    async def processor_time(self) -> float | None:
+        """Return the seconds of processor time that its processes have used; None if unknown.
+
+        As cheap as `memory`, and never raises.
+        """
+        return None
+
     @abstractmethod
     async def usage(self, max_files: int) -> Usage:
         """Return the size of its workspace; counts at most `max_files` inodes. Never raises OSError."""

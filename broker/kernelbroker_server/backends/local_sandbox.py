@@ -100,6 +100,11 @@ class LocalSandbox(ClosableSandbox):
                 return used
         return await asyncio.to_thread(procfs.memory_of, *roots)
 
+    async def processor_time(self) -> float | None:
+        if not (roots := self.roots):
+            return None
+        return await asyncio.to_thread(procfs.processor_time_of, *roots)
+
     async def limit_memory(self, size: int) -> None:
         size = min(size, self.spec.limits.memory)
         try:

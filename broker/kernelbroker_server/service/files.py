@@ -160,9 +160,7 @@ async def list_(session: Session, path: str, *, recursive: bool) -> FileList:
             raise TransferFailed("the sandbox sent an invalid list of files") from exc
 
 
-async def delete(
-    session: Session, path: str, *, recursive: bool, system: bool = False
-) -> None:
+async def delete(session: Session, path: str, *, recursive: bool, system: bool = False) -> None:
     """Delete a file, a link, an empty directory, or with `recursive` any. Raises as `read`."""
     query = "?recursive=true" if recursive else ""
     with file_operation(session, "delete", _shown(path, system)):

@@ -17,6 +17,7 @@ from kernelbroker.protocol.events import Event, Result
 from kernelbroker.protocol.findings import Finding
 from kernelbroker.protocol.messages import ExecutionRequest, SessionOptions
 
+from ..telemetry.origin import Origin
 from .database import Database
 from .journal import Damaged, Journal, Segment, SegmentReader, left_segments
 from .memory_store import REMEMBERED, MemoryLog
@@ -254,8 +255,9 @@ class Archive:
                 tuple(decode_as(packages, list[str])),
                 "done",
                 self._last_result(number),
+                Origin(*origin),
             )
-            for key, number, execution_id, packages, accepted_at in self._database.executions(
+            for key, number, execution_id, packages, accepted_at, *origin in self._database.executions(
                 tenant, session_id, self._horizon
             )
             if key not in left_out
@@ -265,9 +267,7 @@ class Archive:
         self, tenant: str, session_id: str, execution_id: str
     ) -> ExecutionLog | None:
         row = self._database.execution(tenant, session_id, execution_id, self._horizon)
-        if row is None:
-            return None
-        return self._log(execution_id, *row)
+        return None if row is None else self._log(execution_id, *row)
 
     def session_logs(
         self,
@@ -304,7 +304,7 @@ class Archive:
         packages: bytes,
         findings: bytes,
         accepted_at: float,
-        *,
+        *origin: str,
         is_open: bool = False,
     ) -> MemoryLog:
         """Args:
@@ -316,7 +316,7 @@ class Archive:
             decode_as(packages, list[str]),
             decode_as(findings, list[Finding]),
         )
-        log.accepted_at = accepted_at
+        log.accepted_at, log.origin = accepted_at, Origin(*origin)
         log.restore(StoredEvent(_event(json), json) for json in self._database.events(number))
         if log.result is None and not is_open:
             log.append(lost_result(_NOT_STORED, begun=True))

@@ -122,7 +122,7 @@ class Database(Queries):
                 ],
             )
             execute_many(
-                "INSERT OR IGNORE INTO executions VALUES (?, ?, ?, ?, ?, ?, ?, 0, NULL, ?, ?, x'')",
+                "INSERT OR IGNORE INTO executions VALUES (?, ?, ?, ?, ?, ?, ?, 0, NULL, ?, ?, x'', ?, ?)",
                 [_execution(each) for each in of[ExecutionCreated]],
             )
             execute_many(
@@ -293,4 +293,6 @@ def _execution(each: ExecutionCreated) -> Row:
         each.accepted_at,
         size,
         each.allow_stdin,
+        each.client,
+        each.user,
     )

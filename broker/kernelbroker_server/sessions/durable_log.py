@@ -63,6 +63,7 @@ class DurableLog(MemoryLog):
                 encode(self.findings),
                 self.accepted_at,
                 self.allow_stdin,
+                *self.origin,
             )
         )
         self._is_known = self._is_stored and not self._is_behind()

@@ -171,6 +171,7 @@ class DurableStore(MemoryStore):
                     allow_stdin=past.allow_stdin,
                 )
                 log.accepted_at, log.state = past.accepted_at, past.state
+                log.origin = past.origin
                 log.restore(past.read())
                 session.add(log)
 

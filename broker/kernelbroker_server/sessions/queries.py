@@ -79,10 +79,11 @@ class Queries:
             count: of both together, unless more have not ended.
 
         Returns:
-            number, id, request, packages, findings, accepted_at, ended_at, allow_stdin, begun
+            number, id, request, packages, findings, accepted_at, client, user, ended_at, allow_stdin, begun
         """
         return self._query(
-            """SELECT number, id, request, packages, findings, accepted_at, ended_at, allow_stdin, begun
+            """SELECT number, id, request, packages, findings, accepted_at, client, user,
+                ended_at, allow_stdin, begun
             FROM executions WHERE session_key = ? AND (ended_at IS NULL OR number IN (
                 SELECT number FROM executions WHERE session_key = ? ORDER BY number DESC LIMIT ?
             )) ORDER BY number""",
@@ -106,10 +107,10 @@ class Queries:
         """Executions of the sessions with this id that ended after the horizon, oldest first.
 
         Returns:
-            key of the session, number, id, packages, accepted_at
+            key of the session, number, id, packages, accepted_at, client, user
         """
         return self._query(
-            """SELECT key, number, id, packages, accepted_at
+            """SELECT key, number, id, packages, accepted_at, client, user
             FROM sessions JOIN executions ON session_key = key
             WHERE tenant = ? AND session_id = ? AND sessions.ended_at > ? ORDER BY number""",
             tenant,
@@ -123,10 +124,10 @@ class Queries:
         """The latest execution with this id, unless its session ended before the horizon.
 
         Returns:
-            number, request, packages, findings, accepted_at
+            number, request, packages, findings, accepted_at, client, user
         """
         rows = self._query(
-            """SELECT number, request, packages, findings, accepted_at
+            """SELECT number, request, packages, findings, accepted_at, client, user
             FROM sessions JOIN executions ON session_key = key
             WHERE tenant = ? AND session_id = ? AND id = ?
                 AND (sessions.ended_at IS NULL OR sessions.ended_at > ?)
@@ -150,9 +151,13 @@ class Queries:
         return rows[0][0] if rows else None
 
     def session(self, key: str) -> list[Row]:
-        """The executions of a session: number, id, request, packages, findings, accepted_at, size."""
+        """The executions of a session.
+
+        Returns:
+            number, id, request, packages, findings, accepted_at, client, user, size
+        """
         return self._query(
-            """SELECT number, id, request, packages, findings, accepted_at, size
+            """SELECT number, id, request, packages, findings, accepted_at, client, user, size
             FROM executions WHERE session_key = ? ORDER BY number""",
             key,
         )

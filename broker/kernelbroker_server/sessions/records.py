@@ -39,6 +39,8 @@ class ExecutionCreated(msgspec.Struct, array_like=True, frozen=True, tag=3):
     findings: bytes
     accepted_at: float
     allow_stdin: bool = False
+    client: str = ""
+    user: str = ""
 
 
 class ExecutionBegun(msgspec.Struct, array_like=True, frozen=True, tag=4):

@@ -24,6 +24,8 @@ from kernelbroker.protocol.events import Cause, ErrorDetail, Event, Result
 from kernelbroker.protocol.findings import Finding
 from kernelbroker.protocol.messages import ExecutionRequest, SessionOptions
 
+from ..telemetry.origin import Origin, current_origin
+
 PublicState: TypeAlias = Literal["queued", "running", "done"]
 
 
@@ -73,6 +75,7 @@ class ExecutionLog(ABC):
         findings: the warnings of the policy.
         allow_stdin: its client answers `input()`.
         accepted_at: seconds since the epoch.
+        origin: who asked for it, through which client.
         state: `running` from the moment a sandbox runs it.
         queued_s: seconds from its acceptance until a kernel took it, or until its end if none did.
         size: bytes of JSON that its events hold.
@@ -94,6 +97,7 @@ class ExecutionLog(ABC):
         self.packages = tuple(packages)
         self.findings = list(findings)
         self.accepted_at = time.time()
+        self.origin = current_origin()
         self.state: PublicState = "queued"
         self.queued_s: float | None = None
         self.size = 0
@@ -155,6 +159,7 @@ class ExecutionSummary(NamedTuple):
     packages: tuple[str, ...]
     state: PublicState
     result: Result | None
+    origin: Origin = Origin()
 
 
 @dataclass(frozen=True, slots=True)
