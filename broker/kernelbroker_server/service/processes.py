@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import contextlib
 import shlex
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
-from typing import Literal
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from typing import Literal, TypeVar
 from urllib.parse import urlencode
 
 import msgspec
@@ -273,7 +273,9 @@ async def _joined(
 
 
 async def _events(
-    answered: GatewayRequest, received: AsyncGenerator[tuple[bytes, bytes], None], redactor: Redactor
+    answered: GatewayRequest,
+    received: AsyncGenerator[tuple[bytes, bytes], None],
+    redactor: Redactor,
 ) -> AsyncGenerator[Output | Ended | Alive, None]:
     terminal = False
     async for kind, content in received:
@@ -305,12 +307,15 @@ def _output(event: Event, terminal: bool) -> Output:
     return Output("terminal" if terminal else "stdout", data)
 
 
+T = TypeVar("T")
+
+
 def _latin(secret: str) -> str:
     """The bytes of a secret as text, as those of the output are."""
     return secret.encode(errors="surrogateescape").decode("latin-1")
 
 
-def _decode[T](content: bytes, type_: Callable[..., T]) -> T:
+def _decode(content: bytes, type_: type[T]) -> T:
     try:
         return decode_as(content, type_)
     except ProtocolError as exc:

@@ -30,6 +30,10 @@ _AT_ONCE = 4
 _NAMED = 5
 """Of what cannot be saved, in one message."""
 
+_CONTEXTS = MissingVariable(
+    name="<contexts>", reason="its contexts are open, and cannot be saved: close them"
+)
+
 
 class Sleeper:
     """Puts the sessions of one tenant to sleep."""
@@ -58,6 +62,11 @@ class Sleeper:
             at_end = sleeping.instead_of_closing and session.expires_at[0] <= now
             if (not at_end and (due is None or due > now)) or session.key in self._saving:
                 continue
+            if session.contexts:
+                sleeping.refuse([_CONTEXTS])
+                for context in session.contexts.values() if at_end else ():
+                    self._registry.close_soon(context, "its session falls asleep")
+                continue
             if len(self._saving) >= _AT_ONCE or self._registry.stopping:
                 return
             self._begin(session, at_end=at_end)
@@ -73,6 +82,8 @@ class Sleeper:
         session.expect_open()
         if session.sleeping.is_asleep:
             raise Conflict(f"session {session.id} is asleep already")
+        if session.contexts:
+            raise Conflict(f"session {session.id} cannot be put to sleep: {_CONTEXTS.reason}")
         if session.key not in self._saving:
             self._begin(session)
         await asyncio.wait([self._saving[session.key]])
