@@ -78,6 +78,8 @@ STREAM_CHUNK_CHARS = 256 * 1024
 """The kernel splits longer text, so that no single message holds all of a large output."""
 
 WORKSPACE = "/data"
+HOME_OF_E2B = "/home/user"
+"""The workspace once more, where programs written for E2B expect it."""
 PACKAGES = ".packages"
 """Directory of the workspace for the packages that a session installs."""
 CHECKPOINTS = ".kernelbroker"

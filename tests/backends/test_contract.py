@@ -330,7 +330,7 @@ for top, directories, _ in os.walk("/"):
         pass
 result = sorted(writable)"""
     found = set(await ask(sandbox, source)) - {"/dev/mqueue"}  # queues, under limits of their own
-    assert found == {"/data", "/dev/shm", "/home/sandbox", "/tmp"}
+    assert found == {"/data", "/dev/shm", "/home/sandbox", "/home/user", "/tmp"}
 
 
 async def test_the_socket_cannot_be_replaced(backend: Backend) -> None:

@@ -21,6 +21,8 @@ CODE_PORT = 49999
 """The code interpreter."""
 ENVD_VERSION = "0.5.7"
 """What clients believe of the environment daemon: with 0.5.7 they upload files as octet streams."""
+USER = "user"
+"""The name of the only user of a sandbox, for E2B's programs."""
 SANDBOX_ID = r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,63}"
 """The ids of sessions."""
 

@@ -9,20 +9,36 @@ from tornado.routing import Matcher
 from tornado.web import RequestHandler
 
 from ..supervisor import Supervisor
-from . import code_interpreter, sandboxes
+from . import code_interpreter, listing, metrics, sandboxes, snapshots
 from .address import PREFIX, SANDBOX_ID
 from .envd import daemon
 from .handlers import UnknownE2bPath, UnknownSandboxPath
 from .routing import SandboxRoute, matched
 from .surface_options import SurfaceOptions
 
-_ONE = f"{PREFIX}(?:/v[0-9]+)?/sandboxes/(?P<sandbox_id>{SANDBOX_ID})"
+_API = rf"{PREFIX}(?:/v[0-9]+)?"
+_ONE = f"{_API}/sandboxes/(?P<sandbox_id>{SANDBOX_ID})"
 
 CONTROL_ROUTES: Sequence[tuple[str, type[RequestHandler]]] = [
-    (rf"{PREFIX}(?:/v[0-9]+)?/sandboxes", sandboxes.Sandboxes),
+    (f"{PREFIX}/sandboxes", listing.FirstSandboxList),
+    (f"{_API}/sandboxes", listing.SandboxList),
+    (f"{_API}/sandboxes/metrics", metrics.AllMetrics),
     (_ONE, sandboxes.OneSandbox),
+    (f"{_ONE}/connect", sandboxes.Connect),
+    (f"{_ONE}/resume", sandboxes.Resume),
+    (f"{_ONE}/pause", sandboxes.Pause),
+    (f"{_ONE}/timeout", sandboxes.SetTimeout),
+    (f"{_ONE}/refreshes", sandboxes.Refreshes),
+    (f"{_ONE}/network", sandboxes.UpdateNetwork),
+    (f"{_ONE}/fork", sandboxes.Forks),
+    (f"{_ONE}/metrics", metrics.Metrics),
+    (f"{_ONE}/snapshots", snapshots.NewSnapshots),
+    (f"{_API}/snapshots", snapshots.Snapshots),
+    (f"{_API}/templates", listing.Templates),
+    (f"{_API}/templates/aliases/(?P<name>[^/]+)", listing.TemplateAlias),
+    (f"{_API}/templates/(?P<name>[^/]+)", snapshots.DeleteTemplate),
 ]
-"""The control plane. All versions of a path are served alike."""
+"""The control plane. All versions of a path are served alike, except the first list of sandboxes."""
 
 PORT_ROUTES: Sequence[SandboxRoute] = [*code_interpreter.ROUTES]
 """The ports of sandboxes. The first route that matches answers."""

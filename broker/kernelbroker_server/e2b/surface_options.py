@@ -35,9 +35,13 @@ class SurfaceOptions:
             )
         return template
 
+    def aliases_of(self, template: str) -> list[str]:
+        """Return the names by which E2B's users know a template of ours."""
+        return [name for name, ours in self.templates.items() if ours == template]
+
     def alias_of(self, template: str) -> str:
-        """Return the name by which E2B's users know a template of ours."""
-        return next((name for name, ours in self.templates.items() if ours == template), template)
+        """Return one of them; the template's own name if there is none."""
+        return next(iter(self.aliases_of(template)), template)
 
     def domain_for(self, request: HTTPServerRequest) -> str | None:
         """Return the domain for host names of ports, with the port that the client has used."""

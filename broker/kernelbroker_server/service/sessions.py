@@ -87,6 +87,29 @@ class Sessions:
             session.options.metadata = change.metadata
         return session
 
+    def set_lifetime(self, session: Session, seconds: float, *, only_longer: bool = False) -> None:
+        """Let a session live for so long from now on, as far as its lifetime may be.
+
+        Args:
+            only_longer: do nothing if it lives longer already.
+
+        Raises:
+            BadRequest: no session may live for so long.
+        """
+        limit = session.limits.max_lifetime
+        if seconds > limit:
+            raise BadRequest(
+                f"a session lives at most {limit:g} s (the setting sessions.max_lifetime)"
+            )
+        lifetime = min(limit, session.age + seconds)
+        if not (only_longer and lifetime < session.max_lifetime):
+            session.max_lifetime = lifetime
+
+    async def wake(self, session: Session) -> None:
+        """Wake a session that sleeps. Raises as `Session.borrow`."""
+        async with session.borrow():
+            pass
+
     async def interrupt(self, session_id: str, execution_id: str | None = None) -> None:
         """Raise KeyboardInterrupt in the running cell; waiting ones stay queued. Raises as `resolve`."""
         (await self.resolve(session_id)).interrupt(execution_id)

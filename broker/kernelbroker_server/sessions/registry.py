@@ -161,7 +161,7 @@ class Registry:
         now = self._queue.clock()
         for session in self.list():
             at, reason = session.expires_at
-            if at <= now:
+            if at <= now and not session.sleeping.instead_of_closing:
                 self.close_soon(session, reason)
 
     async def drain(self, reason: str, *, leave: bool = False) -> None:

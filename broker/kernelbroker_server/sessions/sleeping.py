@@ -27,6 +27,7 @@ class Sleeping:
 
     Args:
         asleep_at: by the clock, if it is asleep already.
+        at_end: it falls asleep when it would expire.
 
     Attributes:
         kept_awake_by: what could not be saved, so that the session did not fall asleep when it was due.
@@ -39,8 +40,11 @@ class Sleeping:
         clock: Callable[[], float],
         streams: Streams,
         asleep_at: float | None = None,
+        *,
+        at_end: bool = False,
     ) -> None:
         self.kept_awake_by: Sequence[MissingVariable] = ()
+        self._at_end = at_end
         self._runner = runner
         self._limits = limits
         self._clock = clock
@@ -55,6 +59,11 @@ class Sleeping:
     @property
     def is_asleep(self) -> bool:
         return self._runner.machine.state in _ASLEEP
+
+    @property
+    def instead_of_closing(self) -> bool:
+        """Whether it falls asleep, and does not close, when it expires."""
+        return self._at_end and not self.is_asleep
 
     @property
     def slept(self) -> float:

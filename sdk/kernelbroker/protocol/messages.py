@@ -42,6 +42,8 @@ class SessionOptions(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
         metadata: notes of the client, returned with the session.
         idle_timeout: seconds without an execution after which the session closes.
         max_lifetime: seconds after which it closes in any case.
+        on_expiry: what happens when one of these times is over: the session closes, or sleeps until it is
+            used again. It sleeps even if some of its variables cannot be saved.
         from_checkpoint: begin with the variables and the files of this checkpoint.
     """
 
@@ -55,6 +57,7 @@ class SessionOptions(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     metadata: dict[str, Any] = {}
     idle_timeout: Annotated[float, msgspec.Meta(gt=0)] | None = None
     max_lifetime: Annotated[float, msgspec.Meta(gt=0)] | None = None
+    on_expiry: Literal["close", "sleep"] = "close"
     from_checkpoint: Identifier | None = None
 
     def options(self) -> SessionOptions:
