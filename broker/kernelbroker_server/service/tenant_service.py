@@ -19,6 +19,7 @@ from .checkpoints import Checkpoints
 from .executions import Executions
 from .notebooks import Notebooks
 from .policy import Policies
+from .processes import Processes
 from .sessions import Sessions
 from .sleeper import Sleeper
 from .webhooks import Webhooks
@@ -54,7 +55,10 @@ class TenantService:
         self.sessions = Sessions(registry, store)
         self.executions = Executions(registry, registry.limits, queue, policies, store, webhooks)
         self.checkpoints = Checkpoints(registry, self.executions, workspaces.checkpoints)
-        self.sleeper = Sleeper(registry, self.checkpoints, workspaces.checkpoints, store)
+        self.processes = Processes(policies)
+        self.sleeper = Sleeper(
+            registry, self.checkpoints, self.processes, workspaces.checkpoints, store
+        )
 
     async def stop(self, reason: str, *, leave: bool = False) -> None:
         """Refuse new sessions and close all, with `leave` except those that are left."""

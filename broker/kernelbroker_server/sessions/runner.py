@@ -113,13 +113,13 @@ class SessionRunner:
         """Queue an execution that the tenant's queue has admitted."""
         self.executions[execution.id] = execution
         self.uses += 1
-        self._touch()
+        self.touch()
         self.apply(self.machine.submit(execution.id, silent=execution.is_silent))
 
     async def restart(self) -> None:
         """Replace the kernel. Raises SessionGone, Unavailable."""
         answered = self._restarts.add()
-        self._touch()
+        self.touch()
         self.apply(self.machine.restart())
         await answered
 
@@ -142,7 +142,7 @@ class SessionRunner:
     def give_back(self, borrower: int, *, changes: bool) -> None:
         """Remove a borrower that has ended. With `changes` it may have changed files."""
         self._grants.remove(borrower)
-        self._touch()
+        self.touch()
         if changes:
             self.watch.visited()
         self.apply(self.machine.give_back(borrower))
@@ -325,7 +325,7 @@ class SessionRunner:
 
     def _ended(self, execution: Execution) -> None:
         del self.executions[execution.id]
-        self._touch()
+        self.touch()
         if not execution.is_silent:
             self._emit(ExecutionEnded, **execution.summary())
 
@@ -347,6 +347,6 @@ class SessionRunner:
             if not self.drained.done():
                 self.drained.set_result(None)
 
-    def _touch(self) -> None:
+    def touch(self) -> None:
         """Record activity in the session."""
         self.active, self.active_at = self._queue.clock(), time.time()

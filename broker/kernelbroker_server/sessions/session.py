@@ -34,6 +34,7 @@ from .session_view import SessionView
 from .sleeping import Sleeping
 from .states import SessionState
 from .store import EventStore, ExecutionLog, SessionRecord, lost_result
+from .streams import Streams
 
 
 class Session(SessionView):
@@ -85,8 +86,14 @@ class Session(SessionView):
             SessionState.OPENING if asleep_at is None else SessionState.ASLEEP,
         )
         self._machine = runner.machine
+        self.streams = Streams(runner)
         self.sleeping = Sleeping(
-            runner, limits, queue.clock, asleep_at, at_end=options.on_expiry == "sleep"
+            runner,
+            limits,
+            queue.clock,
+            self.streams,
+            asleep_at,
+            at_end=options.on_expiry == "sleep",
         )
         self.closed, self.drained = runner.closed, runner.drained
 

@@ -16,6 +16,7 @@ from .runner import SessionRunner
 from .sleeping import Sleeping
 from .states import SessionState
 from .store import EventStore, ExecutionLog, Watcher
+from .streams import Streams
 
 
 class SessionView:
@@ -23,6 +24,7 @@ class SessionView:
 
     Attributes:
         sleeping: when it falls asleep.
+        streams: its long connections.
         key: its key in the event store.
     """
 
@@ -32,6 +34,7 @@ class SessionView:
     idle_timeout: float
     max_lifetime: float
     sleeping: Sleeping
+    streams: Streams
     _created: float
     _lease: Lease
     _machine: SessionMachine
@@ -106,7 +109,7 @@ class SessionView:
             return asleep_end
         end = self._created + self.max_lifetime + self.sleeping.slept
         idle_end = self._runner.active + self.idle_timeout
-        if self._machine.idle and idle_end < end:
+        if self._machine.idle and not self.streams and idle_end < end:
             return idle_end, f"it was idle for {self.idle_timeout:g} s"
         return end, f"it reached its lifetime of {self.max_lifetime:g} s"
 

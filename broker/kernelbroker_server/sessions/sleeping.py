@@ -15,6 +15,7 @@ from .limits import SessionLimits
 from .runner import SessionRunner
 from .saved_state import SavedState
 from .states import SessionState
+from .streams import Streams
 
 _ASLEEP = (SessionState.SUSPENDING, SessionState.ASLEEP)
 _OF_A_SAVE = 2
@@ -37,6 +38,7 @@ class Sleeping:
         runner: SessionRunner,
         limits: SessionLimits,
         clock: Callable[[], float],
+        streams: Streams,
         asleep_at: float | None = None,
         *,
         at_end: bool = False,
@@ -46,8 +48,11 @@ class Sleeping:
         self._runner = runner
         self._limits = limits
         self._clock = clock
+        self._streams = streams
         self._refused_at: float | None = None
         """When the session was last used before a refusal. It is not tried again before the next use."""
+        self._retry_at: float | None = None
+        """When it is tried again all the same."""
         self._since = asleep_at
         self._slept = 0.0
 
@@ -77,7 +82,11 @@ class Sleeping:
         after, machine = self._limits.sleep_after, self._runner.machine
         if after is None or machine.state is not SessionState.READY or not machine.idle:
             return None
-        return None if self._refused_at == self._runner.active else self._runner.active + after
+        if self._streams:
+            return None
+        if self._refused_at == self._runner.active:
+            return self._retry_at
+        return self._runner.active + after
 
     @property
     def expires_at(self) -> tuple[float, str] | None:
@@ -105,9 +114,11 @@ class Sleeping:
             if is_undisturbed():
                 runner.active, runner.active_at = active
 
-    def refuse(self, missing: Sequence[MissingVariable]) -> None:
-        """Stay awake until the session was used again."""
+    def refuse(self, missing: Sequence[MissingVariable], *, retry: bool = False) -> None:
+        """Stay awake until the session was used again, or with `retry` until the next time it is due."""
         self.kept_awake_by = missing
+        after = self._limits.sleep_after
+        self._retry_at = self._clock() + after if retry and after is not None else None
         self._refused_at = self._runner.active
 
     def begin(self, saved: SavedState) -> bool:

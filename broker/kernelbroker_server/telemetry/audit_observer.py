@@ -7,6 +7,7 @@ from .events import (
     ExecutionEnded,
     ExecutionRefused,
     FileOperationEnded,
+    ProcessStarted,
     RequestEnded,
     SandboxLeased,
     SandboxReplaced,
@@ -65,6 +66,14 @@ class AuditObserver:
                     language=event.language,
                     code_sha256=event.code_sha256,
                     policy=event.mode,
+                )
+            case ProcessStarted():
+                self._audit.record(
+                    "process",
+                    **_session_fields(event),
+                    program=event.program,
+                    command_sha256=event.command_sha256,
+                    outcome=event.outcome,
                 )
             case FileOperationEnded():
                 self._audit.record(

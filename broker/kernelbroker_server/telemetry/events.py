@@ -128,6 +128,21 @@ class ExecutionRefused(SessionEvent):
     mode: str
 
 
+@dataclass(frozen=True, slots=True)
+class ProcessStarted(SessionEvent):
+    """A process beside the kernel was started, or refused.
+
+    Attributes:
+        program: its name, without arguments.
+        command_sha256: of its command line, by `code_hash`.
+        outcome: `success`, or the code of the error that the client got.
+    """
+
+    program: str
+    command_sha256: str
+    outcome: str
+
+
 FileOperation: TypeAlias = Literal[
     "upload", "download", "mkdir", "move", "delete", "export", "checkpoint"
 ]
@@ -162,6 +177,7 @@ TelemetryEvent: TypeAlias = (
     | SandboxReplaced
     | ExecutionEnded
     | ExecutionRefused
+    | ProcessStarted
     | FileOperationEnded
 )
 Observer: TypeAlias = Callable[[TelemetryEvent], None]
