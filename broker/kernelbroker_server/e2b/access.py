@@ -18,7 +18,7 @@ _TOKEN = re.compile(r"kbs_([A-Za-z0-9_.-]{1,64})_([0-9a-f]{64})")
 def tokens_of(api_key: str) -> list[str]:
     """Return the tokens of the broker that an API key may stand for.
 
-    It is the token itself. Some of E2B's clients accept nothing but `e2b_` with hexadecimal digits: those of
+    It is the token itself. Some of E2B's clients accept nothing but `e2b_` and hexadecimal digits: those of
     a tenant's token, or the bytes of any token in hexadecimal.
     """
     found = [api_key]
