@@ -21,6 +21,7 @@ from kernelbroker_kernel.contract import (
     EXPORTS_PATH,
     FILES_PATH,
     METADATA_KEY,
+    PROCESSES_PATH,
 )
 from kernelbroker_server.kernels.framing import SUBPROTOCOL
 from tornado.httpserver import HTTPServer
@@ -133,6 +134,7 @@ class Gateway:
         self.has_begun = False
         self.acknowledged = 0
         self.files: dict[str, bytes] = {}
+        self.processes: list[dict[str, Any]] = []
         self.exports: dict[str, bytes | None] = {}
         self.channels: set[_Channels] = set()
         self._count = 0
@@ -151,6 +153,7 @@ class Gateway:
                 (f"{FILES_PATH}/(.*)", _File, options),
                 (f"{ENTRIES_PATH}/(.*)", _Entries, options),
                 (f"{EXPORTS_PATH}/(.*)", _Export, options),
+                (PROCESSES_PATH, _Processes, options),
             ],
             log_function=lambda _handler: None,
             websocket_max_message_size=64 * 1024**2,
@@ -233,6 +236,14 @@ class Gateway:
         self._running = None
         cell.send("shell", "execute_reply", reply, {METADATA_KEY: cell.summary})
         cell.send("iopub", "status", {"execution_state": "idle"})
+
+
+class _Processes(RequestHandler):
+    def initialize(self, gateway: Gateway) -> None:
+        self.gateway = gateway
+
+    def get(self) -> None:
+        self.finish({"processes": self.gateway.processes})
 
 
 class _Kernels(RequestHandler):
