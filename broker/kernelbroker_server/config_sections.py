@@ -278,6 +278,8 @@ class LimitSettings(_Section):
     """Executions that run at the same time, over all sessions."""
     queued: int = Field(default=100, ge=1)
     """Executions of one tenant that may wait, over all its sessions; more are refused with 429."""
+    contexts: int = Field(default=16, ge=0, le=100)
+    """Contexts of one session: further kernels in its sandbox. 0 for none."""
 
 
 class JwtSettings(_Section):

@@ -255,6 +255,7 @@ def session_limits(settings: Settings) -> SessionLimits:
         interrupt_grace=sessions.interrupt_grace,
         sleep_after=sessions.sleep_after if sessions.checkpoint == "on_idle" else None,
         asleep_retention=sessions.asleep_retention,
+        contexts=limits.contexts,
         max_code_chars=limits.code_chars,
         max_preview_rows=limits.preview_rows,
         max_file_bytes=limits.file,

@@ -6,6 +6,7 @@ import msgspec
 from kernelbroker.protocol.messages import SessionInfo, SessionList, SessionOptions
 
 from ..service.sessions import SessionChange
+from ..sessions.contexts import language_of
 from ..sessions.session import Session
 from .base import ApiHandler, utc_time
 from .disconnect import Disconnectable
@@ -85,6 +86,11 @@ def info(session: Session, isolation: str) -> SessionInfo:
         queued=session.queued,
         restarts=session.restarts,
         metadata=session.options.metadata,
+        language=language_of(session.options.language),
+        on_error=session.options.on_error or "rollback",
+        cwd=session.options.cwd,
+        context_of=session.options.context_of,
+        contexts=len(session.contexts),
         from_checkpoint=session.options.from_checkpoint,
         not_restored=list(session.not_restored),
         kept_awake_by=list(session.sleeping.kept_awake_by),

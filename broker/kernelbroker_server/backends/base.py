@@ -162,6 +162,10 @@ class Sandbox(ABC):
         minute, and never raises.
         """
 
+    def ran_out_of_memory(self) -> bool:
+        """Whether a process of it was ended because memory ran out, as far as the backend knows."""
+        return False
+
     @abstractmethod
     async def usage(self, max_files: int) -> Usage:
         """Return the size of its workspace; counts at most `max_files` inodes. Never raises OSError."""

@@ -211,6 +211,9 @@ class DockerSandbox(ClosableSandbox):
             return None
         return memory_in_use(stats["usage"], stats["stats"]) if "stats" in stats else None
 
+    def ran_out_of_memory(self) -> bool:
+        return self._out_of_memory
+
     async def usage(self, max_files: int) -> Usage:
         return await self._context.meter.measure(self.workspace, max_files)
 

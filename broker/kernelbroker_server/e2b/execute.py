@@ -12,23 +12,16 @@ import msgspec
 from kernelbroker.protocol.codec import encode
 from kernelbroker.protocol.errors import BadRequest
 from kernelbroker.protocol.events import Display, Event, Image, Result, Started, Stderr, Stdout
-from kernelbroker.protocol.findings import Language
 from kernelbroker.protocol.messages import ExecutionRequest
 
 from ..api.disconnect import Disconnectable
 from ..service.target import Target
-from .handlers import SandboxCall
+from ..sessions.contexts import language_of
+from .contexts import ContextCall
 
 KEEPALIVE_S = 5.0
 """After this time without output a line is sent that clients ignore, so that the connection stays open."""
 
-LANGUAGES: Mapping[str, Language] = {
-    "python": "python",
-    "javascript": "javascript",
-    "js": "javascript",
-    "bash": "shell",
-    "sh": "shell",
-}
 _FORMS = {
     "text/plain": "text",
     "text/html": "html",
@@ -55,18 +48,19 @@ class ExecuteBody(msgspec.Struct, kw_only=True):
     env_vars: dict[str, str] | None = None
 
 
-class Execute(Disconnectable, SandboxCall):
+class Execute(Disconnectable, ContextCall):
     """`POST /execute`."""
 
     async def post(self) -> None:
         body = self.body_as(ExecuteBody)
         async with self.until_disconnected():
-            session = await self.session()
             if body.context_id is not None and body.language is not None:
                 raise BadRequest("send context_id or language, not both")
+            language = None if body.language is None else language_of(body.language)
+            session = await self.context(await self.session(), body.context_id)
             request = ExecutionRequest(
                 code=body.code,
-                language=language_of(body.language),
+                language=language,
                 env=body.env_vars or {},
                 timeout=session.limits.max_timeout,
                 on_error="keep",
@@ -93,17 +87,6 @@ class Execute(Disconnectable, SandboxCall):
                     self.write(encode(line) + b"\n")
                 if lines:
                     await self.flush()
-
-
-def language_of(name: str | None) -> Language:
-    """Return our name of a language of E2B's. Raises BadRequest."""
-    try:
-        return LANGUAGES[(name or "python").lower()]
-    except KeyError:
-        known = ", ".join(LANGUAGES)
-        raise BadRequest(
-            f"there is no kernel for the language {name!r}; there are: {known}"
-        ) from None
 
 
 def lines_of(event: Event) -> list[dict[str, Any]]:

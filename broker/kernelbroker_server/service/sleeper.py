@@ -33,6 +33,10 @@ _AT_ONCE = 4
 _NAMED = 5
 """Of what cannot be saved, in one message."""
 
+_CONTEXTS = MissingVariable(
+    name="<contexts>", reason="its contexts are open, and cannot be saved: close them"
+)
+
 
 class Sleeper:
     """Puts the sessions of one tenant to sleep."""
@@ -63,6 +67,9 @@ class Sleeper:
             at_end = sleeping.instead_of_closing and session.expires_at[0] <= now
             if (not at_end and (due is None or due > now)) or session.key in self._saving:
                 continue
+            if session.contexts and not at_end:
+                session.sleeping.refuse([_CONTEXTS])
+                continue
             if len(self._saving) >= _AT_ONCE or self._registry.stopping:
                 return
             self._begin(session, at_end=at_end)
@@ -78,6 +85,8 @@ class Sleeper:
         session.expect_open()
         if session.sleeping.is_asleep:
             raise Conflict(f"session {session.id} is asleep already")
+        if session.contexts:
+            raise Conflict(f"session {session.id} cannot be put to sleep: {_CONTEXTS.reason}")
         if session.key not in self._saving:
             self._begin(session)
         await asyncio.wait([self._saving[session.key]])
@@ -133,6 +142,8 @@ class Sleeper:
         if not at_end and (running := await self._running(session)):
             session.sleeping.refuse(running, retry=True)
             return False
+        for context in list(session.contexts.values()):
+            await context.close("its session falls asleep")
         with session.sleeping.saving() as is_undisturbed:
             info = await self._checkpoints.save_for_sleep(session, saved.source.name, retention)
             await session.settled()

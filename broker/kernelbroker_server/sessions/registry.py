@@ -12,6 +12,7 @@ from kernelbroker.protocol.errors import (
     BadRequest,
     Conflict,
     NotFound,
+    RequestError,
     TooManyRequests,
     Unavailable,
 )
@@ -21,19 +22,20 @@ from ..backends.base import Sandbox
 from ..pool.runner import Pool
 from ..pool.warm_sandbox import WarmSandbox
 from ..supervisor import Supervisor
-from ..telemetry.events import Observer, SessionEmitter
+from ..telemetry.events import Observer
 from ..tenants.tenant import Tenant
 from ..workspaces.store import Workspace, WorkspaceStore
 from .admission import TenantQueue
+from .contexts import context_options, expect_room, language_of
 from .gone import GoneSessions, gone
 from .ids import new_id
-from .lease import Lease
 from .limits import SessionLimits
 from .progress import Left
 from .reopening import same_session
 from .restoring import Source
 from .saved_state import AsleepSession, SavedState
 from .session import Session
+from .session_factory import SessionFactory
 from .store import EventStore, LeftSession, SessionRecord
 
 _LEAVE_S = 2.0
@@ -47,11 +49,13 @@ class _Opening:
     Attributes:
         waiting: callers that wait for it.
         received: a caller has received it, so it stays open if another caller is cancelled.
+        context_of: the session that it is a context of.
     """
 
     task: asyncio.Task[Session]
     waiting: int = 0
     received: bool = False
+    context_of: str | None = None
 
 
 class Registry:
@@ -80,8 +84,9 @@ class Registry:
         self._queue = queue
         self._workspaces = workspaces
         self._store = store
-        self._observer = observer
-        self._supervisor = supervisor
+        self._factory = SessionFactory(
+            pools, limits, queue, store, observer, supervisor, self._ended
+        )
         self._sessions: dict[str, Session] = {}
         self._opening: dict[str, _Opening] = {}
         self._gone = GoneSessions(queue.clock)
@@ -99,6 +104,9 @@ class Registry:
             BadRequest, Conflict, SessionGone, TooManyRequests, Unavailable
         """
         self.limits.check_metadata(options.metadata)
+        options.language = language_of(options.language)
+        if options.context_of is not None:
+            options = context_options(self.get(options.context_of), options)
         if options.template not in self.pools:
             known = ", ".join(sorted(self.pools))
             raise BadRequest(f"no template {options.template!r}; there are: {known}")
@@ -112,9 +120,9 @@ class Registry:
         opening = self._opening.get(session_id)
         is_new = opening is None
         if opening is None:
-            self._expect_room()
+            self._expect_room(options.context_of)
             task = self._own(self._open(session_id, options), f"session {session_id} opens")
-            opening = self._opening[session_id] = _Opening(task)
+            opening = self._opening[session_id] = _Opening(task, context_of=options.context_of)
             task.add_done_callback(lambda _: self._opened(session_id, opening))
         opening.waiting += 1
         try:
@@ -173,7 +181,7 @@ class Registry:
         self.stopping = True
         for opening in self._opening.values():
             opening.task.cancel()
-        for session in self.list():
+        for session in [each for each in self.list() if each.session is None]:
             if session.sleeping.is_asleep and session.outlives_the_broker:
                 self._own(session.leave(reason), f"session {session.id} is left asleep")
             elif leave:
@@ -183,7 +191,8 @@ class Registry:
         if sessions := self.list():
             await asyncio.wait([session.drained for session in sessions], timeout=_LEAVE_S)
             for session in sessions:
-                session.leave_now()
+                if session.session is None:
+                    session.leave_now()
             await asyncio.wait([session.drained for session in sessions])
 
     async def stop(self, reason: str, *, leave: bool = False) -> None:
@@ -205,11 +214,24 @@ class Registry:
             await checkpoints.get(self.tenant.name, options.from_checkpoint)  # it is there
             source = Source(checkpoints, self.tenant.name, options.from_checkpoint)
         record = SessionRecord(new_id(), self.tenant.name, session_id, options)
+        if options.context_of is not None:
+            return await self._open_context(record, self.get(options.context_of))
         workspace = await self.claim(record)
-        session = self._session(record, workspace, source)
+        session = self._factory.session(record, workspace, source)
         await session.open()
         self._sessions[session_id] = session
         return session
+
+    async def _open_context(self, record: SessionRecord, session: Session) -> Session:
+        context = self._factory.context(record, session)
+        await context.open()
+        try:
+            session.add_context(context)
+        except RequestError as exc:
+            self.close_soon(context, exc.message)
+            raise
+        self._sessions[context.id] = context
+        return context
 
     async def claim(self, record: SessionRecord, sandbox: Sandbox | None = None) -> Workspace:
         """Claim the workspace of a session; `sandbox` is its own, if an earlier broker has attached it.
@@ -231,7 +253,7 @@ class Registry:
         self, left: LeftSession, workspace: Workspace, warm: WarmSandbox, running: Left | None
     ) -> None:
         """Go on with a session of an earlier broker, which the store has restored."""
-        session = self._session(left.record, workspace, adopted=warm)
+        session = self._factory.session(left.record, workspace, adopted=warm)
         await session.open(adopted=True)
         self._sessions[session.id] = session
         for execution in session.go_on(running):
@@ -239,38 +261,6 @@ class Registry:
                 await execution.begun.wait()
         if left.closing is not None:
             session.close_when_idle(left.closing)
-
-    def _session(
-        self,
-        record: SessionRecord,
-        workspace: Workspace,
-        source: Source | None = None,
-        adopted: WarmSandbox | None = None,
-        asleep_at: float | None = None,
-    ) -> Session:
-        tenant, options = self.tenant.name, record.options
-        emit = SessionEmitter(self._observer, tenant, options.template, record.session_id)
-        lease = Lease(
-            self.pools[options.template],
-            options,
-            workspace,
-            tenant,
-            emit,
-            source,
-            key=record.key,
-            adopted=adopted,
-        )
-        return Session(
-            record,
-            self.limits,
-            lease,
-            self._queue,
-            self._store,
-            emit,
-            self._ended,
-            self._supervisor,
-            asleep_at,
-        )
 
     async def resume(self, asleep: AsleepSession, saved: SavedState) -> None:
         """Take over a session that an earlier broker left asleep.
@@ -287,7 +277,7 @@ class Registry:
             new_id(), self.tenant.name, asleep.session_id, options, asleep.opened_at
         )
         asleep_at = self._queue.clock() - max(0.0, time.time() - asleep.asleep_at)
-        session = self._session(record, await self.claim(record), asleep_at=asleep_at)
+        session = self._factory.session(record, await self.claim(record), asleep_at=asleep_at)
         session.idle_timeout, session.max_lifetime = asleep.idle_timeout, asleep.max_lifetime
         session.resume(saved, asleep.awake)
         self._sessions[session.id] = session
@@ -321,6 +311,10 @@ class Registry:
         return task
 
     def _ended(self, session: Session, reason: str) -> None:
+        for context in (*session.contexts.values(),):
+            self.close_soon(context, f"its session was closed: {reason}")
+        if session.session is not None:
+            session.session.remove_context(session)
         self._ending.add(session.closed)
         session.closed.add_done_callback(self._ending.discard)
         if self._sessions.get(session.id) is not session:
@@ -328,9 +322,15 @@ class Registry:
         del self._sessions[session.id]
         self._gone.add(session.id, reason)
 
-    def _expect_room(self) -> None:
+    def _expect_room(self, context_of: str | None) -> None:
+        """Raises TooManyRequests, also if the session has all contexts that it may have."""
+        opening = [each.context_of for each in self._opening.values()]
+        if context_of is not None:
+            expect_room(self.get(context_of), opening.count(context_of))
+            return
         limit = self.tenant.limits.sessions
-        if limit is not None and len(self._sessions) + len(self._opening) >= limit:
+        is_open = [each for each in self._sessions.values() if each.session is None]
+        if limit is not None and len(is_open) + opening.count(None) >= limit:
             raise TooManyRequests(
                 f"{limit} sessions are open, the most that you may have; close one", retry_after=5
             )

@@ -41,6 +41,7 @@ class SessionRunner:
     Args:
         grace: seconds that an interrupted cell has to end.
         on_ended: called once, when an open session ends, with the reason.
+        watch: of the session that this one is a context of.
 
     Attributes:
         opened: resolved when there is a first sandbox, or with the error.
@@ -63,6 +64,7 @@ class SessionRunner:
         on_ended: Callable[[str], None],
         supervisor: Supervisor,
         first: SessionState = SessionState.OPENING,
+        watch: QuotaWatch | None = None,
     ) -> None:
         loop = asyncio.get_running_loop()
         self.machine = SessionMachine(record.session_id, first)
@@ -72,7 +74,10 @@ class SessionRunner:
         self.executions: dict[str, Execution] = {}
         self.uses = 0
         self.active, self.active_at = queue.clock(), record.opened_at
-        self.watch = QuotaWatch(
+        self._watches = watch is None
+        if watch is not None:
+            watch.listeners.append(self._on_quota_exceeded)
+        self.watch = watch or QuotaWatch(
             Quota.of(lease.spec.limits),
             lease.workspace.initial_usage,
             usage=lease.usage,
@@ -217,9 +222,10 @@ class SessionRunner:
             self._settled.answer()
 
     def _opened_now(self) -> None:
-        self._watching = self._supervisor.start(
-            "quota watch", self.watch.run, context=self._context.copy()
-        )
+        if self._watches:
+            self._watching = self._supervisor.start(
+                "quota watch", self.watch.run, context=self._context.copy()
+            )
         self.opened.set_result(None)
         self._emit(SessionOpened)
 
@@ -339,6 +345,8 @@ class SessionRunner:
         try:
             if self._watching is not None:
                 await self._watching.stop()
+            if self._on_quota_exceeded in self.watch.listeners:
+                self.watch.listeners.remove(self._on_quota_exceeded)
             self._store.end_session(self._record.key, self.machine.closed_reason or "")
             await self._lease.release()
         finally:

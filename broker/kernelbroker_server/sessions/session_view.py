@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Mapping, Sequence
 
 from kernelbroker.protocol.errors import NotFound
@@ -23,6 +24,8 @@ class SessionView:
     """The base of `Session`, which sets the attributes.
 
     Attributes:
+        session: the session that this one is a context of; None if it is none.
+        contexts: its open contexts, by id.
         sleeping: when it falls asleep.
         streams: its long connections.
         key: its key in the event store.
@@ -30,6 +33,8 @@ class SessionView:
 
     id: str
     key: str
+    session: SessionView | None
+    contexts: Mapping[str, SessionView]
     options: SessionOptions
     idle_timeout: float
     max_lifetime: float
@@ -85,7 +90,7 @@ class SessionView:
     @property
     def active_at(self) -> float:
         """When it was last used, in seconds since the epoch."""
-        return self._runner.active_at
+        return max(each._runner.active_at for each in (self, *self.contexts.values()))
 
     @property
     def restarts(self) -> int:
@@ -104,12 +109,19 @@ class SessionView:
 
     @property
     def expires_at(self) -> tuple[float, str]:
-        """Return the time, by the admission's clock, at which the session expires, and the reason."""
+        """Return the time, by the admission's clock, at which the session expires, and the reason.
+
+        A context lives as long as its session, which does not expire by idleness while a context is used.
+        """
+        if self.session is not None:
+            return math.inf, ""
         if (asleep_end := self.sleeping.expires_at) is not None:
             return asleep_end
         end = self._created + self.max_lifetime + self.sleeping.slept
-        idle_end = self._runner.active + self.idle_timeout
-        if self._machine.idle and not self.streams and idle_end < end:
+        kernels = (self, *self.contexts.values())
+        idle_end = max(each._runner.active for each in kernels) + self.idle_timeout
+        is_idle = all(each._machine.idle for each in kernels) and not self.streams
+        if is_idle and idle_end < end:
             return idle_end, f"it was idle for {self.idle_timeout:g} s"
         return end, f"it reached its lifetime of {self.max_lifetime:g} s"
 

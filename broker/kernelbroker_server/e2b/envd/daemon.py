@@ -17,7 +17,7 @@ class HealthHandler(SandboxHandler):
     """GET answers 204 while the sandbox runs."""
 
     async def get(self) -> None:
-        (await self.session()).expect_open()
+        (await self.running_session()).expect_open()
         self.set_status(204)
 
 
