@@ -19,6 +19,7 @@ from . import (
     files,
     notebooks,
     packages,
+    ports,
     risk,
     sessions,
     status,
@@ -40,6 +41,7 @@ _PATTERNS = {
     "workspace": "[A-Za-z0-9_.-]{1,64}",
     "checkpoint": "[A-Za-z0-9_.-]{1,64}",
     "path": ".*",
+    "port": "[0-9]{1,5}",
     "name": "[^/]*",
 }
 """Matches of the path parameters. Handlers validate them further."""
@@ -79,6 +81,7 @@ ROUTES: list[tuple[str, type[RequestHandler]]] = [
     (f"{_ONE}/executions/{{execution_id}}/events", executions.ExecutionEvents),
     (f"{_ONE}/files", files.Files),
     (f"{_ONE}/files/{{path}}", files.OneFile),
+    (f"{_ONE}/ports/{{port}}/{{path}}", ports.Port),
     (f"{_ONE}/notebook", notebooks.SessionNotebook),
     (f"{_ONE}/packages", packages.Packages),
     (f"{_ONE}/variables", tables.Variables),
