@@ -56,6 +56,11 @@ INTERNAL_CELL_MIME = "application/vnd.kernelbroker.internal+json"
 str}}``, when it can be fetched at EXPORTS_PATH; for a load ``{"loaded": {"missing": [{"name", "reason"}],
 "env_missing": [str]}}``."""
 
+CHART_MIME = "application/vnd.kernelbroker.chart+json"
+"""Sent with a figure's picture: what the figure shows, as E2B's library describes it: ``{"type":
+"line" | "scatter" | "bar" | "pie" | "box_and_whisker" | "superchart", "title": str | null,
+"elements": [...], ...}``."""
+
 DROPPED_MIME = "application/vnd.kernelbroker.dropped+json"
 """Sent by the gateway with an output that is too large to pass on, of which only the plain text is left:
 ``{"bytes": int, "text_bytes": int, "rich": bool}``: the size of all, the bytes that the text lost, and

@@ -14,6 +14,8 @@ from kernelbroker_server.e2b.access import AccessTokens
 from kernelbroker_server.e2b.surface import E2bSurface
 from kernelbroker_server.e2b.surface_options import SurfaceOptions
 from kernelbroker_server.pool.state import PoolLimits
+from kernelbroker_server.tenants.keyring import Keyring
+from kernelbroker_server.tenants.tenant import Tenants
 
 from tests.api.test_tenants import Names
 from tests.support.backend import FakeBackend, spotless_backend
@@ -115,6 +117,32 @@ async def test_a_call_without_a_key_is_refused(backend: FakeBackend) -> None:
         for path in ("/sandboxes", "/v2/sandboxes", "/sandboxes/x", "/nothing", "/templates"):
             status, message = error_of(await ask(api, "GET", path, key=None))
             assert (status, "E2B_API_KEY" in message) == (401, True)
+
+
+@pytest.mark.parametrize(
+    ("token", "key"),
+    [
+        ("any token", f"e2b_{b'any token'.hex()}"),
+        ("e2b_0a", "e2b_0a"),
+        (f"kb_{'1' * 12}_{'2' * 64}", f"e2b_{'1' * 12}{'2' * 64}"),
+        ("any", None),
+        ("any", "e2b_"),
+        ("any", "e2b_xy"),
+        ("any", "e2b_ff"),
+    ],
+)
+async def test_keys_for_clients_that_insist_on_a_form(
+    backend: FakeBackend, token: str, key: str | None
+) -> None:
+    """A key of the form that E2B's older clients insist on stands for a token; others are refused."""
+    surface = E2bSurface(SurfaceOptions(ACCESS, TEMPLATES))
+    async with (
+        world(backend) as w,
+        serving(w, keyring=Keyring(Tenants({}), token), surfaces=surface.routes) as api,
+    ):
+        valid = token != "any"
+        assert (await ask(api, "GET", "/sandboxes", key=key)).status == (200 if valid else 401)
+        assert (await ask(api, "GET", "/sandboxes", key=token)).status == 200
 
 
 async def test_an_access_token_opens_one_sandbox(backend: FakeBackend) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
-from kernelbroker.protocol.errors import NotFound
+from kernelbroker.protocol.errors import NotFound, SessionGone
 from kernelbroker.protocol.messages import ContextOptions
 from kernelbroker_kernel.contract import WORKSPACE
 
@@ -33,7 +33,7 @@ class ContextCall(SandboxCall):
             return session
         try:
             return await self.tenant.sessions.context(session.id, str(context_id))
-        except NotFound as exc:
+        except (NotFound, SessionGone) as exc:
             raise NotFound(f"context {context_id} was not found") from exc
 
 

@@ -17,6 +17,7 @@ from kernelbroker.protocol.messages import ExecutionRequest
 from ..api.disconnect import Disconnectable
 from ..service.target import Target
 from ..sessions.contexts import language_of
+from ..sessions.store import ExecutionLog
 from .contexts import ContextCall
 
 KEEPALIVE_S = 5.0
@@ -69,28 +70,37 @@ class Execute(Disconnectable, ContextCall):
             target = Target(session.id, must_exist=True)
             async with self.tenant.executions.execute(request, target) as submitted:
                 try:
-                    await self._answer(submitted.log.follow(0))
+                    await self._answer(submitted.log)
                 finally:
                     if self.gone:
                         submitted.interrupt()
 
-    async def _answer(self, stored_events: AsyncIterator[Any]) -> None:
+    async def _answer(self, log: ExecutionLog) -> None:
         self.set_header("Content-Type", "application/json")
         self.set_header("Cache-Control", "no-store")
         self.set_header("X-Accel-Buffering", "no")  # otherwise nginx buffers the answer
         connection: Any = self.request.connection
         connection.stream.set_nodelay(True)
-        async with contextlib.aclosing(_with_pauses(stored_events, KEEPALIVE_S)) as events:
+        # Other languages than Python show nothing but the value of a cell.
+        shows_values = log.request.language != "python"
+        async with contextlib.aclosing(_with_pauses(log.follow(0), KEEPALIVE_S)) as events:
             async for stored in events:
-                lines = [{"type": "keepalive"}] if stored is None else lines_of(stored.event)
+                if stored is None:
+                    lines: list[dict[str, Any]] = [{"type": "keepalive"}]
+                else:
+                    lines = lines_of(stored.event, shows_values=shows_values)
                 for line in lines:
                     self.write(encode(line) + b"\n")
                 if lines:
                     await self.flush()
 
 
-def lines_of(event: Event) -> list[dict[str, Any]]:
-    """Return an event as E2B's clients read it."""
+def lines_of(event: Event, *, shows_values: bool = False) -> list[dict[str, Any]]:
+    """Return an event as E2B's clients read it.
+
+    Args:
+        shows_values: what the cell shows is its value.
+    """
     match event:
         case Started(execution_count=int(count)):
             return [{"type": "number_of_executions", "execution_count": count}]
@@ -101,7 +111,7 @@ def lines_of(event: Event) -> list[dict[str, Any]]:
         case Image(mime=mime, content=content, data=data):
             return [_result({mime: content, **data}, is_main=event.is_result)]
         case Display(data=data):
-            return [_result(data, is_main=event.is_result)]
+            return [_result(data, is_main=event.is_result or shows_values)]
         case Result():
             return [*_error(event), {"type": "end_of_execution"}]
     return []

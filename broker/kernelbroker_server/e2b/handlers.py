@@ -13,7 +13,7 @@ from ..api.base import ApiHandler, Authenticated, Service, status_of
 from ..sessions.session import Session
 from ..telemetry.logs import bind
 from ..tenants.tenant import Tenant
-from .access import AccessTokens
+from .access import AccessTokens, tokens_of
 from .address import SandboxAddress
 from .messages import DEFAULT_TIMEOUT_S
 
@@ -35,7 +35,8 @@ class E2bHandler(Authenticated):
         """Return the tenant of the API key, or of the token, in the headers; None if it is not valid."""
         headers = self.request.headers
         key = headers.get("X-API-Key") or credentials.bearer_token(headers)
-        return self.service.keyring.tenant_of(key) if key else None
+        found = (self.service.keyring.tenant_of(token) for token in tokens_of(key) if token)
+        return next((tenant for tenant in found if tenant is not None), None)
 
     def encode_error(self, status: int, body: ErrorBody) -> bytes:
         return encode({"code": status, "message": body.message, "request_id": body.request_id})

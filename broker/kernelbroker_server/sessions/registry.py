@@ -254,6 +254,19 @@ class Registry:
     ) -> None:
         """Go on with a session of an earlier broker, which the store has restored."""
         session = self._factory.session(left.record, workspace, adopted=warm)
+        await self._go_on(session, left, running)
+
+    async def adopt_context(
+        self, left: LeftSession, warm: WarmSandbox, running: Left | None
+    ) -> None:
+        """Go on with a context of a session that was adopted."""
+        assert left.record.options.context_of is not None
+        session = self.get(left.record.options.context_of)
+        context = self._factory.context(left.record, session, warm)
+        session.add_context(context)
+        await self._go_on(context, left, running)
+
+    async def _go_on(self, session: Session, left: LeftSession, running: Left | None) -> None:
         await session.open(adopted=True)
         self._sessions[session.id] = session
         for execution in session.go_on(running):
