@@ -71,7 +71,7 @@ docs: $(BROKER)/.dev ## Write docs/configuration.md from the settings and docs/s
 	@$(BROKER)/bin/python docs/make_sdk.py
 
 bench: environments ## The figures that the README quotes
-	@for file in roundtrip mcp_call lease launch stream files tables journal pool compare_peers; do \
+	@for file in roundtrip mcp_call clients lease launch stream files tables journal pool compare_peers; do \
 	  $(BROKER)/bin/python benchmarks/$$file.py || exit 1; done
 
 lock: $(BROKER)/.dev ## Update the pinned requirements of both images

@@ -115,3 +115,21 @@ def test_a_cell_that_takes_too_long(e2b: E2bClients) -> None:
     """)
     assert error[0] == "TimeoutException"
     assert text == "True"
+
+
+def test_a_figure_has_its_data(e2b: E2bClients) -> None:
+    """A figure of matplotlib comes with its data, in the form that E2B's client reads."""
+    kind, title, label, points = e2b.python("""
+        from e2b_code_interpreter import Sandbox
+        code = (
+            "import matplotlib.pyplot as plt\\n"
+            "plt.plot([1, 2, 3], [4, 5, 6], label='mine')\\n"
+            "plt.title('Title'); plt.xlabel('X'); plt.show()"
+        )
+        with Sandbox.create() as sandbox:
+            chart = next(each.chart for each in sandbox.run_code(code).results if each.png)
+            (line,) = chart.elements
+            report(chart.type.value, [chart.title, chart.x_label], line.label, line.points)
+    """)
+    assert (kind, title, label) == ("line", ["Title", "X"], "mine")
+    assert [[float(x), float(y)] for x, y in points] == [[1, 4], [2, 5], [3, 6]]

@@ -108,8 +108,9 @@ def lines_of(event: Event, *, shows_values: bool = False) -> list[dict[str, Any]
             return [_text("stdout", text)]
         case Stderr(content=text, is_traceback=False):
             return [_text("stderr", text)]
-        case Image(mime=mime, content=content, data=data):
-            return [_result({mime: content, **data}, is_main=event.is_result)]
+        case Image(mime=mime, content=content, data=data, chart=chart):
+            shown = _result({mime: content, **data}, is_main=event.is_result)
+            return [shown if chart is None else {**shown, "chart": chart}]
         case Display(data=data):
             return [_result(data, is_main=event.is_result or shows_values)]
         case Result():
