@@ -17,6 +17,7 @@ from struct import pack
 from termios import TIOCSWINSZ
 
 from . import environment
+from .contract import HOME_OF_E2B
 from .descriptors import chunks, wait_until_ready
 from .errors import Refused
 from .frames import frame
@@ -85,7 +86,7 @@ class Process:
     def _start(self, command: Command) -> None:
         """Start it. Raises Refused."""
         cwd = _directory(command.cwd)
-        env = {**os.environ, **command.env}
+        env = {**os.environ, **command.env, "PWD": cwd}
         program = shutil.which(command.cmd, path=env.get("PATH"))
         if "/" in command.cmd:
             program = str(Path(cwd, command.cmd))
@@ -300,6 +301,9 @@ def _directory(cwd: str | None) -> str:
     if "\0" in (cwd or ""):
         raise Refused("bad_request", "a working directory has no NUL in it")
     path = Path(environment.WORKSPACE, cwd or "")
+    if path.is_relative_to(HOME_OF_E2B) and not Path(HOME_OF_E2B).is_dir():
+        # A sandbox without a jail has the workspace in one place only.
+        path = Path(environment.WORKSPACE, path.relative_to(HOME_OF_E2B))
     if not path.is_dir():
         raise Refused("not_found", f"working directory {cwd!r}: there is no such directory")
     return str(path)

@@ -81,7 +81,6 @@ ROUTES: list[tuple[str, type[RequestHandler]]] = [
     (f"{_ONE}/executions/{{execution_id}}/events", executions.ExecutionEvents),
     (f"{_ONE}/files", files.Files),
     (f"{_ONE}/files/{{path}}", files.OneFile),
-    (f"{_ONE}/ports/{{port}}/{{path}}", ports.Port),
     (f"{_ONE}/notebook", notebooks.SessionNotebook),
     (f"{_ONE}/packages", packages.Packages),
     (f"{_ONE}/variables", tables.Variables),
@@ -101,6 +100,11 @@ ROUTES: list[tuple[str, type[RequestHandler]]] = [
     ("/health/ready", status.Ready),
     ("/metrics", status.MetricsText),
 ]
+
+PROXIES: list[tuple[str, type[RequestHandler]]] = [
+    (f"{_ONE}/ports/{{port}}/{{path}}", ports.Port),
+]
+"""The paths that are no calls of the API: what answers there is user code, by any method."""
 
 
 class _Application(Application):
@@ -125,7 +129,8 @@ def make_application(service: Service, surfaces: Sequence[Route] = ()) -> Applic
             before the native ones.
     """
     openapi = document(ROUTES, _TYPES, service.version)
-    handlers = [*surfaces, *((_pattern(path), handler, {}) for path, handler in ROUTES)]
+    native = [*ROUTES, *PROXIES]
+    handlers = [*surfaces, *((_pattern(path), handler, {}) for path, handler in native)]
     return _Application(
         [(path, handler, {"service": service, **options}) for path, handler, options in handlers],
         unread_bodies=service.unread_bodies,
@@ -136,7 +141,7 @@ def make_application(service: Service, surfaces: Sequence[Route] = ()) -> Applic
         websocket_max_message_size=MAX_BODY_BYTES,
         log_function=lambda _handler: None,
         openapi=openapi,
-        routes={handler: str(path) for path, handler, *_ in [*reversed(surfaces), *ROUTES]},
+        routes={handler: str(path) for path, handler, *_ in [*reversed(surfaces), *native]},
     )
 
 

@@ -94,6 +94,10 @@ def connect_error(error: BaseException) -> ConnectError:
     match error:
         case ConnectError():
             return error
+        case SessionGone():
+            # E2B's clients know by these words that it has ended, and is not just out of reach.
+            words = "" if "was not found" in error.message else "the sandbox was not found: "
+            return ConnectError("unavailable", f"{words}{error.message}")
         case RequestError():
             return ConnectError(_CODES.get(type(error), "internal"), error.message)
         case ProtocolError():

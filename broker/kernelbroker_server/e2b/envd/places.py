@@ -11,10 +11,9 @@ import posixpath
 from typing import NamedTuple
 
 from kernelbroker.protocol.errors import BadRequest
-from kernelbroker_kernel.contract import WORKSPACE
+from kernelbroker_kernel.contract import HOME_OF_E2B, WORKSPACE
 
-HOME = "/home/user"
-_ROOTS = (HOME, WORKSPACE, "/workspace")
+_ROOTS = (HOME_OF_E2B, WORKSPACE, "/workspace")
 _USERS = frozenset({"", "user", "sandbox"})
 
 
@@ -49,18 +48,12 @@ def place_of(path: str) -> Place:
         raise BadRequest("a path has no NUL in it")
     if path == "~" or path.startswith("~/"):
         path = f".{path[1:]}"
-    absolute = posixpath.normpath(posixpath.join(HOME, path))
+    absolute = posixpath.normpath(posixpath.join(HOME_OF_E2B, path))
     absolute = f"/{absolute.lstrip('/')}"  # normpath keeps two leading slashes
     for root in _ROOTS:
         if absolute == root or absolute.startswith(f"{root}/"):
             return Place(absolute[len(root) + 1 :], system=False, root=root)
     return Place(absolute[1:], system=True, root="/")
-
-
-def directory_of(cwd: str) -> str | None:
-    """Return a working directory, relative to the workspace; None for the workspace itself."""
-    place = place_of(cwd)
-    return place.absolute if place.system else place.path or None
 
 
 def user_of(authorization: str) -> str:

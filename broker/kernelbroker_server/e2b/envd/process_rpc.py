@@ -20,7 +20,7 @@ from ...service.processes import (
     WatchedProcess,
 )
 from .connect import ConnectError
-from .places import directory_of
+from .places import place_of
 from .rpc import Call, ClientStream, Fields, Method
 
 _SIGNALS = {"SIGNAL_SIGTERM": 15, "SIGNAL_SIGKILL": 9}
@@ -42,7 +42,7 @@ async def _start(call: Call, request: Fields) -> AsyncGenerator[Fields, None]:
         cmd=config.get("cmd", ""),
         args=config.get("args", []),
         env=config.get("envs", {}),
-        cwd=directory_of(config["cwd"]) if "cwd" in config else None,
+        cwd=place_of(config["cwd"]).absolute if "cwd" in config else None,
         size=size,
         stdin=request.get("stdin", True),  # clients that do not know the field expect it open
         tag=request.get("tag"),
