@@ -105,19 +105,21 @@ SYSTEM_FILES_PATH = "/kernelbroker/system-files"
 DETAILS_PATH = "/kernelbroker/details"
 """GET below this path (``?depth=N``, ``?system=true``) describes an entry, or with a depth those below it:
 ``{"entries": [{"path", "kind", "size", "modified_at", "mode", "target"}], "truncated": bool}``, at most
-MAX_LIST_BYTES. `mode` is that of stat(2); `target` is where a link leads, otherwise null; a link's `kind` is that
-of the entry to which it leads, or "symlink" if it leads nowhere. `modified_at` is in seconds since the epoch."""
+MAX_LIST_BYTES. `mode` is that of stat(2). `target` is where a link leads, otherwise null. A link's `kind`
+is that of the entry to which it leads, or "symlink" if it leads nowhere. `modified_at` is in seconds
+since the epoch."""
 WATCH_PATH = "/kernelbroker/watch"
-"""GET below this path (``?recursive=true``, ``?system=true``) streams frames: ``w`` once the directory is watched,
-and ``c`` for each change, ``{"path", "type"}``: `type` is create, write, remove, rename or chmod, and `path` is
-relative to the directory; ``k`` as below."""
+"""GET below this path (``?recursive=true``, ``?system=true``) streams frames: ``w`` once the directory is
+watched, and ``c`` for each change, ``{"path", "type"}``: `type` is create, write, remove, rename or chmod,
+and `path` is relative to the directory; ``k`` as below."""
 PROCESSES_PATH = "/kernelbroker/processes"
-"""GET lists the processes that the broker has started: ``{"processes": [{"pid", "cmd", "args", "env", "cwd",
-"size", "tag"}]}``. POST starts one, ``{"cmd", "args", "env", "cwd", "size": {"cols", "rows"} | null, "stdin": bool,
-"tag", "timeout"}``, and GET of ``/PID`` joins one. Both answer with its frames: ``s`` ``{"pid"}``; ``o``, ``e`` and
-``p``, the bytes of its standard output, standard error and terminal; ``x`` ``{"exit_code", "exited": bool,
-"signal"?}``, the last one; ``k``, with nothing, at least every FRAMES_ALIVE_S. POST of ``/PID?op=`` has ``input`` with
-bytes as the body, ``close``, ``signal&number=N``, and ``resize&cols=N&rows=N``.
+"""GET lists the processes that the broker has started: ``{"processes": [{"pid", "cmd", "args", "env",
+"cwd", "size", "tag"}]}``. POST starts one, ``{"cmd", "args", "env", "cwd", "size": {"cols", "rows"} | null,
+"stdin": bool, "tag", "timeout"}``, and GET of ``/PID`` joins one. Both answer with its frames: ``s``
+``{"pid"}``; ``o``, ``e`` and ``p``, the bytes of its standard output, standard error and terminal; ``x``
+``{"exit_code", "exited": bool, "signal"?}``, the last one; ``k``, with nothing, at least every
+FRAMES_ALIVE_S. POST of ``/PID?op=`` has ``input`` with bytes as the body, ``close``, ``signal&number=N``,
+and ``resize&cols=N&rows=N``.
 
 A frame is one byte for its kind, four for the length (big-endian), and the content."""
 FRAMES_ALIVE_S = 10.0

@@ -23,6 +23,7 @@ from . import (
     notebooks,
     operations,
     packages,
+    ports,
     risk,
     sessions,
     status,
@@ -45,6 +46,7 @@ _PATTERNS = {
     "checkpoint": "[A-Za-z0-9_.-]{1,64}",
     "confirmation": "[A-Za-z0-9_.-]{1,64}",
     "path": ".*",
+    "port": "[0-9]{1,5}",
     "name": "[^/]*",
 }
 """Matches of the path parameters. Handlers validate them further."""
@@ -119,6 +121,11 @@ ROUTES: list[tuple[str, type[RequestHandler]]] = [
     ("/metrics", status.MetricsText),
 ]
 
+PROXIES: list[tuple[str, type[RequestHandler]]] = [
+    (f"{_ONE}/ports/{{port}}/{{path}}", ports.Port),
+]
+"""The paths that are no calls of the API: what answers there is user code, by any method."""
+
 
 class _Application(Application):
     """Tornado's application, with a record of unread request bodies."""
@@ -142,7 +149,8 @@ def make_application(service: Service, surfaces: Sequence[Route] = ()) -> Applic
             before the native ones.
     """
     openapi = document(ROUTES, _TYPES, service.version)
-    handlers = [*surfaces, *((_pattern(path), handler, {}) for path, handler in ROUTES)]
+    native = [*ROUTES, *PROXIES]
+    handlers = [*surfaces, *((_pattern(path), handler, {}) for path, handler in native)]
     return _Application(
         [(path, handler, {"service": service, **options}) for path, handler, options in handlers],
         unread_bodies=service.unread_bodies,
@@ -153,7 +161,7 @@ def make_application(service: Service, surfaces: Sequence[Route] = ()) -> Applic
         websocket_max_message_size=MAX_BODY_BYTES,
         log_function=lambda _handler: None,
         openapi=openapi,
-        routes={handler: str(path) for path, handler, *_ in [*reversed(surfaces), *ROUTES]},
+        routes={handler: str(path) for path, handler, *_ in [*reversed(surfaces), *native]},
     )
 
 
