@@ -94,7 +94,7 @@ class SandboxSettings(_Section):
         "Memory. A kernel that needs more is ended; its execution fails with out_of_memory.",
     )
     processes: int = Field(default=100, ge=20)
-    """Processes and threads."""
+    """Processes and threads, besides those of the kernels of contexts: 12 for each of `limits.contexts`."""
     tmp_size: ByteSize = _size(100 * _MIB, "Size of the private /tmp.")
     open_files: int = Field(default=1024, ge=64)
     """File descriptors of one process."""

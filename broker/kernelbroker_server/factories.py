@@ -46,6 +46,10 @@ BROKER_ID = "broker-id"
 """In the state directory: the name of the broker's directories below data_dir and run_dir."""
 
 
+KERNEL_THREADS = 12
+"""Of an idle kernel. The contexts that a session may have come on top of what its code may start."""
+
+
 def proxy(
     settings: Settings, audit: Audit, resolve: Resolve | None, supervisor: Supervisor
 ) -> Proxy:
@@ -178,7 +182,7 @@ def spec(name: str, template: TemplateSettings, settings: Settings) -> SandboxSp
         limits=Limits(
             cpus=template.cpus,
             memory=template.memory,
-            processes=template.processes,
+            processes=template.processes + KERNEL_THREADS * settings.limits.contexts,
             tmp_size=template.tmp_size,
             open_files=template.open_files,
             workspace_size=template.workspace_size,

@@ -13,9 +13,11 @@ It ends when the gateway does, and its kernels end when it does.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import select
+import signal
 import socket
 from collections import deque
 from collections.abc import Mapping, Sequence
@@ -116,8 +118,10 @@ class KernelTemplate:
         for forked in self._orders:
             if not forked.done():
                 forked.set_exception(OSError("the template of kernels has ended"))
-        for ended in self._kernels.values():
-            ended.set_result(-9)
+        for pid, ended in self._kernels.items():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+            ended.set_result(-signal.SIGKILL)
         self._orders.clear()
         self._kernels.clear()
 

@@ -128,6 +128,7 @@ class Provisioner(LocalProvisioner):
         manager.cleanup_connection_file()
         manager.cleanup_ipc_files()
         self.further.pop(kernel_id, None)
+        Connection.give_up(manager)
         Connection.end(kernel_id, exit_status(status))
 
 

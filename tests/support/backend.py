@@ -40,9 +40,13 @@ class FakeSandbox(Sandbox):
         self.ended = asyncio.get_running_loop().create_future()
         self.gateway = Gateway(self.endpoint.path, scripts)
         self.memory_used: int | None = 0
+        self.out_of_memory = False
 
     async def memory(self) -> int | None:
         return self.memory_used
+
+    def ran_out_of_memory(self) -> bool:
+        return self.out_of_memory
 
     async def usage(self, max_files: int) -> Usage:
         return await asyncio.to_thread(measure, self.workspace, max_files)

@@ -27,6 +27,8 @@ from .runner import SessionRunner
 _START_S = 60.0
 """How long a kernel may take to start: without a fork server it imports the template's modules."""
 
+_TRY_AGAIN = "try again; the sandbox may also lack memory or processes for it"
+
 
 @dataclass(frozen=True, slots=True)
 class ContextSandbox(WarmSandbox):
@@ -110,7 +112,7 @@ class ContextLease(Lease):
             except BaseException as exc:
                 await run_to_completion(gateway.end_kernel(self._kernel_id))
                 if isinstance(exc, ChannelClosed):
-                    message = f"the kernel of the context did not start: {exc}; try again"
+                    message = f"the kernel of the context did not start: {exc}; {_TRY_AGAIN}"
                     raise Unavailable(message, retry_after=1) from exc
                 raise
         self.emit(SandboxLeased, warm.sandbox.id, time.monotonic() - asked_at)

@@ -14,7 +14,6 @@ from kernelbroker.protocol.errors import RequestError, SessionGone
 from kernelbroker.protocol.findings import Finding
 from kernelbroker.protocol.messages import ExecutionRequest, SessionOptions
 
-from ..backends.base import Usage
 from ..cancellation import run_to_completion
 from ..kernels.channel import ChannelClosed
 from ..kernels.gateway import GatewayConnection
@@ -204,22 +203,6 @@ class Session(SessionView):
 
     def _ended(self, reason: str) -> None:
         self._on_ended(self, reason)
-
-    @property
-    def age(self) -> float:
-        """Seconds that it was awake since it was opened, which count for `max_lifetime`."""
-        return self._queue.clock() - self._created - self.sleeping.slept
-
-    @property
-    def expires_in(self) -> float:
-        """Seconds until it expires, if nobody uses it."""
-        return self.expires_at[0] - self._queue.clock()
-
-    async def usage(self) -> tuple[int | None, Usage | None]:
-        """Return the bytes of memory that its sandbox uses, and the size of its files, as far as known."""
-        warm = self._lease.alive
-        memory = None if warm is None else await warm.sandbox.memory()
-        return memory, await self._lease.usage(self.spec.limits.workspace_files)
 
     # Executions.
 

@@ -10,7 +10,8 @@ from kernelbroker.protocol.errors import NotFound
 from kernelbroker.protocol.messages import MissingVariable, SessionOptions
 from kernelbroker.protocol.messages import SessionState as PublicState
 
-from ..backends.base import SandboxSpec
+from ..backends.base import SandboxSpec, Usage
+from .admission import TenantQueue
 from .lease import Lease
 from .machine import SessionMachine
 from .runner import SessionRunner
@@ -43,6 +44,7 @@ class SessionView:
     _created: float
     _lease: Lease
     _machine: SessionMachine
+    _queue: TenantQueue
     _runner: SessionRunner
     _store: EventStore
 
@@ -124,6 +126,22 @@ class SessionView:
         if is_idle and idle_end < end:
             return idle_end, f"it was idle for {self.idle_timeout:g} s"
         return end, f"it reached its lifetime of {self.max_lifetime:g} s"
+
+    @property
+    def age(self) -> float:
+        """Seconds that it was awake since it was opened, which count for `max_lifetime`."""
+        return self._queue.clock() - self._created - self.sleeping.slept
+
+    @property
+    def expires_in(self) -> float:
+        """Seconds until it expires, if nobody uses it."""
+        return self.expires_at[0] - self._queue.clock()
+
+    async def usage(self) -> tuple[int | None, Usage | None]:
+        """Return the bytes of memory that its sandbox uses, and the size of its files, as far as known."""
+        warm = self._lease.alive
+        memory = None if warm is None else await warm.sandbox.memory()
+        return memory, await self._lease.usage(self.spec.limits.workspace_files)
 
     @property
     def executions(self) -> Mapping[str, ExecutionLog]:

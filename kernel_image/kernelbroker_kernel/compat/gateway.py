@@ -48,6 +48,13 @@ class Connection(ZMQChannelsWebsocketConnection):
         if (connection := cls.current.pop(kernel_id, None)) is not None:
             connection.websocket_handler.close(KERNEL_ENDED, str(status))
 
+    @classmethod
+    def give_up(cls, manager: Any) -> None:
+        """Let a connection that waits for the kernel's first answer fail: the kernel has ended."""
+        answer = getattr(manager, "_kernel_info_future", None)
+        if answer is not None and not answer.done():
+            answer.set_result({})
+
     def _is_writing(self) -> bool:
         """Whether the broker has not yet received all that was sent to it."""
         websocket = self.websocket_handler.ws_connection
@@ -65,7 +72,9 @@ class Connection(ZMQChannelsWebsocketConnection):
         self.current[self.kernel_id] = self
         if self.line is None:
             connected = super().connect()
-            if connected is not None:
+            if connected is None:
+                self.websocket_handler.close(KERNEL_ENDED, "1")
+            else:
                 connected.add_done_callback(self._begin)
             return connected
         self.channels = self.line.channels
