@@ -132,15 +132,6 @@ class SandboxSettings(_Section):
         return tuple(map(normalize_allow_entry, allow))
 
 
-class TemplateSettings(SandboxSettings):
-    """A named recipe for sandboxes. Keys that are not set are taken from [sandbox] and [pool]."""
-
-    image: str | None = None
-    """The image of its containers; docker.image if not set. The local backend ignores it."""
-    pool: PoolSettings = PoolSettings()
-    """The pool of its sandboxes."""
-
-
 class LocalSettings(_Section):
     kernel_python: Path | None = None
     """The Python interpreter of the kernels' environment, made from kernel_image/requirements.txt."""

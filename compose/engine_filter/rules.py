@@ -62,6 +62,10 @@ class Policy:
         if path.endswith(("/events", "/containers/json", "/networks")):
             self._check_filters(options)
         target = f"{path}?{urlencode(options)}" if options else path
+        if path.endswith("/update"):
+            limits = _json(body)
+            _check_object("the limits", limits, {"Memory": _positive, "MemorySwap": _positive})
+            return target, json.dumps(limits).encode()
         if not path.endswith("/containers/create"):
             return target, b""
         if not re.fullmatch(NAME, options.get("name", ""), re.ASCII):
@@ -182,6 +186,7 @@ def _calls(image: str) -> list[tuple[str, str, set[str]]]:
         ("GET", "/networks", {"filters"}),
         ("POST", "/containers/create", {"name"}),
         ("POST", f"/containers/{NAME}/start", set()),
+        ("POST", f"/containers/{NAME}/update", set()),
         ("DELETE", f"/containers/{NAME}", {"v", "link", "force"}),
     ]
 

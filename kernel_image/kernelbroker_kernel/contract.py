@@ -34,7 +34,8 @@ answered by one message of `INTERNAL_CELL_MIME`::
 
 The cell that applies the session's settings, right after the lease, has::
 
-    {"configure": {"env": {name: value}, "cwd": str | null}}
+    {"configure": {"env": {name: value}, "cwd": str | null,
+     "layout": {"directories": [str], "files": {path: text}} | null}}
 """
 
 from __future__ import annotations

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from kernelbroker.protocol.messages import Execute, ExecutionRequest, Open, SessionOptions
+from kernelbroker.protocol.messages import (
+    Execute,
+    ExecutionRequest,
+    Open,
+    SandboxLimits,
+    SessionOptions,
+)
 
 
 def test_an_execute_operation_gives_its_request() -> None:
@@ -45,6 +51,9 @@ def test_an_open_operation_gives_its_options() -> None:
         "language": "shell",
         "on_error": "keep",
         "context_of": "s0",
+        "on_expiry": "sleep",
+        "layout": None,
+        "limits": SandboxLimits(),
     }
     assert set(fields) == set(SessionOptions.__struct_fields__)
     options = Open(**fields).options()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import shutil
 import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -34,6 +35,7 @@ class FakeSandbox(Sandbox):
     ) -> None:
         self.id = sandbox_id
         self.spec = spec
+        self.limits = spec.limits
         self.directory = root / "sandboxes" / sandbox_id
         self.workspace = self.directory / "workspace"
         self.endpoint = UnixEndpoint(root / f"{sandbox_id}.sock")
@@ -47,6 +49,9 @@ class FakeSandbox(Sandbox):
 
     def ran_out_of_memory(self) -> bool:
         return self.out_of_memory
+
+    async def limit_memory(self, size: int) -> None:
+        self.limits = dataclasses.replace(self.limits, memory=size)
 
     async def usage(self, max_files: int) -> Usage:
         return await asyncio.to_thread(measure, self.workspace, max_files)

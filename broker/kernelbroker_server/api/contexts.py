@@ -29,9 +29,8 @@ class Contexts(Disconnectable, ApiHandler):
     @operation({200: SessionList})
     async def get(self, session_id: str) -> None:
         """List the contexts of a session, oldest first."""
-        isolation = self.service.backend.isolation
         contexts = await self.tenant.sessions.contexts(session_id)
-        self.reply(SessionList(sessions=[info(context, isolation) for context in contexts]))
+        self.reply(SessionList(sessions=[info(context) for context in contexts]))
 
     @operation({201: SessionInfo, 200: SessionInfo}, body=ContextOptions)
     async def post(self, session_id: str) -> None:
@@ -42,7 +41,7 @@ class Contexts(Disconnectable, ApiHandler):
         options, key = self.body_as(ContextOptions), self.idempotency_key()
         async with self.until_disconnected():  # no client would know the context
             context, is_new = await self.tenant.sessions.open_context(session_id, options, key)
-            self.reply(info(context, self.service.backend.isolation), 201 if is_new else 200)
+            self.reply(info(context), 201 if is_new else 200)
 
 
 class OneContext(ApiHandler):
@@ -50,7 +49,7 @@ class OneContext(ApiHandler):
     async def get(self, session_id: str, context_id: str) -> None:
         """Get a context."""
         context = await self.tenant.sessions.context(session_id, context_id)
-        self.reply(info(context, self.service.backend.isolation))
+        self.reply(info(context))
 
     @operation({204: None})
     async def delete(self, session_id: str, context_id: str) -> None:
@@ -74,7 +73,7 @@ class RestartContext(ApiHandler):
         """Replace the kernel of a context. Its variables are lost; files and other contexts stay."""
         await self.tenant.sessions.context(session_id, context_id)
         context = await self.tenant.sessions.restart(context_id)
-        self.reply(info(context, self.service.backend.isolation))
+        self.reply(info(context))
 
 
 class ContextExec(Exec):

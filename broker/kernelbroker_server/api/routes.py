@@ -91,6 +91,8 @@ ROUTES: list[tuple[str, type[RequestHandler]]] = [
     (f"{_PREFIX}/checkpoints/{{checkpoint}}", checkpoints.OneCheckpoint),
     (f"{_PREFIX}/workspaces", workspaces.Workspaces),
     (f"{_PREFIX}/workspaces/{{workspace}}", workspaces.OneWorkspace),
+    (f"{_PREFIX}/workspaces/{{workspace}}/files", workspaces.WorkspaceFiles),
+    (f"{_PREFIX}/workspaces/{{workspace}}/files/{{path}}", workspaces.WorkspaceFile),
     (f"{_PREFIX}/pool/status", status.Pools),
     (f"{_PREFIX}/tickets", tickets.NewTicket),
     (f"{_PREFIX}/ws", SessionSocket),

@@ -168,7 +168,7 @@ class Sandboxes(SandboxesHandler):
 
     def _home(self) -> dict[str, str]:
         """The variables that make the workspace the home directory; a plain process has no such path."""
-        if self.service.backend.isolation is Isolation.PROCESS:
+        if self.service.backends.weakest_isolation is Isolation.PROCESS:
             return {}
         # Shells take their first directory's name from PWD.
         return {"HOME": HOME_OF_E2B, "PWD": HOME_OF_E2B, "USER": USER, "LOGNAME": USER}

@@ -99,7 +99,6 @@ class CellExecution:
         self._clean = clean
         self._limits = limits
         self._internal_cell = internal_cell
-        self._interruption: tuple[Cause, str] | None = None
         cells = [cell(request, limits, allow_stdin, internal_cell)]
         if request.result_var:
             cells.append(report_cell(request))
@@ -125,7 +124,7 @@ class CellExecution:
 
     def interrupted(self, cause: Cause, message: str) -> None:
         """Record that an interrupt is being sent. If it ends the cell, this is the reason."""
-        self._interruption = (cause, message)
+        self.state.interruption = (cause, message)
 
     def receive(self, message: Incoming) -> list[Event]:
         """Return the events that a message causes; none if it is malformed or belongs to another cell."""
@@ -265,7 +264,7 @@ class CellExecution:
         detail = (
             None
             if success
-            else failure(self.state.error or reply, reply.status, self._interruption)
+            else failure(self.state.error or reply, reply.status, self.state.interruption)
         )
         truncated = self.state.truncated
         truncated.variables = self.state.summary.variables_dropped

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import AsyncIterable, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator
 from dataclasses import dataclass
+from typing import Protocol
 from urllib.parse import quote
 
 import msgspec
@@ -34,6 +35,7 @@ from kernelbroker_kernel.contract import (
 
 from ..kernels.transfer import GatewayRequest, TransferFailed
 from ..sessions.session import Session
+from ..workspaces.directory_plans import DirectoryPlan
 from .file_operations import file_operation
 
 _REFUSAL_BYTES = 64 * 1024
@@ -51,6 +53,13 @@ class _Refusal(msgspec.Struct):
     message: str
 
 
+class Body(Protocol):
+    """Content that is read once."""
+
+    def chunks(self) -> AsyncGenerator[bytes, None]:
+        """The content in pieces. Raises if it breaks off."""
+
+
 @dataclass(frozen=True, slots=True)
 class Download:
     """A file, or a part of it, whose content has not been read yet.
@@ -64,7 +73,7 @@ class Download:
     status: int
     size: int
     content_range: str | None
-    body: GatewayRequest
+    body: Body
 
 
 @contextlib.asynccontextmanager
@@ -163,6 +172,22 @@ async def make_directory(session: Session, path: str, *, system: bool = False) -
     with file_operation(session, "mkdir", _shown(path, system)):
         async with session.upload(0):
             await _change(session, "POST", path, "?op=mkdir", system)
+
+
+async def follow(session: Session, plan: DirectoryPlan) -> None:
+    """Make what a layout consists of, where it is missing. Raises as `write`."""
+    for path in plan.directories:
+        await make_directory(session, path)
+    for path, text in plan.files.items():
+        try:
+            await list_(session, path, recursive=False)
+        except NotFound:
+            content = text.encode()
+            await write(session, path, _once(content), len(content))
+
+
+async def _once(data: bytes) -> AsyncIterator[bytes]:
+    yield data
 
 
 async def move(session: Session, path: str, target: str, *, system: bool = False) -> None:

@@ -67,8 +67,10 @@ class Sleeper:
             at_end = sleeping.instead_of_closing and session.expires_at[0] <= now
             if (not at_end and (due is None or due > now)) or session.key in self._saving:
                 continue
-            if session.contexts and not at_end:
-                session.sleeping.refuse([_CONTEXTS])
+            if session.contexts:
+                sleeping.refuse([_CONTEXTS])
+                for context in session.contexts.values() if at_end else ():
+                    self._registry.close_soon(context, "its session falls asleep")
                 continue
             if len(self._saving) >= _AT_ONCE or self._registry.stopping:
                 return

@@ -17,8 +17,9 @@ from ..backends.base import EndCause, SandboxEnd
 from ..backends.exit_reason import end_of
 from ..cancellation import run_to_completion
 from ..kernels.channel import ChannelClosed
-from ..pool.warm_sandbox import WarmSandbox, first_of, run_silently
+from ..pool.warm_sandbox import WarmSandbox, first_of
 from ..telemetry.events import SandboxLeased, SessionEmitter
+from ..workspaces.directory_plans import DirectoryPlan
 from .borrowing import borrowed_sandbox
 from .lease import Lease
 from .restoring import Source
@@ -55,6 +56,8 @@ class ContextLease(Lease):
         runner, lease: of its session.
         options: its own, with the environment of its session.
     """
+
+    is_shared = True
 
     def __init__(
         self,
@@ -99,6 +102,7 @@ class ContextLease(Lease):
         *,
         urgent: bool,  # noqa: ARG002
         source: Source | None = None,  # noqa: ARG002
+        plan: DirectoryPlan | None = None,  # noqa: ARG002
     ) -> WarmSandbox:
         """Start a kernel."""
         asked_at = time.monotonic()
@@ -107,8 +111,8 @@ class ContextLease(Lease):
             try:
                 channel = await gateway.start_kernel(_START_S, self._kernel_id)
                 warm = ContextSandbox(session_warm.sandbox, gateway, channel)
-                await run_silently(warm, "pass", {})
-                await self._configure(warm)
+                env = {**self._options.env, **self._options.secrets}
+                await self._configure(warm, {"env": env, "cwd": self._options.cwd})
             except BaseException as exc:
                 await run_to_completion(gateway.end_kernel(self._kernel_id))
                 if isinstance(exc, ChannelClosed):

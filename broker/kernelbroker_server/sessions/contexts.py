@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import get_args
 
 import msgspec
@@ -66,15 +67,23 @@ def resolved(session: Session, request: ExecutionRequest) -> ExecutionRequest:
     )
 
 
-def expect_room(session: Session, opening: int) -> None:
-    """Raise TooManyRequests if a session has all contexts that it may have.
+def expect_room(
+    session: Session | None, opening: int, sessions: Sequence[Session], limit: int | None
+) -> None:
+    """Check that one more session, or a context of `session`, may be opened. Raises TooManyRequests.
 
     Args:
-        opening: those that are being opened.
+        opening: those of the same kind that are being opened.
+        sessions: those of the tenant that are open.
+        limit: how many the tenant may have, without contexts.
     """
-    limit = session.limits.contexts
-    if len(session.contexts) + opening >= limit:
+    if session is not None:
+        if len(session.contexts) + opening >= (most := session.limits.contexts):
+            raise TooManyRequests(
+                f"session {session.id} has {most} contexts, the most that it may have; close one",
+                retry_after=5,
+            )
+    elif limit is not None and sum(each.session is None for each in sessions) + opening >= limit:
         raise TooManyRequests(
-            f"session {session.id} has {limit} contexts, the most that it may have; close one",
-            retry_after=5,
+            f"{limit} sessions are open, the most that you may have; close one", retry_after=5
         )

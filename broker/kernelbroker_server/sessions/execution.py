@@ -13,7 +13,7 @@ import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from typing import Any
 
-from kernelbroker.protocol.events import Cause, ErrorDetail, Event, Result, Started, Stderr
+from kernelbroker.protocol.events import Cause, Event, Result, Started, Stderr
 from kernelbroker.protocol.messages import ExecutionRequest
 
 from ..backends.base import EndCause
@@ -145,7 +145,7 @@ class Execution:
     def reject(self, failure: Failure) -> None:
         """End the execution before it runs. Does nothing if it has ended."""
         if self._running_on is None and self.log.result is None:
-            self._append(_result_of(failure))
+            self._append(failure.result())
 
     def abort(self, failure: Failure) -> None:
         """End the execution now. Its sandbox must not be used again."""
@@ -234,7 +234,8 @@ class Execution:
             self._give_up()
             raise
         finally:
-            channel.on_acknowledge = None
+            if not self.is_detached:  # else the next broker needs what follows
+                channel.on_acknowledge = None
             messages.close("the execution has ended")
             for task in self._tasks:
                 task.cancel()
@@ -254,6 +255,7 @@ class Execution:
         while self._interruption is not None and self.in_kernel:
             (cause, message), self._interruption = self._interruption, None
             self._cell.interrupted(cause, message)
+            self._proceed()  # another broker must know why the cell ends
             await channel.interrupt()
 
     def _give_up(self) -> None:
@@ -268,7 +270,7 @@ class Execution:
                 self._append(self._pending)
         except Exception:
             logger.exception("the result of %s could not be stored", self.id)
-            result = _result_of(lost)
+            result = lost.result()
             result.kernel_restarted = True
             self._append(result)
 
@@ -344,8 +346,3 @@ class Execution:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
-
-
-def _result_of(failure: Failure) -> Result:
-    detail = ErrorDetail(name=failure.name, value=failure.message, cause=failure.cause)
-    return Result(success=False, error=f"{failure.name}: {failure.message}", error_detail=detail)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Coroutine, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from kernelbroker.protocol.errors import (
@@ -13,7 +12,6 @@ from kernelbroker.protocol.errors import (
     Conflict,
     NotFound,
     RequestError,
-    TooManyRequests,
     Unavailable,
 )
 from kernelbroker.protocol.messages import SessionOptions
@@ -30,6 +28,7 @@ from .contexts import context_options, expect_room, language_of
 from .gone import GoneSessions, gone
 from .ids import new_id
 from .limits import SessionLimits
+from .opening import Opening
 from .progress import Left
 from .reopening import same_session
 from .restoring import Source
@@ -40,22 +39,6 @@ from .store import EventStore, LeftSession, SessionRecord
 
 _LEAVE_S = 2.0
 """The time that executions have to end before they are left to the next broker."""
-
-
-@dataclass(slots=True, eq=False)
-class _Opening:
-    """A session that is being opened.
-
-    Attributes:
-        waiting: callers that wait for it.
-        received: a caller has received it, so it stays open if another caller is cancelled.
-        context_of: the session that it is a context of.
-    """
-
-    task: asyncio.Task[Session]
-    waiting: int = 0
-    received: bool = False
-    context_of: str | None = None
 
 
 class Registry:
@@ -88,7 +71,7 @@ class Registry:
             pools, limits, queue, store, observer, supervisor, self._ended
         )
         self._sessions: dict[str, Session] = {}
-        self._opening: dict[str, _Opening] = {}
+        self._opening: dict[str, Opening] = {}
         self._gone = GoneSessions(queue.clock)
         self._tasks: set[asyncio.Task[Any]] = set()
         """Sessions that are being opened or closed."""
@@ -107,9 +90,7 @@ class Registry:
         options.language = language_of(options.language)
         if options.context_of is not None:
             options = context_options(self.get(options.context_of), options)
-        if options.template not in self.pools:
-            known = ", ".join(sorted(self.pools))
-            raise BadRequest(f"no template {options.template!r}; there are: {known}")
+        self._pool(options.template)  # it is there
         session_id = options.session_id or new_id()
         session = self._sessions.get(session_id)
         if session is not None:
@@ -122,7 +103,9 @@ class Registry:
         if opening is None:
             self._expect_room(options.context_of)
             task = self._own(self._open(session_id, options), f"session {session_id} opens")
-            opening = self._opening[session_id] = _Opening(task, context_of=options.context_of)
+            opening = self._opening[session_id] = Opening(
+                task, options.workspace or session_id, options.context_of
+            )
             task.add_done_callback(lambda _: self._opened(session_id, opening))
         opening.waiting += 1
         try:
@@ -138,6 +121,17 @@ class Registry:
             opening.waiting -= 1
         return same_session(session, options), is_new
 
+    def limits_of(self, template: str) -> SessionLimits:
+        """The limits of sessions of a template. Raises BadRequest if the tenant has no such template."""
+        return self.limits.of_template(self._pool(template).spec.limits)
+
+    def _pool(self, template: str) -> Pool:
+        try:
+            return self.pools[template]
+        except KeyError:
+            known = ", ".join(sorted(self.pools))
+            raise BadRequest(f"no template {template!r}; there are: {known}") from None
+
     def get(self, session_id: str) -> Session:
         """Return a session. Raises SessionGone for an hour after its end, NotFound if it is unknown."""
         session = self._sessions.get(session_id)
@@ -145,6 +139,17 @@ class Registry:
             return session
         self._gone.check(session_id)
         raise NotFound(f"there is no session {session_id}")
+
+    async def holder_of(self, workspace: str) -> Session | None:
+        """Return the open session that has a workspace, or None. Waits for one that is being opened."""
+        for opening in list(self._opening.values()):
+            if opening.workspace == workspace:
+                await asyncio.wait([opening.task])
+        for session in self.list():
+            is_context = session.session is not None
+            if session.workspace == workspace and not session.is_left and not is_context:
+                return session
+        return None
 
     async def resolve(self, session_id: str) -> Session:
         """Return a session. Raises as `get`, and SessionGone as long as its executions are stored."""
@@ -295,11 +300,11 @@ class Registry:
         session.resume(saved, asleep.awake)
         self._sessions[session.id] = session
 
-    def _opened(self, session_id: str, opening: _Opening) -> None:
+    def _opened(self, session_id: str, opening: Opening) -> None:
         if self._opening.get(session_id) is opening:
             del self._opening[session_id]
 
-    def _abandon(self, session_id: str, opening: _Opening) -> None:
+    def _abandon(self, session_id: str, opening: Opening) -> None:
         """Forget an opening without callers. The next caller with this id opens a new session."""
         self._opened(session_id, opening)
         opening.task.cancel()
@@ -336,17 +341,9 @@ class Registry:
         self._gone.add(session.id, reason)
 
     def _expect_room(self, context_of: str | None) -> None:
-        """Raises TooManyRequests, also if the session has all contexts that it may have."""
-        opening = [each.context_of for each in self._opening.values()]
-        if context_of is not None:
-            expect_room(self.get(context_of), opening.count(context_of))
-            return
-        limit = self.tenant.limits.sessions
-        is_open = [each for each in self._sessions.values() if each.session is None]
-        if limit is not None and len(is_open) + opening.count(None) >= limit:
-            raise TooManyRequests(
-                f"{limit} sessions are open, the most that you may have; close one", retry_after=5
-            )
+        session = None if context_of is None else self.get(context_of)
+        opening = [each.context_of for each in self._opening.values()].count(context_of)
+        expect_room(session, opening, self.list(), self.tenant.limits.sessions)
 
 
 def _shutting_down() -> Unavailable:

@@ -18,7 +18,7 @@ from ..pool.warm_sandbox import WarmSandbox
 from ..supervisor import SupervisedTask, Supervisor
 from ..telemetry.events import ExecutionEnded, SessionClosed, SessionEmitter, SessionOpened
 from ..telemetry.logs import bound, detached_context
-from ..workspaces.quota import Quota, QuotaAction
+from ..workspaces.quota import QuotaAction
 from ..workspaces.quota_watch import QuotaWatch
 from . import effects
 from .admission import TenantQueue
@@ -41,7 +41,7 @@ class SessionRunner:
     Args:
         grace: seconds that an interrupted cell has to end.
         on_ended: called once, when an open session ends, with the reason.
-        watch: of the session that this one is a context of.
+        watch: of the workspace. A context has that of its session.
 
     Attributes:
         opened: resolved when there is a first sandbox, or with the error.
@@ -63,8 +63,8 @@ class SessionRunner:
         grace: float,
         on_ended: Callable[[str], None],
         supervisor: Supervisor,
+        watch: QuotaWatch,
         first: SessionState = SessionState.OPENING,
-        watch: QuotaWatch | None = None,
     ) -> None:
         loop = asyncio.get_running_loop()
         self.machine = SessionMachine(record.session_id, first)
@@ -74,16 +74,7 @@ class SessionRunner:
         self.executions: dict[str, Execution] = {}
         self.uses = 0
         self.active, self.active_at = queue.clock(), record.opened_at
-        self._watches = watch is None
-        if watch is not None:
-            watch.listeners.append(self._on_quota_exceeded)
-        self.watch = watch or QuotaWatch(
-            Quota.of(lease.spec.limits),
-            lease.workspace.initial_usage,
-            usage=lease.usage,
-            on_exceeded=self._on_quota_exceeded,
-            grace=grace,
-        )
+        self.watch = watch
         self._id = record.session_id
         self._context = detached_context(tenant=record.tenant, session_id=self._id)
         self._record = record
@@ -180,7 +171,10 @@ class SessionRunner:
                 case effects.Run(execution_id=name):
                     self._turns[name].set_result(effect)
                 case effects.AwaitTurn(execution_id=name):
-                    self._await_turn(self.executions[name])
+                    self._turns[name] = asyncio.get_running_loop().create_future()
+                    self._carriers[name] = self._tasks.spawn(
+                        self._carry(self.executions[name]), name
+                    )
                 case effects.Interrupt(execution_id=name):
                     self.executions[name].interrupt()
                 case effects.Abort(execution_id=name, failure=failure):
@@ -222,7 +216,8 @@ class SessionRunner:
             self._settled.answer()
 
     def _opened_now(self) -> None:
-        if self._watches:
+        self.watch.listeners.add(self._on_quota_exceeded)
+        if not self._lease.is_shared:
             self._watching = self._supervisor.start(
                 "quota watch", self.watch.run, context=self._context.copy()
             )
@@ -272,18 +267,13 @@ class SessionRunner:
         if self.machine.state is SessionState.READY and self._lease.alive is None:
             self.apply(self.machine.sandbox_died())
 
-    def _await_turn(self, execution: Execution) -> None:
-        self._turns[execution.id] = asyncio.get_running_loop().create_future()
-        self._carriers[execution.id] = self._tasks.spawn(self._carry(execution), execution.id)
-
     async def _carry(self, execution: Execution) -> None:
-        """Wait for the turn of an execution and run it. Cancelled only before it runs."""
+        """Run an execution in its turn. Cancelled before it runs, or when the next broker gets it."""
         try:
             async with self._queue.slot(at_once=execution.was_left):
                 if execution.done.done():  # rejected in the same turn of the event loop
                     return
-                refusal = None if execution.was_left else self.watch.refusal
-                if refusal is not None:
+                if not execution.was_left and (refusal := self.watch.refusal) is not None:
                     failure = effects.Failure("quota_exceeded", QUOTA_EXCEEDED, refusal)
                     self.apply(self.machine.reject(execution.id, failure))
                     return
@@ -345,8 +335,7 @@ class SessionRunner:
         try:
             if self._watching is not None:
                 await self._watching.stop()
-            if self._on_quota_exceeded in self.watch.listeners:
-                self.watch.listeners.remove(self._on_quota_exceeded)
+            self.watch.listeners.discard(self._on_quota_exceeded)
             self._store.end_session(self._record.key, self.machine.closed_reason or "")
             await self._lease.release()
         finally:

@@ -10,36 +10,34 @@ import contextlib
 import time
 from collections.abc import Callable, Sequence
 
-from kernelbroker.protocol.errors import RequestError, SessionGone
+from kernelbroker.protocol.errors import RequestError
 from kernelbroker.protocol.findings import Finding
-from kernelbroker.protocol.messages import ExecutionRequest, SessionOptions
+from kernelbroker.protocol.messages import ExecutionRequest, SandboxLimits
 
 from ..cancellation import run_to_completion
 from ..kernels.channel import ChannelClosed
 from ..kernels.gateway import GatewayConnection
 from ..kernels.requests import InternalCell
-from ..pool.warm_sandbox import WarmSandbox
 from ..supervisor import Supervisor
 from ..telemetry.events import SessionEmitter
-from ..workspaces.quota_watch import Upload
+from ..workspaces.quota import Quota
+from ..workspaces.quota_watch import QuotaWatch, Upload
 from .admission import TenantQueue
 from .borrowing import borrowed
-from .context_lease import ContextLease
-from .effects import Effect
 from .execution import Execution
 from .lease import Lease
 from .limits import SessionLimits
 from .progress import Left
 from .runner import SessionRunner
 from .saved_state import SavedState
-from .session_view import SessionView
+from .session_contexts import SessionWithContexts
 from .sleeping import Sleeping
 from .states import SessionState
 from .store import EventStore, ExecutionLog, SessionRecord, lost_result
 from .streams import Streams
 
 
-class Session(SessionView):
+class Session(SessionWithContexts):
     """One session, from `open` to `closed`. The registry creates it.
 
     Args:
@@ -66,13 +64,10 @@ class Session(SessionView):
         asleep_at: float | None = None,
         context_of: Session | None = None,
     ) -> None:
-        self.session: Session | None = context_of
-        self.contexts: dict[str, Session] = {}
-        self._pending: Callable[[], list[Effect]] | None = None
-        """What closes or leaves it as soon as its contexts are closed or left."""
+        super().__init__(context_of)
         self.id, self.key = record.session_id, record.key
         self.options = options = record.options
-        self.limits = limits
+        self._limits = limits
         self.idle_timeout = min(options.idle_timeout or limits.idle_timeout, limits.max_lifetime)
         self.max_lifetime = min(options.max_lifetime or limits.max_lifetime, limits.max_lifetime)
         self.created_at = record.opened_at
@@ -82,6 +77,13 @@ class Session(SessionView):
         self._store = store
         self._queue = queue
         self.emit = emit
+        watch = QuotaWatch(
+            Quota.of(lease.spec.limits).lowered_to(lease.workspace.max_size),
+            lease.workspace.initial_usage,
+            usage=lease.usage,
+            grace=limits.interrupt_grace,
+        )
+        watch = watch if context_of is None else context_of._runner.watch
         self._runner = runner = SessionRunner(
             record,
             lease,
@@ -91,8 +93,8 @@ class Session(SessionView):
             limits.interrupt_grace,
             self._ended,
             supervisor,
+            watch,
             SessionState.OPENING if asleep_at is None else SessionState.ASLEEP,
-            None if context_of is None else context_of._runner.watch,
         )
         self._machine = runner.machine
         self.streams = Streams(runner)
@@ -161,20 +163,9 @@ class Session(SessionView):
         if (decide := self._pending) is not None:
             self._pending = None
             self._runner.apply(decide())
-        self._runner.apply(self._machine.leave())
-
-    def _after_contexts(self, decide: Callable[[], list[Effect]]) -> None:
-        """Apply a decision of the machine when all contexts are closed or left."""
-        self._pending = decide
-        for context in self.contexts.values():
-            context.drained.add_done_callback(lambda _: self._decide())
-        self._decide()
-
-    def _decide(self) -> None:
-        decide = self._pending
-        if decide is not None and all(each.drained.done() for each in self.contexts.values()):
-            self._pending = None
-            self._runner.apply(decide())
+        running = self._runner.executions.get(self._machine.running or "")
+        if running is None or not running.request.secrets:  # their values are not stored
+            self._runner.apply(self._machine.leave())
 
     def hand_over(self) -> None:
         """Give the next broker what it needs of a session that is left. Nothing may follow."""
@@ -274,7 +265,7 @@ class Session(SessionView):
         execution = Execution(
             log,
             timeout,
-            self.limits.output,
+            self.limits.output.lowered_to(self.options.limits.output),
             secrets=self.options.secrets.values(),
             internal_cell=internal_cell,
             left=left,
@@ -320,28 +311,16 @@ class Session(SessionView):
         self.expect_open()
         await self._runner.restart()
 
-    def context_lease(
-        self,
-        options: SessionOptions,
-        emit: SessionEmitter,
-        key: str,
-        adopted: WarmSandbox | None = None,
-    ) -> ContextLease:
-        """Return a lease for a context of this session."""
-        return ContextLease(self._runner, self._lease, options, emit, key=key, adopted=adopted)
+    async def change_limits(self, limits: SandboxLimits) -> None:
+        """Change the limits of the sandbox and of the executions that follow.
 
-    def add_context(self, context: Session) -> None:
-        """Add an open context. Raises SessionGone if this session has been closed meanwhile."""
+        Raises:
+            SessionGone
+            BadRequest: the sandbox uses more memory already. The limits are as before then.
+            Unavailable: they cannot be changed.
+        """
         self.expect_open()
-        if self._pending is not None:
-            raise SessionGone(f"session {self.id} is being closed")
-        self.contexts[context.id] = context
-
-    def remove_context(self, context: Session) -> None:
-        """Forget a context that has ended. This counts as activity."""
-        if self.contexts.get(context.id) is context:
-            del self.contexts[context.id]
-            self._runner.touch()
+        await self._lease.change_limits(limits)
 
     def borrow(
         self, *, changes: bool = False

@@ -10,9 +10,10 @@ from kernelbroker.protocol.errors import NotFound
 from kernelbroker.protocol.messages import MissingVariable, SessionOptions
 from kernelbroker.protocol.messages import SessionState as PublicState
 
-from ..backends.base import SandboxSpec, Usage
+from ..backends.base import Isolation, SandboxSpec, Usage
 from .admission import TenantQueue
 from .lease import Lease
+from .limits import SessionLimits
 from .machine import SessionMachine
 from .runner import SessionRunner
 from .sleeping import Sleeping
@@ -43,6 +44,7 @@ class SessionView:
     streams: Streams
     _created: float
     _lease: Lease
+    _limits: SessionLimits
     _machine: SessionMachine
     _queue: TenantQueue
     _runner: SessionRunner
@@ -78,6 +80,16 @@ class SessionView:
     def spec(self) -> SandboxSpec:
         """The specification of its sandboxes."""
         return self._lease.spec
+
+    @property
+    def limits(self) -> SessionLimits:
+        """The limits of its present template."""
+        return self._limits.of_template(self.spec.limits)
+
+    @property
+    def isolation(self) -> Isolation:
+        """The isolation of its sandboxes."""
+        return self._lease.isolation
 
     @property
     def workspace(self) -> str:
@@ -122,7 +134,7 @@ class SessionView:
         end = self._created + self.max_lifetime + self.sleeping.slept
         kernels = (self, *self.contexts.values())
         idle_end = max(each._runner.active for each in kernels) + self.idle_timeout
-        is_idle = all(each._machine.idle for each in kernels) and not self.streams
+        is_idle = all(each._machine.idle and not each.streams for each in kernels)
         if is_idle and idle_end < end:
             return idle_end, f"it was idle for {self.idle_timeout:g} s"
         return end, f"it reached its lifetime of {self.max_lifetime:g} s"

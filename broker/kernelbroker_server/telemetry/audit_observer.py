@@ -80,6 +80,7 @@ class AuditObserver:
                     "file",
                     **_session_fields(event),
                     operation=event.operation,
+                    **({"workspace": event.workspace} if event.workspace else {}),
                     path=event.path,
                     **({"target": event.target} if event.operation == "move" else {}),
                     outcome=event.outcome,

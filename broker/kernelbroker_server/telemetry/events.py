@@ -158,6 +158,7 @@ class FileOperationEnded(SessionEvent):
         target: of a move, else empty.
         outcome: `success`, the code of the error that the client got, or `aborted`.
         size: bytes of content that were moved, also if the operation did not succeed.
+        workspace: its name, if no session has it; then `template` and `session_id` are empty.
     """
 
     operation: FileOperation
@@ -166,6 +167,7 @@ class FileOperationEnded(SessionEvent):
     outcome: str
     size: int
     seconds: float
+    workspace: str = ""
 
 
 TelemetryEvent: TypeAlias = (

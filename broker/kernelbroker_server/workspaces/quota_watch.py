@@ -55,11 +55,11 @@ class QuotaWatch:
     Args:
         initial: the usage when the session begins.
         usage: counts bytes, and inodes up to a bound; returns None while no sandbox has the files.
-        on_exceeded: called with an action and its reason when the quota is exceeded.
         grace: seconds that an interrupted cell has to stop writing.
 
     Attributes:
-        listeners: called as `on_exceeded`; a context of the session adds itself.
+        listeners: called with an action and its reason when the quota is exceeded: the session and its
+            contexts.
     """
 
     def __init__(
@@ -68,13 +68,12 @@ class QuotaWatch:
         initial: Usage,
         *,
         usage: Callable[[int], Awaitable[Usage | None]],
-        on_exceeded: Callable[[QuotaAction, str], None],
         grace: float,
     ) -> None:
         self._quota = quota
         self._state = QuotaState(quota, initial, grace)
         self._measure = usage
-        self.listeners = [on_exceeded]
+        self.listeners: set[Callable[[QuotaAction, str], None]] = set()
         self._running = 0
         self._cells = 0
         self._received = self._received_before = Usage()

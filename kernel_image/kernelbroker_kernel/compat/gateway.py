@@ -11,40 +11,40 @@ from tornado.iostream import StreamClosedError
 from traitlets import Bool
 
 from ..contract import CHANNELS_AFTER, KERNEL_ENDED
-from ..line import Line
+from ..relay import Relay
 
 
 class Connection(ZMQChannelsWebsocketConnection):
     """The kernel's channels as one WebSocket. A later connection takes the place of an earlier one.
 
     The stock class closes the kernel's sockets with the connection, or keeps all messages until the next
-    one, whatever their size. Here they belong to the line, which stays. There are no rate limits, which
+    one, whatever their size. Here they belong to the relay, which stays. There are no rate limits, which
     drop output silently.
     """
 
     limit_rate = Bool(False)
-    lines: ClassVar[dict[str, Line]] = {}
+    relays: ClassVar[dict[str, Relay]] = {}
     """Of the kernels that have answered once, by id."""
     current: ClassVar[dict[str, Connection]] = {}
     """The open connection to each kernel, by its id."""
 
     @property
-    def line(self) -> Line | None:
-        return self.lines.get(self.kernel_id)
+    def relay(self) -> Relay | None:
+        return self.relays.get(self.kernel_id)
 
     @classmethod
     def is_behind(cls) -> bool:
         """Whether there are messages of kernels that a broker has still to read."""
         return any(
-            line.is_held or (each := cls.current.get(kernel_id)) is None or each._is_writing()
-            for kernel_id, line in cls.lines.items()
+            relay.is_held or (each := cls.current.get(kernel_id)) is None or each._is_writing()
+            for kernel_id, relay in cls.relays.items()
         )
 
     @classmethod
     def end(cls, kernel_id: str, status: int) -> None:
         """Close the connection to a kernel that has ended, when it has sent what the kernel sent."""
-        if (line := cls.lines.pop(kernel_id, None)) is not None:
-            line.end()
+        if (relay := cls.relays.pop(kernel_id, None)) is not None:
+            relay.end()
         if (connection := cls.current.pop(kernel_id, None)) is not None:
             connection.websocket_handler.close(KERNEL_ENDED, str(status))
 
@@ -61,7 +61,7 @@ class Connection(ZMQChannelsWebsocketConnection):
         return bool(websocket and websocket.stream and websocket.stream.writing())
 
     async def prepare(self) -> Any:
-        if self.line is None:
+        if self.relay is None:
             return await super().prepare()
         # The kernel has answered once. It may be busy now.
         return await self._register_session()
@@ -70,23 +70,23 @@ class Connection(ZMQChannelsWebsocketConnection):
         # Over TCP, Nagle's algorithm and delayed acknowledgements would cost 40 ms a cell.
         self.websocket_handler.set_nodelay(True)
         self.current[self.kernel_id] = self
-        if self.line is None:
+        if self.relay is None:
             connected = super().connect()
             if connected is None:
                 self.websocket_handler.close(KERNEL_ENDED, "1")
             else:
                 connected.add_done_callback(self._begin)
             return connected
-        self.channels = self.line.channels
+        self.channels = self.relay.channels
         after = self.websocket_handler.get_argument(CHANNELS_AFTER, None)
-        self.line.join(self._send, None if after is None else int(after))
+        self.relay.join(self._send, None if after is None else int(after))
         return asyncio.sleep(0)
 
     def disconnect(self) -> Any:
-        if self.line is None:
+        if self.relay is None:
             self._forget()
             return super().disconnect()
-        self.line.disconnect(self._send)
+        self.relay.disconnect(self._send)
         if self._open_sessions.get(self.session_key) is self.websocket_handler:
             del self._open_sessions[self.session_key]
         self._forget()
@@ -96,12 +96,12 @@ class Connection(ZMQChannelsWebsocketConnection):
     def handle_incoming_message(self, incoming_msg: Any) -> None:
         """Pass a message on to the kernel. A text is the number of a message that is acknowledged."""
         # What an earlier broker has sent comes too late: the present one was told that it did not arrive.
-        if self.current.get(self.kernel_id) is not self or self.line is None:
+        if self.current.get(self.kernel_id) is not self or self.relay is None:
             return
         if isinstance(incoming_msg, str):
-            self.line.acknowledge(int(incoming_msg))
+            self.relay.acknowledge(int(incoming_msg))
         else:
-            self.line.received += 1
+            self.relay.received += 1
             super().handle_incoming_message(incoming_msg)
 
     def _begin(self, _connected: Any) -> None:
@@ -110,8 +110,8 @@ class Connection(ZMQChannelsWebsocketConnection):
             # It tracks the kernel's last activity, and parses all output again.
             self.multi_kernel_manager.stop_watching_activity(self.kernel_id)
         if self.channels and self.kernel_id in self.multi_kernel_manager:
-            self.lines[self.kernel_id] = line = Line(self.channels)
-            line.connect(self._send)
+            self.relays[self.kernel_id] = relay = Relay(self.channels)
+            relay.connect(self._send)
 
     def _forget(self) -> None:
         if self.current.get(self.kernel_id) is self:
