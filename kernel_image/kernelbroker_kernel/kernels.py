@@ -24,8 +24,8 @@ from .compat.gateway import Connection
 from .contract import KERNELS_PATH
 from .errors import Refused
 from .file_server import Handler
-from .kernel_family import end_family
 from .kernel_template import FurtherKernel, KernelTemplate
+from .process_family import end_family
 from .waiting_kernel import WaitingKernel
 
 DRAIN_QUIET_S = 0.05

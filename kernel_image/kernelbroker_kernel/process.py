@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import shutil
 import signal
@@ -139,6 +140,8 @@ class Process:
             for descriptor in ours:
                 os.close(descriptor)
             reason = getattr(error, "strerror", None) or str(error)
+            if getattr(error, "errno", None) == errno.EAGAIN:
+                reason = "the sandbox has as many processes as it may have; end some of them"
             raise Refused("conflict", f"{command.cmd!r} does not start: {reason}") from error
         finally:
             for descriptor in theirs:
