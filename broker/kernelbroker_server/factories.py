@@ -241,6 +241,7 @@ def spec(name: str, template: TemplateSettings, settings: Settings) -> SandboxSp
         network=template.network,
         allow=template.allow,
         orphan_grace=_orphan_grace(settings, template),
+        ports=template.ports,
     )
 
 

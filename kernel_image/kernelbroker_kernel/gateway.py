@@ -2,10 +2,9 @@
 
 It differs from the stock gateway in five ways: it can listen on a unix socket, or serve connections
 that it receives as descriptors; it starts our kernel class; it has no rate limits, which drop output
-silently; it serves the workspace's files, the session's tables, and the sandbox's processes and ports; and
-it exits when its first kernel or the broker ends. That kernel is never restarted in place. The broker
-replaces the whole sandbox, so that nothing of a dead kernel (children, files in /tmp, memory) outlives it.
-`kernels.py` has the other kernels.
+silently; it serves files, tables, processes and ports of the sandbox; and it exits when its first kernel
+or the broker ends. That kernel is never restarted in place. The broker replaces the whole sandbox, so that
+nothing of a dead kernel (children, files in /tmp, memory) outlives it. `kernels.py` has the other kernels.
 """
 
 from __future__ import annotations

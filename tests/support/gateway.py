@@ -23,6 +23,7 @@ from kernelbroker_kernel.contract import (
     KERNEL_ENDED,
     KERNELS_PATH,
     METADATA_KEY,
+    PROCESSES_PATH,
 )
 from kernelbroker_server.kernels.framing import SUBPROTOCOL
 from tornado.httpserver import HTTPServer
@@ -137,6 +138,7 @@ class Gateway:
         self.acknowledged = 0
         self.further: dict[str, Gateway] = {}
         self.files: dict[str, bytes] = {}
+        self.processes: list[dict[str, Any]] = []
         self.exports: dict[str, bytes | None] = {}
         self.channels: set[_Channels] = set()
         self._count = 0
@@ -156,6 +158,7 @@ class Gateway:
                 (f"{FILES_PATH}/(.*)", _File, options),
                 (f"{ENTRIES_PATH}/(.*)", _Entries, options),
                 (f"{EXPORTS_PATH}/(.*)", _Export, options),
+                (PROCESSES_PATH, _Processes, options),
             ],
             log_function=lambda _handler: None,
             websocket_max_message_size=64 * 1024**2,
@@ -259,6 +262,14 @@ class Gateway:
         self._running = None
         cell.send("shell", "execute_reply", reply, {METADATA_KEY: cell.summary})
         cell.send("iopub", "status", {"execution_state": "idle"})
+
+
+class _Processes(RequestHandler):
+    def initialize(self, gateway: Gateway) -> None:
+        self.gateway = gateway
+
+    def get(self) -> None:
+        self.finish({"processes": self.gateway.processes})
 
 
 class _Kernels(RequestHandler):

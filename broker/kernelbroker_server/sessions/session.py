@@ -15,7 +15,6 @@ from kernelbroker.protocol.events import Result
 from kernelbroker.protocol.findings import Finding
 from kernelbroker.protocol.messages import ExecutionRequest, SandboxLimits
 
-from ..backends.base import Usage
 from ..cancellation import run_to_completion
 from ..kernels.channel import ChannelClosed
 from ..kernels.gateway import GatewayConnection
@@ -29,7 +28,7 @@ from .borrowing import borrowed
 from .execution import Execution
 from .lease import Lease
 from .limits import SessionLimits
-from .progress import Left
+from .progress import LeftExecution
 from .routes import Place
 from .runner import SessionRunner
 from .saved_state import SavedState
@@ -198,22 +197,6 @@ class Session(SessionWithContexts):
     def _ended(self, reason: str) -> None:
         self._on_ended(self, reason)
 
-    @property
-    def age(self) -> float:
-        """Seconds that it was awake since it was opened, which count for `max_lifetime`."""
-        return self._queue.clock() - self._created - self.sleeping.slept
-
-    @property
-    def expires_in(self) -> float:
-        """Seconds until it expires, if nobody uses it."""
-        return self.expires_at[0] - self._queue.clock()
-
-    async def usage(self) -> tuple[int | None, Usage | None]:
-        """Return the bytes of memory that its sandbox uses, and the size of its files, as far as known."""
-        warm = self._lease.alive
-        memory = None if warm is None else await warm.sandbox.memory()
-        return memory, await self._lease.usage(self.spec.limits.workspace_files)
-
     # Executions.
 
     def enqueue(
@@ -257,7 +240,7 @@ class Session(SessionWithContexts):
         log.append(result)
         return log
 
-    def go_on(self, left: Left | None) -> Sequence[Execution]:
+    def go_on(self, left: LeftExecution | None) -> Sequence[Execution]:
         """Go on with the executions that an earlier broker has left in the log, also those that waited.
 
         Args:
@@ -291,7 +274,7 @@ class Session(SessionWithContexts):
         log: ExecutionLog,
         timeout: float,
         internal_cell: InternalCell | None,
-        left: Left | None = None,
+        left: LeftExecution | None = None,
         place: Place | None = None,
     ) -> Execution:
         execution = Execution(

@@ -10,7 +10,8 @@ from kernelbroker.protocol.errors import NotFound
 from kernelbroker.protocol.messages import MissingVariable, SessionOptions
 from kernelbroker.protocol.messages import SessionState as PublicState
 
-from ..backends.base import Isolation, SandboxSpec
+from ..backends.base import Isolation, SandboxSpec, Usage
+from .admission import TenantQueue
 from .lease import Lease
 from .limits import SessionLimits
 from .machine import SessionMachine
@@ -46,6 +47,7 @@ class SessionView:
     _lease: Lease
     _limits: SessionLimits
     _machine: SessionMachine
+    _queue: TenantQueue
     _runner: SessionRunner
     _store: EventStore
 
@@ -84,6 +86,17 @@ class SessionView:
     def routes(self) -> Routes | None:
         """Where its cells can run, if its template is `auto`."""
         return self._lease.routes
+
+    @property
+    def sandbox_id(self) -> str | None:
+        """The id of its sandbox; None while it has none."""
+        warm = self._lease.current
+        return None if warm is None else warm.sandbox.id
+
+    async def memory(self) -> int | None:
+        """Return the bytes of memory that its sandbox uses; None if it has none, or it is not known."""
+        warm = self._lease.alive
+        return None if warm is None else await warm.sandbox.memory()
 
     @property
     def limits(self) -> SessionLimits:
@@ -142,6 +155,22 @@ class SessionView:
         if is_idle and idle_end < end:
             return idle_end, f"it was idle for {self.idle_timeout:g} s"
         return end, f"it reached its lifetime of {self.max_lifetime:g} s"
+
+    @property
+    def age(self) -> float:
+        """Seconds that it was awake since it was opened, which count for `max_lifetime`."""
+        return self._queue.clock() - self._created - self.sleeping.slept
+
+    @property
+    def expires_in(self) -> float:
+        """Seconds until it expires, if nobody uses it."""
+        return self.expires_at[0] - self._queue.clock()
+
+    async def usage(self) -> tuple[int | None, Usage | None]:
+        """Return the bytes of memory that its sandbox uses, and the size of its files, as far as known."""
+        warm = self._lease.alive
+        memory = None if warm is None else await warm.sandbox.memory()
+        return memory, await self._lease.usage(self.spec.limits.workspace_files)
 
     @property
     def executions(self) -> Mapping[str, ExecutionLog]:
