@@ -18,6 +18,7 @@ from .service.tenant_service import TenantServices
 from .sessions.context_lease import ContextSandbox, kernel_id_of
 from .sessions.progress import LeftExecution, Progress, decode_progress
 from .sessions.registry import Registry
+from .sessions.routes import AUTO
 from .sessions.store import EventStore, LeftSession
 from .tenants.tenant import Tenants
 from .workspaces.store import Workspace
@@ -151,10 +152,8 @@ class Adoption:
     ) -> _Adopted | None:
         record = session.record
         registry = self._tenants.of(self._names[record.tenant]).registry
-        if (
-            registry.pools.get(record.options.template)
-            is not self._pools[warm.sandbox.spec.template]
-        ):
+        template = warm.sandbox.spec.template
+        if record.options.template not in (AUTO, template) or template not in registry.pools:
             return None
         try:
             workspace = await registry.claim(record, warm.sandbox)

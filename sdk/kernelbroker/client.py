@@ -380,9 +380,18 @@ class Broker:
         """Return the numbers of sandboxes in the pools: `total_containers`, `idle_containers` and so on."""
         return await self._get("/api/v1/pool/status")
 
-    async def assess(self, code: str, language: Language = "python") -> Assessment:
-        """Assess code in the broker, without running it. `kernelbroker.assess` needs no broker."""
-        body = encode(AssessmentRequest(code=code, language=language))
+    async def assess(
+        self, code: str, language: str = "python", params: Mapping[str, Any] | None = None
+    ) -> Assessment:
+        """Assess code in the broker, without running it. `kernelbroker.assess` needs no broker.
+
+        Args:
+            code: the code, or the action of a browser.
+            language: `python`, `javascript`, `shell` or `browser`. An unknown one is `high`.
+            params: the parameters of a browser's action.
+        """
+        asked = AssessmentRequest(code=code, language=language, params=dict(params or {}))
+        body = encode(asked)
         answer = await call(self._address, "POST", "/api/v1/assess", self._timeouts.answer, body)
         return msgspec.convert(answer, Assessment)
 

@@ -79,6 +79,7 @@ def session_fields(session: Session) -> dict[str, Any]:
         "from_checkpoint": session.options.from_checkpoint,
         "not_restored": list(session.not_restored),
         "kept_awake_by": list(session.sleeping.kept_awake_by),
+        "runs_in": None if session.routes is None else session.spec.template,
     }
 
 

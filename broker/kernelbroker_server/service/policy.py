@@ -14,12 +14,12 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from kernelbroker.protocol.errors import ConfirmationRequired, PolicyRefused, Unavailable
 from kernelbroker.protocol.findings import (
     Assessment,
     Finding,
-    Language,
     Level,
     PolicyMode,
     at_least,
@@ -147,9 +147,11 @@ class Policies:
             return None
         return await self.assess(request.code, request.language or "python")
 
-    async def assess(self, code: str, language: Language) -> Assessment:
-        """Assess code. Raises as `Assessor.assess`."""
-        return await self._assessor.assess(code, language, self._tenant)
+    async def assess(
+        self, code: str, language: str, params: Mapping[str, Any] | None = None
+    ) -> Assessment:
+        """Assess code, or an action with parameters. Raises as `Assessor.assess`."""
+        return await self._assessor.assess(code, language, self._tenant, params)
 
     async def stop(self) -> None:
         """Stop the assessor, for all tenants."""

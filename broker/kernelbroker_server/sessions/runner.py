@@ -18,7 +18,7 @@ from ..pool.warm_sandbox import WarmSandbox
 from ..supervisor import SupervisedTask, Supervisor
 from ..telemetry.events import ExecutionEnded, SessionClosed, SessionEmitter, SessionOpened
 from ..telemetry.logs import bound, detached_context
-from ..workspaces.quota import QuotaAction
+from ..workspaces.quota import Quota, QuotaAction
 from ..workspaces.quota_watch import QuotaWatch
 from . import effects
 from .admission import TenantQueue
@@ -26,6 +26,7 @@ from .execution import QUOTA_EXCEEDED, Execution
 from .grants import Grants
 from .lease import Lease
 from .machine import SessionMachine
+from .routes import Place
 from .saved_state import SavedState
 from .states import SessionState
 from .store import EventStore, SessionRecord
@@ -189,6 +190,8 @@ class SessionRunner:
                     self._acquire(self._lease.replace(cause))
                 case effects.Suspend():
                     self._tasks.spawn(self._suspend(), "suspend")
+                case effects.Move(execution_id=name):
+                    self._tasks.spawn(self._move(self.executions[name].place), "move")
                 case effects.Wake():
                     self._acquire(self._lease.wake())
                 case effects.CancelAcquisition():
@@ -238,6 +241,7 @@ class SessionRunner:
                 self.apply(self.machine.sandbox_failed(failed))
             elif (error := task.exception()) is None:
                 self._watch_for_death()
+                self.watch.change(Quota.of(self._lease.spec.limits))
                 incomplete = bool(self._lease.not_restored)
                 self.apply(self.machine.sandbox_ready(incomplete=incomplete))
                 self._notice_death()
@@ -278,7 +282,9 @@ class SessionRunner:
                     self.apply(self.machine.reject(execution.id, failure))
                     return
                 self._notice_death()
-                self.apply(self.machine.turn_granted(execution.id))
+                is_empty = self.machine.state in (SessionState.EMPTY, SessionState.ASLEEP)
+                moves = self._lease.prepare(execution.place, is_empty=is_empty)
+                self.apply(self.machine.turn_granted(execution.id, moves=moves))
                 run = await self._turns[execution.id]
                 warm = self._lease.current
                 assert warm is not None, "the session has a sandbox"
@@ -290,6 +296,7 @@ class SessionRunner:
                             warm,
                             grace=self._grace,
                             state_lost=run.state_lost,
+                            tell=self._lease.tell,
                             remark=self.watch.before_result,
                         )
                 except Exception:
@@ -324,6 +331,13 @@ class SessionRunner:
         self.touch()
         if not execution.is_silent:
             self._emit(ExecutionEnded, **execution.summary())
+
+    async def _move(self, place: Place | None) -> None:
+        assert place is not None, "there is somewhere to go"
+        try:
+            await self._lease.move_out(place)
+        finally:
+            self.apply(self.machine.suspended())
 
     async def _suspend(self) -> None:
         try:

@@ -15,6 +15,7 @@ from .admission import TenantQueue
 from .lease import Lease
 from .limits import SessionLimits
 from .machine import SessionMachine
+from .routes import Routes
 from .runner import SessionRunner
 from .sleeping import Sleeping
 from .states import SessionState
@@ -91,6 +92,11 @@ class SessionView:
         """Return the bytes of memory that its sandbox uses; None if it has none, or it is not known."""
         warm = self._lease.alive
         return None if warm is None else await warm.sandbox.memory()
+
+    @property
+    def routes(self) -> Routes | None:
+        """Where its cells can run, if its template is `auto`."""
+        return self._lease.routes
 
     @property
     def limits(self) -> SessionLimits:

@@ -89,6 +89,11 @@ class QuotaWatch:
         self._paused_at = self._paused_until = 0.0
         """When the present pause began, and when it ends unless something changes."""
 
+    def change(self, quota: Quota) -> None:
+        """Set another quota: the session has moved to another template."""
+        self._quota = quota
+        self._state.change(quota)
+
     @property
     def usage(self) -> Usage:
         """The usage at the last measurement."""

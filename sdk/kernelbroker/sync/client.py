@@ -227,8 +227,10 @@ class Broker:
     def pool_status(self) -> dict[str, Any]:
         return self._thread.call(self._async.pool_status())
 
-    def assess(self, code: str, language: Language = "python") -> Assessment:
-        return self._thread.call(self._async.assess(code, language))
+    def assess(
+        self, code: str, language: str = "python", params: Mapping[str, Any] | None = None
+    ) -> Assessment:
+        return self._thread.call(self._async.assess(code, language, params))
 
     def workspaces(self) -> list[WorkspaceInfo]:
         return self._thread.call(self._async.workspaces())
