@@ -39,6 +39,7 @@ from .telemetry.events import Observer
 from .tenants.keyring import Keyring
 from .workspaces.checkpoint_store import CheckpointLimits
 from .workspaces.directory_store import DirectoryStore
+from .workspaces.shared_directories import make_shared_directories
 
 if TYPE_CHECKING:
     from .mcp.surface import McpSurface
@@ -251,11 +252,14 @@ def pool(
 
 
 def workspaces(settings: Settings, data_dir: Path) -> DirectoryStore:
-    """Return the store of workspaces and checkpoints, not started.
+    """Return the store of workspaces and checkpoints, not started. Makes the directories of shared data.
 
     Args:
         data_dir: that of the backend.
     """
+    for template in settings.templates.values():
+        if template.shared_data is not None:
+            make_shared_directories(template.shared_data)
     checkpoints = settings.checkpoints
     return DirectoryStore(
         data_dir,

@@ -36,9 +36,11 @@ from .protocol.messages import (
     ExecutionInfo,
     ExecutionRequest,
     Open,
+    SandboxLimits,
     SessionInfo,
     SessionList,
     WorkspaceInfo,
+    WorkspaceLayout,
 )
 from .results import ExecutionResult
 from .session import OnDisconnect, OnError, Session
@@ -90,6 +92,16 @@ class Broker:
         """The broker's address."""
         return self._address.url
 
+    @property
+    def address(self) -> discovery.Address:
+        """The broker's address with its token, for other parts of the SDK."""
+        return self._address
+
+    @property
+    def timeout(self) -> float:
+        """Seconds to wait for an answer."""
+        return self._timeouts.answer
+
     def session(
         self,
         session_id: str | None = None,
@@ -104,6 +116,8 @@ class Broker:
         idle_timeout: float | None = None,
         max_lifetime: float | None = None,
         from_checkpoint: str | None = None,
+        layout: WorkspaceLayout | None = None,
+        limits: SandboxLimits | None = None,
         keep: bool = False,
     ) -> Session:
         """Return a session, which `async with`, `open` or the first cell opens, and `async with` closes.
@@ -123,6 +137,9 @@ class Broker:
             max_lifetime: seconds after which the broker closes it in any case.
             from_checkpoint: begin with the variables and files of this checkpoint (`Session.checkpoint`).
                 `info.not_restored` lists what could not be loaded.
+            layout: directories and files that the workspace gets where they are missing: `agent` or
+                `analysis`.
+            limits: limits of memory and output that are lower than those of the template.
             keep: `close` and `async with` only close the connection; the session stays open.
         """
         request = Open(
@@ -137,6 +154,8 @@ class Broker:
             idle_timeout=idle_timeout,
             max_lifetime=max_lifetime,
             from_checkpoint=from_checkpoint,
+            layout=layout,
+            limits=limits or SandboxLimits(),
         )
         return Session(
             self._address,

@@ -17,8 +17,10 @@ from ..protocol.messages import (
     CheckpointInfo,
     CheckpointSummary,
     ExecutionInfo,
+    SandboxLimits,
     SessionInfo,
     WorkspaceInfo,
+    WorkspaceLayout,
 )
 from ..results import ExecutionResult
 from ..session import OnDisconnect, OnError
@@ -64,6 +66,8 @@ class Broker:
         idle_timeout: float | None = None,
         max_lifetime: float | None = None,
         from_checkpoint: str | None = None,
+        layout: WorkspaceLayout | None = None,
+        limits: SandboxLimits | None = None,
         keep: bool = False,
     ) -> Session:
         session = self._async.session(
@@ -78,6 +82,8 @@ class Broker:
             idle_timeout=idle_timeout,
             max_lifetime=max_lifetime,
             from_checkpoint=from_checkpoint,
+            layout=layout,
+            limits=limits,
             keep=keep,
         )
         return Session(session, self._thread)

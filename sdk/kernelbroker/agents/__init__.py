@@ -1,0 +1,1 @@
+"""Façades for agents."""
