@@ -101,6 +101,7 @@ class AgentWorkspace:
             BadRequest: `relative` leads out of the workspace.
         """
         data = content.encode() if isinstance(content, str) else bytes(content)
+        relative = _checked(relative)
         await self._made()
         await self._files.write(relative, data)
         return relative
@@ -113,7 +114,7 @@ class AgentWorkspace:
             Conflict: it is a directory, a link or another kind of entry.
             BadRequest: `relative` leads out of the workspace.
         """
-        return await self._files.read(relative)
+        return await self._files.read(_checked(relative))
 
     async def list_files(self, relative: str = "") -> list[str]:
         """Return the paths of all files below a directory, sorted; empty if there is no such directory.
@@ -121,6 +122,7 @@ class AgentWorkspace:
         The paths are relative to the workspace, as `read_file` takes them. At most 10,000 entries, with
         directories, are looked at.
         """
+        relative = _checked(relative)
         try:
             found = await self._files.list(relative, recursive=True)
         except NotFound:
@@ -129,7 +131,7 @@ class AgentWorkspace:
 
     async def delete_file(self, relative: str) -> None:
         """Remove a file, or a directory with all that it holds. Raises as `read_file`."""
-        await self._files.delete(relative, recursive=True)
+        await self._files.delete(_checked(relative), recursive=True)
 
     async def get_host_path(self, relative: str = "") -> Path:
         """Return the path on this machine. docs/workspaces.md says what to take care of.
