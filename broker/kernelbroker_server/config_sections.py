@@ -129,15 +129,6 @@ class SandboxSettings(_Section):
         return tuple(map(normalize_allow_entry, allow))
 
 
-class TemplateSettings(SandboxSettings):
-    """A named recipe for sandboxes. Keys that are not set are taken from [sandbox] and [pool]."""
-
-    image: str | None = None
-    """The image of its containers; docker.image if not set. The local backend ignores it."""
-    pool: PoolSettings = PoolSettings()
-    """The pool of its sandboxes."""
-
-
 class LocalSettings(_Section):
     kernel_python: Path | None = None
     """The Python interpreter of the kernels' environment, made from kernel_image/requirements.txt."""
@@ -275,6 +266,8 @@ class LimitSettings(_Section):
     """Executions that run at the same time, over all sessions."""
     queued: int = Field(default=100, ge=1)
     """Executions of one tenant that may wait, over all its sessions; more are refused with 429."""
+    contexts: int = Field(default=16, ge=0, le=100)
+    """Contexts of one session: further kernels in its sandbox. 0 for none."""
 
 
 class JwtSettings(_Section):

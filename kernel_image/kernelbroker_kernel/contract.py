@@ -93,12 +93,17 @@ ENTRIES_PATH = "/kernelbroker/entries"
 MAX_LIST_BYTES = 16 * 1024**2
 EXPORTS_PATH = "/kernelbroker/exports"
 """GET of a ticket (32 hex digits) below this path returns the export's data, once, from the kernel."""
+KERNELS_PATH = "/kernelbroker/kernels"
+"""DELETE of an id below this path ends a further kernel with its processes. The first one is not there."""
+KERNEL_ENDED = 4001
+"""The code with which the gateway closes the channels of a further kernel that has ended. The reason is the
+exit status, as a shell gives it."""
 GATEWAY_MODULE = "kernelbroker_kernel"
 """``python -P -m kernelbroker_kernel (--fd N | --handover PATH | --socket PATH | --tcp HOST:PORT)
 [--alone SECONDS] [--import MODULE]... [--egress PATH]``
 
 The gateway listens there (with `--handover` it connects there, and receives each of its connections
-as a descriptor), starts its one kernel, and exits when that kernel ends, with the kernel's
+as a descriptor), starts kernels, and exits when the first one ends, with that kernel's
 exit status as a shell gives it: the code itself, or 128 + the signal's number. It also exits when
 the broker dies: with `--fd` its output is a pipe that the broker reads, with `--handover` the socket
 stays open, with `--tcp` there is `--alone`. With `--outlives-broker` a jail goes on, and a gateway with

@@ -35,6 +35,7 @@ from .protocol.messages import (
     CheckpointSummary,
     ExecutionInfo,
     ExecutionRequest,
+    OnError,
     Open,
     SandboxLimits,
     SessionInfo,
@@ -43,7 +44,7 @@ from .protocol.messages import (
     WorkspaceLayout,
 )
 from .results import ExecutionResult
-from .session import OnDisconnect, OnError, Session
+from .session import OnDisconnect, Session
 from .session_follower import follow
 from .session_requests import SessionRequests
 from .websocket import Timeouts
@@ -118,6 +119,8 @@ class Broker:
         from_checkpoint: str | None = None,
         layout: WorkspaceLayout | None = None,
         limits: SandboxLimits | None = None,
+        language: str = "python",
+        on_error: OnError | None = None,
         keep: bool = False,
     ) -> Session:
         """Return a session, which `async with`, `open` or the first cell opens, and `async with` closes.
@@ -140,6 +143,7 @@ class Broker:
             layout: directories and files that the workspace gets where they are missing: `agent` or
                 `analysis`.
             limits: limits of memory and output that are lower than those of the template.
+            language, on_error: those of cells that name none; by default `python` and `rollback`.
             keep: `close` and `async with` only close the connection; the session stays open.
         """
         request = Open(
@@ -156,6 +160,8 @@ class Broker:
             from_checkpoint=from_checkpoint,
             layout=layout,
             limits=limits or SandboxLimits(),
+            language=language,
+            on_error=on_error,
         )
         return Session(
             self._address,
@@ -393,9 +399,18 @@ class Broker:
         """Return the numbers of sandboxes in the pools: `total_containers`, `idle_containers` and so on."""
         return await self._get("/api/v1/pool/status")
 
-    async def assess(self, code: str, language: Language = "python") -> Assessment:
-        """Assess code in the broker, without running it. `kernelbroker.assess` needs no broker."""
-        body = encode(AssessmentRequest(code=code, language=language))
+    async def assess(
+        self, code: str, language: str = "python", params: Mapping[str, Any] | None = None
+    ) -> Assessment:
+        """Assess code in the broker, without running it. `kernelbroker.assess` needs no broker.
+
+        Args:
+            code: the code, or the action of a browser.
+            language: `python`, `javascript`, `shell` or `browser`. An unknown one is `high`.
+            params: the parameters of a browser's action.
+        """
+        asked = AssessmentRequest(code=code, language=language, params=dict(params or {}))
+        body = encode(asked)
         answer = await call(self._address, "POST", "/api/v1/assess", self._timeouts.answer, body)
         return msgspec.convert(answer, Assessment)
 

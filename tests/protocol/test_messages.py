@@ -42,6 +42,9 @@ def test_an_open_operation_gives_its_options() -> None:
         "idle_timeout": 5.0,
         "max_lifetime": 6.0,
         "from_checkpoint": "c1",
+        "language": "shell",
+        "on_error": "keep",
+        "context_of": "s0",
     }
     assert set(fields) == set(SessionOptions.__struct_fields__)
     options = Open(**fields).options()

@@ -35,7 +35,7 @@ from kernelbroker.protocol.errors import (
 from kernelbroker.protocol.messages import ErrorBody
 from tornado.web import HTTPError, RequestHandler, stream_request_body
 
-from ..backends.base import Backend
+from ..backends.backend_set import BackendSet
 from ..pool.runner import Pool
 from ..service.idempotency import IdempotencyKey
 from ..service.tenant_service import TenantService, TenantServices
@@ -99,7 +99,7 @@ class Service:
     tenants: TenantServices
     store: EventStore
     pools: Mapping[str, Pool]
-    backend: Backend
+    backends: BackendSet
     keyring: Keyring
     version: str
     supervisor: Supervisor = field(default_factory=Supervisor)

@@ -238,7 +238,7 @@ def details(log: ExecutionLog, session_id: str) -> ExecutionDetails:
     return ExecutionDetails(
         **execution_fields(log, session_id),
         code=log.request.code,
-        language=log.request.language,
+        language=log.request.language or "python",
         result=log.result,
     )
 

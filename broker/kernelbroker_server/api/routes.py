@@ -13,6 +13,7 @@ from tornado.web import Application, RequestHandler
 
 from . import (
     checkpoints,
+    contexts,
     executions,
     files,
     notebooks,
@@ -33,6 +34,7 @@ _PREFIX = "/api/v1"
 _ONE = f"{_PREFIX}/sessions/{{session_id}}"
 _PATTERNS = {
     "session_id": "[A-Za-z0-9_.-]{1,64}",
+    "context_id": "[A-Za-z0-9_.-]{1,64}",
     "execution_id": "[A-Za-z0-9_.-]{1,64}",
     "workspace": "[A-Za-z0-9_.-]{1,64}",
     "checkpoint": "[A-Za-z0-9_.-]{1,64}",
@@ -42,6 +44,7 @@ _PATTERNS = {
 """Matches of the path parameters. Handlers validate them further."""
 _TYPES = {
     "session_id": Annotated[Identifier, msgspec.Meta(description="of the session")],
+    "context_id": Annotated[Identifier, msgspec.Meta(description="of the context")],
     "execution_id": Annotated[Identifier, msgspec.Meta(description="of the execution")],
     "workspace": Annotated[Identifier, msgspec.Meta(description="its name")],
     "checkpoint": Annotated[Identifier, msgspec.Meta(description="its name")],
@@ -64,6 +67,12 @@ ROUTES: list[tuple[str, type[RequestHandler]]] = [
     (f"{_ONE}/exec", executions.SessionExec),
     (f"{_ONE}/interrupt", sessions.Interrupt),
     (f"{_ONE}/restart", sessions.Restart),
+    (f"{_ONE}/contexts", contexts.Contexts),
+    (f"{_ONE}/contexts/{{context_id}}", contexts.OneContext),
+    (f"{_ONE}/contexts/{{context_id}}/exec", contexts.ContextExec),
+    (f"{_ONE}/contexts/{{context_id}}/executions", contexts.ContextExecutions),
+    (f"{_ONE}/contexts/{{context_id}}/interrupt", contexts.InterruptContext),
+    (f"{_ONE}/contexts/{{context_id}}/restart", contexts.RestartContext),
     (f"{_ONE}/executions", executions.Executions),
     (f"{_ONE}/executions/{{execution_id}}", executions.OneExecution),
     (f"{_ONE}/executions/{{execution_id}}/events", executions.ExecutionEvents),

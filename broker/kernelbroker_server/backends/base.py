@@ -45,9 +45,13 @@ class Limits:
     tmp_size: int = 100 * 1024**2
     open_files: int = 1024
     workspace_size: int = 1024**3
-    """Of all files together, enforced by the sessions. It is also the limit of a single file."""
+    """Of all files together, enforced by the sessions. It is also a limit of a single file."""
     workspace_files: int = 100_000
     """Files and directories in the workspace."""
+    file_size: int | None = None
+    """Of a single file, if less than `workspace_size`."""
+    timeout: float | None = None
+    """Seconds that a cell may run at most, enforced by the sessions; the broker's setting if None."""
 
 
 class Network(enum.StrEnum):
@@ -162,6 +166,10 @@ class Sandbox(ABC):
         minute, and never raises.
         """
 
+    def ran_out_of_memory(self) -> bool:
+        """Whether a process of it was ended because memory ran out, as far as the backend knows."""
+        return False
+
     @abstractmethod
     async def usage(self, max_files: int) -> Usage:
         """Return the size of its workspace; counts at most `max_files` inodes. Never raises OSError."""
@@ -204,7 +212,7 @@ class Orphan:
     session: str | None
 
 
-Rescue: TypeAlias = Callable[[str], bool]
+Rescue: TypeAlias = Callable[[Path], bool]
 
 
 class Backend(ABC):
@@ -235,8 +243,9 @@ class Backend(ABC):
         """Prepare, and remove what dead brokers left behind.
 
         Args:
-            rescue: called with the id of a dead broker, in a thread, when its sandboxes have ended and
-                before their directories are removed. If it returns False, the directories are kept.
+            rescue: called with the directory of a dead broker below `data_dir`, in a thread, when its
+                sandboxes have ended and before its directories are removed. If it returns False, they are
+                kept.
 
         Raises:
             BackendUnavailable: with what is missing and how to get it.

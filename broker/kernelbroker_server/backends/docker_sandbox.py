@@ -225,6 +225,9 @@ class DockerSandbox(ClosableSandbox):
         self._end(end_of(None, self.limits, True, ""))
         await self.kill()
 
+    def ran_out_of_memory(self) -> bool:
+        return self._out_of_memory
+
     async def usage(self, max_files: int) -> Usage:
         return await self._context.meter.measure(self.workspace, max_files)
 

@@ -251,7 +251,7 @@ class LocalBackend(Backend):
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
             await Cgroups.reap(dead.broker_id, self._cgroup_root)
-            if rescue is None or await asyncio.to_thread(rescue, dead.broker_id):
+            if rescue is None or await asyncio.to_thread(rescue, dead.data):
                 await dead.remove()
 
     async def _try_jail(self, host: Host) -> str | None:

@@ -108,6 +108,11 @@ class LocalSandbox(ClosableSandbox):
             raise LaunchError(f"The memory of the sandbox cannot be limited: {error}") from error
         self.limits = dataclasses.replace(self.limits, memory=size)
 
+    def ran_out_of_memory(self) -> bool:
+        with contextlib.suppress(OSError):
+            return self._over_memory or self._cgroup.oom_kills() > 0
+        return self._over_memory
+
     async def usage(self, max_files: int) -> Usage:
         return await self._context.meter.measure(self.workspace, max_files)
 
@@ -288,9 +293,7 @@ class LocalSandbox(ClosableSandbox):
     def _on_exit(self, _exited: object) -> None:
         running = self._running
         assert running is not None
-        out_of_memory = self._over_memory
-        with contextlib.suppress(OSError):
-            out_of_memory = out_of_memory or self._cgroup.oom_kills() > 0
+        out_of_memory = self.ran_out_of_memory()
         self.exit_status = running.exit_status()
         output = running.child.output_tail()
         if isinstance(running, AdoptedJail) and not out_of_memory:

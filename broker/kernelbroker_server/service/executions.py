@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import msgspec
 from kernelbroker.protocol.codec import encode
 from kernelbroker.protocol.errors import Conflict, NotFound, RequestError, SessionGone
-from kernelbroker.protocol.findings import Assessment, Language
+from kernelbroker.protocol.findings import Assessment
 from kernelbroker.protocol.messages import ExecutionRequest
 
 from ..kernels.requests import InternalCell
 from ..sessions.admission import TenantQueue
+from ..sessions.contexts import resolved
 from ..sessions.execution import Execution
 from ..sessions.ids import new_id
 from ..sessions.limits import SessionLimits
@@ -104,15 +106,17 @@ class Executions:
                 raise
             return found
 
-    async def assess(self, code: str, language: Language) -> Assessment:
-        """Assess code without running it. This counts against the tenant's rate, like an execution.
+    async def assess(
+        self, code: str, language: str, params: Mapping[str, Any] | None = None
+    ) -> Assessment:
+        """Assess code, or an action with parameters. This counts against the tenant's rate.
 
         Raises:
             BadRequest, TooManyRequests, Unavailable
         """
         self._limits.check_code(code)
         self._queue.take_rate()
-        return await self._policies.assess(code, language)
+        return await self._policies.assess(code, language, params)
 
     def are_assessed(self, template: str) -> bool:
         """Whether code is assessed before it runs in sandboxes of this template."""
@@ -125,9 +129,10 @@ class Executions:
             SessionGone, BadRequest, Unavailable
         """
         session.expect_open()
+        request = resolved(session, request)
         if _known(session, request) is not None:
             return None
-        self._check(request)
+        self._check(request, session.limits)
         return await self._policies.assess_request(request, session.options.template)
 
     def submit(
@@ -153,9 +158,10 @@ class Executions:
             PolicyRefused, ConfirmationRequired: the policy refuses it, or asks for a confirmation.
         """
         session.expect_open()
+        request = resolved(session, request)
         if (earlier := _known(session, request)) is not None:
             return earlier
-        timeout = self._check(request)
+        timeout = self._check(request, session.limits)
         template, scope = session.options.template, session.id if scope is None else scope
         self._queue.admit()
         try:
@@ -177,11 +183,11 @@ class Executions:
             self._webhooks.accepted(self._tenant, message, execution.log)
         return execution.log
 
-    def _check(self, request: ExecutionRequest) -> float:
+    def _check(self, request: ExecutionRequest, limits: SessionLimits) -> float:
         """Check a request by the limits. Returns its timeout. Raises BadRequest, TooManyRequests."""
         if request.callback_url is not None:
             self._webhooks.check(self._tenant, request.callback_url)
-        return self._limits.timeout_of(request)
+        return limits.timeout_of(request)
 
     def run_internal_cell(self, session: Session, cell: InternalCell) -> Execution:
         """Queue an internal cell, which no history lists. See `Session.withdraw`.
@@ -274,7 +280,7 @@ class Executions:
     async def _submit_alone(self, request: ExecutionRequest, target: Target) -> Submitted:
         """Submit a cell without a session. Invalid requests are refused before a sandbox is leased."""
         options = session_options(target, self._registry)
-        self._check(request)
+        self._check(request, self._registry.limits_of(options.template))
         self._queue.require_capacity()
         assessment = await self._policies.assess_request(request, options.template)
         if request.confirm is None:  # `submit` uses up a confirmation that is given

@@ -28,6 +28,10 @@ logger = logging.getLogger(__name__)
 _AT_ONCE = 4
 """Sessions of a tenant that are saved at the same time."""
 
+_CONTEXTS = MissingVariable(
+    name="<contexts>", reason="its contexts are open, and cannot be saved: close them"
+)
+
 
 class Sleeper:
     """Puts the sessions of one tenant to sleep."""
@@ -54,6 +58,9 @@ class Sleeper:
         for session in self._registry.list():
             due = session.sleeping.due_at
             if due is None or due > now or session.key in self._saving:
+                continue
+            if session.contexts:
+                session.sleeping.refuse([_CONTEXTS])
                 continue
             if len(self._saving) >= _AT_ONCE or self._registry.stopping:
                 return

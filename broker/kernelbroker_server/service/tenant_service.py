@@ -134,7 +134,7 @@ class TenantServices:
 
     @property
     def open_sessions(self) -> int:
-        return sum(len(service.registry.list()) for service in self)
+        return sum(len(service.sessions.list()) for service in self)
 
     @property
     def asleep_sessions(self) -> int:

@@ -19,7 +19,7 @@ from kernelbroker.protocol.errors import (
 from kernelbroker.protocol.messages import MissingVariable, SandboxLimits, SessionOptions
 from kernelbroker_kernel.contract import CONFIGURE_CODE
 
-from ..backends.base import LaunchError, SandboxSpec, Usage
+from ..backends.base import Isolation, LaunchError, SandboxSpec, Usage
 from ..cancellation import run_to_completion
 from ..kernels.channel import ChannelClosed
 from ..pool.runner import AcquireTimeout, Pool, PoolClosed
@@ -47,6 +47,7 @@ class Lease:
         replaced: how often a sandbox was replaced.
         not_restored: what could not be loaded of the checkpoint that the session began with.
         timeout: seconds that an acquisition may take.
+        pool, tenant, emit: where its sandboxes come from, for whom, and its telemetry.
     """
 
     def __init__(
@@ -69,10 +70,10 @@ class Lease:
         self.replaced = 0
         self.not_restored: Sequence[MissingVariable] = ()
         self.timeout = pool.acquire_timeout
-        self._pool = pool
+        self.pool = pool
         self._options = options
-        self._tenant = tenant
-        self._emit = emit
+        self.tenant = tenant
+        self.emit = emit
         self._source = source
         self._saved: SavedState | None = None
         self._failed_loads = 0
@@ -83,12 +84,17 @@ class Lease:
     @property
     def spec(self) -> SandboxSpec:
         """The specification of its sandboxes."""
-        return self._pool.spec
+        return self.pool.spec
+
+    @property
+    def isolation(self) -> Isolation:
+        """The isolation of its sandboxes."""
+        return self.pool.backend.isolation
 
     @property
     def sandbox_spec(self) -> SandboxSpec:
         """The specification of the present sandbox, as far as the backend can fulfil it."""
-        return self._pool.spec if self._warm is None else self._warm.sandbox.spec
+        return self.pool.spec if self._warm is None else self._warm.sandbox.spec
 
     @property
     def current(self) -> WarmSandbox | None:
@@ -135,7 +141,7 @@ class Lease:
         self.not_restored = ()
         if self._warm is not None:
             self.replaced += 1
-            self._emit(SandboxReplaced, cause)
+            self.emit(SandboxReplaced, cause)
             await self._give_back(self._warm)
         self._warm = await self._acquire(urgent=True)
 
@@ -180,6 +186,10 @@ class Lease:
         """Announce `release`, so that the next session waits for the workspace."""
         self.workspace.leave()
 
+    def hand_over(self) -> None:
+        """Give the workspace to the next broker; see `Workspace.hand_over`."""
+        self.workspace.hand_over()
+
     async def release(self) -> None:
         """Give sandbox and workspace back, even if the caller is cancelled. A second call does nothing."""
         self.leave()
@@ -188,7 +198,7 @@ class Lease:
                 await self._give_back(self._warm)
         finally:
             if self._warm is not None:  # its files are not needed any more
-                self._pool.release(self._warm)
+                self.pool.release(self._warm)
                 self._warm = None
             self.workspace.release()
             await self._forget_saved()
@@ -198,29 +208,25 @@ class Lease:
         try:
             await self.workspace.detach(warm.sandbox)
         finally:
-            self._pool.release(warm)
+            self.pool.release(warm)
 
     async def _acquire(
         self, *, urgent: bool, source: Source | None = None, plan: DirectoryPlan | None = None
     ) -> WarmSandbox:
         asked_at = time.monotonic()
         with _pool_errors(self.timeout):
-            warm = await self._pool.acquire(
-                timeout=self.timeout, tenant=self._tenant, urgent=urgent
-            )
-        self._emit(SandboxLeased, warm.sandbox.id, time.monotonic() - asked_at)
+            warm = await self.pool.acquire(timeout=self.timeout, tenant=self.tenant, urgent=urgent)
+        self.emit(SandboxLeased, warm.sandbox.id, time.monotonic() - asked_at)
         try:
             _remember(warm, self._key)  # from now on it is no longer unused
             await self.workspace.attach(warm.sandbox)
-            env = {**self._options.env, **self._options.secrets}
-            if env or self._options.cwd is not None:
-                await self._configure(warm, {"env": env, "cwd": self._options.cwd})
+            await self._configure(warm)
             if source is not None:
                 has_cwd = self._options.cwd is not None
                 self.not_restored = await restore(warm, source, has_cwd=has_cwd)
             if plan is not None:
                 layout = {"directories": plan.directories, "files": plan.files}
-                await self._configure(warm, {"layout": layout})
+                await self._deliver(warm, {"layout": layout})
             await self._limit(warm)
             _remember(warm, self._key, is_ready=True)
         except BaseException:
@@ -228,7 +234,7 @@ class Lease:
                 if self.workspace.is_stored:
                     await self.workspace.detach(warm.sandbox)
             finally:
-                self._pool.release(warm)
+                self.pool.release(warm)
             raise
         return warm
 
@@ -245,7 +251,13 @@ class Lease:
             await limit_memory(self.alive, limits.memory)
         self._options.limits = limits
 
-    async def _configure(self, warm: WarmSandbox, settings: dict[str, Any]) -> None:
+    async def _configure(self, warm: WarmSandbox) -> None:
+        """Deliver the session's environment and working directory."""
+        env = {**self._options.env, **self._options.secrets}
+        if env or self._options.cwd is not None:
+            await self._deliver(warm, {"env": env, "cwd": self._options.cwd})
+
+    async def _deliver(self, warm: WarmSandbox, settings: dict[str, Any]) -> None:
         """Deliver settings of the session; see `CONFIGURE_CODE`."""
         asked = {"configure": settings}
         try:

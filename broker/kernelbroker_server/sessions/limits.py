@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from kernelbroker.protocol.codec import encode
 from kernelbroker.protocol.errors import BadRequest
 from kernelbroker.protocol.messages import ExecutionRequest
 
+from ..backends.base import Limits
 from ..kernels.outputs import OutputLimits
 
 
@@ -19,6 +20,7 @@ class SessionLimits:
     Attributes:
         sleep_after: a session that was idle for this time falls asleep; None for never.
         asleep_retention: a session that slept for this time is closed.
+        contexts: how many contexts a session may have.
     """
 
     idle_timeout: float = 1800.0
@@ -28,11 +30,25 @@ class SessionLimits:
     interrupt_grace: float = 2.0
     sleep_after: float | None = None
     asleep_retention: float = 7 * 86400.0
+    contexts: int = 16
     max_code_chars: int = 100_000
     max_preview_rows: int = 500
     max_file_bytes: int = 100 * 1024**2
     max_metadata_bytes: int = 16 * 1024
     output: OutputLimits = field(default_factory=OutputLimits)
+
+    def of_template(self, own: Limits) -> SessionLimits:
+        """Return these limits, with those that a template has set in their place."""
+        if own.timeout is None and own.file_size is None:
+            return self
+        longest = self.max_timeout if own.timeout is None else own.timeout
+        largest = self.max_file_bytes if own.file_size is None else own.file_size
+        return replace(
+            self,
+            max_timeout=longest,
+            default_timeout=min(self.default_timeout, longest),
+            max_file_bytes=min(self.max_file_bytes, largest),
+        )
 
     def timeout_of(self, request: ExecutionRequest) -> float:
         """Return the execution's timeout in seconds. Raises BadRequest if the request exceeds a limit."""

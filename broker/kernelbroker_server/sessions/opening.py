@@ -15,6 +15,7 @@ class Opening:
     Attributes:
         workspace: the name of its workspace.
         waiting: callers that wait for it.
+        context_of: the session that it is a context of.
         received: a caller has received it, so it stays open if another caller is cancelled.
     """
 
@@ -22,3 +23,4 @@ class Opening:
     workspace: str
     waiting: int = 0
     received: bool = False
+    context_of: str | None = None

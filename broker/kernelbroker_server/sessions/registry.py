@@ -11,6 +11,7 @@ from kernelbroker.protocol.errors import (
     BadRequest,
     Conflict,
     NotFound,
+    RequestError,
     TooManyRequests,
     Unavailable,
 )
@@ -20,13 +21,13 @@ from ..backends.base import Sandbox
 from ..pool.runner import Pool
 from ..pool.warm_sandbox import WarmSandbox
 from ..supervisor import Supervisor
-from ..telemetry.events import Observer, SessionEmitter
+from ..telemetry.events import Observer
 from ..tenants.tenant import Tenant
 from ..workspaces.store import Workspace, WorkspaceStore
 from .admission import TenantQueue
+from .contexts import context_options, expect_room, language_of
 from .gone import GoneSessions, gone
 from .ids import new_id
-from .lease import Lease
 from .limits import SessionLimits
 from .opening import Opening
 from .progress import Left
@@ -34,6 +35,7 @@ from .reopening import same_session
 from .restoring import Source
 from .saved_state import AsleepSession, SavedState
 from .session import Session
+from .session_factory import SessionFactory
 from .store import EventStore, LeftSession, SessionRecord
 
 _LEAVE_S = 2.0
@@ -66,8 +68,9 @@ class Registry:
         self._queue = queue
         self._workspaces = workspaces
         self._store = store
-        self._observer = observer
-        self._supervisor = supervisor
+        self._factory = SessionFactory(
+            pools, limits, queue, store, observer, supervisor, self._ended
+        )
         self._sessions: dict[str, Session] = {}
         self._opening: dict[str, Opening] = {}
         self._gone = GoneSessions(queue.clock)
@@ -85,9 +88,10 @@ class Registry:
             BadRequest, Conflict, SessionGone, TooManyRequests, Unavailable
         """
         self.limits.check_metadata(options.metadata)
-        if options.template not in self.pools:
-            known = ", ".join(sorted(self.pools))
-            raise BadRequest(f"no template {options.template!r}; there are: {known}")
+        options.language = language_of(options.language)
+        if options.context_of is not None:
+            options = context_options(self.get(options.context_of), options)
+        self._pool(options.template)  # it is there
         session_id = options.session_id or new_id()
         session = self._sessions.get(session_id)
         if session is not None:
@@ -98,9 +102,11 @@ class Registry:
         opening = self._opening.get(session_id)
         is_new = opening is None
         if opening is None:
-            self._expect_room()
+            self._expect_room(options.context_of)
             task = self._own(self._open(session_id, options), f"session {session_id} opens")
-            opening = self._opening[session_id] = Opening(task, options.workspace or session_id)
+            of = options.context_of
+            workspace = "" if of is not None else options.workspace or session_id
+            opening = self._opening[session_id] = Opening(task, workspace, context_of=of)
             task.add_done_callback(lambda _: self._opened(session_id, opening))
         opening.waiting += 1
         try:
@@ -116,6 +122,17 @@ class Registry:
             opening.waiting -= 1
         return same_session(session, options), is_new
 
+    def limits_of(self, template: str) -> SessionLimits:
+        """The limits of sessions of a template. Raises BadRequest if the tenant has no such template."""
+        return self.limits.of_template(self._pool(template).spec.limits)
+
+    def _pool(self, template: str) -> Pool:
+        try:
+            return self.pools[template]
+        except KeyError:
+            known = ", ".join(sorted(self.pools))
+            raise BadRequest(f"no template {template!r}; there are: {known}") from None
+
     def get(self, session_id: str) -> Session:
         """Return a session. Raises SessionGone for an hour after its end, NotFound if it is unknown."""
         session = self._sessions.get(session_id)
@@ -130,7 +147,8 @@ class Registry:
             if opening.workspace == workspace:
                 await asyncio.wait([opening.task])
         for session in self.list():
-            if session.workspace == workspace and not session.is_left:
+            own = session.session is None  # a context has none
+            if own and session.workspace == workspace and not session.is_left:
                 return session
         return None
 
@@ -169,7 +187,7 @@ class Registry:
         self.stopping = True
         for opening in self._opening.values():
             opening.task.cancel()
-        for session in self.list():
+        for session in [each for each in self.list() if each.session is None]:
             if session.sleeping.is_asleep and session.outlives_the_broker:
                 self._own(session.leave(reason), f"session {session.id} is left asleep")
             elif leave:
@@ -179,7 +197,8 @@ class Registry:
         if sessions := self.list():
             await asyncio.wait([session.drained for session in sessions], timeout=_LEAVE_S)
             for session in sessions:
-                session.leave_now()
+                if session.session is None:
+                    session.leave_now()
             await asyncio.wait([session.drained for session in sessions])
 
     async def stop(self, reason: str, *, leave: bool = False) -> None:
@@ -201,11 +220,24 @@ class Registry:
             await checkpoints.get(self.tenant.name, options.from_checkpoint)  # it is there
             source = Source(checkpoints, self.tenant.name, options.from_checkpoint)
         record = SessionRecord(new_id(), self.tenant.name, session_id, options)
+        if options.context_of is not None:
+            return await self._open_context(record, self.get(options.context_of))
         workspace = await self.claim(record)
-        session = self._session(record, workspace, source)
+        session = self._factory.session(record, workspace, source)
         await session.open()
         self._sessions[session_id] = session
         return session
+
+    async def _open_context(self, record: SessionRecord, session: Session) -> Session:
+        context = self._factory.context(record, session)
+        await context.open()
+        try:
+            session.add_context(context)
+        except RequestError as exc:
+            self.close_soon(context, exc.message)
+            raise
+        self._sessions[context.id] = context
+        return context
 
     async def claim(self, record: SessionRecord, sandbox: Sandbox | None = None) -> Workspace:
         """Claim the workspace of a session; `sandbox` is its own, if an earlier broker has attached it.
@@ -227,7 +259,7 @@ class Registry:
         self, left: LeftSession, workspace: Workspace, warm: WarmSandbox, running: Left | None
     ) -> None:
         """Go on with a session of an earlier broker, which the store has restored."""
-        session = self._session(left.record, workspace, adopted=warm)
+        session = self._factory.session(left.record, workspace, adopted=warm)
         await session.open(adopted=True)
         self._sessions[session.id] = session
         for execution in session.go_on(running):
@@ -235,38 +267,6 @@ class Registry:
                 await execution.begun.wait()
         if left.closing is not None:
             session.close_when_idle(left.closing)
-
-    def _session(
-        self,
-        record: SessionRecord,
-        workspace: Workspace,
-        source: Source | None = None,
-        adopted: WarmSandbox | None = None,
-        asleep_at: float | None = None,
-    ) -> Session:
-        tenant, options = self.tenant.name, record.options
-        emit = SessionEmitter(self._observer, tenant, options.template, record.session_id)
-        lease = Lease(
-            self.pools[options.template],
-            options,
-            workspace,
-            tenant,
-            emit,
-            source,
-            key=record.key,
-            adopted=adopted,
-        )
-        return Session(
-            record,
-            self.limits,
-            lease,
-            self._queue,
-            self._store,
-            emit,
-            self._ended,
-            self._supervisor,
-            asleep_at,
-        )
 
     async def resume(self, asleep: AsleepSession, saved: SavedState) -> None:
         """Take over a session that an earlier broker left asleep.
@@ -283,7 +283,7 @@ class Registry:
             new_id(), self.tenant.name, asleep.session_id, options, asleep.opened_at
         )
         asleep_at = self._queue.clock() - max(0.0, time.time() - asleep.asleep_at)
-        session = self._session(record, await self.claim(record), asleep_at=asleep_at)
+        session = self._factory.session(record, await self.claim(record), asleep_at=asleep_at)
         session.idle_timeout, session.max_lifetime = asleep.idle_timeout, asleep.max_lifetime
         session.resume(saved, asleep.awake)
         self._sessions[session.id] = session
@@ -317,6 +317,10 @@ class Registry:
         return task
 
     def _ended(self, session: Session, reason: str) -> None:
+        for context in (*session.contexts.values(),):
+            self.close_soon(context, f"its session was closed: {reason}")
+        if session.session is not None:
+            session.session.remove_context(session)
         self._ending.add(session.closed)
         session.closed.add_done_callback(self._ending.discard)
         if self._sessions.get(session.id) is not session:
@@ -324,9 +328,15 @@ class Registry:
         del self._sessions[session.id]
         self._gone.add(session.id, reason)
 
-    def _expect_room(self) -> None:
+    def _expect_room(self, context_of: str | None) -> None:
+        """Raises TooManyRequests, also if the session has all contexts that it may have."""
+        opening = [each.context_of for each in self._opening.values()]
+        if context_of is not None:
+            expect_room(self.get(context_of), opening.count(context_of))
+            return
         limit = self.tenant.limits.sessions
-        if limit is not None and len(self._sessions) + len(self._opening) >= limit:
+        is_open = [each for each in self._sessions.values() if each.session is None]
+        if limit is not None and len(is_open) + opening.count(None) >= limit:
             raise TooManyRequests(
                 f"{limit} sessions are open, the most that you may have; close one", retry_after=5
             )

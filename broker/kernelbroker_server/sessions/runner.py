@@ -41,6 +41,7 @@ class SessionRunner:
     Args:
         grace: seconds that an interrupted cell has to end.
         on_ended: called once, when an open session ends, with the reason.
+        watch: of the session that this one is a context of.
 
     Attributes:
         opened: resolved when there is a first sandbox, or with the error.
@@ -63,6 +64,7 @@ class SessionRunner:
         on_ended: Callable[[str], None],
         supervisor: Supervisor,
         first: SessionState = SessionState.OPENING,
+        watch: QuotaWatch | None = None,
     ) -> None:
         loop = asyncio.get_running_loop()
         self.machine = SessionMachine(record.session_id, first)
@@ -72,7 +74,10 @@ class SessionRunner:
         self.executions: dict[str, Execution] = {}
         self.uses = 0
         self.active, self.active_at = queue.clock(), record.opened_at
-        self.watch = QuotaWatch(
+        self._watches = watch is None
+        if watch is not None:
+            watch.listeners.append(self._on_quota_exceeded)
+        self.watch = watch or QuotaWatch(
             Quota.of(lease.spec.limits).lowered_to(lease.workspace.max_size),
             lease.workspace.initial_usage,
             usage=lease.usage,
@@ -113,13 +118,13 @@ class SessionRunner:
         """Queue an execution that the tenant's queue has admitted."""
         self.executions[execution.id] = execution
         self.uses += 1
-        self._touch()
+        self.touch()
         self.apply(self.machine.submit(execution.id, silent=execution.is_silent))
 
     async def restart(self) -> None:
         """Replace the kernel. Raises SessionGone, Unavailable."""
         answered = self._restarts.add()
-        self._touch()
+        self.touch()
         self.apply(self.machine.restart())
         await answered
 
@@ -142,7 +147,7 @@ class SessionRunner:
     def give_back(self, borrower: int, *, changes: bool) -> None:
         """Remove a borrower that has ended. With `changes` it may have changed files."""
         self._grants.remove(borrower)
-        self._touch()
+        self.touch()
         if changes:
             self.watch.visited()
         self.apply(self.machine.give_back(borrower))
@@ -217,9 +222,10 @@ class SessionRunner:
             self._settled.answer()
 
     def _opened_now(self) -> None:
-        self._watching = self._supervisor.start(
-            "quota watch", self.watch.run, context=self._context.copy()
-        )
+        if self._watches:
+            self._watching = self._supervisor.start(
+                "quota watch", self.watch.run, context=self._context.copy()
+            )
         self.opened.set_result(None)
         self._emit(SessionOpened)
 
@@ -325,7 +331,7 @@ class SessionRunner:
 
     def _ended(self, execution: Execution) -> None:
         del self.executions[execution.id]
-        self._touch()
+        self.touch()
         if not execution.is_silent:
             self._emit(ExecutionEnded, **execution.summary())
 
@@ -339,6 +345,8 @@ class SessionRunner:
         try:
             if self._watching is not None:
                 await self._watching.stop()
+            if self._on_quota_exceeded in self.watch.listeners:
+                self.watch.listeners.remove(self._on_quota_exceeded)
             self._store.end_session(self._record.key, self.machine.closed_reason or "")
             await self._lease.release()
         finally:
@@ -347,6 +355,6 @@ class SessionRunner:
             if not self.drained.done():
                 self.drained.set_result(None)
 
-    def _touch(self) -> None:
+    def touch(self) -> None:
         """Record activity in the session."""
         self.active, self.active_at = self._queue.clock(), time.time()

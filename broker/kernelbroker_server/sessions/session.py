@@ -10,19 +10,22 @@ import contextlib
 import time
 from collections.abc import Callable, Sequence
 
-from kernelbroker.protocol.errors import RequestError
+from kernelbroker.protocol.errors import RequestError, SessionGone
 from kernelbroker.protocol.findings import Finding
-from kernelbroker.protocol.messages import ExecutionRequest, SandboxLimits
+from kernelbroker.protocol.messages import ExecutionRequest, SandboxLimits, SessionOptions
 
 from ..cancellation import run_to_completion
 from ..kernels.channel import ChannelClosed
 from ..kernels.gateway import GatewayConnection
 from ..kernels.requests import InternalCell
+from ..pool.warm_sandbox import WarmSandbox
 from ..supervisor import Supervisor
 from ..telemetry.events import SessionEmitter
 from ..workspaces.quota_watch import Upload
 from .admission import TenantQueue
 from .borrowing import borrowed
+from .context_lease import ContextLease
+from .effects import Effect
 from .execution import Execution
 from .lease import Lease
 from .limits import SessionLimits
@@ -41,6 +44,7 @@ class Session(SessionView):
     Args:
         on_ended: called once, when an open session ends, with the session and the reason.
         asleep_at: by the queue's clock, for a session that fell asleep in an earlier broker.
+        context_of: the session that this one is a context of; it shares the sandbox of that one.
 
     Attributes:
         emit: emits telemetry of this session.
@@ -59,10 +63,15 @@ class Session(SessionView):
         on_ended: Callable[[Session, str], None],
         supervisor: Supervisor,
         asleep_at: float | None = None,
+        context_of: Session | None = None,
     ) -> None:
+        self.session: Session | None = context_of
+        self.contexts: dict[str, Session] = {}
+        self._pending: Callable[[], list[Effect]] | None = None
+        """What closes or leaves it as soon as its contexts are closed or left."""
         self.id, self.key = record.session_id, record.key
         self.options = options = record.options
-        self.limits = limits
+        self._limits = limits
         self.idle_timeout = min(options.idle_timeout or limits.idle_timeout, limits.max_lifetime)
         self.max_lifetime = min(options.max_lifetime or limits.max_lifetime, limits.max_lifetime)
         self.created_at = record.opened_at
@@ -82,6 +91,7 @@ class Session(SessionView):
             self._ended,
             supervisor,
             SessionState.OPENING if asleep_at is None else SessionState.ASLEEP,
+            None if context_of is None else context_of._runner.watch,
         )
         self._machine = runner.machine
         self.sleeping = Sleeping(runner, limits, queue.clock, asleep_at)
@@ -117,8 +127,13 @@ class Session(SessionView):
         await self._until_closed()
 
     def close_when_idle(self, reason: str) -> None:
-        """Close the session as soon as nothing runs, waits or is transferred. `closed` resolves then."""
-        self._runner.apply(self._machine.close_when_idle(reason))
+        """Close the session as soon as nothing runs, waits or is transferred. `closed` resolves then.
+
+        Its contexts are closed so before it.
+        """
+        for context in (*self.contexts.values(),):
+            context.close_when_idle(reason)
+        self._after_contexts(lambda: self._machine.close_when_idle(reason))
 
     def leave_when_idle(self, reason: str) -> None:
         """As `close_when_idle`, but if it can go on, leave it to the next broker. `drained` tells when."""
@@ -126,15 +141,35 @@ class Session(SessionView):
         decide = self._machine.leave_when_idle
         if secret or not spec.orphan_grace:  # no broker could go on with it
             decide = self._machine.close_when_idle
-        self._runner.apply(decide(reason))
+        for context in (*self.contexts.values(),):
+            context.leave_when_idle(reason)
+        self._after_contexts(lambda: decide(reason))
 
     def leave_now(self) -> None:
         """After `leave_when_idle`: leave it with what runs and waits, if the next broker can go on."""
+        for context in (*self.contexts.values(),):
+            context.leave_now()
+        if (decide := self._pending) is not None:
+            self._pending = None
+            self._runner.apply(decide())
         self._runner.apply(self._machine.leave())
+
+    def _after_contexts(self, decide: Callable[[], list[Effect]]) -> None:
+        """Apply a decision of the machine when all contexts are closed or left."""
+        self._pending = decide
+        for context in self.contexts.values():
+            context.drained.add_done_callback(lambda _: self._decide())
+        self._decide()
+
+    def _decide(self) -> None:
+        decide = self._pending
+        if decide is not None and all(each.drained.done() for each in self.contexts.values()):
+            self._pending = None
+            self._runner.apply(decide())
 
     def hand_over(self) -> None:
         """Give the next broker what it needs of a session that is left. Nothing may follow."""
-        self._lease.workspace.hand_over()
+        self._lease.hand_over()
 
     async def leave(self, reason: str) -> None:
         """End a sleeping session here; its saved variables and its record stay for a later broker."""
@@ -227,10 +262,11 @@ class Session(SessionView):
         internal_cell: InternalCell | None,
         left: Left | None = None,
     ) -> Execution:
+        limits = (self.session or self).options.limits  # a context has those of its session
         execution = Execution(
             log,
             timeout,
-            self.limits.output.lowered_to(self.options.limits.output),
+            self.limits.output.lowered_to(limits.output),
             secrets=self.options.secrets.values(),
             internal_cell=internal_cell,
             left=left,
@@ -286,6 +322,29 @@ class Session(SessionView):
         """
         self.expect_open()
         await self._lease.change_limits(limits)
+
+    def context_lease(
+        self,
+        options: SessionOptions,
+        emit: SessionEmitter,
+        key: str,
+        adopted: WarmSandbox | None = None,
+    ) -> ContextLease:
+        """Return a lease for a context of this session."""
+        return ContextLease(self._runner, self._lease, options, emit, key=key, adopted=adopted)
+
+    def add_context(self, context: Session) -> None:
+        """Add an open context. Raises SessionGone if this session has been closed meanwhile."""
+        self.expect_open()
+        if self._pending is not None:
+            raise SessionGone(f"session {self.id} is being closed")
+        self.contexts[context.id] = context
+
+    def remove_context(self, context: Session) -> None:
+        """Forget a context that has ended. This counts as activity."""
+        if self.contexts.get(context.id) is context:
+            del self.contexts[context.id]
+            self._runner.touch()
 
     def borrow(
         self, *, changes: bool = False

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Mapping, Sequence
 
 from kernelbroker.protocol.errors import NotFound
 from kernelbroker.protocol.messages import MissingVariable, SessionOptions
 from kernelbroker.protocol.messages import SessionState as PublicState
 
-from ..backends.base import SandboxSpec
+from ..backends.base import Isolation, SandboxSpec
 from .lease import Lease
+from .limits import SessionLimits
 from .machine import SessionMachine
 from .runner import SessionRunner
 from .sleeping import Sleeping
@@ -22,18 +24,23 @@ class SessionView:
     """The base of `Session`, which sets the attributes.
 
     Attributes:
+        session: the session that this one is a context of; None if it is none.
+        contexts: its open contexts, by id.
         sleeping: when it falls asleep.
         key: its key in the event store.
     """
 
     id: str
     key: str
+    session: SessionView | None
+    contexts: Mapping[str, SessionView]
     options: SessionOptions
     idle_timeout: float
     max_lifetime: float
     sleeping: Sleeping
     _created: float
     _lease: Lease
+    _limits: SessionLimits
     _machine: SessionMachine
     _runner: SessionRunner
     _store: EventStore
@@ -70,6 +77,16 @@ class SessionView:
         return self._lease.spec
 
     @property
+    def limits(self) -> SessionLimits:
+        """The limits of its present template."""
+        return self._limits.of_template(self.spec.limits)
+
+    @property
+    def isolation(self) -> Isolation:
+        """The isolation of its sandboxes."""
+        return self._lease.isolation
+
+    @property
     def workspace(self) -> str:
         """The name of its workspace."""
         return self._lease.workspace.name
@@ -82,7 +99,7 @@ class SessionView:
     @property
     def active_at(self) -> float:
         """When it was last used, in seconds since the epoch."""
-        return self._runner.active_at
+        return max(each._runner.active_at for each in (self, *self.contexts.values()))
 
     @property
     def restarts(self) -> int:
@@ -101,12 +118,18 @@ class SessionView:
 
     @property
     def expires_at(self) -> tuple[float, str]:
-        """Return the time, by the admission's clock, at which the session expires, and the reason."""
+        """Return the time, by the admission's clock, at which the session expires, and the reason.
+
+        A context lives as long as its session, which does not expire by idleness while a context is used.
+        """
+        if self.session is not None:
+            return math.inf, ""
         if (asleep_end := self.sleeping.expires_at) is not None:
             return asleep_end
         end = self._created + self.max_lifetime + self.sleeping.slept
-        idle_end = self._runner.active + self.idle_timeout
-        if self._machine.idle and idle_end < end:
+        kernels = (self, *self.contexts.values())
+        idle_end = max(each._runner.active for each in kernels) + self.idle_timeout
+        if all(each._machine.idle for each in kernels) and idle_end < end:
             return idle_end, f"it was idle for {self.idle_timeout:g} s"
         return end, f"it reached its lifetime of {self.max_lifetime:g} s"
 

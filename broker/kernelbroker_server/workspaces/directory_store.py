@@ -39,7 +39,7 @@ _RELEASE_S = 30.0
 
 
 class DirectoryStore(WorkspaceStore):
-    """Stores workspaces below `Backend.data_dir`.
+    """Stores workspaces below `BackendSet.data_dir`.
 
     Args:
         retention: seconds to keep a workspace after its session; 0 keeps none.
@@ -78,9 +78,9 @@ class DirectoryStore(WorkspaceStore):
         if self._tasks:
             await asyncio.wait(self._tasks)
 
-    def rescue(self, broker_id: str) -> bool:
+    def rescue(self, dead: Path) -> bool:
         """Take back the files of a dead broker's sandboxes; see `Backend.start`."""
-        return recovery.rescue(self.layout, broker_id)
+        return recovery.rescue(self.layout, dead)
 
     # Claims.
 

@@ -38,7 +38,7 @@ class Record(msgspec.Struct, kw_only=True):
         session_id: the session that has the workspace; empty if there is none.
         used_at: when a session last claimed or released it, in seconds since the epoch.
         retention: seconds to keep the workspace, if less than the setting of the store.
-        sandbox: the workspace of the sandbox that has the files, relative to `data_dir`.
+        sandbox: the workspace of the sandbox that has the files, relative to `data_dir` if it is below.
         size, files: bytes and inodes at the last release.
         max_size: bytes that it may hold, if less than the broker's setting.
         max_age: seconds to keep it after its last use, if less than the setting of the store.
@@ -71,7 +71,7 @@ class Layout:
     """The paths of a store.
 
     Attributes:
-        data_dir: `Backend.data_dir`.
+        data_dir: `BackendSet.data_dir`.
     """
 
     data_dir: Path
@@ -105,6 +105,10 @@ class Layout:
             if (record := read_record(directory)) is not None
         ]
         return sorted(found, key=lambda record: record.used_at)
+
+    def sandbox(self, record: Record) -> Path | None:
+        """The workspace of the sandbox that has the files; None if none has."""
+        return None if record.sandbox is None else self.data_dir / record.sandbox
 
     def link(self, record: Record) -> Path | None:
         """The public path; None for a workspace that has none."""

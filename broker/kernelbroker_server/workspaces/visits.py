@@ -143,11 +143,10 @@ class Visits:
         found = WorkspaceDirectory.claim_unused(self._layout, tenant, name)
         if found is None:
             raise NotFound(f"there is no workspace {name}")
-        if (
-            found.record.sandbox is not None
-        ):  # its broker died, and no broker has taken the files back
+        if (holder := self._layout.sandbox(found.record)) is not None:
+            # Its broker died, and no broker has taken the files back.
             try:
-                found.take(self._layout.data_dir / found.record.sandbox, mounts=True)
+                found.take(holder, mounts=True)
             except BaseException:
                 found.close()
                 raise

@@ -17,13 +17,14 @@ from ..protocol.messages import (
     CheckpointInfo,
     CheckpointSummary,
     ExecutionInfo,
+    OnError,
     SandboxLimits,
     SessionInfo,
     WorkspaceInfo,
     WorkspaceLayout,
 )
 from ..results import ExecutionResult
-from ..session import OnDisconnect, OnError
+from ..session import OnDisconnect
 from .execution_handle import ExecutionHandle
 from .session import Session
 
@@ -68,6 +69,8 @@ class Broker:
         from_checkpoint: str | None = None,
         layout: WorkspaceLayout | None = None,
         limits: SandboxLimits | None = None,
+        language: str = "python",
+        on_error: OnError | None = None,
         keep: bool = False,
     ) -> Session:
         session = self._async.session(
@@ -84,6 +87,8 @@ class Broker:
             from_checkpoint=from_checkpoint,
             layout=layout,
             limits=limits,
+            language=language,
+            on_error=on_error,
             keep=keep,
         )
         return Session(session, self._thread)
@@ -228,8 +233,10 @@ class Broker:
     def pool_status(self) -> dict[str, Any]:
         return self._thread.call(self._async.pool_status())
 
-    def assess(self, code: str, language: Language = "python") -> Assessment:
-        return self._thread.call(self._async.assess(code, language))
+    def assess(
+        self, code: str, language: str = "python", params: Mapping[str, Any] | None = None
+    ) -> Assessment:
+        return self._thread.call(self._async.assess(code, language, params))
 
     def workspaces(self) -> list[WorkspaceInfo]:
         return self._thread.call(self._async.workspaces())
