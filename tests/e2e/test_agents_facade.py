@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import warnings
 from collections.abc import AsyncIterator
 from typing import Any
@@ -28,10 +29,13 @@ from kernelbroker.agents import (
 with warnings.catch_warnings(action="ignore"):  # of libraries that are not ours
     from kernelbroker.langchain import create_run_code_tool
 
-from tests.e2e.support import BrokerProcess, whole_system
+from tests.e2e.support import ROOT, BrokerProcess, whole_system
 
 pytestmark = [*whole_system, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
 
+BLOCKS = re.findall(
+    r"^```python\n(.*?)^```$", (ROOT / "docs" / "agents.md").read_text(), re.MULTILINE | re.DOTALL
+)
 DATA = {"stdout", "stderr", "exit_code", "sandbox_type"}
 
 
@@ -121,9 +125,10 @@ async def test_state_stays_until_the_cleanup_and_files_after_it(
     result = await manager.execute(ExecutionRequest("_ = open('a.txt', 'a').write('b'); print(x)"))
     assert (result.stdout, result.files_created) == ("1\n", [])
     other = ExecutionRequest(
-        "import os; print(os.listdir(), 'x' in globals()); open('b', 'w')", session_id="bob"
+        "import os; print(os.listdir(), 'x' in globals()); _ = open('b', 'w').write('b')",
+        session_id="bob",
     )
-    assert (await manager.execute(other)).stdout.startswith("[] False\n")
+    assert (await manager.execute(other)).stdout == "[] False\n"
     await manager.cleanup()
     again = SandboxManager("Alice's thread #1", broker=client)
     result = await again.execute(ExecutionRequest("print(open('a.txt').read(), 'x' in globals())"))
@@ -341,3 +346,28 @@ async def test_a_manager_uses_an_agents_workspace(client: kernelbroker.Broker) -
             result = await manager.execute(ExecutionRequest("python code/main.py", "shell"))
             assert result.stdout == "from a file\n"
     await workspace.cleanup()
+
+
+@pytest.mark.parametrize(
+    ("function", "answer"),
+    [
+        ("total", b"42"),
+        (
+            "steps",
+            [
+                "42\n",
+                "/home/sandbox\n",
+                "42\n",
+                "unknown action type 'teleport'; there are: code_execution, file_operation, web_browsing",
+            ],
+        ),
+    ],
+)
+async def test_the_page(client: kernelbroker.Broker, function: str, answer: object) -> None:
+    """The programs of docs/agents.md work as shown."""
+    (block,) = [each for each in BLOCKS if f"async def {function}(" in each]
+    names: dict[str, Any] = {}
+    exec(block, names)
+    assert await names[function](client) == answer
+    for name in ("alice", "report"):
+        await AgentWorkspace(name, client).cleanup()

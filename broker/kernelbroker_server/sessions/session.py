@@ -262,11 +262,10 @@ class Session(SessionView):
         internal_cell: InternalCell | None,
         left: Left | None = None,
     ) -> Execution:
-        limits = (self.session or self).options.limits  # a context has those of its session
         execution = Execution(
             log,
             timeout,
-            self.limits.output.lowered_to(limits.output),
+            self.output_limits,
             secrets=self.options.secrets.values(),
             internal_cell=internal_cell,
             left=left,
@@ -313,13 +312,7 @@ class Session(SessionView):
         await self._runner.restart()
 
     async def change_limits(self, limits: SandboxLimits) -> None:
-        """Change the limits of the sandbox and of the executions that follow.
-
-        Raises:
-            SessionGone
-            BadRequest: the sandbox uses more memory already. The limits are as before then.
-            Unavailable: they cannot be changed.
-        """
+        """Change its own limits. Raises SessionGone, and as `Lease.change_limits`."""
         self.expect_open()
         await self._lease.change_limits(limits)
 

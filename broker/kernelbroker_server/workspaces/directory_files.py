@@ -32,7 +32,7 @@ class DirectoryFiles(StoredFiles):
             is_new = not record.is_made
             record.is_made = visit.has_changed = True
             record.max_size, record.max_age = bounds.size, bounds.retention
-            await run_to_completion(asyncio.to_thread(_save, visit))
+            await run_to_completion(asyncio.to_thread(visit.directory.write))
             if plan is not None:
                 await _follow(plan, visit, _bounded(quota, visit))
         return is_new
@@ -75,12 +75,6 @@ class DirectoryFiles(StoredFiles):
             root = visit.directory.files
             deletion = asyncio.to_thread(file_tree.delete, root, path, recursive=recursive)
             await run_to_completion(deletion)
-
-
-def _save(visit: Visit) -> None:
-    visit.directory.files.mkdir(mode=0o700, exist_ok=True)
-    visit.directory.write()
-    visit.directory.publish()
 
 
 def _bounded(quota: Quota, visit: Visit) -> Quota:

@@ -11,12 +11,12 @@
 
 from ..agent_workspace import AgentWorkspace
 from ..protocol.findings import Language
+from ..risk.unified import RiskLevel
 from .engine import Action, ActionResult, ExecutionEngine
 from .manager import SandboxManager
 from .models import ExecutionRequest, ExecutionResult, SandboxType
 from .tool import (
     RUN_CODE_SCHEMA,
-    RiskLevel,
     ToolResult,
     get_risk_level,
     requires_confirmation_for,

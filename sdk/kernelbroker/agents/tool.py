@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from ..client import connect
-from ..protocol.findings import Level
-from ..risk import assess
+from ..risk.unified import RiskLevel, UnifiedRiskPolicy
 from .manager import SandboxManager
 from .models import LANGUAGES, ExecutionRequest, refused
 
 MIN_TIMEOUT_S, MAX_TIMEOUT_S = 1, 300
+_POLICY = UnifiedRiskPolicy()
 
 RUN_CODE_SCHEMA: Mapping[str, Any] = {
     "type": "object",
@@ -35,24 +34,6 @@ RUN_CODE_SCHEMA: Mapping[str, Any] = {
     "additionalProperties": False,
 }
 """The arguments of `run_code` as a JSON schema, for APIs of models."""
-
-
-class RiskLevel(enum.StrEnum):
-    """The level of a tool's call, for frameworks of agents. Code that is safe has LOW as well."""
-
-    LOW = "LOW"
-    MEDIUM = "MEDIUM"
-    HIGH = "HIGH"
-    CRITICAL = "CRITICAL"
-
-
-_LEVELS: Mapping[Level, RiskLevel] = {
-    "safe": RiskLevel.LOW,
-    "low": RiskLevel.LOW,
-    "medium": RiskLevel.MEDIUM,
-    "high": RiskLevel.HIGH,
-    "critical": RiskLevel.CRITICAL,
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,14 +89,12 @@ async def run_code(
 
 def get_risk_level(code: str, language: str = "python") -> RiskLevel:
     """Return the level of risk of code, without a broker. An unknown language is HIGH."""
-    if language not in LANGUAGES:
-        return RiskLevel.HIGH
-    return _LEVELS[assess(code, language).level]
+    return _POLICY.get_risk_level(code, language)
 
 
 def requires_confirmation_for(code: str, language: str = "python") -> bool:
     """Return whether a person should be asked before this code runs, without a broker."""
-    return get_risk_level(code, language) in (RiskLevel.HIGH, RiskLevel.CRITICAL)
+    return _POLICY.requires_confirmation_for(code, language)
 
 
 run_code.get_risk_level = get_risk_level  # type: ignore[attr-defined]
