@@ -17,6 +17,7 @@ from .pool.warm_sandbox import WarmSandbox, join
 from .service.tenant_service import TenantServices
 from .sessions.progress import Left, decode_progress
 from .sessions.registry import Registry
+from .sessions.routes import AUTO
 from .sessions.store import EventStore, LeftSession
 from .tenants.tenant import Tenants
 from .workspaces.store import Workspace
@@ -118,10 +119,8 @@ class Adoption:
     ) -> _Adopted | None:
         record = session.record
         registry = self._tenants.of(self._names[record.tenant]).registry
-        if (
-            registry.pools.get(record.options.template)
-            is not self._pools[warm.sandbox.spec.template]
-        ):
+        template = warm.sandbox.spec.template
+        if record.options.template not in (AUTO, template) or template not in registry.pools:
             return None
         try:
             workspace = await registry.claim(record, warm.sandbox)

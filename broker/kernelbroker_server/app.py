@@ -124,6 +124,7 @@ class Broker:
             policies,
             self.supervisor,
             self._webhooks,
+            factories.routing(settings),
         )
         self._service = Service(
             tenants=self.tenants,

@@ -22,3 +22,21 @@ class RiskSettings(_Section):
     def _are_regular_expressions(cls, patterns: tuple[str, ...]) -> tuple[str, ...]:
         UnifiedRiskPolicy(dangerous_patterns=patterns)  # raises ValueError
         return patterns
+
+
+class RoutingSettings(_Section):
+    """Where cells run in sessions whose template is `auto`. See docs/templates.md.
+
+    The keys are what an assessment suggests; each is the name of a template. If one is not set, the
+    strongest sandboxes of this broker are taken.
+    """
+
+    subprocess: str | None = None
+    """For safe code. By default a template with jails, else one with containers."""
+    docker_simple: str | None = None
+    """For code that must be isolated. By default a template on gVisor, else one with containers, else one
+    with jails and the profile `strict`, which the broker adds if there is none."""
+    aio_sandbox: str | None = None
+    """For browsers. By default as `docker_simple`."""
+    require: bool = False
+    """Refuse code rather than run it in a weaker kind of sandbox."""

@@ -14,6 +14,8 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from kernelbroker.protocol.findings import SandboxKind
+
 from .audit import Audit
 from .backends.backend_set import BackendSet
 from .backends.base import Backend, Limits, Network, SandboxSpec
@@ -32,6 +34,7 @@ from .service.webhooks import Webhooks
 from .sessions.durable_store import DurableStore
 from .sessions.limits import SessionLimits
 from .sessions.memory_store import MemoryStore
+from .sessions.routes import Routing
 from .sessions.store import EventStore
 from .supervisor import Supervisor
 from .telemetry.events import Observer
@@ -261,6 +264,21 @@ def spec(name: str, template: TemplateSettings, settings: Settings) -> SandboxSp
         network=template.network,
         allow=template.allow,
         orphan_grace=_orphan_grace(settings, template),
+    )
+
+
+def routing(settings: Settings) -> Routing:
+    """Return where cells run in sessions whose template is `auto`."""
+    own = settings.routing
+    kinds: dict[SandboxKind, str | None] = {
+        "subprocess": own.subprocess,
+        "docker_simple": own.docker_simple,
+        "aio_sandbox": own.aio_sandbox,
+    }
+    return Routing(
+        {kind: name for kind, name in kinds.items() if name is not None},
+        own.require,
+        frozenset(n for n, each in settings.templates.items() if each.profile == "strict"),
     )
 
 

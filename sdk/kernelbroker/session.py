@@ -129,6 +129,7 @@ class Session:
         on_error: OnError | None = None,
         on_disconnect: OnDisconnect = "continue",
         confirm: str | None = None,
+        template: str | None = None,
         allow_stdin: bool = False,
         on_stdout: TextCallback | None = None,
         on_stderr: TextCallback | None = None,
@@ -155,6 +156,7 @@ class Session:
             on_disconnect: `continue` lets the cell run on, `interrupt` interrupts it, when the caller
                 is cancelled or the connection is lost.
             confirm: the `confirmation` of the `ConfirmationRequired` that this cell got before.
+            template: run in a sandbox of this template, in a session whose template is `auto`.
             allow_stdin: `input()` in the cell is answered by `on_input`, which implies it. Without it,
                 `input()` is an error in the cell.
             on_stdout, on_stderr: get text.
@@ -188,6 +190,7 @@ class Session:
             on_error=on_error,
             on_disconnect=on_disconnect,
             confirm=confirm,
+            template=template,
             allow_stdin=on_input is not None,
         )
         callbacks: Callbacks = {
@@ -213,6 +216,7 @@ class Session:
         on_error: OnError | None = None,
         on_disconnect: OnDisconnect = "continue",
         confirm: str | None = None,
+        template: str | None = None,
         allow_stdin: bool = False,
     ) -> AsyncGenerator[events.Event, None]:
         """Run a cell and yield its events as they come; the last one is a `Result`.
@@ -241,6 +245,7 @@ class Session:
             on_error=on_error,
             on_disconnect=on_disconnect,
             confirm=confirm,
+            template=template,
             allow_stdin=allow_stdin,
         )
         queue = await connection.execute(request, execution_id)
@@ -266,6 +271,7 @@ class Session:
         preview_rows: int = 10,
         on_error: OnError | None = None,
         confirm: str | None = None,
+        template: str | None = None,
         execution_id: str | None = None,
         callback_url: str | None = None,
     ) -> ExecutionHandle:
@@ -300,6 +306,7 @@ class Session:
             preview_rows=preview_rows,
             on_error=on_error,
             confirm=confirm,
+            template=template,
             callback_url=callback_url,
         )
         wait = self._timeouts.answer

@@ -21,6 +21,7 @@ def test_an_execute_operation_gives_its_request() -> None:
         "on_disconnect": "interrupt",
         "confirm": "token",
         "callback_url": "https://hooks.example.org/",
+        "template": "box",
     }
     assert set(fields) == set(ExecutionRequest.__struct_fields__)
     request = Execute(**fields, allow_stdin=True, op_id="7").request()

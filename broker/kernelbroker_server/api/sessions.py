@@ -93,4 +93,5 @@ def info(session: Session) -> SessionInfo:
         from_checkpoint=session.options.from_checkpoint,
         not_restored=list(session.not_restored),
         kept_awake_by=list(session.sleeping.kept_awake_by),
+        runs_in=None if session.routes is None else session.spec.template,
     )

@@ -141,4 +141,5 @@ def _record(session: Session, saved: SavedState) -> AsleepSession:
         awake=now - session.created_at - session.sleeping.slept,
         idle_timeout=session.idle_timeout,
         max_lifetime=session.max_lifetime,
+        place=session.spec.template,
     )

@@ -9,6 +9,7 @@ from ..pool.runner import Pool
 from ..sessions.admission import Admission, TenantQueue
 from ..sessions.limits import SessionLimits
 from ..sessions.registry import Registry
+from ..sessions.routes import Routes, Routing
 from ..sessions.saved_state import KIND
 from ..sessions.store import EventStore
 from ..supervisor import Supervisor
@@ -71,6 +72,7 @@ class TenantServices:
     """The service of each tenant. A tenant cannot name the objects of another one.
 
     Attributes:
+        routes: where cells can run, of tenants that may use all templates.
         stopping: whether new sessions are refused.
     """
 
@@ -85,7 +87,10 @@ class TenantServices:
         policies: Policies | None = None,
         supervisor: Supervisor | None = None,
         webhooks: Webhooks | None = None,
+        routing: Routing | None = None,
     ) -> None:
+        self.routes = Routes(pools, routing)
+        self._routing = routing
         self.stopping = False
         self._admission = admission
         self._workspaces = workspaces
@@ -113,6 +118,7 @@ class TenantServices:
                 self._store,
                 self._observer,
                 self._supervisor,
+                self._routing,
             )
             registry.stopping = self.stopping
             policies = self._policies.for_tenant(tenant, self._observer, self._store)

@@ -9,6 +9,7 @@ from kernelbroker.protocol.errors import BadRequest, TooManyRequests
 from kernelbroker.protocol.findings import Language
 from kernelbroker.protocol.messages import ExecutionRequest, SessionOptions
 
+from .routes import AUTO
 from .session import Session
 
 _ALIASES = {"bash": "shell", "sh": "shell", "js": "javascript"}
@@ -39,6 +40,11 @@ def context_options(session: Session, asked: SessionOptions) -> SessionOptions:
         raise BadRequest(
             f"{session.id} is a context itself; open another one with context_of="
             f"{session.session.id!r}"
+        )
+    if session.options.template == AUTO:
+        raise BadRequest(
+            'a session with template = "auto" moves from one sandbox to another, so it has no contexts; '
+            "open one with another template"
         )
     for name in asked.__struct_fields__:
         value = getattr(asked, name)

@@ -29,6 +29,7 @@ from ..telemetry.events import code_hash
 from ..telemetry.logs import bound_ids
 from .effects import Failure
 from .progress import Left, Progress, begun
+from .routes import Place
 from .store import ExecutionLog
 
 logger = logging.getLogger(__name__)
@@ -54,6 +55,7 @@ class Execution:
         begun: set when the execution runs, or has ended without running.
         done: resolved with the result when the result is stored.
         is_silent: an internal cell that the session's user does not see.
+        place: where it has to run; None for anywhere.
         is_detached: nothing of it is stored from now on, and it is left to the next broker.
     """
 
@@ -66,12 +68,15 @@ class Execution:
         secrets: Iterable[str] = (),
         internal_cell: InternalCell | None = None,
         left: Left | None = None,
+        place: Place | None = None,
     ) -> None:
         self.log = log
         self.timeout = timeout
         self.ids = bound_ids()
         self.is_silent = internal_cell is not None and internal_cell.silent
         self.is_detached = False
+        self.place = place
+        self._tell: Callable[[Result, Place | None], None] | None = None
         self.begun = asyncio.Event()
         self.done: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
         self._accepted = time.monotonic() - max(0.0, time.time() - log.accepted_at)
@@ -179,6 +184,7 @@ class Execution:
         *,
         grace: float,
         state_lost: bool,
+        tell: Callable[[Result, Place | None], None] | None = None,
         remark: Callable[[Result], Awaitable[str | None]],
     ) -> str | None:
         """Run in this sandbox until the result is stored.
@@ -186,6 +192,7 @@ class Execution:
         Args:
             grace: seconds that a timed-out cell has to react to its interrupt.
             state_lost: the session has lost its variables since the last execution; the result says so.
+            tell: told the result, and the place, before the result is stored.
             remark: returns a message about the workspace, sent on standard error before the result.
 
         Returns:
@@ -197,6 +204,7 @@ class Execution:
             self._end(Failure("sandbox_lost", "SandboxLost", "its sandbox ended with the broker"))
             return None
         self._running_on = warm
+        self._tell = None if self.is_silent else tell
         self._state_lost = state_lost
         if self._progress is None:
             self._progress = begun(self.timeout, state_lost, channel, self._cell.state)
@@ -333,6 +341,8 @@ class Execution:
         elif isinstance(event, Result):
             event.kernel_restarted |= self._state_lost
             event.findings = self.log.findings
+            if self._tell is not None:
+                self._tell(event, self.place)
         for clean in self._redactor.events(event):
             self.log.append(clean)
         if self.log.result is not None and not self.done.done():

@@ -16,6 +16,7 @@ from kernelbroker.protocol.errors import (
     TooManyRequests,
     Unavailable,
 )
+from kernelbroker.protocol.events import Result
 from kernelbroker.protocol.messages import MissingVariable, SandboxLimits, SessionOptions
 from kernelbroker_kernel.contract import CONFIGURE_CODE
 
@@ -30,6 +31,7 @@ from ..workspaces.directory_plans import DirectoryPlan, plan_of
 from ..workspaces.store import Workspace
 from .memory_limit import limit_memory
 from .restoring import LoadFailed, Source, restore
+from .routes import Place, Routes
 from .saved_state import SavedState
 
 _LOADS = 2
@@ -44,6 +46,7 @@ class Lease:
 
     Attributes:
         workspace: the session's files.
+        routes: where its cells can run, if the session's template is `auto`.
         replaced: how often a sandbox was replaced.
         not_restored: what could not be loaded of the checkpoint that the session began with.
         timeout: seconds that an acquisition may take.
@@ -67,6 +70,7 @@ class Lease:
         adopted: the sandbox that the session has had since an earlier broker.
         """
         self.workspace = workspace
+        self.routes: Routes | None = None
         self.replaced = 0
         self.not_restored: Sequence[MissingVariable] = ()
         self.timeout = pool.acquire_timeout
@@ -160,7 +164,9 @@ class Lease:
         Variables that cannot be loaded are lost, and `not_restored` lists them. If there is no sandbox,
         the next call tries again. Raises as `acquire`.
         """
-        assert self._saved is not None, "the session sleeps"
+        if self._saved is None:  # it moves, and nothing could be saved
+            self._warm = await self._acquire(urgent=True)
+            return
         try:
             self._warm = await self._acquire(urgent=True, source=self._saved.source)
         except (BadRequest, Conflict, NotFound, TooLarge) as exc:
@@ -181,6 +187,22 @@ class Lease:
         saved, self._saved = self._saved, None
         if saved is not None:
             await run_to_completion(saved.forget())
+
+    def prepare(self, place: Place | None, *, is_empty: bool) -> bool:  # noqa: ARG002
+        """Prepare for a cell. Returns whether `move_out` must come before it.
+
+        Args:
+            place: where the cell runs; None for anywhere.
+            is_empty: there is no sandbox, and none is being acquired.
+        """
+        return False
+
+    async def move_out(self, place: Place) -> None:
+        """Leave the sandbox for a place."""
+        raise NotImplementedError("only a session that is routed moves")
+
+    def tell(self, result: Result, asked: Place | None) -> None:
+        """Tell in a result where the cell ran, if the session is routed."""
 
     def leave(self) -> None:
         """Announce `release`, so that the next session waits for the workspace."""

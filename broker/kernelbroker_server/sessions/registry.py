@@ -8,7 +8,6 @@ from collections.abc import Coroutine, Mapping, Sequence
 from typing import Any
 
 from kernelbroker.protocol.errors import (
-    BadRequest,
     Conflict,
     NotFound,
     RequestError,
@@ -33,6 +32,7 @@ from .opening import Opening
 from .progress import Left
 from .reopening import same_session
 from .restoring import Source
+from .routes import Routes, Routing
 from .saved_state import AsleepSession, SavedState
 from .session import Session
 from .session_factory import SessionFactory
@@ -60,6 +60,7 @@ class Registry:
         store: EventStore,
         observer: Observer,
         supervisor: Supervisor,
+        routing: Routing | None = None,
     ) -> None:
         self.tenant = tenant
         self.pools = pools
@@ -68,8 +69,17 @@ class Registry:
         self._queue = queue
         self._workspaces = workspaces
         self._store = store
+        self.routes = Routes(pools, routing)
         self._factory = SessionFactory(
-            pools, limits, queue, store, observer, supervisor, self._ended
+            pools,
+            limits,
+            queue,
+            store,
+            observer,
+            supervisor,
+            self._ended,
+            self.routes,
+            workspaces.checkpoints,
         )
         self._sessions: dict[str, Session] = {}
         self._opening: dict[str, Opening] = {}
@@ -79,8 +89,11 @@ class Registry:
         self._ending: set[asyncio.Future[None]] = set()
         """`closed` of sessions that have ended, and give back what they had."""
 
-    async def open(self, options: SessionOptions) -> tuple[Session, bool]:
+    async def open(self, options: SessionOptions, place: str | None = None) -> tuple[Session, bool]:
         """Return the session with this id, or a new one, and whether it is new.
+
+        Args:
+            place: the template where it begins, if it is routed.
 
         If all callers that wait for a new session are cancelled, the session is closed again.
 
@@ -91,7 +104,7 @@ class Registry:
         options.language = language_of(options.language)
         if options.context_of is not None:
             options = context_options(self.get(options.context_of), options)
-        self._pool(options.template)  # it is there
+        self._factory.pool(options.template, place)  # it is there
         session_id = options.session_id or new_id()
         session = self._sessions.get(session_id)
         if session is not None:
@@ -103,7 +116,7 @@ class Registry:
         is_new = opening is None
         if opening is None:
             self._expect_room(options.context_of)
-            task = self._own(self._open(session_id, options), f"session {session_id} opens")
+            task = self._own(self._open(session_id, options, place), f"session {session_id} opens")
             of = options.context_of
             workspace = "" if of is not None else options.workspace or session_id
             opening = self._opening[session_id] = Opening(task, workspace, context_of=of)
@@ -124,14 +137,7 @@ class Registry:
 
     def limits_of(self, template: str) -> SessionLimits:
         """The limits of sessions of a template. Raises BadRequest if the tenant has no such template."""
-        return self.limits.of_template(self._pool(template).spec.limits)
-
-    def _pool(self, template: str) -> Pool:
-        try:
-            return self.pools[template]
-        except KeyError:
-            known = ", ".join(sorted(self.pools))
-            raise BadRequest(f"no template {template!r}; there are: {known}") from None
+        return self.limits.of_template(self._factory.pool(template).spec.limits)
 
     def get(self, session_id: str) -> Session:
         """Return a session. Raises SessionGone for an hour after its end, NotFound if it is unknown."""
@@ -213,7 +219,7 @@ class Registry:
         while self._tasks or self._ending:
             await asyncio.wait([*self._tasks, *self._ending])
 
-    async def _open(self, session_id: str, options: SessionOptions) -> Session:
+    async def _open(self, session_id: str, options: SessionOptions, place: str | None) -> Session:
         source = None
         if options.from_checkpoint is not None:
             checkpoints = self._workspaces.checkpoints
@@ -223,7 +229,7 @@ class Registry:
         if options.context_of is not None:
             return await self._open_context(record, self.get(options.context_of))
         workspace = await self.claim(record)
-        session = self._factory.session(record, workspace, source)
+        session = self._factory.session(record, workspace, source, place=place)
         await session.open()
         self._sessions[session_id] = session
         return session
@@ -251,7 +257,7 @@ class Registry:
             record.session_id,
             name=options.workspace,
             retention=options.workspace_retention,
-            timeout=self.pools[options.template].acquire_timeout,
+            timeout=self._factory.pool(options.template).acquire_timeout,
             sandbox=sandbox,
         )
 
@@ -275,15 +281,16 @@ class Registry:
             RequestError: its template, its files or its id are taken or gone.
         """
         options = asleep.options
-        if options.template not in self.pools:
-            raise BadRequest(f"there is no template {options.template!r} any more")
+        self._factory.pool(options.template, asleep.place)  # it is there
         if asleep.session_id in self._sessions:
             raise Conflict(f"session {asleep.session_id} is awake")
         record = SessionRecord(
             new_id(), self.tenant.name, asleep.session_id, options, asleep.opened_at
         )
         asleep_at = self._queue.clock() - max(0.0, time.time() - asleep.asleep_at)
-        session = self._factory.session(record, await self.claim(record), asleep_at=asleep_at)
+        session = self._factory.session(
+            record, await self.claim(record), asleep_at=asleep_at, place=asleep.place
+        )
         session.idle_timeout, session.max_lifetime = asleep.idle_timeout, asleep.max_lifetime
         session.resume(saved, asleep.awake)
         self._sessions[session.id] = session

@@ -26,6 +26,7 @@ from .execution import QUOTA_EXCEEDED, Execution
 from .grants import Grants
 from .lease import Lease
 from .machine import SessionMachine
+from .routes import Place
 from .saved_state import SavedState
 from .states import SessionState
 from .store import EventStore, SessionRecord
@@ -195,6 +196,8 @@ class SessionRunner:
                     self._acquire(self._lease.replace(cause))
                 case effects.Suspend():
                     self._tasks.spawn(self._suspend(), "suspend")
+                case effects.Move(execution_id=name):
+                    self._tasks.spawn(self._move(self.executions[name].place), "move")
                 case effects.Wake():
                     self._acquire(self._lease.wake())
                 case effects.CancelAcquisition():
@@ -288,7 +291,9 @@ class SessionRunner:
                     self.apply(self.machine.reject(execution.id, failure))
                     return
                 self._notice_death()
-                self.apply(self.machine.turn_granted(execution.id))
+                is_empty = self.machine.state in (SessionState.EMPTY, SessionState.ASLEEP)
+                moves = self._lease.prepare(execution.place, is_empty=is_empty)
+                self.apply(self.machine.turn_granted(execution.id, moves=moves))
                 run = await self._turns[execution.id]
                 warm = self._lease.current
                 assert warm is not None, "the session has a sandbox"
@@ -300,6 +305,7 @@ class SessionRunner:
                             warm,
                             grace=self._grace,
                             state_lost=run.state_lost,
+                            tell=self._lease.tell,
                             remark=self.watch.before_result,
                         )
                 except Exception:
@@ -334,6 +340,13 @@ class SessionRunner:
         self.touch()
         if not execution.is_silent:
             self._emit(ExecutionEnded, **execution.summary())
+
+    async def _move(self, place: Place | None) -> None:
+        assert place is not None, "there is somewhere to go"
+        try:
+            await self._lease.move_out(place)
+        finally:
+            self.apply(self.machine.suspended())
 
     async def _suspend(self) -> None:
         try:

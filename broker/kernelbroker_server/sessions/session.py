@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from kernelbroker.protocol.errors import RequestError, SessionGone
+from kernelbroker.protocol.events import Result
 from kernelbroker.protocol.findings import Finding
 from kernelbroker.protocol.messages import ExecutionRequest, SandboxLimits, SessionOptions
 
@@ -30,6 +31,7 @@ from .execution import Execution
 from .lease import Lease
 from .limits import SessionLimits
 from .progress import Left
+from .routes import Place
 from .runner import SessionRunner
 from .saved_state import SavedState
 from .session_view import SessionView
@@ -207,12 +209,14 @@ class Session(SessionView):
         findings: Sequence[Finding] = (),
         internal_cell: InternalCell | None = None,
         listed: bool = True,
+        place: Place | None = None,
     ) -> Execution:
         """Queue a cell, or an internal cell in its place, that the tenant's queue has admitted.
 
         Args:
             timeout: seconds.
             listed: the session's history lists it.
+            place: where it runs, if the session is routed.
 
         Raises:
             SessionGone
@@ -227,7 +231,14 @@ class Session(SessionView):
             findings,
             allow_stdin=allow_stdin,
         )
-        return self._submit(log, timeout, internal_cell)
+        return self._submit(log, timeout, internal_cell, place=place)
+
+    def reject(self, execution_id: str, request: ExecutionRequest, result: Result) -> ExecutionLog:
+        """Store a cell that must not run, with its result. Raises SessionGone."""
+        self.expect_open()
+        log = self._store.create_execution(self.key, execution_id, request, (), ())
+        log.append(result)
+        return log
 
     def go_on(self, left: Left | None) -> Sequence[Execution]:
         """Go on with the executions that an earlier broker has left in the log, also those that waited.
@@ -252,7 +263,10 @@ class Session(SessionView):
             timeout = log.request.timeout or self.limits.default_timeout
             self._queue.readmit()
             timeout = timeout if ran is None else ran.progress.timeout
-            found.append(self._submit(log, timeout, installs if log.packages else None, ran))
+            # Where it was to run is not known any more, so it runs isolated.
+            place = None if self.routes is None or ran is not None else self.routes.isolated()
+            cell = installs if log.packages else None
+            found.append(self._submit(log, timeout, cell, ran, place=place))
         return found
 
     def _submit(
@@ -261,6 +275,7 @@ class Session(SessionView):
         timeout: float,
         internal_cell: InternalCell | None,
         left: Left | None = None,
+        place: Place | None = None,
     ) -> Execution:
         execution = Execution(
             log,
@@ -269,6 +284,7 @@ class Session(SessionView):
             secrets=self.options.secrets.values(),
             internal_cell=internal_cell,
             left=left,
+            place=place,
         )
         execution.ids = {**execution.ids, "session_id": self.id, "execution_id": execution.id}
         self._runner.submit(execution)

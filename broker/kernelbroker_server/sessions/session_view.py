@@ -15,6 +15,7 @@ from ..kernels.outputs import OutputLimits
 from .lease import Lease
 from .limits import SessionLimits
 from .machine import SessionMachine
+from .routes import Routes
 from .runner import SessionRunner
 from .sleeping import Sleeping
 from .states import SessionState
@@ -76,6 +77,11 @@ class SessionView:
     def spec(self) -> SandboxSpec:
         """The specification of its sandboxes."""
         return self._lease.spec
+
+    @property
+    def routes(self) -> Routes | None:
+        """Where its cells can run, if its template is `auto`."""
+        return self._lease.routes
 
     @property
     def limits(self) -> SessionLimits:

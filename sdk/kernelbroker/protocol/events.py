@@ -11,7 +11,7 @@ from typing import Any, Literal, TypeAlias
 
 import msgspec
 
-from .findings import Finding
+from .findings import Finding, SuggestedSandbox
 
 Cause: TypeAlias = Literal[
     "exception",
@@ -185,6 +185,32 @@ class Truncated(msgspec.Struct, kw_only=True, omit_defaults=True):
     report: str | None = None
 
 
+class MissingVariable(msgspec.Struct, kw_only=True, frozen=True):
+    """A variable that is not saved or not loaded.
+
+    Attributes:
+        name: in angle brackets for what is no variable (`<thread>`, `<process>`, `<javascript>`); `file`
+            and a path for a file; `$` and a name for a variable of the environment.
+    """
+
+    name: str
+    reason: str
+
+
+class Moved(msgspec.Struct, kw_only=True):
+    """The session moved to another sandbox before the execution, with its files.
+
+    Attributes:
+        from_: the template that it left; `from` in JSON.
+        to: the template where it runs now.
+        left: the variables that could not be taken along.
+    """
+
+    from_: str = msgspec.field(name="from")
+    to: str
+    left: list[MissingVariable] = []
+
+
 class Result(EventBase, tag="result"):
     """The end of an execution.
 
@@ -192,6 +218,10 @@ class Result(EventBase, tag="result"):
     line, `Name: message`. `exit_code` is that of the program of a cell in another language, if it
     ended with the cell. `kernel_restarted` is true if the session's variables were lost. `findings`
     are the warnings of the broker's policy.
+
+    In a session whose template is `auto`, `sandbox` is the kind of sandbox where the execution ran, or
+    `REJECT`; `template` and `isolation` are those of the sandbox; `moved` is set if the session moved
+    before it.
     """
 
     success: bool
@@ -207,6 +237,10 @@ class Result(EventBase, tag="result"):
     truncated: Truncated | None = None
     kernel_restarted: bool = False
     findings: list[Finding] = []
+    sandbox: SuggestedSandbox | None = None
+    template: str | None = None
+    isolation: str | None = None
+    moved: Moved | None = None
 
 
 Event: TypeAlias = Started | Stdout | Stderr | Image | Display | Clear | Input | Result

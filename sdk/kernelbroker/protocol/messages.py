@@ -15,6 +15,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 import msgspec
 
+from .events import MissingVariable as MissingVariable
 from .events import Variable
 from .findings import Finding, Language
 
@@ -109,6 +110,7 @@ class ExecutionRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True)
         on_disconnect: whether the cell runs on or is interrupted when its client goes away.
         confirm: the token of a `confirmation_required` that this very cell was refused with.
         callback_url: a webhook of an allowed host that gets the result by POST.
+        template: run in a sandbox of this template, in a session whose template is `auto`.
     """
 
     code: str
@@ -124,6 +126,7 @@ class ExecutionRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True)
     on_disconnect: Literal["continue", "interrupt"] = "continue"
     confirm: Annotated[str, msgspec.Meta(max_length=64)] | None = None
     callback_url: Annotated[str, msgspec.Meta(max_length=2000)] | None = None
+    template: str | None = None
 
     def request(self) -> ExecutionRequest:
         """Return only this request, without the fields of a subclass such as `Execute`."""
@@ -185,18 +188,6 @@ class CheckpointRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True
 
     name: Identifier
     mode: Literal["values"] = "values"
-
-
-class MissingVariable(msgspec.Struct, kw_only=True, frozen=True):
-    """A variable that is not saved or not loaded.
-
-    Attributes:
-        name: in angle brackets for what is no variable (`<thread>`, `<process>`, `<javascript>`); `file`
-            and a path for a file; `$` and a name for a variable of the environment.
-    """
-
-    name: str
-    reason: str
 
 
 class SavedVariable(msgspec.Struct, kw_only=True, frozen=True):
@@ -284,6 +275,7 @@ class SessionInfo(msgspec.Struct, kw_only=True):
         from_checkpoint: the checkpoint that it began with, or null.
         not_restored: what could not be loaded when it began or woke.
         kept_awake_by: what could not be saved, so that it did not fall asleep when it was due.
+        runs_in: the template of its present sandbox, if `template` is `auto`.
     """
 
     session_id: str
@@ -307,6 +299,7 @@ class SessionInfo(msgspec.Struct, kw_only=True):
     from_checkpoint: str | None = None
     not_restored: list[MissingVariable] = []
     kept_awake_by: list[MissingVariable] = []
+    runs_in: str | None = None
 
 
 class WorkspaceInfo(msgspec.Struct, kw_only=True):

@@ -67,6 +67,7 @@ class Session:
         on_error: OnError | None = None,
         on_disconnect: OnDisconnect = "continue",
         confirm: str | None = None,
+        template: str | None = None,
         allow_stdin: bool = False,
         on_stdout: TextCallback | None = None,
         on_stderr: TextCallback | None = None,
@@ -87,6 +88,7 @@ class Session:
                 on_error=on_error,
                 on_disconnect=on_disconnect,
                 confirm=confirm,
+                template=template,
                 allow_stdin=allow_stdin,
                 on_stdout=on_stdout and in_caller(on_stdout),
                 on_stderr=on_stderr and in_caller(on_stderr),
@@ -110,6 +112,7 @@ class Session:
         on_error: OnError | None = None,
         on_disconnect: OnDisconnect = "continue",
         confirm: str | None = None,
+        template: str | None = None,
         allow_stdin: bool = False,
     ) -> Generator[events.Event, None, None]:
         return self._thread.iterate(
@@ -125,6 +128,7 @@ class Session:
                 on_error=on_error,
                 on_disconnect=on_disconnect,
                 confirm=confirm,
+                template=template,
                 allow_stdin=allow_stdin,
             )
         )
@@ -142,6 +146,7 @@ class Session:
         preview_rows: int = 10,
         on_error: OnError | None = None,
         confirm: str | None = None,
+        template: str | None = None,
         execution_id: str | None = None,
         callback_url: str | None = None,
     ) -> ExecutionHandle:
@@ -157,6 +162,7 @@ class Session:
                 preview_rows=preview_rows,
                 on_error=on_error,
                 confirm=confirm,
+                template=template,
                 execution_id=execution_id,
                 callback_url=callback_url,
             )
