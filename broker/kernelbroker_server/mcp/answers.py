@@ -123,7 +123,7 @@ def of_execution(
         stdout=shorten(result.stdout, _STREAM_CHARS),
         stderr=shorten(result.stderr, _STREAM_CHARS),
         exit_code=result.exit_code if result.exit_code is not None else int(not result.success),
-        sandbox_type=sandbox_type,
+        sandbox_type=result.sandbox or sandbox_type,
         images=len(result.images),
         files=[File(path=each.path, size=each.size) for each in result.files[:_MAX_FILES]],
         kernel_restarted=result.kernel_restarted,

@@ -12,7 +12,7 @@ from uuid import uuid4
 
 from ..agent_workspace import AgentWorkspace
 from ..client import Broker, connect
-from ..protocol.errors import KernelBrokerError, SessionGone
+from ..protocol.errors import Conflict, KernelBrokerError, SessionGone
 from ..protocol.findings import Language
 from ..protocol.messages import SandboxLimits
 from ..session import Session
@@ -132,9 +132,11 @@ class SandboxManager:
 
     async def _run(self, slot: _Slot, request: ExecutionRequest) -> ExecutionResult:
         session = await self._opened(slot)
-        kind = "" if session.info is None else _TYPES.get(session.info.isolation, "subprocess")
-        if request.sandbox_type not in (None, kind):
-            return refused(f"this broker has no sandbox of the type {request.sandbox_type}", kind)
+        template = None
+        if request.sandbox_type is not None:
+            template = await self._template_of(request.sandbox_type)
+            if template is None:
+                return refused(f"this broker has no sandbox of the type {request.sandbox_type}")
         limits = SandboxLimits(
             memory=max(1, int(request.max_memory_mb * MIB)),
             output=max(1, int(request.max_output_mb * MIB)),
@@ -143,9 +145,18 @@ class SandboxManager:
             await session.update(limits=limits)
             slot.limits = limits
         result = await session.run(
-            request.code, language=cast(Language, request.language), timeout=request.timeout
+            request.code,
+            language=cast(Language, request.language),
+            timeout=request.timeout,
+            template=template,
         )
-        return of_cell(result, kind)
+        isolation = result.isolation or (session.info.isolation if session.info else "")
+        return of_cell(result, result.sandbox or _TYPES.get(isolation, "subprocess"))
+
+    async def _template_of(self, sandbox_type: str) -> str | None:
+        """The template of a kind of sandbox; None if this broker has none."""
+        route = (await self.broker.health()).get("routing", {}).get(sandbox_type)
+        return None if route is None else str(route["template"])
 
     async def _opened(self, slot: _Slot) -> Session:
         """Return an open session; another one if the last one has ended."""
@@ -157,6 +168,7 @@ class SandboxManager:
                 slot.limits = None
                 slot.session = self.broker.session(
                     session_id,
+                    template="auto",
                     workspace=slot.workspace,
                     workspace_retention=None if slot.workspace else 0,
                     keep=self._keep,
@@ -165,8 +177,19 @@ class SandboxManager:
                 return await slot.session.open()
             except SessionGone as exc:
                 gone, slot.session, slot.has_ended = exc, None, True
+            except Conflict:
+                slot.session = await self._joined(slot.session.session_id)
         assert gone is not None
         raise gone
+
+    async def _joined(self, session_id: str) -> Session:
+        """Return an open session that was opened otherwise, such as with another template."""
+        for info in await self.broker.sessions():
+            if info.session_id == session_id:
+                return await self.broker.attach(session_id, keep=True)
+        raise Conflict(
+            f"the files of {session_id} are in use by another session; close it, or name another workspace"
+        )
 
 
 def identifier(text: str) -> str:
