@@ -48,6 +48,7 @@ class PoolView:
         return PoolDetails(
             removing_containers=state.count(SandboxState.REMOVING),
             spare_containers=state.spare,
+            max_containers=state.limits.max_size,
             utilization=round(state.load, 3) if math.isfinite(state.load) else None,
             last_launch_failure=None if failure is None else failure.reason,
             failing_since=None if failure is None else failure.since,

@@ -130,7 +130,7 @@ class Lease:
         """
         self._warm, self._adopted = self._adopted, None
         if self._warm is not None:
-            await limit_memory(self._warm, self._options.limits.memory)
+            await self._limit(self._warm)
             return
         plan = plan_of(self._options.layout)
         self._warm = await self._acquire(urgent=False, source=self._source, plan=plan)
@@ -244,17 +244,15 @@ class Lease:
         self.emit(SandboxLeased, warm.sandbox.id, time.monotonic() - asked_at)
         try:
             _remember(warm, self._key)  # from now on it is no longer unused
-            await limit_memory(warm, self._options.limits.memory)
             await self.workspace.attach(warm.sandbox)
-            env = {**self._options.env, **self._options.secrets}
-            if env or self._options.cwd is not None:
-                await self._configure(warm, {"env": env, "cwd": self._options.cwd})
+            await self._configure(warm)
             if source is not None:
                 has_cwd = self._options.cwd is not None
                 self.not_restored = await restore(warm, source, has_cwd=has_cwd)
             if plan is not None:
                 layout = {"directories": plan.directories, "files": plan.files}
-                await self._configure(warm, {"layout": layout})
+                await self._deliver(warm, {"layout": layout})
+            await self._limit(warm)
             _remember(warm, self._key, is_ready=True)
         except BaseException:
             try:
@@ -265,13 +263,26 @@ class Lease:
             raise
         return warm
 
+    async def _limit(self, warm: WarmSandbox) -> None:
+        """Apply the limits of the session, also those that change meanwhile."""
+        applied = None
+        while applied is not self._options.limits:
+            applied = self._options.limits
+            await limit_memory(warm, applied.memory)
+
     async def change_limits(self, limits: SandboxLimits) -> None:
         """Change the limits of the session. Raises BadRequest, Unavailable; they are as before then."""
         if self.alive is not None:
             await limit_memory(self.alive, limits.memory)
         self._options.limits = limits
 
-    async def _configure(self, warm: WarmSandbox, settings: dict[str, Any]) -> None:
+    async def _configure(self, warm: WarmSandbox) -> None:
+        """Deliver the session's environment and working directory."""
+        env = {**self._options.env, **self._options.secrets}
+        if env or self._options.cwd is not None:
+            await self._deliver(warm, {"env": env, "cwd": self._options.cwd})
+
+    async def _deliver(self, warm: WarmSandbox, settings: dict[str, Any]) -> None:
         """Deliver settings of the session; see `CONFIGURE_CODE`."""
         asked = {"configure": settings}
         try:

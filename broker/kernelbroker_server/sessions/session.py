@@ -280,7 +280,7 @@ class Session(SessionWithContexts):
         execution = Execution(
             log,
             timeout,
-            self.limits.output.lowered_to(self.options.limits.output),
+            self.output_limits,
             secrets=self.options.secrets.values(),
             internal_cell=internal_cell,
             left=left,
@@ -328,13 +328,7 @@ class Session(SessionWithContexts):
         await self._runner.restart()
 
     async def change_limits(self, limits: SandboxLimits) -> None:
-        """Change the limits of the sandbox and of the executions that follow.
-
-        Raises:
-            SessionGone
-            BadRequest: the sandbox uses more memory already. The limits are as before then.
-            Unavailable: they cannot be changed.
-        """
+        """Change its own limits. Raises SessionGone, and as `Lease.change_limits`."""
         self.expect_open()
         await self._lease.change_limits(limits)
 

@@ -11,6 +11,7 @@ from kernelbroker.protocol.messages import MissingVariable, SessionOptions
 from kernelbroker.protocol.messages import SessionState as PublicState
 
 from ..backends.base import Isolation, SandboxSpec, Usage
+from ..kernels.outputs import OutputLimits
 from .admission import TenantQueue
 from .lease import Lease
 from .limits import SessionLimits
@@ -107,6 +108,18 @@ class SessionView:
     def isolation(self) -> Isolation:
         """The isolation of its sandboxes."""
         return self._lease.isolation
+
+    @property
+    def output_limits(self) -> OutputLimits:
+        """Those of its executions. A context has the limits of its session."""
+        own = (self.session or self).options.limits
+        return self.limits.output.lowered_to(own.output)
+
+    @property
+    def sandbox_type(self) -> str:
+        """The kind of its sandboxes, as the routing of code names it."""
+        is_container = self.isolation in (Isolation.CONTAINER, Isolation.GVISOR)
+        return "docker_simple" if is_container else "subprocess"
 
     @property
     def workspace(self) -> str:
