@@ -183,7 +183,8 @@ class Broker:
         port = self._sockets[0].getsockname()[1]
         host = f"[{settings.host}]" if ":" in settings.host else settings.host
         self.url = f"{'http' if tls is None else 'https'}://{host}:{port}"
-        application = make_application(self._service, [] if mcp is None else mcp.routes)
+        surfaces = [*(mcp.routes if mcp else []), *factories.jupyter(settings)]
+        application = make_application(self._service, surfaces)
         self._server = BrokerServer(application, self._service.unauthenticated, tls)
         await self.tenants.resume_asleep(self._service.keyring.tenants)
         self._server.add_sockets(self._sockets)

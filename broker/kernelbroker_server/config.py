@@ -15,6 +15,7 @@ from .config_sections import (
     CheckpointSettings,
     DockerSettings,
     EgressSettings,
+    JupyterSettings,
     LimitSettings,
     LocalSettings,
     McpSettings,
@@ -104,6 +105,7 @@ class Settings(BaseSettings):
     tls: TlsSettings = TlsSettings()
     auth: AuthSettings = AuthSettings()
     mcp: McpSettings = McpSettings()
+    jupyter: JupyterSettings = JupyterSettings()
     templates: dict[TemplateName, TemplateSettings] = {}
     """Named recipes for sandboxes. There is always one named `default`."""
     tenants: dict[TenantName, TenantSettings] = {}

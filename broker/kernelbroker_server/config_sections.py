@@ -323,6 +323,13 @@ class McpSettings(_Section):
     and the broker listens on other addresses than loopback, all names are allowed."""
 
 
+class JupyterSettings(_Section):
+    """The Jupyter kernel server at /jupyter."""
+
+    enabled: bool = True
+    """Let Jupyter's clients use sessions as kernels."""
+
+
 class TenantSettings(_Section):
     max_sessions: int | None = Field(default=None, ge=1)
     """Open sessions. If not set, only the pools limit them."""

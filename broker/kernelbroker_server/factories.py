@@ -11,9 +11,11 @@ import logging
 import os
 import stat
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from .api.routes import Route
 from .audit import Audit
 from .backends.base import Backend, Limits, Network, SandboxSpec
 from .backends.local import LocalBackend
@@ -24,6 +26,7 @@ from .config_sections import (
 from .egress.host_names import AllowList, InvalidHostName
 from .egress.proxy import Proxy, limits_per_sandbox
 from .egress.upstream import Resolve
+from .jupyter.surface import routes as jupyter_routes
 from .kernels.outputs import OutputLimits
 from .pool.runner import Pool
 from .pool.state import PoolLimits
@@ -163,6 +166,11 @@ def mcp(
     from .mcp.factory import make_surface
 
     return make_surface(settings, store, state_directory(settings, data_dir), keyring.jwt)
+
+
+def jupyter(settings: Settings) -> Sequence[Route]:
+    """Return the routes of Jupyter's clients; none if they are off."""
+    return jupyter_routes() if settings.jupyter.enabled else []
 
 
 def webhooks(settings: Settings, store: EventStore) -> Webhooks:

@@ -39,7 +39,7 @@ from .contract import (
     WAITING_MESSAGES,
 )
 from .error_bounds import bounded_error
-from .hooks import configure, installed
+from .hooks import configure, installed, is_ours
 from .rehearsal import rehearse
 from .unused_imports import DEBUGGER, left_out
 
@@ -79,6 +79,8 @@ class DisplayHook(ZMQShellDisplayHook):
         The inline backend shows all open figures after the cell, so this one would come twice.
         """
         data, metadata = super().compute_format_data(result)
+        if not is_ours(self.shell):
+            return data, metadata
         pyplot = sys.modules.get("matplotlib.pyplot")
         if pyplot is not None and isinstance(result, pyplot.Figure) and "image/png" in data:
             pyplot.close(result)
@@ -91,6 +93,9 @@ class Shell(BoundedErrorShell):
 
     def ask_exit(self) -> None:
         """End the cell; `exit` and `quit` call this. The stock method ends the kernel a moment later."""
+        if not is_ours(self):
+            super().ask_exit()
+            return
         argument = self.keepkernel_on_exit  # ipykernel stores the argument there
         raise SystemExit(*filter(None, [argument]))
 
@@ -141,7 +146,8 @@ class Kernel(BoundedErrorKernel):
         """The metadata of the reply, with the summary of a user's cell."""
         metadata = super().finish_metadata(parent, metadata, reply_content)
         hooks = installed(self.shell)
-        if hooks is not None and (summary := hooks.take_summary()) is not None:
+        summary = None if hooks is None else hooks.take_summary()
+        if summary is not None and METADATA_KEY in parent.get("metadata", {}):
             metadata[METADATA_KEY] = summary
         return metadata
 

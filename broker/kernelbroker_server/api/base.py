@@ -154,11 +154,15 @@ class Authenticated(RequestHandler):
         if ticket := credentials.ticket(headers):
             tenant = self.service.tickets.redeem(ticket)
         else:
-            tenant = self.service.keyring.tenant_of(credentials.bearer_token(headers))
+            tenant = self.service.keyring.tenant_of(self.given_token())
         if tenant is None:
             raise Unauthorized("send a token of this broker as 'Authorization: Bearer TOKEN'")
         self.tenant = self.service.tenants.of(tenant)
         bind(tenant=tenant.name)
+
+    def given_token(self) -> str:
+        """Return the client's token; "" if none. Other protocols than the native one override this."""
+        return credentials.bearer_token(self.request.headers)
 
     def select_subprotocol(self, subprotocols: list[str]) -> str | None:
         """Called by Tornado for a WebSocket."""
@@ -231,6 +235,11 @@ class Authenticated(RequestHandler):
             self.set_header("Allow", ", ".join(methods_of(type(self))))
         self.finish(self.encode_error(self.get_status(), body))
 
+    @property
+    def logged_path(self) -> str:
+        """The path for the log. Paths with credentials override this."""
+        return self.request.path
+
     def challenge(self) -> str:
         """Return how a client without a valid token can authenticate."""
         return "Bearer"
@@ -241,9 +250,9 @@ class Authenticated(RequestHandler):
 
     def log_exception(self, typ: Any, value: Any, tb: Any) -> None:
         if isinstance(value, RequestError | ProtocolError | HTTPError | ClientDisconnected):
-            logger.info("%s: %s", self.request.path, type(value).__name__)
+            logger.info("%s: %s", self.logged_path, type(value).__name__)
         else:
-            logger.error("%s failed", self.request.path, exc_info=(typ, value, tb))
+            logger.error("%s failed", self.logged_path, exc_info=(typ, value, tb))
 
     def reply(self, value: object, status: int = 200) -> None:
         """Finish with a value as JSON."""

@@ -17,6 +17,7 @@ from ..tenants.tenant import Tenant, Tenants
 from ..workspaces.store import WorkspaceStore
 from .checkpoints import Checkpoints
 from .executions import Executions
+from .kernels import Kernels
 from .notebooks import Notebooks
 from .policy import Policies
 from .sessions import Sessions
@@ -53,6 +54,7 @@ class TenantService:
         self.notebooks = Notebooks(registry, store)
         self.sessions = Sessions(registry, store)
         self.executions = Executions(registry, registry.limits, queue, policies, store, webhooks)
+        self.kernels = Kernels(self.sessions, self.executions)
         self.checkpoints = Checkpoints(registry, self.executions, workspaces.checkpoints)
         self.sleeper = Sleeper(registry, self.checkpoints, workspaces.checkpoints, store)
 

@@ -26,6 +26,7 @@ from ..pool.state import PoolFull
 from ..pool.warm_sandbox import WarmSandbox, run_silently
 from ..telemetry.events import SandboxLeased, SandboxReplaced, SessionEmitter
 from ..workspaces.store import Workspace
+from .kernel_feed import KernelFeed
 from .restoring import LoadFailed, Source, restore
 from .saved_state import SavedState
 
@@ -44,6 +45,7 @@ class Lease:
         replaced: how often a sandbox was replaced.
         not_restored: what could not be loaded of the checkpoint that the session began with.
         timeout: seconds that an acquisition may take.
+        feed: what the kernels of its sandboxes send.
     """
 
     def __init__(
@@ -63,6 +65,7 @@ class Lease:
         adopted: the sandbox that the session has had since an earlier broker.
         """
         self.workspace = workspace
+        self.feed = KernelFeed()
         self.replaced = 0
         self.not_restored: Sequence[MissingVariable] = ()
         self.timeout = pool.acquire_timeout
@@ -115,6 +118,7 @@ class Lease:
         self._warm, self._adopted = self._adopted, None
         if self._warm is None:
             self._warm = await self._acquire(urgent=False, source=self._source)
+        self.feed.connect(self._warm.channel)
 
     async def replace(self, cause: str) -> None:
         """Get a fresh sandbox with the files of the old one. Raises the same errors as `acquire`.
@@ -125,16 +129,19 @@ class Lease:
         Args:
             cause: the reason, for telemetry.
         """
+        self.feed.disconnect(lost=True)
         await self._forget_saved()
         self.not_restored = ()
         if self._warm is not None:
             self.replaced += 1
             self._emit(SandboxReplaced, cause)
             await self._give_back(self._warm)
-        self._warm = await self._acquire(urgent=True)
+        self._warm = warm = await self._acquire(urgent=True)
+        self.feed.connect(warm.channel)
 
     async def suspend(self) -> None:
         """Give the sandbox back. `wake` loads the saved variables in another one."""
+        self.feed.disconnect(lost=False)
         if self._warm is not None:
             await self._give_back(self._warm)
 
@@ -160,8 +167,11 @@ class Lease:
             await self._wake_without(exc.message)
         self._failed_loads = 0
         await self._forget_saved()
+        if self._warm is not None:
+            self.feed.connect(self._warm.channel)
 
     async def _wake_without(self, reason: str) -> None:
+        self.feed.disconnect(lost=True)
         self._warm = await self._acquire(urgent=True)
         self.not_restored = [MissingVariable(name="<all>", reason=reason)]
 
@@ -172,6 +182,7 @@ class Lease:
 
     def leave(self) -> None:
         """Announce `release`, so that the next session waits for the workspace."""
+        self.feed.end()
         self.workspace.leave()
 
     async def release(self) -> None:

@@ -10,19 +10,20 @@ import contextlib
 import time
 from collections.abc import Callable, Sequence
 
-from kernelbroker.protocol.errors import RequestError
+from kernelbroker.protocol.errors import RequestError, Unavailable
 from kernelbroker.protocol.findings import Finding
 from kernelbroker.protocol.messages import ExecutionRequest
 
 from ..cancellation import run_to_completion
 from ..kernels.channel import ChannelClosed
 from ..kernels.gateway import GatewayConnection
-from ..kernels.requests import InternalCell
+from ..kernels.requests import InternalCell, NotebookCell
 from ..supervisor import Supervisor
 from ..telemetry.events import SessionEmitter
 from ..workspaces.quota_watch import Upload
 from .admission import TenantQueue
 from .borrowing import borrowed
+from .effects import Failure
 from .execution import Execution
 from .lease import Lease
 from .limits import SessionLimits
@@ -34,6 +35,8 @@ from .sleeping import Sleeping
 from .states import SessionState
 from .store import EventStore, ExecutionLog, SessionRecord, lost_result
 
+_SKIPPED = Failure("rejected", "Aborted", "a cell before it failed")
+
 
 class Session(SessionView):
     """One session, from `open` to `closed`. The registry creates it.
@@ -44,6 +47,7 @@ class Session(SessionView):
 
     Attributes:
         emit: emits telemetry of this session.
+        feed: what its kernels send.
         closed: resolved when its sandbox and workspace are given back.
         drained: resolved when it is closed, or left to the next broker.
     """
@@ -68,7 +72,7 @@ class Session(SessionView):
         self.created_at = record.opened_at
         self._created = queue.clock()
         self._on_ended = on_ended
-        self._lease = lease
+        self._lease, self.feed = lease, lease.feed
         self._store = store
         self._queue = queue
         self.emit = emit
@@ -171,9 +175,10 @@ class Session(SessionView):
         allow_stdin: bool = False,
         findings: Sequence[Finding] = (),
         internal_cell: InternalCell | None = None,
+        notebook_cell: NotebookCell | None = None,
         listed: bool = True,
     ) -> Execution:
-        """Queue a cell, or an internal cell in its place, that the tenant's queue has admitted.
+        """Queue a cell, or another one in its place, that the tenant's queue has admitted.
 
         Args:
             timeout: seconds.
@@ -192,7 +197,7 @@ class Session(SessionView):
             findings,
             allow_stdin=allow_stdin,
         )
-        return self._submit(log, timeout, internal_cell)
+        return self._submit(log, timeout, internal_cell, notebook_cell=notebook_cell)
 
     def go_on(self, left: Left | None) -> Sequence[Execution]:
         """Go on with the executions that an earlier broker has left in the log, also those that waited.
@@ -226,6 +231,7 @@ class Session(SessionView):
         timeout: float,
         internal_cell: InternalCell | None,
         left: Left | None = None,
+        notebook_cell: NotebookCell | None = None,
     ) -> Execution:
         execution = Execution(
             log,
@@ -233,6 +239,7 @@ class Session(SessionView):
             self.limits.output,
             secrets=self.options.secrets.values(),
             internal_cell=internal_cell,
+            notebook_cell=notebook_cell,
             left=left,
         )
         execution.ids = {**execution.ids, "session_id": self.id, "execution_id": execution.id}
@@ -244,6 +251,13 @@ class Session(SessionView):
         if self.closed_reason is None and not execution.done.done():
             self._runner.apply(self._machine.interrupt(execution.id))
 
+    def skip_notebook_cells(self) -> None:
+        """End the cells of Jupyter clients that wait, as a stock kernel does after a cell that failed."""
+        if self.closed_reason is None:
+            for execution in list(self._runner.executions.values()):
+                if execution.is_notebook_cell:
+                    self._runner.apply(self._machine.reject(execution.id, _SKIPPED))
+
     def interrupt(self, execution_id: str | None = None) -> None:
         """Raise KeyboardInterrupt in the running cell. Does nothing if none runs.
 
@@ -253,6 +267,11 @@ class Session(SessionView):
             SessionGone
         """
         self._runner.apply(self._machine.interrupt(execution_id))
+
+    async def interrupt_kernel(self) -> None:
+        """Interrupt the kernel if no execution runs: it may handle a message. Raises as `send`."""
+        async with self.borrow() as gateway:
+            await gateway.channels[0].interrupt()
 
     async def answer(self, execution_id: str, value: str) -> None:
         """Answer `input()` in an execution.
@@ -275,6 +294,18 @@ class Session(SessionView):
         """
         self.expect_open()
         await self._runner.restart()
+
+    async def send(self, frame: bytes) -> None:
+        """Send the kernel a message that runs no cell, beside the executions.
+
+        Raises:
+            SessionGone, TooManyRequests, Unavailable
+        """
+        async with self.borrow() as gateway:
+            try:
+                await gateway.channels[0].forward(frame)
+            except ChannelClosed as exc:
+                raise Unavailable(f"{exc}; try again", retry_after=1) from exc
 
     def borrow(
         self, *, changes: bool = False

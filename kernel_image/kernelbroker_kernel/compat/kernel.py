@@ -44,7 +44,8 @@ class PromptKernel(IPythonKernel):
         if status == "busy":
             request = parent or self.get_parent(channel)
             silent = request.get("content", {}).get("silent", False)
-            if METADATA_KEY in request.get("metadata", {}) and not silent:
+            options = request.get("metadata", {}).get(METADATA_KEY)
+            if isinstance(options, dict) and options.get("notebook") is not True and not silent:
                 return
         super()._publish_status(status, channel, parent)
 
