@@ -39,6 +39,7 @@ from .contract import (
     WAITING_MESSAGES,
 )
 from .error_bounds import bounded_error
+from .history import SessionHistory
 from .hooks import configure, installed, is_ours
 from .rehearsal import rehearse
 from .unused_imports import DEBUGGER, left_out
@@ -91,6 +92,11 @@ class DisplayHook(ZMQShellDisplayHook):
 class Shell(BoundedErrorShell):
     displayhook_class = Type(DisplayHook)
 
+    def init_history(self) -> None:
+        history: Any = SessionHistory(shell=self, parent=self)
+        self.history_manager = history
+        self.configurables.append(history)
+
     def ask_exit(self) -> None:
         """End the cell; `exit` and `quit` call this. The stock method ends the kernel a moment later."""
         if not is_ours(self):
@@ -121,7 +127,14 @@ class Kernel(BoundedErrorKernel):
 
     def pre_handler_hook(self) -> None:
         self._interrupt_is_due = False
+        # Callbacks of widgets are the user's code as well.
+        kind = self.get_parent("shell").get("header", {}).get("msg_type", "")
+        self._interruptible = kind.startswith("comm_")
         self.saved_sigint_handler = signal.signal(signal.SIGINT, self._on_sigint)
+
+    def post_handler_hook(self) -> None:
+        self._interruptible = False
+        super().post_handler_hook()
 
     def _on_sigint(self, _number: int, _frame: object) -> None:
         if self._interruptible:
@@ -261,7 +274,6 @@ def main(argv: list[str]) -> None:
     # A default of the class, which may have been made before the process was forked.
     app.parent_handle = int(os.environ.get("JPY_PARENT_PID") or 0)
     app.config.Session.packer = f"{__name__}.pack_json"
-    app.config.HistoryManager.enabled = False  # no SQLite file; In and Out still work
     app.log.setLevel(
         "WARNING"
     )  # at its default level, each message becomes a log record that is then dropped
