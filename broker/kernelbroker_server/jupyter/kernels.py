@@ -8,6 +8,7 @@ import msgspec
 from kernelbroker.protocol.messages import SessionOptions
 
 from ..api.disconnect import Disconnectable
+from ..service.kernels import attached_id
 from . import models
 from .handler import JupyterApiHandler
 
@@ -25,8 +26,14 @@ class Kernels(Disconnectable, JupyterApiHandler):
         self.reply([models.kernel(each, self.links) for each in self.tenant.sessions.list()])
 
     async def post(self, **_path: str) -> None:
-        """Open a session."""
+        """Open a session, or attach to the one that the kernelspec names."""
         asked = self.body_as(NewKernel)
+        found = models.attachable(self.tenant.sessions.list()).get(asked.name or "")
+        if found is not None and asked.name not in self.tenant.pools:
+            kernel = models.kernel(found, self.links, attached_id(found.id))
+            self.set_header("Location", f"/jupyter/api/kernels/{kernel['id']}")
+            self.reply(kernel, 201)
+            return
         options = SessionOptions(
             session_id=str(uuid.uuid4()),
             template=models.template_of(asked.name, self.tenant.pools),
@@ -41,12 +48,11 @@ class Kernels(Disconnectable, JupyterApiHandler):
 class OneKernel(JupyterApiHandler):
     async def get(self, kernel_id: str, **_path: str) -> None:
         session = await self.tenant.kernels.find(kernel_id)
-        self.reply(models.kernel(session, self.links))
+        self.reply(models.kernel(session, self.links, kernel_id))
 
     async def delete(self, kernel_id: str, **_path: str) -> None:
-        """Close the session."""
-        session = await self.tenant.kernels.find(kernel_id)
-        await self.tenant.sessions.close(session.id)
+        """Close the session, unless the client has only attached to it."""
+        await self.tenant.kernels.shut_down(kernel_id)
         self.set_status(204)
 
 
@@ -62,4 +68,4 @@ class RestartKernel(JupyterApiHandler):
         """Replace the kernel. Its id and the files stay; variables are lost."""
         session = await self.tenant.kernels.find(kernel_id)
         await session.restart()
-        self.reply(models.kernel(session, self.links))
+        self.reply(models.kernel(session, self.links, kernel_id))

@@ -150,7 +150,7 @@ class KernelLink:
 
     async def _shut_down(self, client: Client, message: ClientMessage) -> None:
         """Close or restart the session: its kernel must not do so by itself."""
-        restart = await self._kernels.shut_down(self.session, message.frame)
+        restart = await self._kernels.obey_shutdown(self.session, message.frame)
         reply = {"status": "ok", "restart": restart}
         parent = message.raw_header
         answer = made(

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
 from kernelbroker.protocol.errors import NotFound
 
-from ..service.kernels import kernel_id
+from ..service.kernels import attached_id, kernel_id
 from ..sessions.session import Session
 from .link import KernelLinks
 
 DEFAULT_SPEC = "python3"
 _DEFAULT_TEMPLATE = "default"
+_SESSION = "session-"
+"""Kernelspecs of sessions begin so."""
+_MAX_ATTACHABLE = 100
+"""Kernelspecs of sessions; the latest ones."""
 METADATA_KEY = "jupyter"
 """In a session's metadata: the Jupyter sessions (notebooks, consoles) that use it as their kernel."""
 
@@ -33,11 +37,17 @@ def utc_text(timestamp: float) -> str:
     return datetime.fromtimestamp(timestamp, UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 
-def kernel(session: Session, links: KernelLinks) -> dict[str, Any]:
-    """Return the model of a kernel."""
+def kernel(session: Session, links: KernelLinks, asked: str | None = None) -> dict[str, Any]:
+    """Return the model of a kernel.
+
+    Args:
+        asked: the id by which it was asked for.
+    """
+    is_attached = asked == attached_id(session.id)
+    name = f"{_SESSION}{session.id}" if is_attached else spec_of(session.options.template)
     return {
-        "id": kernel_id(session.id),
-        "name": spec_of(session.options.template),
+        "id": asked if is_attached else kernel_id(session.id),
+        "name": name,
         "last_activity": utc_text(session.active_at),
         "execution_state": "busy" if session.state == "busy" else "idle",
         "connections": links.connections(session),
@@ -60,18 +70,36 @@ def template_of(spec: str | None, templates: Iterable[str]) -> str:
     return name
 
 
-def kernelspec(template: str) -> dict[str, Any]:
-    """Return the model of a template's kernelspec."""
-    suffix = "" if template == _DEFAULT_TEMPLATE else f" ({template})"
+def attachable(sessions: Sequence[Session]) -> dict[str, Session]:
+    """Return the sessions that have a kernelspec, by its name: those that no Jupyter client has started.
+
+    A Jupyter server with a gateway shows only the kernels that it has started itself. So its users open
+    such a session by choosing its kernelspec.
+    """
+    others = [each for each in sessions if kernel_id(each.id) != each.id]
+    return {f"{_SESSION}{each.id}": each for each in others[-_MAX_ATTACHABLE:]}
+
+
+def kernelspecs(templates: Iterable[str], sessions: Sequence[Session]) -> dict[str, Any]:
+    """Return the models of all kernelspecs, by name."""
+    attached = attachable(sessions)
+    specs = {name: _kernelspec(name, f"Session {each.id}") for name, each in attached.items()}
+    for template in templates:
+        suffix = "" if template == _DEFAULT_TEMPLATE else f" ({template})"
+        specs[spec_of(template)] = _kernelspec(spec_of(template), f"Python 3{suffix}")
+    return specs
+
+
+def _kernelspec(name: str, display_name: str) -> dict[str, Any]:
     spec = {
         "argv": [],
         "env": {},
-        "display_name": f"Python 3{suffix}",
+        "display_name": display_name,
         "language": "python",
         "interrupt_mode": "signal",
         "metadata": {"debugger": True},
     }
-    return {"name": spec_of(template), "spec": spec, "resources": {}}
+    return {"name": name, "spec": spec, "resources": {}}
 
 
 def notebook_session(

@@ -49,8 +49,11 @@ class SessionsHandler(JupyterApiHandler):
 
     async def choose(self, kernel: KernelChoice | None, path: Sequence[NotebookSession]) -> Session:
         """Return the session that is this kernel, or a new one. Raises as `Sessions.open`, NotFound."""
+        named = models.attachable(self.tenant.sessions.list())
+        session = None if kernel is None else named.get(kernel.name or "")
         if kernel is not None and kernel.id is not None:
             session = await self.tenant.kernels.find(kernel.id)
+        if session is not None:
             await self.store(session, [*models.notebook_sessions(session), *path])
             return session
         options = SessionOptions(

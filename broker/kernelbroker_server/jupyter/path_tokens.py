@@ -10,8 +10,8 @@ _MAX_TOKENS = 1000
 class PathTokens:
     """The tokens that valid requests had in their paths, so that they are recognised in lower case.
 
-    Jupyter's gateway client turns the address of its WebSockets to lower case. Each of them follows a request
-    over HTTP with the same token. 24 random bytes cannot be guessed in lower case either.
+    Jupyter's gateway client turns the address of its WebSockets to lower case. Each of them follows a
+    request over HTTP with the same token. 24 random bytes cannot be guessed in lower case either.
     """
 
     def __init__(self) -> None:

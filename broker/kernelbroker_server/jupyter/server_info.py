@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from kernelbroker.protocol.errors import MethodNotAllowed
+from kernelbroker.protocol.errors import MethodNotAllowed, NotFound
 
 from . import models
 from .handler import JupyterApiHandler
@@ -53,16 +53,18 @@ class Me(JupyterApiHandler):
 
 class KernelSpecs(JupyterApiHandler):
     def get(self, **_path: str) -> None:
-        """List the templates that the tenant may use."""
-        specs = [models.kernelspec(template) for template in self.tenant.pools]
-        named = {str(each["name"]): each for each in specs}
+        """List the templates that the tenant may use, and the sessions that can be attached to."""
+        named = models.kernelspecs(self.tenant.pools, self.tenant.sessions.list())
         default = models.DEFAULT_SPEC if models.DEFAULT_SPEC in named else next(iter(named), "")
         self.reply({"default": default, "kernelspecs": named})
 
 
 class OneKernelSpec(JupyterApiHandler):
     def get(self, spec: str, **_path: str) -> None:
-        self.reply(models.kernelspec(models.template_of(spec, self.tenant.pools)))
+        named = models.kernelspecs(self.tenant.pools, self.tenant.sessions.list())
+        if spec not in named:
+            raise NotFound(f"there is no kernel {spec!r}; there are: {', '.join(sorted(named))}")
+        self.reply(named[spec])
 
 
 class Contents(JupyterApiHandler):

@@ -49,6 +49,14 @@ def kernel_id(session_id: str) -> str:
     return str(uuid.uuid5(_NAMESPACE, session_id))
 
 
+def attached_id(session_id: str) -> str:
+    """Return the id of a session as a kernel that a client has attached to, and not started.
+
+    To shut it down does not close the session. A Jupyter server shuts down all its kernels when it ends.
+    """
+    return str(uuid.uuid5(_NAMESPACE, f"attached:{session_id}"))
+
+
 class Kernels:
     """The sessions of one tenant, as kernels."""
 
@@ -63,9 +71,19 @@ class Kernels:
             NotFound, SessionGone
         """
         for session in self._sessions.list():
-            if name in (session.id, kernel_id(session.id)):
+            if name in (session.id, kernel_id(session.id), attached_id(session.id)):
                 return session
         return await self._sessions.resolve(name)
+
+    async def shut_down(self, name: str) -> None:
+        """Close the session that is this kernel, unless the client has only attached to it.
+
+        Raises:
+            NotFound, SessionGone
+        """
+        session = await self.find(name)
+        if name != attached_id(session.id):
+            await self._sessions.close(session.id)
 
     async def interrupt(self, session: Session) -> None:
         """Interrupt the kernel, whatever it does. Raises SessionGone, TooManyRequests, Unavailable."""
@@ -74,7 +92,7 @@ class Kernels:
         else:
             await session.interrupt_kernel()
 
-    async def shut_down(self, session: Session, frame: bytes) -> bool:
+    async def obey_shutdown(self, session: Session, frame: bytes) -> bool:
         """Do what a `shutdown_request` asks for: close the session soon, or restart its kernel.
 
         Returns:
