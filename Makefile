@@ -77,6 +77,8 @@ bench: environments ## The figures that the README quotes
 lock: $(BROKER)/.dev ## Update the pinned requirements of both images
 	$(BROKER)/bin/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
 	  kernel_image/requirements.in -o kernel_image/requirements.txt
+	$(BROKER)/bin/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
+	  kernel_image/node.in -o kernel_image/node.txt
 	$(BROKER)/bin/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-annotate \
 	  --no-emit-package kernelbroker --no-emit-package kernelbroker-kernel \
 	  --extra docker --extra mcp broker/pyproject.toml compose/build.in -o compose/requirements.txt

@@ -27,6 +27,7 @@ from kernelbroker_server import app, factories
 from kernelbroker_server.__main__ import _serve
 from kernelbroker_server.app import Broker
 from kernelbroker_server.audit import Audit
+from kernelbroker_server.backends.backend_set import BackendSet
 from kernelbroker_server.backends.base import BackendUnavailable, Isolation, LaunchError
 from kernelbroker_server.config import ConfigError, Settings
 from kernelbroker_server.factories import STATE
@@ -174,7 +175,7 @@ STEPS = [
     "_workspaces.stop",
     "_close_websockets",
     "pools.default.stop",
-    "backend.stop",
+    "backends.stop",
     "supervisor.stop",
     "_close_traces",
     "_close_connections",
@@ -198,7 +199,8 @@ async def test_a_step_of_the_shutdown_that_fails(
     ran: list[str] = []
 
     async with fake_backend() as backend, contextlib.AsyncExitStack() as stack:
-        monkeypatch.setattr(factories, "backend", lambda *_: backend)
+        backends = BackendSet({"local": backend}, "local")
+        monkeypatch.setattr(factories, "backends", lambda *_: backends)
         broker = Broker(settings(directory, shutdown_timeout=0.2))
         await broker.start()
         patches = stack.enter_context(pytest.MonkeyPatch.context())
@@ -244,7 +246,8 @@ async def test_first_launches_that_fail(
     templates = {"default": {}, "other": {}, "idle": {"pool": {"min_size": 0}}}
     async with fake_backend() as backend:
         backend.on_launch = fail
-        monkeypatch.setattr(factories, "backend", lambda *_: backend)
+        backends = BackendSet({"local": backend}, "local")
+        monkeypatch.setattr(factories, "backends", lambda *_: backends)
         serving = asyncio.create_task(
             _serve(settings(directory, templates=templates, pool={"min_size": 1}))
         )
@@ -315,7 +318,7 @@ async def test_no_isolation_means_loopback(directory: Path, host: str) -> None:
     broker = Broker(settings(directory, host=host))
     with pytest.raises(ConfigError, match=r"without isolation.*host"):
         await broker.start()
-    assert broker.backend.isolation is Isolation.PROCESS
+    assert broker.backends.isolation is Isolation.PROCESS
     assert left_in(directory / "data") == []
     assert not the_file().exists()
 
@@ -372,7 +375,8 @@ async def test_clients_at_the_end(directory: Path, monkeypatch: pytest.MonkeyPat
     """When the broker stops, each client has its result and the reason before the connection ends."""
     async with fake_backend() as backend, contextlib.AsyncExitStack() as stack:
         backend.scripts["deaf"] = deaf
-        monkeypatch.setattr(factories, "backend", lambda *_: backend)
+        backends = BackendSet({"local": backend}, "local")
+        monkeypatch.setattr(factories, "backends", lambda *_: backends)
         broker = Broker(settings(directory, token="the-token"))
         await broker.start()
         url = broker.url.replace("http", "ws") + "/api/v1/ws"
@@ -401,7 +405,8 @@ async def test_clients_while_it_drains(directory: Path, monkeypatch: pytest.Monk
     async with fake_backend() as backend, contextlib.AsyncExitStack() as stack:
         hold = Breakpoint()
         backend.scripts["hold"] = hold
-        monkeypatch.setattr(factories, "backend", lambda *_: backend)
+        backends = BackendSet({"local": backend}, "local")
+        monkeypatch.setattr(factories, "backends", lambda *_: backends)
         pool = {"min_size": 2, "max_size": 4}
         broker = Broker(settings(directory, token="the-token", pool=pool, shutdown="close"))
         await broker.start()

@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 from kernelbroker.protocol.messages import ExecutionRequest
 from kernelbroker_server.api.base import MAX_BODY_BYTES
+from kernelbroker_server.audit import Audit
+from kernelbroker_server.backends.backend_set import BackendSet
 from kernelbroker_server.config import ConfigError, Settings
 from kernelbroker_server.config_file import load
 from kernelbroker_server.config_sections import (
@@ -17,7 +19,9 @@ from kernelbroker_server.config_sections import (
     PoolSettings,
     SandboxSettings,
 )
+from kernelbroker_server.factories import backend_name, backends, proxy
 from kernelbroker_server.machine_memory import default_pool_size
+from kernelbroker_server.supervisor import Supervisor
 from pydantic import ValidationError
 
 SECRET = "a-token-that-no-message-may-show"
@@ -350,3 +354,81 @@ def test_sections_may_be_objects() -> None:
     big = settings.templates["big"]
     assert (big.processes, big.pool.min_size, big.pool.max_size) == (50, 1, 2)
     assert settings.templates["default"].pool.min_size == 1
+
+
+def test_profiles_of_templates(tmp_path: Path) -> None:
+    """A profile replaces [sandbox], and a template's own keys replace those of its profile."""
+    text = """
+        [sandbox]
+        cpus = 8
+        processes = 50
+        [templates.safe]
+        profile = "strict"
+        [templates.web]
+        profile = "standard"
+        memory = "1GiB"
+    """
+    templates = load(write(tmp_path, text)).templates
+    safe, web = templates["safe"], templates["web"]
+    assert (safe.network, safe.cpus, safe.memory) == ("none", 1, 2 * 1024**3)
+    assert (safe.timeout, safe.file_size, safe.processes) == (120, 10 * 1024**2, 50)
+    assert (web.network, web.cpus, web.memory) == ("allowlist", 2, 1024**3)
+    assert (web.timeout, web.file_size) == (300, 10 * 1024**2)
+    assert {"pypi.org", "registry.npmjs.org", "github.com"} <= set(web.allow)
+    default = templates["default"]
+    assert (default.cpus, default.timeout, default.file_size) == (8, None, None)
+
+
+def test_backends_of_templates(tmp_path: Path) -> None:
+    """A template has the backend that it names, and only backends that are used are made."""
+    text = f"""
+        state_dir = ""
+        [local]
+        kernel_python = "/usr/bin/python3"
+        data_dir = "{tmp_path}/local"
+        [docker]
+        data_dir = "{tmp_path}/docker"
+        runtime = "runc"
+        [templates.box]
+        backend = "docker"
+        [templates.same]
+        backend = "docker"
+        runtime = "runc"
+        [templates.guarded]
+        backend = "docker"
+        runtime = "runsc"
+    """
+    settings = load(write(tmp_path, text))
+    names = {name: backend_name(settings, each) for name, each in settings.templates.items()}
+    assert names == {
+        "default": "local",
+        "box": "docker",
+        "same": "docker",
+        "guarded": "docker-runsc",
+    }
+    backends = made_backends(settings)
+    assert list(backends.by_name) == ["local", "docker", "docker-runsc"]
+    directories = {backend.data_dir for backend in backends.by_name.values()}
+    assert len(directories) == 3
+    assert backends.data_dir == tmp_path / "local"
+    only_local = load(write(tmp_path, '[local]\nkernel_python = "/usr/bin/python3"'))
+    assert list(made_backends(only_local).by_name) == ["local"]
+    only_docker = load(write(tmp_path, '[templates.default]\nbackend = "docker"'))
+    assert list(made_backends(only_docker).by_name) == ["docker"]
+
+
+def made_backends(settings: Settings) -> BackendSet:
+    supervisor = Supervisor()
+    return backends(settings, proxy(settings, Audit(None), None, supervisor), supervisor)
+
+
+def test_settings_of_backends_that_contradict_each_other(tmp_path: Path) -> None:
+    """A runtime without containers and a directory of two backends are refused."""
+    with pytest.raises(ConfigError, match=r'templates\.x\.runtime needs backend = "docker"'):
+        load(write(tmp_path, '[templates.x]\nruntime = "runsc"'))
+    with pytest.raises(ConfigError, match=r"templates\.x\.profile"):
+        load(write(tmp_path, '[templates.x]\nprofile = "lax"'))
+    text = f'[templates.x]\nbackend = "docker"\n[local]\nkernel_python = "/p"\ndata_dir = "{tmp_path}"\n'
+    settings = load(write(tmp_path, f'{text}[docker]\ndata_dir = "{tmp_path}"'))
+    with pytest.raises(ConfigError, match="same directory"):
+        made_backends(settings)

@@ -158,7 +158,7 @@ async def _first_of(*awaited: Coroutine[Any, Any, Any]) -> None:
 
 
 def _banner(broker: Broker) -> str:
-    warning = _WARNING if broker.backend.isolation is Isolation.PROCESS else ""
+    warning = _WARNING if broker.backends.weakest_isolation is Isolation.PROCESS else ""
     settings = broker.settings
     # A generated token must be shown; a configured one must not appear in terminals and logs.
     generated = settings.token is None and settings.token_file is None and broker.token is not None
@@ -166,7 +166,7 @@ def _banner(broker: Broker) -> str:
     return f"""{warning}
   kernelbroker is at   {broker.url}
   token                {token if generated else "as configured"}
-  isolation            {broker.backend.isolation}
+  isolation            {_isolation(broker)}
 
   Try in another terminal:
 
@@ -175,6 +175,12 @@ def _banner(broker: Broker) -> str:
     curl -N -H "Authorization: Bearer {token}" \\
          -d '{{"code": "for i in range(3): print(i)"}}' {broker.url}/api/v1/exec
 """
+
+
+def _isolation(broker: Broker) -> str:
+    """The isolation of each backend, that of the default one first."""
+    backends = broker.backends.by_name.values()
+    return ", ".join(dict.fromkeys(backend.isolation.value for backend in backends))
 
 
 if __name__ == "__main__":

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 
 from kernelbroker.protocol.errors import ProtocolError, RequestError
 
-from .backends.base import Backend, Orphan, Rescue
+from .backends.backend_set import BackendSet
+from .backends.base import Backend, Orphan, Rescue, SandboxSpec
 from .kernels.channel import ChannelClosed
 from .pool.runner import Pool
 from .pool.warm_sandbox import WarmSandbox, join
@@ -37,17 +38,17 @@ class _Adopted:
 
 
 class Adoption:
-    """Runs once, when store and backend are started, and before pools are and clients are served."""
+    """Runs once, when store and backends are started, and before pools are and clients are served."""
 
     def __init__(
         self,
-        backend: Backend,
+        backends: BackendSet,
         pools: Mapping[str, Pool],
         store: EventStore,
         tenants: TenantServices,
         names: Tenants,
     ) -> None:
-        self._backend = backend
+        self._backends = backends
         self._pools = pools
         self._store = store
         self._tenants = tenants
@@ -55,7 +56,9 @@ class Adoption:
 
     async def run(self, rescue: Rescue) -> None:
         """Adopt what can be adopted. The rest is ended, with results that say so."""
-        orphans = self._backend.orphans([pool.spec for pool in self._pools.values()])
+        backends = self._backends.by_name.values()
+        found = [backend.orphans(self._specs_of(backend)) for backend in backends]
+        orphans = [orphan for each in found for orphan in each]
         sessions = {each.record.key: each for each in await self._store.adoptable()}
         results = await asyncio.gather(*(self._adopt(each, sessions) for each in orphans))
         adopted = [each for each in results if isinstance(each, _Adopted)]
@@ -65,7 +68,12 @@ class Adoption:
         await self._store.end_lost({each.session.record.key for each in adopted})
         for each in adopted:
             await each.registry.adopt(each.session, each.workspace, each.warm, each.running)
-        await self._backend.end_orphans(unwanted, rescue)
+        await asyncio.gather(
+            *(
+                backend.end_orphans([o.sandbox for o in each if o.sandbox in unwanted], rescue)
+                for backend, each in zip(backends, found, strict=True)
+            )
+        )
         if orphans:
             logger.info(
                 "adopted %d sandboxes of an earlier broker, %d of them with a session; ended %d",
@@ -73,6 +81,9 @@ class Adoption:
                 len(adopted),
                 len(unwanted),
             )
+
+    def _specs_of(self, backend: Backend) -> list[SandboxSpec]:
+        return [pool.spec for pool in self._pools.values() if pool.backend is backend]
 
     async def _adopt(
         self, orphan: Orphan, sessions: dict[str, LeftSession]

@@ -1,7 +1,7 @@
 """The broker: creates its parts, starts them, and stops them in order.
 
 A stop refuses connections and leases, closes the sessions and notifies their clients, and then stops the
-pools and the backend.
+pools and the backends.
 """
 
 from __future__ import annotations
@@ -26,7 +26,6 @@ from .api.base import Service
 from .api.routes import make_application
 from .api.server import BrokerServer
 from .audit import Audit
-from .backends.base import Isolation, LaunchError, Network
 from .config import ConfigError, Settings
 from .egress.upstream import Resolve
 from .service.policy import Policies, Policy
@@ -34,8 +33,9 @@ from .service.tenant_service import TenantServices
 from .sessions.admission import Admission
 from .sessions.state_directory import InUse
 from .shutdown import Step, run_all
-from .startup_check import StartupCheck
+from .startup_check import StartupCheck, check_isolation, check_networks
 from .supervisor import Supervisor
+from .surfaces import make_surfaces
 from .telemetry.audit_observer import AuditObserver
 from .telemetry.events import combine_observers
 from .telemetry.metrics import Metrics
@@ -48,7 +48,7 @@ _LAST_WORDS_S = 1.0
 _STEP_TIMEOUT_S = 5.0
 """For each small step of the shutdown."""
 _REMOVAL_S = 30.0
-"""How long the backend may take to remove what it has made, on top of the shutdown timeout."""
+"""How long the backends may take to remove what it has made, on top of the shutdown timeout."""
 _STOPPING = "the broker is shutting down"
 
 
@@ -71,7 +71,8 @@ class Broker:
         self._audit = Audit(settings.audit_log)
         self.supervisor = Supervisor()
         proxy = factories.proxy(settings, self._audit, resolve, self.supervisor)
-        self.backend = factories.backend(settings, proxy, self.supervisor)
+        self.backends = factories.backends(settings, proxy, self.supervisor)
+        data_dir = self.backends.data_dir
         self._specs = [
             factories.spec(name, template, settings)
             for name, template in settings.templates.items()
@@ -79,7 +80,7 @@ class Broker:
         self._sockets: list[socket.socket] = []
         self._can_leave = settings.shutdown == "adopt" and any(s.orphan_grace for s in self._specs)
         self.state_directory = (
-            factories.state_directory(settings, self.backend.data_dir) if self._can_leave else None
+            factories.state_directory(settings, data_dir) if self._can_leave else None
         )
         self._metrics = Metrics(self._gauges)
         self._traces = tracing(os.environ, version("kernelbroker"))
@@ -97,18 +98,20 @@ class Broker:
             spec.template: factories.pool(
                 spec,
                 settings.templates[spec.template],
-                self.backend,
+                self.backends.by_name[
+                    factories.backend_name(settings, settings.templates[spec.template])
+                ],
                 observer,
                 self.supervisor,
             )
             for spec in self._specs
         }
         admission = Admission(settings.limits.concurrent, settings.limits.queued)
-        self._workspaces = factories.workspaces(settings, self.backend.data_dir)
+        self._workspaces = factories.workspaces(settings, data_dir)
         policies = Policies(
             {name: Policy(t.policy, t.policy_threshold) for name, t in settings.templates.items()}
         )
-        self._store = factories.store(settings, self.backend.data_dir)
+        self._store = factories.store(settings, data_dir)
         self._webhooks = factories.webhooks(settings, self._store)
         self.tenants = TenantServices(
             self.pools,
@@ -125,7 +128,7 @@ class Broker:
             tenants=self.tenants,
             store=self._store,
             pools=self.pools,
-            backend=self.backend,
+            backends=self.backends,
             keyring=credentials.keyring(settings, self.token),
             version=version("kernelbroker"),
             supervisor=self.supervisor,
@@ -135,7 +138,7 @@ class Broker:
             allowed_origins=frozenset(settings.allowed_origins),
         )
         self._adoption = Adoption(
-            self.backend, self.pools, self._store, self.tenants, self._service.keyring.tenants
+            self.backends, self.pools, self._store, self.tenants, self._service.keyring.tenants
         )
         self._server: BrokerServer | None = None
         self._runtime_file: Path | None = None
@@ -157,40 +160,33 @@ class Broker:
             raise ConfigError(f"audit_log: {settings.audit_log}: {exc.strerror}") from exc
         await self._open_store()
         try:
-            await self.backend.start(self._workspaces.rescue)
+            await self.backends.start(self._workspaces.rescue)
         except BaseException:
             await self._store.stop()
             self._audit.close()
             raise
         try:
-            self._check_networks()
-            if self.backend.isolation is Isolation.PROCESS and not (
-                settings.on_loopback or settings.unsafe_expose_without_isolation
-            ):
-                raise ConfigError(
-                    f"user code would run without isolation, so host must not be {settings.host}. "
-                    "Install bubblewrap (apt-get install bubblewrap), listen on 127.0.0.1, or accept "
-                    "the risk with unsafe_expose_without_isolation = true"
-                )
-            mcp = factories.mcp(settings, self._store, self.backend.data_dir, keyring)
+            check_isolation(settings, self.backends)
+            check_networks(self.pools.values())
+            surfaces = make_surfaces(settings, self._store, self.backends.data_dir, keyring)
             self._sockets = [each.dup() for each in sockets] or _listen(settings)
             await self._adoption.run(self._workspaces.rescue)
         except BaseException:
-            await self.backend.stop()
+            await self.backends.stop()
             await self._store.stop()
             self._audit.close()
             raise
-        port = self._sockets[0].getsockname()[1]
         host = f"[{settings.host}]" if ":" in settings.host else settings.host
-        self.url = f"{'http' if tls is None else 'https'}://{host}:{port}"
-        surfaces = [*(mcp.routes if mcp else []), *factories.jupyter(settings)]
-        application = make_application(self._service, surfaces)
+        self.url = (
+            f"{'http' if tls is None else 'https'}://{host}:{self._sockets[0].getsockname()[1]}"
+        )
+        application = make_application(self._service, [r for each in surfaces for r in each.routes])
         self._server = BrokerServer(application, self._service.unauthenticated, tls)
         await self.tenants.resume_asleep(self._service.keyring.tenants)
         self._server.add_sockets(self._sockets)
         keyring.start(self.supervisor)
-        if mcp is not None:
-            mcp.start(self.supervisor)
+        for each in surfaces:
+            each.start(self.supervisor)
         self._workspaces.start(self.supervisor)
         self.supervisor.start("session expiry", self.tenants.close_expired)
         for pool in self.pools.values():
@@ -222,7 +218,7 @@ class Broker:
             pool.drain()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self.settings.drain_timeout):
-                await self.tenants.drain(_STOPPING, leave=self._can_leave)
+                await self.tenants.drain(_STOPPING, leave=self.state_directory is not None)
 
     def stop_accepting(self) -> list[socket.socket]:
         """Accept no connections any more. Returns the sockets, which listen as long as they are open."""
@@ -242,7 +238,7 @@ class Broker:
         leave = leave and self._can_leave
         timeout = self.settings.shutdown_timeout
         stop_sessions = partial(self.tenants.stop, _STOPPING, leave=leave)
-        stop_backend = self.backend.leave if leave else self.backend.stop
+        stop_backends = self.backends.leave if leave else self.backends.stop
         await run_all(
             [
                 Step("the runtime file", self._forget_runtime_file, _STEP_TIMEOUT_S),
@@ -251,7 +247,7 @@ class Broker:
                 Step("the workspaces", self._workspaces.stop, timeout),
                 Step("the WebSockets", self._close_websockets, 2 * _LAST_WORDS_S),
                 Step("the pools", partial(self._stop_pools, leave), 2 * timeout + 2.0),
-                Step("the backend", stop_backend, timeout + _REMOVAL_S),
+                Step("the backends", stop_backends, timeout + _REMOVAL_S),
                 Step("the background tasks", self.supervisor.stop, _STEP_TIMEOUT_S),
                 Step("the webhooks", self._webhooks.stop, _STEP_TIMEOUT_S),
                 Step("the event store", self._store.stop, timeout),
@@ -303,19 +299,6 @@ class Broker:
 
     async def _close_audit(self) -> None:
         self._audit.close()
-
-    def _check_networks(self) -> None:
-        """Check that the backend supports the network of each template. Raises ConfigError."""
-        for spec in self._specs:
-            try:
-                self.backend.require_network(spec)
-            except LaunchError as exc:
-                raise ConfigError(str(exc)) from exc
-            if spec.network is Network.OPEN:
-                logger.warning(
-                    "OPEN NETWORK: sandboxes of the template %s can reach all that this host can reach",
-                    spec.template,
-                )
 
     def _gauges(self) -> dict[str, dict[tuple[str, ...], float]]:
         """Return the current values of the gauges; see `telemetry.metrics`."""

@@ -15,19 +15,18 @@ from .config_sections import (
     CheckpointSettings,
     DockerSettings,
     EgressSettings,
-    JupyterSettings,
     LimitSettings,
     LocalSettings,
-    McpSettings,
     PackageSettings,
     PoolSettings,
     SandboxSettings,
     SessionSettings,
-    TemplateSettings,
     TenantSettings,
     TlsSettings,
     WebhookSettings,
 )
+from .config_surfaces import E2bSettings, JupyterSettings, McpSettings
+from .config_templates import PROFILES, BackendName, TemplateSettings
 from .tenants.tokens import TENANT_NAME
 
 PREFIX = "KERNELBROKER_"
@@ -90,8 +89,9 @@ class Settings(BaseSettings):
     """The directory of what must survive the broker: executions with their code, events and results,
     idempotency keys and confirmations. One broker has it at a time. If not set, `.state` in the backend's
     data_dir. With "" nothing is written to the disk, and all of it ends with the broker."""
-    backend: Literal["local", "docker"] = "local"
-    """The kind of sandboxes: jails on this machine (local), or containers (docker)."""
+    backend: BackendName = "local"
+    """The kind of sandboxes: jails on this machine (local), or containers (docker). A template can have
+    another one: see docs/templates.md."""
     pool: PoolSettings = PoolSettings()
     sandbox: SandboxSettings = SandboxSettings()
     local: LocalSettings = LocalSettings()
@@ -106,6 +106,7 @@ class Settings(BaseSettings):
     auth: AuthSettings = AuthSettings()
     mcp: McpSettings = McpSettings()
     jupyter: JupyterSettings = JupyterSettings()
+    e2b: E2bSettings = E2bSettings()
     templates: dict[TemplateName, TemplateSettings] = {}
     """Named recipes for sandboxes. There is always one named `default`."""
     tenants: dict[TenantName, TenantSettings] = {}
@@ -120,7 +121,7 @@ class Settings(BaseSettings):
     @model_validator(mode="before")
     @classmethod
     def _complete_templates(cls, values: Any) -> Any:
-        """Fill in each template from [sandbox] and [pool]."""
+        """Fill in each template from its profile, [sandbox] and [pool]."""
         sandbox, pool = _table(values.get("sandbox", {})), _table(values.get("pool", {}))
         templates = _table(values.get("templates", {}))
         if sandbox is None or pool is None or templates is None:
@@ -133,19 +134,31 @@ class Settings(BaseSettings):
             own_pool = template.get("pool", {})
             if (table := _table(own_pool)) is not None:
                 own_pool = {**pool, **table}
-            complete[name] = {**sandbox, **template, "pool": own_pool}
+            profile = template.get("profile")
+            preset = PROFILES.get(profile, {}) if isinstance(profile, str) else {}
+            complete[name] = {**sandbox, **preset, **template, "pool": own_pool}
         return {**values, "templates": complete}
 
     @model_validator(mode="after")
     def _check_together(self) -> Self:
         if (self.tls.certificate is None) != (self.tls.key is None):
             raise ValueError("tls.certificate and tls.key must both be set")
+        for name, template in self.templates.items():
+            if template.runtime is not None and self.backend_of(template) != "docker":
+                raise ValueError(f'templates.{name}.runtime needs backend = "docker"')
+        for name, target in self.e2b.templates.items():
+            if target not in self.templates:
+                raise ValueError(f"e2b.templates.{name}: there is no template {target!r}")
         for name, tenant in self.tenants.items():
             if unknown := set(tenant.templates or ()) - set(self.templates):
                 raise ValueError(
                     f"tenants.{name}.templates: there is no template {sorted(unknown)[0]!r}"
                 )
         return self
+
+    def backend_of(self, template: TemplateSettings) -> BackendName:
+        """The kind of a template's sandboxes."""
+        return template.backend or self.backend
 
     @property
     def on_loopback(self) -> bool:

@@ -129,15 +129,6 @@ class SandboxSettings(_Section):
         return tuple(map(normalize_allow_entry, allow))
 
 
-class TemplateSettings(SandboxSettings):
-    """A named recipe for sandboxes. Keys that are not set are taken from [sandbox] and [pool]."""
-
-    image: str | None = None
-    """The image of its containers; docker.image if not set. The local backend ignores it."""
-    pool: PoolSettings = PoolSettings()
-    """The pool of its sandboxes."""
-
-
 class LocalSettings(_Section):
     kernel_python: Path | None = None
     """The Python interpreter of the kernels' environment, made from kernel_image/requirements.txt."""
@@ -301,33 +292,6 @@ class JwtSettings(_Section):
 class AuthSettings(_Section):
     jwt: JwtSettings | None = None
     """Accept the tokens of an issuer, besides those of the broker."""
-
-
-class McpSettings(_Section):
-    """The MCP server. Its addresses are /mcp, and /mcp/code and /mcp/analysis for one set of tools each."""
-
-    enabled: bool | None = None
-    """Serve MCP. If not set, it is served if the extra `mcp` is installed."""
-    tool_sets: tuple[Literal["code", "analysis"], ...] = ("code", "analysis")
-    """The sets of tools at /mcp. With `analysis` alone no code can be run except by the analyses."""
-    language: Literal["auto", "en", "zh"] = "auto"
-    """The language of analyses; `auto` by the script of the question and the columns."""
-    model: str | None = Field(default=None, pattern="^[^:]+:.+$")
-    """Writes code for analyses that are called without code: `anthropic:MODEL` or `openai:MODEL`, whose
-    libraries must be installed and take key and address from their environment variables; or
-    `module:function`, a function of a prompt. If not set, an older client's own model is asked, if lent."""
-    task_after: float = Field(default=5, gt=0)
-    """A call that runs longer becomes a task, for clients that support tasks."""
-    allowed_hosts: tuple[str, ...] = ()
-    """Host names that requests may name, in addition to those of the loopback and `host`. If it is empty
-    and the broker listens on other addresses than loopback, all names are allowed."""
-
-
-class JupyterSettings(_Section):
-    """The Jupyter kernel server at /jupyter."""
-
-    enabled: bool = True
-    """Let Jupyter's clients use sessions as kernels."""
 
 
 class TenantSettings(_Section):

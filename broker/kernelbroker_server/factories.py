@@ -6,27 +6,21 @@ Nothing is started here. If settings cannot be used, ConfigError says what to ch
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 import logging
 import os
 import stat
 import tempfile
-from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from .api.routes import Route
 from .audit import Audit
+from .backends.backend_set import BackendSet
 from .backends.base import Backend, Limits, Network, SandboxSpec
 from .backends.local import LocalBackend
 from .config import ConfigError, Settings
-from .config_sections import (
-    TemplateSettings,
-)
+from .config_templates import TemplateSettings
 from .egress.host_names import AllowList, InvalidHostName
 from .egress.proxy import Proxy, limits_per_sandbox
 from .egress.upstream import Resolve
-from .jupyter.surface import routes as jupyter_routes
 from .kernels.outputs import OutputLimits
 from .pool.runner import Pool
 from .pool.state import PoolLimits
@@ -39,12 +33,8 @@ from .sessions.memory_store import MemoryStore
 from .sessions.store import EventStore
 from .supervisor import Supervisor
 from .telemetry.events import Observer
-from .tenants.keyring import Keyring
 from .workspaces.checkpoint_store import CheckpointLimits
 from .workspaces.directory_store import DirectoryStore
-
-if TYPE_CHECKING:
-    from .mcp.surface import McpSurface
 
 logger = logging.getLogger(__name__)
 
@@ -65,14 +55,61 @@ def proxy(
     return Proxy(audit, settings.egress.private_networks, resolve, limits, supervisor)
 
 
-def backend(settings: Settings, proxy: Proxy, supervisor: Supervisor) -> Backend:
-    """Return the configured backend, not started. Creates its default directories."""
-    if settings.backend == "docker":
-        return _docker(settings, proxy)
-    return _local(settings, proxy, supervisor)
+def backends(settings: Settings, proxy: Proxy, supervisor: Supervisor) -> BackendSet:
+    """Return the backends that templates use, not started. Creates their default directories.
+
+    The backend of the template `default` is the home of workspaces and state.
+    """
+    home = backend_name(settings, settings.templates["default"])
+    names = {home: None}  # in this order, since the others' records are in the home's directory
+    names |= {backend_name(settings, each): None for each in settings.templates.values()}
+    if len({_data_dir(settings, name) for name in names}) < len(names):
+        raise ConfigError(
+            "local.data_dir and docker.data_dir are the same directory. Give each backend its own, on one "
+            "file system"
+        )
+    state = state_directory(settings, _data_dir(settings, home))
+
+    def id_file(name: str) -> Path | None:
+        """The file with the id of the backend's directories; None if no sandbox outlives the broker."""
+        outlives = any(
+            _orphan_grace(settings, each)
+            for each in settings.templates.values()
+            if backend_name(settings, each) == name
+        )
+        if state is None or not outlives:
+            return None
+        return state / (BROKER_ID if name == home else f"{BROKER_ID}-{name}")
+
+    def create(name: str) -> Backend:
+        if name == "local":
+            return _local(settings, proxy, supervisor, id_file(name))
+        return _docker(
+            settings, proxy, name.removeprefix("docker").removeprefix("-"), id_file(name)
+        )
+
+    return BackendSet({name: create(name) for name in names}, home)
 
 
-def _local(settings: Settings, proxy: Proxy, supervisor: Supervisor) -> Backend:
+def backend_name(settings: Settings, template: TemplateSettings) -> str:
+    """Return the name of a template's backend. There is one for each runtime of the engine."""
+    kind = settings.backend_of(template)
+    if template.runtime in (None, settings.docker.runtime):
+        return kind
+    return f"{kind}-{template.runtime}"
+
+
+def _data_dir(settings: Settings, name: str) -> Path:
+    """Return the directory of a backend; creates it if it is the default one."""
+    if name == "local":
+        return settings.local.data_dir or _own_directory(Path("/var/tmp"), "local.data_dir")
+    own = settings.docker.data_dir or _own_directory(Path("/var/tmp"), "docker.data_dir") / "docker"
+    return own if name == "docker" else own / name
+
+
+def _local(
+    settings: Settings, proxy: Proxy, supervisor: Supervisor, id_file: Path | None
+) -> Backend:
     local = settings.local
     if local.kernel_python is None:
         raise ConfigError(
@@ -80,24 +117,16 @@ def _local(settings: Settings, proxy: Proxy, supervisor: Supervisor) -> Backend:
             "DIR/bin/pip install -r kernel_image/requirements.txt) and name DIR/bin/python; "
             "`make run` does both"
         )
-    data_dir = local.data_dir or _own_directory(Path("/var/tmp"), "local.data_dir")
     return LocalBackend(
         kernel_python=local.kernel_python,
-        data_dir=data_dir,
+        data_dir=_data_dir(settings, "local"),
         run_dir=local.run_dir or _own_directory(Path(tempfile.gettempdir()), "local.run_dir"),
         require_isolation=local.require_isolation,
         fork_server=local.fork_server,
         proxy=proxy,
         supervisor=supervisor,
-        id_file=_id_file(settings, data_dir),
+        id_file=id_file,
     )
-
-
-def _id_file(settings: Settings, data_dir: Path) -> Path | None:
-    """The file with the broker's id; None if no sandbox outlives the broker."""
-    state = state_directory(settings, data_dir)
-    outlives = any(_orphan_grace(settings, each) for each in settings.templates.values())
-    return state / BROKER_ID if state is not None and outlives else None
 
 
 def _orphan_grace(settings: Settings, template: TemplateSettings) -> float:
@@ -105,7 +134,8 @@ def _orphan_grace(settings: Settings, template: TemplateSettings) -> float:
     return template.orphan_grace if settings.state_dir != "" else 0.0
 
 
-def _docker(settings: Settings, proxy: Proxy) -> Backend:
+def _docker(settings: Settings, proxy: Proxy, runtime: str, id_file: Path | None) -> Backend:
+    """Return the backend of a runtime; the runtime of the settings if it is empty."""
     docker = settings.docker
     try:
         from .backends.docker import DockerBackend
@@ -114,19 +144,20 @@ def _docker(settings: Settings, proxy: Proxy) -> Backend:
         raise ConfigError(
             f"backend = \"docker\" needs {exc.name}: pip install 'kernelbroker-server[docker]'"
         ) from exc
-    own_data, own_run = Path("/var/tmp"), Path(tempfile.gettempdir())
     # Each backend removes what dead brokers left in its directories, so they are separate.
-    data_dir = docker.data_dir or _own_directory(own_data, "docker.data_dir") / "docker"
+    name = f"docker-{runtime}" if runtime else "docker"
+    own_run = Path(tempfile.gettempdir())
+    run_dir = docker.run_dir or _own_directory(own_run, "docker.run_dir") / "docker"
     return DockerBackend(
         image=docker.image,
         host=docker.host,
-        runtime=docker.runtime,
+        runtime=runtime or docker.runtime,
         transport=Transport(docker.transport),
         network=docker.network,
         proxy=proxy,
-        data_dir=data_dir,
-        run_dir=docker.run_dir or _own_directory(own_run, "docker.run_dir") / "docker",
-        id_file=_id_file(settings, data_dir),
+        data_dir=_data_dir(settings, name),
+        run_dir=run_dir,
+        id_file=id_file,
     )
 
 
@@ -134,7 +165,7 @@ def store(settings: Settings, data_dir: Path) -> EventStore:
     """Return the event store, not started.
 
     Args:
-        data_dir: that of the backend.
+        data_dir: that of the backends.
     """
     retention, size = settings.sessions.result_retention, settings.sessions.results_size
     path = state_directory(settings, data_dir)
@@ -146,31 +177,6 @@ def state_directory(settings: Settings, data_dir: Path) -> Path | None:
     if settings.state_dir == "":
         return None
     return data_dir / STATE if settings.state_dir is None else Path(settings.state_dir)
-
-
-def mcp(
-    settings: Settings, store: EventStore, data_dir: Path, keyring: Keyring
-) -> McpSurface | None:
-    """Return the MCP server, not started; None if it is off or its extra is not installed.
-
-    Args:
-        store: is started, so that its directory is this broker's.
-        data_dir: that of the backend.
-    """
-    if settings.mcp.enabled is False or not settings.mcp.tool_sets:
-        return None
-    if importlib.util.find_spec("mcp") is None:
-        if settings.mcp.enabled is None:
-            return None
-        raise ConfigError("mcp.enabled needs the extra: pip install 'kernelbroker-server[mcp]'")
-    from .mcp.factory import make_surface
-
-    return make_surface(settings, store, state_directory(settings, data_dir), keyring.jwt)
-
-
-def jupyter(settings: Settings) -> Sequence[Route]:
-    """Return the routes of Jupyter's clients; none if they are off."""
-    return jupyter_routes() if settings.jupyter.enabled else []
 
 
 def webhooks(settings: Settings, store: EventStore) -> Webhooks:
@@ -217,6 +223,8 @@ def spec(name: str, template: TemplateSettings, settings: Settings) -> SandboxSp
             open_files=template.open_files,
             workspace_size=template.workspace_size,
             workspace_files=template.workspace_files,
+            file_size=template.file_size,
+            timeout=template.timeout,
         ),
         imports=template.imports,
         env=template.env,
@@ -262,7 +270,7 @@ def workspaces(settings: Settings, data_dir: Path) -> DirectoryStore:
     """Return the store of workspaces and checkpoints, not started.
 
     Args:
-        data_dir: that of the backend.
+        data_dir: that of the backends.
     """
     checkpoints = settings.checkpoints
     return DirectoryStore(

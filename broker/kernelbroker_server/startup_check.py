@@ -1,12 +1,19 @@
-"""Decides from the first launches whether a broker that has just started works."""
+"""Decides whether a broker that has just started works: from its backends, and from the first launches."""
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import Counter
 from collections.abc import Iterable
 
+from .backends.backend_set import BackendSet
+from .backends.base import Isolation, LaunchError, Network
+from .config import ConfigError, Settings
+from .pool.runner import Pool
 from .telemetry.events import LaunchEnded, TelemetryEvent
+
+logger = logging.getLogger(__name__)
 
 _ATTEMPTS = 2
 """Launches of a template that fail before it counts as broken. One may fail because of a busy machine."""
@@ -48,3 +55,29 @@ class StartupCheck:
             f"no sandbox could be launched, so no code could run. {reasons}. "
             "Correct this and start the broker again"
         )
+
+
+def check_isolation(settings: Settings, backends: BackendSet) -> None:
+    """Check that code without isolation is out of the reach of other machines. Raises ConfigError."""
+    if backends.weakest_isolation is Isolation.PROCESS and not (
+        settings.on_loopback or settings.unsafe_expose_without_isolation
+    ):
+        raise ConfigError(
+            f"user code would run without isolation, so host must not be {settings.host}. "
+            "Install bubblewrap (apt-get install bubblewrap), listen on 127.0.0.1, or accept "
+            "the risk with unsafe_expose_without_isolation = true"
+        )
+
+
+def check_networks(pools: Iterable[Pool]) -> None:
+    """Check that the backend of each template supports its network. Raises ConfigError."""
+    for pool in pools:
+        try:
+            pool.backend.require_network(pool.spec)
+        except LaunchError as exc:
+            raise ConfigError(str(exc)) from exc
+        if pool.spec.network is Network.OPEN:
+            logger.warning(
+                "OPEN NETWORK: sandboxes of the template %s can reach all that this host can reach",
+                pool.spec.template,
+            )

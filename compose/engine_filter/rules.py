@@ -16,7 +16,7 @@ from pathlib import PurePosixPath
 from typing import Any, TypeAlias
 from urllib.parse import parse_qsl, urlencode
 
-from kernelbroker_kernel.contract import WORKSPACE
+from kernelbroker_kernel.contract import HOME_OF_E2B, WORKSPACE
 from kernelbroker_server.backends.container_options import (
     HANDOVER,
     LABEL_BROKER,
@@ -62,6 +62,10 @@ class Policy:
         if path.endswith(("/events", "/containers/json", "/networks")):
             self._check_filters(options)
         target = f"{path}?{urlencode(options)}" if options else path
+        if path.endswith("/update"):
+            limits = _json(body)
+            _check_object("the limits", limits, {"Memory": _positive, "MemorySwap": _positive})
+            return target, json.dumps(limits).encode()
         if not path.endswith("/containers/create"):
             return target, b""
         if not re.fullmatch(NAME, options.get("name", ""), re.ASCII):
@@ -117,7 +121,7 @@ class Policy:
             "RestartPolicy": _is({"Name": "no"}),
             "LogConfig": _is({"Type": "json-file", "Config": {"max-size": "64k", "max-file": "1"}}),
             "ReadonlyRootfs": _is(True),
-            "Mounts": lambda value: isinstance(value, list) and len(value) <= 5,
+            "Mounts": lambda value: isinstance(value, list) and len(value) <= 7,
             "Tmpfs": lambda value: (
                 isinstance(value, dict)
                 and value.keys() == {str(TMP), str(HOME), *SEALED}
@@ -150,14 +154,14 @@ class Policy:
         workspace = f"{re.escape(str(self.data_dir))}/{BROKER_ID}/sandboxes/{SANDBOX_ID}/workspace"
         sockets = f"{re.escape(str(self.run_dir))}/{BROKER_ID}/{SANDBOX_ID}"
         handover, egress_socket = f"{sockets}\\.give", f"{sockets}\\.out"
-        if target == WORKSPACE and not read_only:
+        if target in (WORKSPACE, HOME_OF_E2B) and not read_only:
             allowed = bool(re.fullmatch(workspace, source, re.ASCII))
         elif target == str(HANDOVER) and read_only:
             allowed = bool(re.fullmatch(handover, source, re.ASCII))
         elif target == str(EGRESS_SOCKET) and read_only:
             allowed = bool(re.fullmatch(egress_socket, source, re.ASCII))
         else:
-            shared = target in (f"{WORKSPACE}/shared", str(WHEELS))
+            shared = target in (f"{WORKSPACE}/shared", f"{HOME_OF_E2B}/shared", str(WHEELS))
             allowed = shared and read_only and source in self.shared
         if not allowed:
             raise Refused("a mount is not one of a sandbox")
@@ -182,6 +186,7 @@ def _calls(image: str) -> list[tuple[str, str, set[str]]]:
         ("GET", "/networks", {"filters"}),
         ("POST", "/containers/create", {"name"}),
         ("POST", f"/containers/{NAME}/start", set()),
+        ("POST", f"/containers/{NAME}/update", set()),
         ("DELETE", f"/containers/{NAME}", {"v", "link", "force"}),
     ]
 

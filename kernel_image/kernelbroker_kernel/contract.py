@@ -37,7 +37,8 @@ answered by one message of `INTERNAL_CELL_MIME`::
 
 The cell that applies the session's settings, right after the lease, has::
 
-    {"configure": {"env": {name: value}, "cwd": str | null}}
+    {"configure": {"env": {name: value}, "cwd": str | null,
+     "layout": {"directories": [str], "files": {path: text}} | null}}
 """
 
 from __future__ import annotations
@@ -81,6 +82,8 @@ STREAM_CHUNK_CHARS = 256 * 1024
 """The kernel splits longer text, so that no single message holds all of a large output."""
 
 WORKSPACE = "/data"
+HOME_OF_E2B = "/home/user"
+"""The workspace once more, where programs written for E2B expect it."""
 PACKAGES = ".packages"
 """Directory of the workspace for the packages that a session installs."""
 CHECKPOINTS = ".kernelbroker"
@@ -93,6 +96,30 @@ ENTRIES_PATH = "/kernelbroker/entries"
 """GET below this path (``?recursive=true``) lists: ``{"entries": [{"path", "kind", "size", "modified_at"}],
 "truncated": bool}``, at most MAX_LIST_BYTES."""
 MAX_LIST_BYTES = 16 * 1024**2
+SYSTEM_FILES_PATH = "/kernelbroker/system-files"
+"""As FILES_PATH, for the absolute paths of the sandbox's own file system, without their leading slash."""
+DETAILS_PATH = "/kernelbroker/details"
+"""GET below this path (``?depth=N``, ``?system=true``) describes an entry, or with a depth those below it:
+``{"entries": [{"path", "kind", "size", "modified_at", "mode", "target"}], "truncated": bool}``, at most
+MAX_LIST_BYTES. `mode` is that of stat(2); `target` is where a link leads, otherwise null; a link's `kind` is that
+of the entry to which it leads, or "symlink" if it leads nowhere. `modified_at` is in seconds since the epoch."""
+WATCH_PATH = "/kernelbroker/watch"
+"""GET below this path (``?recursive=true``, ``?system=true``) streams frames: ``w`` once the directory is watched,
+and ``c`` for each change, ``{"path", "type"}``: `type` is create, write, remove, rename or chmod, and `path` is
+relative to the directory; ``k`` as below."""
+PROCESSES_PATH = "/kernelbroker/processes"
+"""GET lists the processes that the broker has started: ``{"processes": [{"pid", "cmd", "args", "env", "cwd",
+"size", "tag"}]}``. POST starts one, ``{"cmd", "args", "env", "cwd", "size": {"cols", "rows"} | null, "stdin": bool,
+"tag", "timeout"}``, and GET of ``/PID`` joins one. Both answer with its frames: ``s`` ``{"pid"}``; ``o``, ``e`` and
+``p``, the bytes of its standard output, standard error and terminal; ``x`` ``{"exit_code", "exited": bool,
+"signal"?}``, the last one; ``k``, with nothing, at least every FRAMES_ALIVE_S. POST of ``/PID?op=`` has ``input`` with
+bytes as the body, ``close``, ``signal&number=N``, and ``resize&cols=N&rows=N``.
+
+A frame is one byte for its kind, four for the length (big-endian), and the content."""
+FRAMES_ALIVE_S = 10.0
+PORTS_PATH = "/kernelbroker/ports"
+"""GET of ``/PORT`` with ``Upgrade: tcp`` connects to a server inside the sandbox. After status 101 the
+connection carries its bytes in both directions. 502 if nothing listens there."""
 EXPORTS_PATH = "/kernelbroker/exports"
 """GET of a ticket (32 hex digits) below this path returns the export's data, once, from the kernel."""
 GATEWAY_MODULE = "kernelbroker_kernel"

@@ -5,6 +5,7 @@ Values come from the request and may be any JSON. Nothing here depends on IPytho
 
 from __future__ import annotations
 
+from contextlib import suppress
 from os import chdir, environ
 from os.path import normpath
 from pathlib import Path
@@ -17,9 +18,10 @@ WORKSPACE = environ.get("KERNELBROKER_WORKSPACE", contract.WORKSPACE)
 
 
 def configure(settings: Any) -> None:
-    """Set what belongs to the session: ``{"env": {name: text}, "cwd": path | null}``.
+    """Set what belongs to the session: ``{"env": {name: text}, "cwd": path | null,
+    "layout": {"directories": [path], "files": {path: text}} | null}``.
 
-    A directory of the workspace is created if it does not exist.
+    Directories of the workspace are created if they do not exist, and so are the files of the layout.
 
     Raises:
         ValueError: the settings or an environment variable are invalid.
@@ -27,11 +29,13 @@ def configure(settings: Any) -> None:
     """
     if not isinstance(settings, dict):
         raise ValueError("'configure' must be an object")
-    env, cwd = settings.get("env"), settings.get("cwd")
+    env, cwd, layout = settings.get("env"), settings.get("cwd"), settings.get("layout")
     if env is not None and not isinstance(env, dict):
         raise ValueError("'env' must be an object of names and texts")
     if cwd is not None and not isinstance(cwd, str):
         raise ValueError("'cwd' must be a path or null")
+    if layout is not None:
+        _make_layout(layout["directories"], layout["files"])
     for name, value in (env or {}).items():
         _set_variable(name, value)
     if cwd is not None:
@@ -39,6 +43,14 @@ def configure(settings: Any) -> None:
         if path.startswith(f"{WORKSPACE}/"):
             Path(path).mkdir(parents=True, exist_ok=True)
         _enter(path)
+
+
+def _make_layout(directories: list[str], files: dict[str, str]) -> None:
+    for path in directories:
+        Path(WORKSPACE, path).mkdir(parents=True, exist_ok=True)
+    for path, text in files.items():
+        with suppress(FileExistsError), Path(WORKSPACE, path).open("x") as file:
+            file.write(text)
 
 
 class Override:

@@ -18,8 +18,8 @@ from kernel_gateway.mixins import TokenAuthorizationMixin
 from tornado.iostream import StreamClosedError
 from tornado.web import RequestHandler, stream_request_body
 
-from . import workspace
-from .contract import ENTRIES_PATH, FILES_PATH
+from . import details, workspace
+from .contract import DETAILS_PATH, ENTRIES_PATH, FILES_PATH, SYSTEM_FILES_PATH
 from .errors import Refused, refusing
 
 CHUNK_BYTES = 1024**2
@@ -71,7 +71,17 @@ def answer_to(refused: Refused) -> tuple[int, str]:
 
 @stream_request_body
 class File(Handler):
-    """GET, PUT, DELETE; POST ?op=mkdir and ?op=move&to=PATH."""
+    """GET, PUT, DELETE; POST ?op=mkdir and ?op=move&to=PATH.
+
+    Args:
+        system: the paths are those of the sandbox's own file system.
+    """
+
+    def initialize(self, *, system: bool = False) -> None:
+        self.system = system
+
+    def components(self, path: str) -> list[str]:
+        return workspace.components(path, system=self.system)
 
     upload: workspace.Upload | None = None
     failure: Refused | None = None
@@ -85,7 +95,7 @@ class File(Handler):
         connection.set_max_body_size(_NO_LIMIT)
         (path,) = self.path_args
         with refusing(path):
-            self.upload = workspace.Upload(workspace.components(path))
+            self.upload = workspace.Upload(self.components(path))
         size = int(self.request.headers.get("Content-Length", "0"))
         return self.receive(size) if size >= LARGE_BYTES else None
 
@@ -135,7 +145,7 @@ class File(Handler):
 
     async def get(self, path: str) -> None:
         with refusing(path):
-            descriptor = workspace.open_file(workspace.components(path))
+            descriptor = workspace.open_file(self.components(path))
         try:
             first, size = self.head_of(os.fstat(descriptor).st_size)
             with suppress(StreamClosedError):
@@ -154,16 +164,16 @@ class File(Handler):
     async def delete(self, path: str) -> None:
         recursive = self.argument("recursive") == "true"
         with refusing(path):
-            await in_turns(workspace.delete(workspace.components(path), recursive=recursive))
+            await in_turns(workspace.delete(self.components(path), recursive=recursive))
         self.set_status(204)
 
     async def post(self, path: str) -> None:
-        names = workspace.components(path)
+        names = self.components(path)
         if self.argument("op") == "mkdir":
             with refusing(path):
                 workspace.make_directory(names)
         else:
-            target = workspace.components(self.argument("to"))
+            target = self.components(self.argument("to"))
             with refusing(path):
                 workspace.move(names, target)
         self.set_status(204)
@@ -215,7 +225,24 @@ class Entries(Handler):
         self.reply({"entries": listed.entries, "truncated": listed.truncated})
 
 
-ROUTES = [(f"{FILES_PATH}/(.*)", File), (f"{ENTRIES_PATH}/(.*)", Entries)]
+class Details(Handler):
+    """GET ?depth=N&system=true: an entry, or with a depth those below a directory, with all details."""
+
+    async def get(self, path: str) -> None:
+        names = workspace.components(path, system=self.argument("system") == "true")
+        depth = int(self.argument("depth") or 0)
+        listed = details.Details(names, depth)
+        with refusing(path):
+            await in_turns(listed.read())
+        self.reply({"entries": listed.entries, "truncated": listed.truncated})
+
+
+ROUTES: list[tuple[Any, ...]] = [
+    (f"{FILES_PATH}/(.*)", File),
+    (f"{SYSTEM_FILES_PATH}/(.*)", File, {"system": True}),
+    (f"{ENTRIES_PATH}/(.*)", Entries),
+    (f"{DETAILS_PATH}/(.*)", Details),
+]
 
 
 async def in_turns(work: Iterator[None]) -> None:

@@ -2,7 +2,7 @@
 
 It differs from the stock gateway in five ways: it can listen on a unix socket, or serve connections
 that it receives as descriptors; it starts our kernel class; it has no rate limits, which drop output
-silently; it serves the workspace's files and the session's tables; and it exits when its kernel or the
+silently; it serves the workspace's files, the session's tables, and the sandbox's processes and ports; and it exits when its kernel or the
 broker ends. A kernel is never restarted in place. The broker replaces the whole sandbox, so that
 nothing of a dead kernel (children, files in /tmp, memory) outlives it.
 """
@@ -32,7 +32,14 @@ from tornado.ioloop import IOLoop
 from tornado.iostream import IOStream
 from tornado.netutil import bind_sockets, bind_unix_socket
 
-from . import export_server, file_server, socket_filter
+from . import (
+    export_server,
+    file_server,
+    port_server,
+    process_server,
+    socket_filter,
+    watch_server,
+)
 from .compat.gateway import Connection
 from .contract import ALONE_S, EXIT_GATEWAY_FAILED, TOKEN_VARIABLE, WAITING_MESSAGES
 from .proxy_forwarder import Forwarder
@@ -42,6 +49,14 @@ DRAIN_QUIET_S = 0.05
 """The time that a dead kernel's last messages have to reach the gateway; they are local."""
 DRAIN_LIMIT_S = 0.5
 """The time that the broker has to read them."""
+ROUTES = [
+    *file_server.ROUTES,
+    *export_server.ROUTES,
+    *process_server.ROUTES,
+    *watch_server.ROUTES,
+    *port_server.ROUTES,
+]
+"""The broker's own paths, beside those of the stock gateway."""
 READ_BYTES = 256 * 1024
 """The size of one read from a connection: as much as a unix socket holds."""
 RECONNECT_MS = 2
@@ -109,18 +124,18 @@ async def exit_after_drain(status: int) -> None:
     limit = DRAIN_LIMIT_S if Connection.current is not None else Gateway.instance().alone
     deadline = loop.time() + limit
     await asyncio.sleep(DRAIN_QUIET_S)
-    while _is_read() and loop.time() < deadline:  # noqa: ASYNC110  streams do not tell
+    while _has_unread() and loop.time() < deadline:  # noqa: ASYNC110  streams do not tell
         await asyncio.sleep(0.01)
     # The rest of the process belongs to a dead kernel; an orderly shutdown would only wait for it.
     end(128 - status if status < 0 else status)
 
 
-def _is_read() -> bool:
-    """Whether there are messages of the kernel that a broker has still to read."""
-    line = Connection.line
-    if line is None:
+def _has_unread() -> bool:
+    """Whether a broker has not read all messages of the kernel, or there is none that could."""
+    relay = Connection.relay
+    if relay is None:
         return False
-    return Connection.current is None or Connection.is_writing() or line.is_held
+    return Connection.current is None or Connection.is_writing() or relay.is_held
 
 
 def end(status: int) -> NoReturn:
@@ -146,7 +161,7 @@ class Gateway(KernelGatewayApp):
     forwarder: Forwarder | None = None
 
     def init_http_server(self) -> None:
-        self.web_app.add_handlers(".*", [*file_server.ROUTES, *export_server.ROUTES])
+        self.web_app.add_handlers(".*", ROUTES)
         self.http_server = HTTPServer(self.web_app, chunk_size=READ_BYTES)
         self.http_server.add_sockets(self.sockets)
         if self.handover is not None:

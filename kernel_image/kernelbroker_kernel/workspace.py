@@ -44,8 +44,16 @@ class Entry(TypedDict):
     modified_at: str
 
 
-def components(path: str) -> list[str]:
-    """The components of a path; none for the workspace itself. Raises Refused."""
+def components(path: str, *, system: bool = False) -> list[str]:
+    """The components of a path; none for the workspace itself. Raises Refused.
+
+    Args:
+        system: the path is one of the sandbox's own file system, without its leading slash. Then links in its
+            parents are followed, here, and the components begin with the root: an absolute name ignores the
+            directory that it is opened in.
+    """
+    if system:
+        return _system_components(path)
     if "\0" in path:
         raise Refused("bad_request", "a path has no NUL in it")
     if len(os.fsencode(path)) > MAX_PATH_BYTES:
@@ -56,6 +64,16 @@ def components(path: str) -> list[str]:
     if ".." in names:
         raise Refused("bad_request", "a path has no '..' in it")
     return names
+
+
+def _system_components(path: str) -> list[str]:
+    if "\0" in path or len(os.fsencode(path)) > MAX_PATH_BYTES:
+        raise Refused("bad_request", f"a path has at most {MAX_PATH_BYTES:,} bytes, and no NUL in it")
+    folder, name = os.path.split(os.path.normpath(f"/{path}"))
+    names = [each for each in os.path.realpath(folder).split("/") if each]
+    if names[:1] == ["proc"] or (not names and name == "proc"):
+        raise Refused("conflict", f"/{path}: files of /proc can be used by code only")
+    return ["/", *names, *([name] if name else [])]
 
 
 def open_file(names: list[str]) -> int:

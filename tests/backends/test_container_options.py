@@ -65,8 +65,10 @@ def test_only_the_workspace_is_writable() -> None:
     ]["Mounts"]
     assert [(mount["Source"], mount["Target"], mount["ReadOnly"]) for mount in mounts] == [
         ("/data/one", "/data", False),
+        ("/data/one", "/home/user", False),
         ("/run/one.give", "/run/kernelbroker.handover", True),
         ("/srv/shared", "/data/shared", True),
+        ("/srv/shared", "/home/user/shared", True),
         ("/srv/wheels", "/opt/wheels", True),
     ]
 
@@ -76,7 +78,10 @@ def test_options_over_tcp() -> None:
     asked = options(SandboxSpec(), NetworkTransport("inside", "secret"))
     assert asked["HostConfig"]["NetworkMode"] == "inside"
     assert asked["HostConfig"]["Dns"] == ["192.0.2.1"]
-    assert [mount["Target"] for mount in asked["HostConfig"]["Mounts"]] == ["/data"]
+    assert [mount["Target"] for mount in asked["HostConfig"]["Mounts"]] == [
+        "/data",
+        "/home/user",
+    ]
     assert "KG_AUTH_TOKEN=secret" in asked["Env"]
     assert "secret" not in " ".join(asked["Entrypoint"])
 
@@ -85,7 +90,7 @@ def test_options_of_an_allow_list() -> None:
     """With an allow list there is a read-only proxy socket with its variables, but no network."""
     asked = options(SandboxSpec(network=Network.ALLOWLIST), egress_socket=Path("/run/one.out"))
     assert (asked["HostConfig"]["NetworkMode"], asked["NetworkDisabled"]) == ("none", True)
-    mount = asked["HostConfig"]["Mounts"][2]
+    mount = asked["HostConfig"]["Mounts"][3]
     assert (mount["Source"], mount["Target"]) == ("/run/one.out", "/run/kernelbroker.egress")
     assert mount["ReadOnly"] is True
     assert asked["Entrypoint"][-2:] == ["--egress", "/run/kernelbroker.egress"]

@@ -330,7 +330,7 @@ for top, directories, _ in os.walk("/"):
         pass
 result = sorted(writable)"""
     found = set(await ask(sandbox, source)) - {"/dev/mqueue"}  # queues, under limits of their own
-    assert found == {"/data", "/dev/shm", "/home/sandbox", "/tmp"}
+    assert found == {"/data", "/dev/shm", "/home/sandbox", "/home/user", "/tmp"}
 
 
 async def test_the_socket_cannot_be_replaced(backend: Backend) -> None:
@@ -560,6 +560,20 @@ async def test_out_of_memory(backend: Backend) -> None:
     expected = SandboxEnd(EndCause.OUT_OF_MEMORY, "the sandbox exceeded its limit of 0.1 GiB")
     assert await end(sandbox) == expected
     assert await ask(other, "result = 1") == 1
+
+
+async def test_the_limit_of_memory_is_lowered(backend: Backend) -> None:
+    """A lowered limit holds, the end names it, and it is never above that of the spec."""
+    sandbox = await backend.launch("one", SandboxSpec(limits=Limits(memory=800 * MIB)))
+    await ask(sandbox, "result = 1")
+    await sandbox.limit_memory(2**40)
+    assert sandbox.limits.memory == 800 * MIB
+    await sandbox.limit_memory(100 * MIB)
+    await sandbox.limit_memory(200 * MIB)
+    assert await ask(sandbox, "result = len(bytearray(1 << 20))") == 1 << 20
+    await tell(sandbox, "held = [bytearray(1 << 20) for _ in range(500)]")
+    expected = SandboxEnd(EndCause.OUT_OF_MEMORY, "the sandbox exceeded its limit of 0.2 GiB")
+    assert await end(sandbox) == expected
 
 
 async def test_a_child_out_of_memory(backend: Backend, kind: str) -> None:

@@ -58,10 +58,11 @@ def test_jail_shares_nothing_with_the_host() -> None:
 
 
 def test_only_the_workspace_is_writable() -> None:
-    """Only one bind is writable. The root and /dev become read-only after all mounts."""
+    """Only the workspace's binds are writable. The root and /dev become read-only after all mounts."""
     args = argv()
-    assert args.count("--bind") == 1
+    assert args.count("--bind") == 2
     assert has(args, "--bind", "/var/kb/one/workspace", "/data")
+    assert has(args, "--bind", "/var/kb/one/workspace", "/home/user")
     assert has(args, "--symlink", "/data", "/workspace")
     assert has(args, "--ro-bind", "/srv/shared", "/data/shared")
     assert index(args, "--remount-ro", "/") > index(args, "--bind")

@@ -204,14 +204,15 @@ def test_calls_that_are_refused(method: str, target: str) -> None:
         ("HostConfig.Mounts.0.Target", "/etc"),
         ("HostConfig.Mounts.0.Type", "volume"),
         ("HostConfig.Mounts.0.BindOptions", {"Propagation": "shared"}),
-        ("HostConfig.Mounts.1.ReadOnly", False),
-        ("HostConfig.Mounts.1.Source", "/var/run/docker.sock"),
+        ("HostConfig.Mounts.1.Source", "/srv/kb"),
         ("HostConfig.Mounts.2.ReadOnly", False),
-        ("HostConfig.Mounts.2.Source", "/etc"),
+        ("HostConfig.Mounts.2.Source", "/var/run/docker.sock"),
         ("HostConfig.Mounts.3.ReadOnly", False),
-        ("HostConfig.Mounts.3.Source", "/srv/kb"),
+        ("HostConfig.Mounts.3.Source", "/etc"),
         ("HostConfig.Mounts.4.ReadOnly", False),
-        ("HostConfig.Mounts.4.Source", "/etc"),
+        ("HostConfig.Mounts.4.Source", "/srv/kb"),
+        ("HostConfig.Mounts.5.ReadOnly", False),
+        ("HostConfig.Mounts.5.Source", "/etc"),
         ("HostConfig.Mounts.4.Target", "/opt"),
     ],
 )
@@ -260,3 +261,24 @@ def test_repeated_keys_are_encoded_again() -> None:
     other_way = text.replace('"Privileged": false', '"Privileged": false, "Privileged": true')
     with pytest.raises(Refused):
         POLICY.check("POST", CREATE, other_way.encode())
+
+
+UPDATE = f"/v1.41/containers/{NAME}/update"
+
+
+def test_the_limit_of_memory_can_be_changed() -> None:
+    """The memory of a sandbox can be limited, and nothing else of it can be changed."""
+    limits = {"Memory": 1024, "MemorySwap": 1024}
+    assert json.loads(POLICY.check("POST", UPDATE, json.dumps(limits).encode())[1]) == limits
+    for other in (
+        {"Memory": 0, "MemorySwap": 1},
+        {"Memory": -1, "MemorySwap": -1},
+        {"Memory": 1024},
+        limits | {"CpuQuota": 1},
+        limits | {"Devices": []},
+        [],
+    ):
+        with pytest.raises(Refused):
+            POLICY.check("POST", UPDATE, json.dumps(other).encode())
+    with pytest.raises(Refused):
+        POLICY.check("POST", "/v1.41/containers/another/update", json.dumps(limits).encode())

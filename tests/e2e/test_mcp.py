@@ -22,7 +22,7 @@ from mcp.client.client import Client
 from mcp.client.streamable_http import streamable_http_client
 from mcp_types import CallToolResult, ImageContent
 
-from tests.e2e.support import ROOT, BrokerProcess, running_broker, whole_system
+from tests.e2e.support import ROOT, BrokerProcess, running_broker, until, whole_system
 from tests.support.mcp import (
     ERAS,
     Era,
@@ -188,8 +188,9 @@ async def test_the_analysis_tools_on_a_real_kernel(era: Era, broker: BrokerProce
         await call(client, "close_session", **here)
 
 
-async def test_a_broker_restarted_in_the_middle_of_a_task() -> None:
-    """The task's cell ends before the broker does, and the next broker has the result."""
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
+async def test_a_broker_restarted_in_the_middle_of_a_task(how: signal.Signals) -> None:
+    """The next broker has the result of the task's cell, which ends before the first one or goes on."""
     code = "import pathlib, time\nprint('begun', flush=True)\n"
     code += "while not pathlib.Path('go').exists(): time.sleep(0.01)\n6 * 7"
     extension = {"extensions": {tasks.EXTENSION: {}}}
@@ -208,12 +209,24 @@ async def test_a_broker_restarted_in_the_middle_of_a_task() -> None:
         arguments = {"code": code, "session_id": session_id}
         task = await ask("tools/call", {"name": "run_code", "arguments": arguments})
         assert task["resultType"] == "task"
+        if how is signal.SIGKILL:
+            broker.kill()
+            await asyncio.to_thread(broker.start)
+            state = await ask("tasks/get", {"taskId": task["taskId"]})
+            assert state["status"] == "working"
         async with kernelbroker.connect(broker.url, broker.token) as sdk:
             session = await sdk.attach(session_id)
-            os.kill(broker.pid, signal.SIGTERM)
+            if how is signal.SIGTERM:
+                os.kill(broker.pid, how)
             await session.files.write("go", b"")
-        assert await asyncio.to_thread(broker.wait) == 0
-        await asyncio.to_thread(broker.start)
+        if how is signal.SIGTERM:
+            assert await asyncio.to_thread(broker.wait) == 0
+            await asyncio.to_thread(broker.start)
+
+        async def ended() -> bool:
+            return bool((await ask("tasks/get", {"taskId": task["taskId"]}))["status"] != "working")
+
+        await until(ended)
         state = await ask("tasks/get", {"taskId": task["taskId"]})
         assert state["status"] == "completed"
         assert state["result"]["structuredContent"]["output"] == "begun\n42"

@@ -58,7 +58,7 @@ async def test_both_see_the_same_variables_and_history(
 async def test_clients_see_the_cells_of_others(
     broker: BrokerProcess, kernel: KernelClient, session: kernelbroker.Session
 ) -> None:
-    """Every client sees what is published for a cell of an agent or another client, and only its own replies."""
+    """Every client sees what is published for the cells of others, and no replies but its own."""
     await kernel.ask("kernel_info_request", {})
     async with connected(broker, await kernel_of(broker, session.session_id), legacy=True) as other:
         await other.ask("kernel_info_request", {})

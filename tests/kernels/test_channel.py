@@ -21,6 +21,7 @@ from kernelbroker_server.kernels.requests import execute_request
 from tornado.iostream import IOStream, StreamClosedError
 from tornado.websocket import WebSocketHandler
 from websockets.asyncio.client import ClientConnection
+from websockets.exceptions import ConnectionClosedError
 
 from tests.support.gateway import Cell, Gateway, frame, raw_frame
 from tests.support.raw import CREATED, answering, flooding, switching
@@ -290,6 +291,24 @@ async def test_messages_are_acknowledged_in_groups(size: int, acknowledged: list
         assert websocket.acknowledged == ([] if allowed is False else numbers)
         assert asked == ([] if allowed is None else numbers)
         asked.clear()
+
+
+async def test_what_a_gateway_sent_before_its_end_is_read() -> None:
+    """A gateway that has ended takes no acknowledgement. Its last messages arrive nevertheless."""
+    data = frame("iopub", "stream", "", {"name": "stdout", "text": "x" * MIB})
+    got: list[Incoming] = []
+
+    async def interrupt() -> None:
+        pass
+
+    class Ended(Frames):
+        async def send(self, text: str) -> None:
+            raise ConnectionClosedError(None, None)
+
+    channel = KernelChannel("k", cast(ClientConnection, Ended([data] * 5)), interrupt)
+    with channel.subscribe(got.append):
+        await channel.closed
+    assert len(got) == 5
 
 
 async def test_a_broker_goes_on_with_a_kernel(gateway: Gateway) -> None:

@@ -22,6 +22,7 @@ from kernelbroker_server.kernels.outputs import OutputLimits
 from kernelbroker_server.pool.warm_sandbox import WarmSandbox
 from kernelbroker_server.sessions.durable_store import DurableStore
 from kernelbroker_server.sessions.execution import Execution
+from kernelbroker_server.sessions.memory_store import REMEMBERED
 from kernelbroker_server.sessions.progress import Left, Progress, decode_progress
 from kernelbroker_server.sessions.store import ExecutionLog, SessionRecord
 
@@ -41,11 +42,31 @@ async def lines(cell: Cell) -> None:
             await asyncio.sleep(0)
 
 
+async def lines_later(cell: Cell) -> None:
+    """Print when a broker has left the cell."""
+    cell.stdout("begins\n")
+    while not cell.interrupted.is_set():
+        await asyncio.sleep(0)
+    await lines(cell)
+
+
+async def interrupted_late(cell: Cell) -> None:
+    """React to an interrupt when the broker that has sent it is gone."""
+    cell.stdout("begins\n")
+    await cell.interrupted.wait()
+    while cell.kernel.connected.is_set():
+        await asyncio.sleep(0)
+    await cell.until_interrupted()
+
+
+SCRIPTS = {"lines": lines, "lines later": lines_later, "interrupted late": interrupted_late}
+
+
 @pytest.fixture
 async def sandbox() -> AsyncIterator[FakeSandbox]:
     """It outlives the brokers."""
     with tempfile.TemporaryDirectory(prefix="kb-") as name:
-        sandbox = FakeSandbox("s", SandboxSpec(), Path(name), {"lines": lines})
+        sandbox = FakeSandbox("s", SandboxSpec(), Path(name), dict(SCRIPTS))
         sandbox.gateway.start()
         yield sandbox
         await sandbox.gateway.stop()
@@ -67,6 +88,7 @@ class Broker:
         self.connection = GatewayConnection(sandbox.endpoint)
         self._path = path
         self._sandbox = sandbox
+        self.execution: Execution | None = None
         self._running: asyncio.Task[None] | None = None
 
     async def begin(self, request: ExecutionRequest) -> ExecutionLog:
@@ -97,9 +119,9 @@ class Broker:
             return None
 
         warm = WarmSandbox(self._sandbox, self.connection, channel)
-        execution = Execution(log, DEADLINE_S, OutputLimits(), left=left)
+        self.execution = Execution(log, DEADLINE_S, OutputLimits(), left=left)
         self._running = asyncio.create_task(
-            execution.run(warm, grace=1, state_lost=False, remark=remark)  # type: ignore[arg-type]
+            self.execution.run(warm, grace=1, state_lost=False, remark=remark)  # type: ignore[arg-type]
         )
 
     async def kill(self) -> Broker:
@@ -111,6 +133,14 @@ class Broker:
         shutil.copytree(self._path, copy)
         await self.stop()
         return Broker(copy, self._sandbox)
+
+    async def detach(self) -> None:
+        """Leave the execution, as a stop does before the connections are closed."""
+        assert self.execution is not None
+        assert self._running is not None
+        self.execution.is_detached = True
+        self._running.cancel()
+        await asyncio.wait([self._running])
 
     async def stop(self) -> None:
         if self._running is not None:
@@ -151,6 +181,65 @@ async def test_each_event_comes_once(
     assert len(sandbox.gateway.cells) == 1
     assert sandbox.gateway.acknowledged > 0
     await broker.stop()
+
+
+async def test_a_broker_that_leaves_acknowledges_nothing(
+    sandbox: FakeSandbox, tmp_path: Path
+) -> None:
+    """What the cell prints between the leaving and the end of the connection is the next broker's."""
+    broker = Broker(tmp_path / "state", sandbox)
+    log = await broker.begin(ExecutionRequest(code="lines later"))
+    async for stored in log.follow():
+        if isinstance(stored.event, Stdout):
+            break
+    await broker.detach()
+    sandbox.gateway.interrupt()
+    (channel,) = broker.connection.channels
+    await until(lambda: channel.received >= LINES)
+    broker = await broker.kill()
+    events = await events_of(await broker.go_on())
+    text = "".join(event.content for event in events if isinstance(event, Stdout))
+    assert text == "begins\n" + "".join(f"line {number}\n" for number in range(LINES))
+    await broker.stop()
+
+
+async def test_the_reason_of_an_interrupt_is_kept(sandbox: FakeSandbox, tmp_path: Path) -> None:
+    """A cell that ends by an interrupt of an earlier broker says so."""
+    broker = Broker(tmp_path / "state", sandbox)
+    log = await broker.begin(ExecutionRequest(code="interrupted late"))
+    async for stored in log.follow():
+        if isinstance(stored.event, Stdout):
+            break
+    assert broker.execution is not None
+    broker.execution.interrupt("quota_exceeded", "too many files")
+    await until(lambda: sandbox.gateway.interrupts == 1)
+    broker = await broker.kill()
+    *_, result = await events_of(await broker.go_on())
+    assert isinstance(result, Result)
+    assert cause_of(result) == "quota_exceeded"
+    await broker.stop()
+
+
+async def test_all_that_wait_are_restored(tmp_path: Path) -> None:
+    """More executions may wait than ended ones are remembered; the one that runs is the oldest."""
+    store = DurableStore(tmp_path / "state")
+    await store.start()
+    store.record_session(SessionRecord(KEY, "default", "mine", SessionOptions()))
+    request = ExecutionRequest(code="1")
+    progress = Progress(0, 1, False, 0, 0, 0, CellExecution(request, OutputLimits()).state)
+    for number in range(3):
+        store.create_execution(KEY, f"ended {number}", request).append(Result(success=True))
+    store.create_execution(KEY, "runs", request).begin(progress)
+    waiting = [f"waits {number}" for number in range(REMEMBERED + 20)]
+    for name in waiting:
+        store.create_execution(KEY, name, request)
+    await store.stop()
+    store = DurableStore(tmp_path / "state")
+    await store.start()
+    assert [each.record.key for each in await store.adoptable()] == [KEY]
+    await store.end_lost([KEY])
+    assert list(store.executions(KEY)) == ["runs", *waiting]
+    await store.stop()
 
 
 @pytest.mark.parametrize("sent", [0, 1, 2])

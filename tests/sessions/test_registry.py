@@ -26,6 +26,7 @@ from kernelbroker_server.pool.state import PoolLimits
 from kernelbroker_server.service import tenant_service
 from kernelbroker_server.service.target import Target
 from kernelbroker_server.sessions import gone as gone_module
+from kernelbroker_server.sessions import registry
 from kernelbroker_server.sessions.admission import Admission
 from kernelbroker_server.sessions.registry import Registry
 from kernelbroker_server.sessions.session import Session
@@ -542,6 +543,32 @@ async def test_drain_leaves_sessions(backend: FakeBackend, leave: bool) -> None:
         else:
             assert await closed(idle) == "closing time"
             await until(lambda: not backend.live)
+
+
+async def test_a_cell_with_secrets_ends_before_its_session_is_left(
+    backend: FakeBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next broker could not go on with it, since secrets are not stored. Others are left at once."""
+    monkeypatch.setattr(registry, "_LEAVE_S", 0.0)
+    hold = Breakpoint()
+    backend.scripts |= {"hold": hold, "wait": interruptible}
+    spec = SandboxSpec(orphan_grace=60)
+    async with world(backend, pool=PoolLimits(min_size=0, max_size=3), spec=spec) as w:
+        plain, secret = await w.open("plain"), await w.open("secret")
+        plain_log = submit(plain, "wait")
+        await until(lambda: plain_log.state == "running")
+        execution = submit(secret, "hold", secrets={"KEY": "hidden value"})
+        await hold.reached()
+        draining = asyncio.create_task(w.tenants.drain("closing time", leave=True))
+        await until(lambda: plain.is_left)
+        assert not secret.is_left
+        hold.go_on.set()
+        assert (await result_of(execution)).success
+        async with asyncio.timeout(DEADLINE_S):
+            await draining
+        assert secret.is_left
+        await w.tenants.stop("closing time", leave=True)
+        await w.pool.leave(DEADLINE_S)
 
 
 async def test_stop_ends_a_drain(backend: FakeBackend) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import shutil
 import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -34,6 +35,7 @@ class FakeSandbox(Sandbox):
     ) -> None:
         self.id = sandbox_id
         self.spec = spec
+        self.limits = spec.limits
         self.directory = root / "sandboxes" / sandbox_id
         self.workspace = self.directory / "workspace"
         self.endpoint = UnixEndpoint(root / f"{sandbox_id}.sock")
@@ -43,6 +45,9 @@ class FakeSandbox(Sandbox):
 
     async def memory(self) -> int | None:
         return self.memory_used
+
+    async def limit_memory(self, size: int) -> None:
+        self.limits = dataclasses.replace(self.limits, memory=size)
 
     async def usage(self, max_files: int) -> Usage:
         return await asyncio.to_thread(measure, self.workspace, max_files)

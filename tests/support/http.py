@@ -17,6 +17,7 @@ from kernelbroker.protocol.messages import Closed, Done, ErrorReply, Opened
 from kernelbroker_server.api.base import Service
 from kernelbroker_server.api.routes import Route, make_application
 from kernelbroker_server.api.server import BrokerServer
+from kernelbroker_server.backends.backend_set import BackendSet
 from kernelbroker_server.tenants.keyring import Keyring
 from kernelbroker_server.tenants.tenant import Tenants
 from tornado.netutil import bind_sockets
@@ -210,7 +211,7 @@ async def serving(
         store=world.store,
         tenants=world.tenants,
         pools={"default": world.pool},
-        backend=world.backend,
+        backends=BackendSet({"fake": world.backend}, "fake"),
         keyring=keyring or Keyring(Tenants({}), TOKEN),
         version="0",
         **options,

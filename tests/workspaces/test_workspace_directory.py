@@ -207,7 +207,7 @@ async def test_rescue_of_a_dead_brokers_files(tmp_path: Path) -> None:
             (sandbox / "shared").mkdir()  # where something was mounted
     held[0].close()  # the locks of a process end with it
     held[2].close()
-    assert rescue(layout, dead.broker_id)
+    assert rescue(layout, dead.data)
     await dead.remove()
     found = {r.name: (r.session_id, r.files) for r in layout.records()}
     assert found == {"lost": ("", 1), "never given": ("", 0), "alive": ("s1", 0)}
@@ -234,3 +234,57 @@ def test_claimed_before_the_dead_are_reaped(tmp_path: Path) -> None:
     target.mkdir(parents=True)
     again.give(target)
     assert (target / "file").read_text() == "x"
+
+
+async def test_files_in_the_sandbox_of_another_backend(tmp_path: Path) -> None:
+    """Files go to sandboxes outside of the store's directory, and back, also if their broker died."""
+    dead, alive = (Directories.create(tmp_path / "other", tmp_path / "run") for _ in range(2))
+    layout = Layout(tmp_path / "data")
+    for broker in (dead, alive):
+        workspace = claim(layout, broker.broker_id)
+        sandbox = broker.sandboxes / "a" / "workspace"
+        sandbox.mkdir(parents=True)
+        workspace.give(sandbox)
+        (sandbox / "file").write_text("x")
+        workspace.close()
+    assert rescue(layout, dead.data)
+    found = {record.name: record.files for record in layout.records()}
+    assert found == {dead.broker_id: 1, alive.broker_id: 0}
+    assert (alive.sandboxes / "a/workspace/file").exists()
+    again = claim(layout, dead.broker_id, "s2")
+    assert (again.files / "file").read_text() == "x"
+    public = layout.public / again.record.tenant / alive.broker_id
+    assert (public / "file").read_text() == "x"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can change owners")
+def test_files_get_the_owner_of_the_next_sandbox(tmp_path: Path) -> None:
+    """Files of one backend's user go to that of another one, but not other files or links' targets."""
+    layout = Layout(tmp_path / "data")
+    outside = tmp_path / "outside"
+    outside.write_text("x")
+    os.chown(outside, 1234, 1234)
+    workspace = claim(layout)
+
+    workspace.files.mkdir()
+    os.chown(workspace.files, 1234, 1234)
+    for path in ("file", "of root"):
+        (workspace.files / path).touch()
+    (workspace.files / "link").symlink_to(outside)
+    here = os.open(workspace.files, os.O_DIRECTORY)
+    for _ in range(1500):  # deeper than a path may be long
+        os.mkdir("d", dir_fd=here)
+        below = os.open("d", os.O_DIRECTORY, dir_fd=here)
+        os.chown("d", 1234, 1234, dir_fd=here)
+        os.close(here)
+        here = below
+    os.close(here)
+    os.chown(workspace.files / "file", 1234, 1234)
+    sandbox = tmp_path / "sandbox"
+    sandbox.mkdir()
+    os.chown(sandbox, 4321, 4321)
+    workspace.give(sandbox)
+    assert (sandbox / "file").stat().st_uid == 4321
+    assert (sandbox / "of root").stat().st_uid == 0
+    assert outside.stat().st_uid == 1234
+    assert sandbox.joinpath(*["d"] * 1000).stat().st_uid == 4321

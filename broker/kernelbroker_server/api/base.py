@@ -35,7 +35,7 @@ from kernelbroker.protocol.errors import (
 from kernelbroker.protocol.messages import ErrorBody
 from tornado.web import HTTPError, RequestHandler, stream_request_body
 
-from ..backends.base import Backend
+from ..backends.backend_set import BackendSet
 from ..pool.runner import Pool
 from ..service.idempotency import IdempotencyKey
 from ..service.tenant_service import TenantService, TenantServices
@@ -99,7 +99,7 @@ class Service:
     tenants: TenantServices
     store: EventStore
     pools: Mapping[str, Pool]
-    backend: Backend
+    backends: BackendSet
     keyring: Keyring
     version: str
     supervisor: Supervisor = field(default_factory=Supervisor)
@@ -224,7 +224,7 @@ class Authenticated(RequestHandler):
     def write_error(self, status_code: int, **kwargs: Any) -> None:
         error = kwargs.get("exc_info", (None, None, None))[1]
         body = error_body(error, self.request_id)
-        self.set_status(status_of(error, status_code))
+        self.set_status(self.error_status(error, status_code))
         self._set_own_headers()  # Tornado has cleared the headers
         self.set_header("Content-Type", "application/json")
         if body.retry_after is not None:
@@ -235,10 +235,9 @@ class Authenticated(RequestHandler):
             self.set_header("Allow", ", ".join(methods_of(type(self))))
         self.finish(self.encode_error(self.get_status(), body))
 
-    @property
-    def logged_path(self) -> str:
-        """The path for the log. Paths with credentials override this."""
-        return self.request.path
+    def error_status(self, error: BaseException | None, default: int) -> int:
+        """Return the status for an error. Other protocols than the native one may override this."""
+        return status_of(error, default)
 
     def challenge(self) -> str:
         """Return how a client without a valid token can authenticate."""
@@ -250,9 +249,9 @@ class Authenticated(RequestHandler):
 
     def log_exception(self, typ: Any, value: Any, tb: Any) -> None:
         if isinstance(value, RequestError | ProtocolError | HTTPError | ClientDisconnected):
-            logger.info("%s: %s", self.logged_path, type(value).__name__)
+            logger.info("%s: %s", self.request.path, type(value).__name__)
         else:
-            logger.error("%s failed", self.logged_path, exc_info=(typ, value, tb))
+            logger.error("%s failed", self.request.path, exc_info=(typ, value, tb))
 
     def reply(self, value: object, status: int = 200) -> None:
         """Finish with a value as JSON."""

@@ -36,7 +36,7 @@ class Fork(Disconnectable, ApiHandler):
         session = await self.tenant.sessions.resolve(session_id)
         async with self.until_disconnected():  # no client would know the fork
             fork = await self.tenant.checkpoints.fork(session, options)
-            self.reply(info(fork, self.service.backend.isolation), 201)
+            self.reply(info(fork), 201)
 
 
 class Checkpoints(ApiHandler):

@@ -1,4 +1,4 @@
-"""Responses whose bytes come from a sandbox: streamed, and always sent as an attachment.
+"""Responses whose bytes come from a workspace or a sandbox: streamed, and always sent as an attachment.
 
 Sandbox content is untrusted. No browser may render it under the broker's origin.
 """
@@ -10,7 +10,7 @@ import logging
 from contextlib import aclosing
 from typing import Any
 
-from ..kernels.transfer import GatewayRequest
+from ..service.files import Body
 from .disconnect import Disconnectable
 
 logger = logging.getLogger(__name__)
@@ -20,12 +20,12 @@ _CLIENT_TIMEOUT_S = 60.0
 
 
 class Downloading(Disconnectable):
-    """Streams the body of a sandbox's response to the client."""
+    """Streams content that user code may have made to the client."""
 
     def compute_etag(self) -> None:
         """Return None. Tornado's ETag would need the whole body in memory."""
 
-    async def send(self, body: GatewayRequest, content_type: str, size: int | None) -> None:
+    async def send(self, body: Body, content_type: str, size: int | None) -> None:
         """Send the response headers, then the body.
 
         Args:

@@ -9,6 +9,7 @@ from typing import Annotated, Any, TypeAlias
 import msgspec
 from kernelbroker.protocol.messages import Identifier
 from tornado.httputil import HTTPConnection, HTTPMessageDelegate
+from tornado.routing import Matcher
 from tornado.web import Application, RequestHandler
 
 from . import (
@@ -50,7 +51,7 @@ _TYPES = {
 }
 _PING_INTERVAL_S = 20
 
-Route: TypeAlias = tuple[str, type[RequestHandler], Mapping[str, Any]]
+Route: TypeAlias = tuple[str | Matcher, type[RequestHandler], Mapping[str, Any]]
 
 ROUTES: list[tuple[str, type[RequestHandler]]] = [
     (f"{_PREFIX}/exec", executions.Exec),
@@ -79,6 +80,8 @@ ROUTES: list[tuple[str, type[RequestHandler]]] = [
     (f"{_PREFIX}/checkpoints/{{checkpoint}}", checkpoints.OneCheckpoint),
     (f"{_PREFIX}/workspaces", workspaces.Workspaces),
     (f"{_PREFIX}/workspaces/{{workspace}}", workspaces.OneWorkspace),
+    (f"{_PREFIX}/workspaces/{{workspace}}/files", workspaces.WorkspaceFiles),
+    (f"{_PREFIX}/workspaces/{{workspace}}/files/{{path}}", workspaces.WorkspaceFile),
     (f"{_PREFIX}/pool/status", status.Pools),
     (f"{_PREFIX}/tickets", tickets.NewTicket),
     (f"{_PREFIX}/ws", SessionSocket),
@@ -108,11 +111,11 @@ def make_application(service: Service, surfaces: Sequence[Route] = ()) -> Applic
     """The broker's HTTP application.
 
     Args:
-        surfaces: routes of other protocols: paths, handlers, and their options besides `service`.
+        surfaces: routes of other protocols: paths, handlers, and their options besides `service`. They come
+            before the native ones.
     """
     openapi = document(ROUTES, _TYPES, service.version)
-    handlers: list[Route] = [(_pattern(path), handler, {}) for path, handler in ROUTES]
-    handlers += surfaces
+    handlers = [*surfaces, *((_pattern(path), handler, {}) for path, handler in ROUTES)]
     return _Application(
         [(path, handler, {"service": service, **options}) for path, handler, options in handlers],
         unread_bodies=service.unread_bodies,
@@ -123,7 +126,7 @@ def make_application(service: Service, surfaces: Sequence[Route] = ()) -> Applic
         websocket_max_message_size=MAX_BODY_BYTES,
         log_function=lambda _handler: None,
         openapi=openapi,
-        routes={handler: path for path, handler, *_ in [*reversed(surfaces), *ROUTES]},
+        routes={handler: str(path) for path, handler, *_ in [*reversed(surfaces), *ROUTES]},
     )
 
 

@@ -20,9 +20,8 @@ class Sessions(Disconnectable, ApiHandler):
     @operation({200: SessionList})
     async def get(self) -> None:
         """List the open sessions."""
-        isolation = self.service.backend.isolation
         sessions = self.tenant.sessions.list()
-        self.reply(SessionList(sessions=[info(session, isolation) for session in sessions]))
+        self.reply(SessionList(sessions=[info(session) for session in sessions]))
 
     @operation({201: SessionInfo, 200: SessionInfo}, body=SessionOptions)
     async def post(self) -> None:
@@ -30,7 +29,7 @@ class Sessions(Disconnectable, ApiHandler):
         options, key = self.body_as(SessionOptions), self.idempotency_key()
         async with self.until_disconnected():  # no client would know the session
             session, is_new = await self.tenant.sessions.open(options, key)
-            self.reply(info(session, self.service.backend.isolation), 201 if is_new else 200)
+            self.reply(info(session), 201 if is_new else 200)
 
 
 class OneSession(ApiHandler):
@@ -38,13 +37,13 @@ class OneSession(ApiHandler):
     async def get(self, session_id: str) -> None:
         """Get a session."""
         session = await self.tenant.sessions.resolve(session_id)
-        self.reply(info(session, self.service.backend.isolation))
+        self.reply(info(session))
 
     @operation({200: SessionInfo}, body=SessionChange)
     async def patch(self, session_id: str) -> None:
         """Change a session's durations or metadata."""
         session = await self.tenant.sessions.change(session_id, self.body_as(SessionChange))
-        self.reply(info(session, self.service.backend.isolation))
+        self.reply(info(session))
 
     @operation({204: None})
     async def delete(self, session_id: str) -> None:
@@ -66,17 +65,17 @@ class Restart(ApiHandler):
     async def post(self, session_id: str) -> None:
         """Replace the session's kernel. Variables are lost; files are kept."""
         session = await self.tenant.sessions.restart(session_id)
-        self.reply(info(session, self.service.backend.isolation))
+        self.reply(info(session))
 
 
-def info(session: Session, isolation: str) -> SessionInfo:
+def info(session: Session) -> SessionInfo:
     """Return the description of a session for clients."""
     return SessionInfo(
         session_id=session.id,
         state=session.state,
         template=session.options.template,
         workspace=session.workspace,
-        isolation=isolation,
+        isolation=session.isolation,
         created_at=utc_time(session.created_at),
         last_active_at=utc_time(session.active_at),
         idle_timeout=session.idle_timeout,

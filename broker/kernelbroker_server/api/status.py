@@ -37,7 +37,8 @@ class Health(Authenticated):
     async def get(self) -> None:
         """Report the broker's condition: `ok`, or `degraded` with the reasons.
 
-        The status is 200 in either case. `uptime` is in seconds. `tasks` are background tasks that
+        The status is 200 in either case. `isolation` and `backend` are those of the template `default`,
+        `backends` has all by name. `uptime` is in seconds. `tasks` are background tasks that
         failed lately and were restarted.
         """
         service = self.service
@@ -52,8 +53,9 @@ class Health(Authenticated):
                 "reasons": reasons,
                 "version": service.version,
                 "uptime": round(time.monotonic() - service.started_at, 1),
-                "isolation": service.backend.isolation,
-                "backend": service.backend.describe(),
+                "isolation": service.backends.isolation,
+                "backend": service.backends.describe(),
+                "backends": service.backends.describe_all(),
                 "pool": _sum(service.pools),
                 "last_launch_failure": next(iter(failures.values()), None),
                 "sessions": service.tenants.open_sessions,

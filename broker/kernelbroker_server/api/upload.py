@@ -1,4 +1,4 @@
-"""Request bodies that become files of a sandbox, streamed.
+"""Request bodies that become files, streamed.
 
 Tornado delivers the body in chunks. A task per upload forwards them to the sandbox; a short queue
 between the two makes the client wait for a slow sandbox.
@@ -7,14 +7,12 @@ between the two makes the client wait for a slow sandbox.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
-from typing import Any
+from collections.abc import AsyncGenerator, AsyncIterable, Callable, Coroutine
+from contextlib import AbstractContextManager
+from typing import Any, TypeAlias
 
 from kernelbroker.protocol.errors import BadRequest, RequestError, TooLarge
 
-from ..service import files
-from ..service.file_operations import file_operation
-from ..sessions.session import Session
 from .base import Authenticated
 from .disconnect import Disconnectable
 
@@ -31,24 +29,32 @@ _UNLIMITED = 2**62
 """Passed to Tornado instead of its own limits: `limits.file` and `_CLIENT_TIMEOUT_S` apply."""
 
 
+Reported: TypeAlias = AbstractContextManager[object]
+Write: TypeAlias = Callable[[AsyncIterable[bytes], int | None], Coroutine[Any, Any, None]]
+
+
 class Uploading(Disconnectable, Authenticated):
     """Call `receive` in `prepare` to start an upload, and `complete` when Tornado has read the body."""
 
     _upload: asyncio.Task[None] | None = None
     _is_complete = False
 
-    def receive(self, session: Session, path: str) -> None:
+    def receive(self, limit: int, reported: Reported, write: Write) -> None:
         """Start to write the request's body to a file.
+
+        Args:
+            limit: bytes that a file may have.
+            reported: reports a refused upload, so that the audit log has it.
+            write: writes the content; its other argument is the length in bytes, or None if unknown.
 
         Raises:
             BadRequest: the Content-Length header is invalid.
             TooLarge: the Content-Length header exceeds `limits.file`.
         """
-        limit = session.limits.max_file_bytes
         try:
             length = self._length_within(limit)
         except RequestError:
-            with file_operation(session, "upload", path):  # so that the audit log has the refusal
+            with reported:
                 raise
         connection: Any = self.request.connection
         connection.set_max_body_size(_UNLIMITED)
@@ -56,7 +62,7 @@ class Uploading(Disconnectable, Authenticated):
         connection.stream.read_chunk_size = _READ_BYTES
         self._chunks: asyncio.Queue[bytes] = asyncio.Queue(_QUEUED_CHUNKS)
         self._has_room = asyncio.Event()
-        work = files.write(session, path, self._incoming(limit), length)
+        work = write(self._incoming(limit), length)
         self._upload = asyncio.create_task(work, name=f"upload {self.request_id}")
         self._upload.add_done_callback(self._on_uploaded)
 
@@ -67,7 +73,7 @@ class Uploading(Disconnectable, Authenticated):
         return length
 
     async def complete(self) -> None:
-        """Wait until the sandbox has stored the file. Raises what `files.write` raises."""
+        """Wait until the file is stored. Raises what `write` raises."""
         self._is_complete = True
         assert self._upload is not None, "made by `receive`"
         async with self.until_disconnected():

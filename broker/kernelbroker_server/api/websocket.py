@@ -167,7 +167,7 @@ class SessionSocket(Authenticated, WebSocketHandler):
         self._session = session
         executions = self._watching.enter_context(session.watch())
         self._pumping = self._spawn(self._pump(session, executions))
-        await self._send(Opened(session=info(session, self.service.backend.isolation)))
+        await self._send(Opened(session=info(session)))
 
     async def _perform(self, session: Session, operation: Operation) -> None:
         match operation:

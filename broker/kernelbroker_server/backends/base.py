@@ -45,9 +45,13 @@ class Limits:
     tmp_size: int = 100 * 1024**2
     open_files: int = 1024
     workspace_size: int = 1024**3
-    """Of all files together, enforced by the sessions. It is also the limit of a single file."""
+    """Of all files together, enforced by the sessions. It is also a limit of a single file."""
     workspace_files: int = 100_000
     """Files and directories in the workspace."""
+    file_size: int | None = None
+    """Of a single file, if less than `workspace_size`."""
+    timeout: float | None = None
+    """Seconds that a cell may run at most, enforced by the sessions; the broker's setting if None."""
 
 
 class Network(enum.StrEnum):
@@ -138,6 +142,7 @@ class Sandbox(ABC):
     Attributes:
         id: unique during the life of the broker, and safe in a path.
         spec: the spec of its launch.
+        limits: those of the spec, with the memory that `limit_memory` has left.
         endpoint: the address of its gateway.
         workspace: the host directory that is `/data` in the sandbox. Only the backend and the store of
             workspaces use it. They rename it or its top-level entries, and never open a path below it,
@@ -148,6 +153,7 @@ class Sandbox(ABC):
 
     id: str
     spec: SandboxSpec
+    limits: Limits
     endpoint: Endpoint
     workspace: Path
     ended: asyncio.Future[SandboxEnd]
@@ -163,6 +169,14 @@ class Sandbox(ABC):
     @abstractmethod
     async def usage(self, max_files: int) -> Usage:
         """Return the size of its workspace; counts at most `max_files` inodes. Never raises OSError."""
+
+    @abstractmethod
+    async def limit_memory(self, size: int) -> None:
+        """Limit its memory to `size` bytes, at most to the limit of its spec. May be called again.
+
+        Raises:
+            LaunchError: the limit cannot be changed, or the sandbox uses more already.
+        """
 
     @abstractmethod
     async def kill(self) -> None:
@@ -194,7 +208,7 @@ class Orphan:
     session: str | None
 
 
-Rescue: TypeAlias = Callable[[str], bool]
+Rescue: TypeAlias = Callable[[Path], bool]
 
 
 class Backend(ABC):
@@ -225,8 +239,9 @@ class Backend(ABC):
         """Prepare, and remove what dead brokers left behind.
 
         Args:
-            rescue: called with the id of a dead broker, in a thread, when its sandboxes have ended and
-                before their directories are removed. If it returns False, the directories are kept.
+            rescue: called with the directory of a dead broker below `data_dir`, in a thread, when its
+                sandboxes have ended and before its directories are removed. If it returns False, they are
+                kept.
 
         Raises:
             BackendUnavailable: with what is missing and how to get it.

@@ -77,6 +77,17 @@ class Cgroup:
                 with contextlib.suppress(FileNotFoundError):  # without swap accounting
                     _write(directory / name, value)
 
+    def limit_memory(self, size: int) -> None:
+        """Change the limit of memory, if there is a memory controller. Raises OSError."""
+        if (directory := self._directories.get("memory")) is None:
+            return
+        files = list(settings(self._version, "memory", Limits(memory=size)).items())
+        if self._version is Version.V1 and size > int((directory / files[0][0]).read_text()):
+            files.reverse()  # the limit with swap is never less than the one without
+        for name, value in files:
+            with contextlib.suppress(FileNotFoundError):  # without swap accounting
+                _write(directory / name, value)
+
     def add(self, pid: int) -> None:
         for directory in set(self._directories.values()):
             _write(directory / "cgroup.procs", str(pid))

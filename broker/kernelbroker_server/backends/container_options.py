@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kernelbroker_kernel.contract import ALONE_S, TOKEN_VARIABLE, WORKSPACE
+from kernelbroker_kernel.contract import ALONE_S, HOME_OF_E2B, TOKEN_VARIABLE, WORKSPACE
 
 from .base import Limits, SandboxSpec
 from .internal_network import NO_RESOLVER, PORT
@@ -147,14 +147,15 @@ def container_options(
 
 def _files(spec: SandboxSpec, placement: ContainerPlacement) -> dict[str, Any]:
     size = spec.limits.tmp_size
-    mounts = [_bind(placement.workspace, WORKSPACE)]
+    mounts = [_bind(placement.workspace, path) for path in (WORKSPACE, HOME_OF_E2B)]
     if isinstance(placement.transport, SocketTransport):
         # Connecting needs no write access, and code inside cannot put another file here.
         mounts.append(_bind(placement.transport.handover, str(HANDOVER), read_only=True))
     if placement.egress_socket is not None:
         mounts.append(_bind(placement.egress_socket, str(EGRESS_SOCKET), read_only=True))
     if spec.shared_data is not None:
-        mounts.append(_bind(spec.shared_data, f"{WORKSPACE}/shared", read_only=True))
+        for path in (WORKSPACE, HOME_OF_E2B):
+            mounts.append(_bind(spec.shared_data, f"{path}/shared", read_only=True))
     if spec.wheels is not None:
         mounts.append(_bind(spec.wheels, str(WHEELS), read_only=True))
     # `exec`, since installers of packages run programs in /tmp. If the image has this directory, runc

@@ -317,6 +317,6 @@ class DockerBackend(Backend):
                 await context.engine.remove_network(network["Name"])
                 await InternalNetwork(context.engine, broker_id).remove()  # its firewall rule
         for directories in dead.values():
-            if rescue is None or await asyncio.to_thread(rescue, directories.broker_id):
+            if rescue is None or await asyncio.to_thread(rescue, directories.data):
                 await directories.remove()
         return max(postponed, default=0.0)

@@ -106,7 +106,7 @@ class DockerOrphans:
         left = await context.engine.networks_with_label(f"{LABEL_BROKER}={broker_id}")
         if mode.network is None and any(each["Name"] == network.name for each in left):
             await network.remove()
-        if names and (rescue is None or await asyncio.to_thread(rescue, broker_id)):
+        if names and (rescue is None or await asyncio.to_thread(rescue, context.directories.data)):
             for name in names:
                 await self._remove_files(name)
 

@@ -28,13 +28,13 @@ from .egress_socket import EgressSocket
 from .engine import EngineError, Event, Missing
 from .exit_reason import end_of
 from .internal_network import PORT, InternalNetwork
+from .memory_watch import MemoryWatch
 from .sandbox_record import SandboxRecord
 from .sandbox_set import ClosableSandbox
-from .sockets import Handover, listen
+from .sockets import Handover, answers, listen
 
 log = logging.getLogger(__name__)
 
-_POLL_S = 0.02
 _KILL_OF_ANY_SIGNAL = "None"
 """Podman reports a kill, but not its signal."""
 
@@ -64,6 +64,7 @@ class DockerSandbox(ClosableSandbox):
         directories = context.directories
         self.id = sandbox_id
         self.spec = spec
+        self.limits = spec.limits
         self.ended = asyncio.get_running_loop().create_future()
         self.closing = False
         self.exit_status: int | None = None
@@ -90,6 +91,7 @@ class DockerSandbox(ClosableSandbox):
         self._record: SandboxRecord | None = None
         self._egress_socket: EgressSocket | None = None
         self._handover: Handover | None = None
+        self._memory_watch = MemoryWatch(self, self._end_over_memory)
         self._out_of_memory = False
         self._signals: set[str] = set()  # that it has received
         self._created = False
@@ -211,26 +213,38 @@ class DockerSandbox(ClosableSandbox):
             return None
         return memory_in_use(stats["usage"], stats["stats"]) if "stats" in stats else None
 
+    async def limit_memory(self, size: int) -> None:
+        size = min(size, self.spec.limits.memory)
+        if not self._placement.gvisor:
+            await self._context.engine.limit_memory(self._placement.name, size)
+        elif size < self.limits.memory:
+            self._memory_watch.start()
+        self.limits = replace(self.limits, memory=size)
+
+    async def _end_over_memory(self) -> None:
+        self._end(end_of(None, self.limits, True, ""))
+        await self.kill()
+
     async def usage(self, max_files: int) -> Usage:
         return await self._context.meter.measure(self.workspace, max_files)
 
     async def kill(self) -> None:
-        # The files are in a directory of the host, and stay.
-        await self._remove_container()
+        await self._remove_container()  # the files are in a directory of the host, and stay
 
     async def listening(self) -> None:
         """Wait until the gateway listens over TCP, or has ended. A unix socket always listens."""
         if isinstance(self.endpoint, TcpEndpoint) and self.endpoint.host:
-            answers = asyncio.create_task(_answers(self.endpoint.host, self.endpoint.port))
-            self.ended.add_done_callback(lambda _: answers.cancel())
+            waiting = asyncio.create_task(answers(self.endpoint.host, self.endpoint.port))
+            self.ended.add_done_callback(lambda _: waiting.cancel())
             try:
-                await asyncio.wait([answers])
+                await asyncio.wait([waiting])
             finally:
-                answers.cancel()
+                waiting.cancel()
 
     async def close(self) -> bool:
         """End the sandbox and remove everything of it. Returns whether everything is removed."""
         self.closing = True
+        self._memory_watch.stop()
         if not await self._remove_container():
             return False
         if isinstance(self.endpoint, UnixEndpoint):
@@ -264,6 +278,7 @@ class DockerSandbox(ClosableSandbox):
 
     def leave(self) -> None:
         """Close the sockets of a sandbox that goes on without this broker."""
+        self._memory_watch.stop()
         if self._handover is not None:
             self._handover.close()
 
@@ -315,7 +330,7 @@ class DockerSandbox(ClosableSandbox):
             elif after_gap and not out_of_memory:
                 self._end(_lost("ended while the engine could not be reached"))
             else:
-                self._end(end_of(self.exit_status, self.spec.limits, out_of_memory, output))
+                self._end(end_of(self.exit_status, self.limits, out_of_memory, output))
 
     def _end(self, end: SandboxEnd) -> None:
         if self._handover is not None:
@@ -333,15 +348,3 @@ class DockerSandbox(ClosableSandbox):
 
 def _lost(what: str) -> SandboxEnd:
     return SandboxEnd(EndCause.SANDBOX_LOST, f"the container {what}")
-
-
-async def _answers(host: str, port: int) -> None:
-    """Try to connect until the gateway listens."""
-    while True:
-        try:
-            _, writer = await asyncio.open_connection(host, port)
-        except OSError:
-            await asyncio.sleep(_POLL_S)
-        else:
-            writer.close()
-            return

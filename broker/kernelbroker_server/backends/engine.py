@@ -17,6 +17,8 @@ import docker
 import requests
 from docker.errors import APIError, DockerException, NotFound
 
+from .base import LaunchError
+
 log = logging.getLogger(__name__)
 
 _THREADS = 8
@@ -113,6 +115,14 @@ class Engine:
         stats = await self._call(lambda: self._api.stats(name, stream=False, one_shot=True))
         memory: Mapping[str, Any] = stats.get("memory_stats", {})
         return memory
+
+    async def limit_memory(self, name: str, size: int) -> None:
+        """Change a container's limit of memory, which includes swap. Raises LaunchError."""
+        limits = {"mem_limit": size, "memswap_limit": size}
+        try:
+            await self._call(lambda: self._api.update_container(name, **limits))
+        except EngineError as error:
+            raise LaunchError(f"The container's memory cannot be limited: {error}") from error
 
     async def output_tail(self, name: str) -> str:
         """Return the last lines of the container's output."""

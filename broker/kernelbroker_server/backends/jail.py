@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from kernelbroker_kernel.contract import WORKSPACE
+from kernelbroker_kernel.contract import HOME_OF_E2B, WORKSPACE
 
 from .base import Limits, SandboxSpec
 from .host import Host
@@ -213,9 +213,11 @@ def _python(host: Host) -> list[str]:
 
 
 def _workspace(workspace: Path, shared_data: Path | None) -> list[str]:
-    args = ["--bind", str(workspace), WORKSPACE, "--symlink", WORKSPACE, "/workspace"]
-    if shared_data is not None:
-        args += ["--ro-bind", str(shared_data), str(SHARED)]
+    args = ["--symlink", WORKSPACE, "/workspace"]
+    for path in (WORKSPACE, HOME_OF_E2B):
+        args += ["--bind", str(workspace), path]
+        if shared_data is not None:
+            args += ["--ro-bind", str(shared_data), f"{path}/{SHARED.name}"]
     return args
 
 

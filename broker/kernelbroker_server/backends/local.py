@@ -251,7 +251,7 @@ class LocalBackend(Backend):
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
             await Cgroups.reap(dead.broker_id, self._cgroup_root)
-            if rescue is None or await asyncio.to_thread(rescue, dead.broker_id):
+            if rescue is None or await asyncio.to_thread(rescue, dead.data):
                 await dead.remove()
 
     async def _try_jail(self, host: Host) -> str | None:
@@ -296,7 +296,7 @@ class LocalBackend(Backend):
 
     async def _end_over_memory(self) -> None:
         watched = {s.roots: s for s in self._sandboxes.by_id.values() if s.roots}
-        limits = {roots: sandbox.spec.limits.memory for roots, sandbox in watched.items()}
+        limits = {roots: sandbox.limits.memory for roots, sandbox in watched.items()}
         if limits:
             for roots in await asyncio.to_thread(procfs.over_memory, limits):
                 watched[roots].kill_over_memory()

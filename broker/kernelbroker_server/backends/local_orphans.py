@@ -58,8 +58,7 @@ class LocalOrphans:
         """End and remove what was not adopted. Without `rescue`, or if it fails, the files stay."""
         names = sorted(self.left)
         await self._end_processes(names)
-        broker_id = self._context.directories.broker_id
-        if rescue is None or await asyncio.to_thread(rescue, broker_id):
+        if rescue is None or await asyncio.to_thread(rescue, self._context.directories.data):
             for name in names:
                 await self._remove(name)
 

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import logging
 import os
 import resource
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TypeAlias
 
 from ..egress.proxy import Proxy
@@ -39,7 +39,7 @@ _KILL_TIMEOUT_S = 10.0
 Running: TypeAlias = bubblewrap.Jail | forked_jail.ForkedJail | process.Process | AdoptedJail
 
 
-@dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(frozen=True, slots=True)
 class LocalContext:
     """The objects that all sandboxes of a local backend share."""
 
@@ -61,6 +61,7 @@ class LocalSandbox(ClosableSandbox):
     ) -> None:
         self.id = sandbox_id
         self.spec = spec
+        self.limits = spec.limits
         self.host_uid = host_uid
         self.endpoint = UnixEndpoint(context.directories.run / f"{sandbox_id}.sock")
         self.ended = asyncio.get_running_loop().create_future()
@@ -98,6 +99,14 @@ class LocalSandbox(ClosableSandbox):
             if (used := self._cgroup.memory()) is not None:
                 return used
         return await asyncio.to_thread(procfs.memory_of, *roots)
+
+    async def limit_memory(self, size: int) -> None:
+        size = min(size, self.spec.limits.memory)
+        try:
+            self._cgroup.limit_memory(size)
+        except OSError as error:
+            raise LaunchError(f"The memory of the sandbox cannot be limited: {error}") from error
+        self.limits = dataclasses.replace(self.limits, memory=size)
 
     async def usage(self, max_files: int) -> Usage:
         return await self._context.meter.measure(self.workspace, max_files)
@@ -288,7 +297,7 @@ class LocalSandbox(ClosableSandbox):
             how = "the kernel ended; an earlier broker had started it, so its status is unknown"
             self.ended.set_result(SandboxEnd(EndCause.KERNEL_DIED, how))
             return
-        self.ended.set_result(end_of(self.exit_status, self.spec.limits, out_of_memory, output))
+        self.ended.set_result(end_of(self.exit_status, self.limits, out_of_memory, output))
 
 
 def rlimits(limits: Limits, isolation: Isolation) -> dict[int, int]:

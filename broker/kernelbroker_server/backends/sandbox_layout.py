@@ -33,7 +33,8 @@ _PROXY = {
 
 def max_file_bytes(limits: Limits) -> int:
     """The size limit of a single file (RLIMIT_FSIZE)."""
-    return min(_MAX_FILE_BYTES, limits.workspace_size)
+    own = limits.workspace_size if limits.file_size is None else limits.file_size
+    return min(_MAX_FILE_BYTES, limits.workspace_size, own)
 
 
 def gateway_argv(

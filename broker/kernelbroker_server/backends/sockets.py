@@ -17,6 +17,7 @@ from pathlib import Path
 from .base import LaunchError
 
 _BACKLOG = 64
+_POLL_S = 0.02
 SUN_PATH_BYTES = 108
 """Room for the path of a unix socket, and a zero byte behind it (unix(7))."""
 _CHANNEL_BYTES = 8192
@@ -116,3 +117,15 @@ async def _writable(channel: socket.socket) -> None:
         await writable.wait()
     finally:
         loop.remove_writer(channel)
+
+
+async def answers(host: str, port: int) -> None:
+    """Try to connect until the gateway listens."""
+    while True:
+        try:
+            _, writer = await asyncio.open_connection(host, port)
+        except OSError:
+            await asyncio.sleep(_POLL_S)
+        else:
+            writer.close()
+            return

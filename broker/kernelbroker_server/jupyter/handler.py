@@ -30,6 +30,7 @@ class JupyterHandler(Authenticated):
     ) -> None:
         super().initialize(service)
         self.links, self.path_tokens = links, path_tokens
+        self.request.path = f"/jupyter: {type(self).__name__}"  # it is logged, and may hold a token
 
     def authenticate(self) -> None:
         super().authenticate()
@@ -45,12 +46,9 @@ class JupyterHandler(Authenticated):
         scheme, _, token = self.request.headers.get("Authorization", "").partition(" ")
         return token.strip() if scheme.lower() == "token" else bearer_token(self.request.headers)
 
-    @property
-    def logged_path(self) -> str:
-        return f"/jupyter ({type(self).__name__})"
-
-    def set_status(self, status_code: int, reason: str | None = None) -> None:
-        super().set_status(_STATUS.get(status_code, status_code), reason)
+    def error_status(self, error: BaseException | None, default: int) -> int:
+        status = super().error_status(error, default)
+        return _STATUS.get(status, status)
 
     def encode_error(self, status: int, body: ErrorBody) -> bytes:  # noqa: ARG002
         return encode({"message": body.message, "reason": None, "code": body.code})

@@ -136,7 +136,7 @@ class KernelLink:
                 await self._shut_down(client, message)
                 return
             if (message.channel, header.msg_type) != ("shell", "execute_request"):
-                await self.session.send(message.frame)
+                await self._kernels.send(self.session, message.frame)
                 return
             client.pending[header.msg_id] = message
             await self._kernels.execute(
@@ -236,7 +236,7 @@ class KernelLink:
         """Have a fresh kernel, and let it show that it is there."""
         request = encode_frame(Outgoing("shell", "kernel_info_request", {}), _NUDGE_SESSION)
         try:
-            await self.session.send(request)
+            await self._kernels.send(self.session, request)
         except RequestError:
             self._publish(status("dead", self._kernel_session))
 

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 from kernelbroker.protocol.errors import NotFound
 
-from ..service.kernels import attached_id, kernel_id
+from ..service.kernels import attached_id, is_started_by_jupyter, kernel_id
 from ..sessions.session import Session
 from .link import KernelLinks
 
@@ -76,7 +76,7 @@ def attachable(sessions: Sequence[Session]) -> dict[str, Session]:
     A Jupyter server with a gateway shows only the kernels that it has started itself. So its users open
     such a session by choosing its kernelspec.
     """
-    others = [each for each in sessions if kernel_id(each.id) != each.id]
+    others = [each for each in sessions if not is_started_by_jupyter(each)]
     return {f"{_SESSION}{each.id}": each for each in others[-_MAX_ATTACHABLE:]}
 
 

@@ -120,15 +120,16 @@ class OneNotebookSession(SessionsHandler):
             chosen = await self.choose(asked.kernel, [])
             await self.store(session, others)
             await self.store(chosen, [*models.notebook_sessions(chosen), found])
+            if chosen is not session and not others:
+                await self.tenant.kernels.leave(session)
             session = chosen
         self.answer(found, session)
 
     async def delete(self, session_id: str, **_path: str) -> None:
-        """Forget it, and shut down its kernel unless another notebook uses that."""
+        """Forget it, and shut down its kernel, unless another notebook uses that or has not started it."""
         found, session = await self.find(session_id)
         others = [each for each in models.notebook_sessions(session) if each.id != found.id]
-        if others:
-            await self.store(session, others)
-        else:
-            await self.tenant.sessions.close(session.id)
+        await self.store(session, others)
+        if not others:
+            await self.tenant.kernels.leave(session)
         self.set_status(204)

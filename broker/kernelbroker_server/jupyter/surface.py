@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 from tornado.web import RequestHandler
 
+from ..api.routes import Route
+from ..supervisor import Supervisor
 from .channels import Channels
 from .handler import UnknownJupyterPath
 from .kernels import InterruptKernel, Kernels, OneKernel, RestartKernel
@@ -35,8 +34,15 @@ _PATHS: list[tuple[str, type[RequestHandler]]] = [
 ]
 
 
-def routes() -> list[tuple[str, type[RequestHandler], Mapping[str, Any]]]:
-    """Return the paths, with their handlers and the handlers' options."""
-    options = {"links": KernelLinks(), "path_tokens": PathTokens()}
-    named = [(f"{PREFIX}{path}/?", handler, options) for path, handler in _PATHS]
-    return [*named, (f"{PREFIX}(?:/.*)?", UnknownJupyterPath, options)]
+class JupyterSurface:
+    """The kernel server at `/jupyter`."""
+
+    @property
+    def routes(self) -> list[Route]:
+        """The paths, with their handlers and the handlers' options."""
+        options = {"links": KernelLinks(), "path_tokens": PathTokens()}
+        named: list[Route] = [(f"{PREFIX}{path}/?", each, options) for path, each in _PATHS]
+        return [*named, (f"{PREFIX}(?:/.*)?", UnknownJupyterPath, options)]
+
+    def start(self, supervisor: Supervisor) -> None:
+        """Nothing works in the background but the tasks of connections."""

@@ -6,7 +6,7 @@ import enum
 from typing import Any
 
 import msgspec
-from kernelbroker.protocol.events import DataFrame, FileChange, Truncated, Variable
+from kernelbroker.protocol.events import Cause, DataFrame, FileChange, Truncated, Variable
 
 from .failures import ErrorContent
 
@@ -46,6 +46,7 @@ class CellState(msgspec.Struct):
         awaited: the signals that have not come: of which request, and `reply` or `idle`.
         times: the dates of the cell's beginning and end, as its messages have them.
         budget, truncated: see `Outputs`.
+        interruption: why the last interrupt was sent, and its message.
     """
 
     ids: tuple[str, ...]
@@ -61,3 +62,4 @@ class CellState(msgspec.Struct):
     times: list[str] = msgspec.field(default_factory=lambda: ["", ""])
     summary: Summary = msgspec.field(default_factory=Summary)
     report: Report | None = None
+    interruption: tuple[Cause, str] | None = None

@@ -206,7 +206,7 @@ class KernelChannel:
                     if kept >= _ACKNOWLEDGED_MESSAGES or kept_bytes >= _ACKNOWLEDGED_BYTES:
                         kept = kept_bytes = 0
                         if self.on_acknowledge is None or self.on_acknowledge():
-                            await self._websocket.send(str(self.received))
+                            await self._acknowledge()
                     await asyncio.sleep(0)
             reason = "the gateway closed the channel"
         except ProtocolError as exc:
@@ -219,6 +219,11 @@ class KernelChannel:
         finally:
             self._websocket.transport.abort()
             self._end(reason)
+
+    async def _acknowledge(self) -> None:
+        # What a gateway that has ended sent last is still read.
+        with suppress(WebSocketException, OSError):
+            await self._websocket.send(str(self.received))
 
     def _dispatch(self, message: Incoming) -> None:
         for subscription in (*self._by_parent.get(message.parent_id, ()), *self._to_all):

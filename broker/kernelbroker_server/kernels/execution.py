@@ -83,6 +83,7 @@ class CellExecution:
     Attributes:
         state: what it has learned. An execution that begins with the state of another goes on as that.
         outgoing: the requests.
+        is_silent: the kernel shows nothing of the cell.
     """
 
     def __init__(
@@ -100,10 +101,9 @@ class CellExecution:
         self._clean = clean
         self._limits = limits
         self._internal_cell = internal_cell
-        self._is_silent = (internal_cell is not None and internal_cell.silent) or (
+        self.is_silent = (internal_cell is not None and internal_cell.silent) or (
             notebook_cell is not None and notebook_cell.silent
         )
-        self._interruption: tuple[Cause, str] | None = None
         cells = [cell(request, limits, allow_stdin, internal_cell, notebook_cell)]
         if request.result_var:
             cells.append(report_cell(request))
@@ -129,7 +129,7 @@ class CellExecution:
 
     def interrupted(self, cause: Cause, message: str) -> None:
         """Record that an interrupt is being sent. If it ends the cell, this is the reason."""
-        self._interruption = (cause, message)
+        self.state.interruption = (cause, message)
 
     def receive(self, message: Incoming) -> list[Event]:
         """Return the events that a message causes; none if it is malformed or belongs to another cell."""
@@ -180,7 +180,7 @@ class CellExecution:
                     self.state.awaited.discard((self._cell_id, "idle"))
                 else:
                     self.state.times[0] = message.header.date
-                    self.state.taken |= self._is_silent
+                    self.state.taken |= self.is_silent
                 return []
             case "iopub", "execute_input":
                 self.state.taken = True
@@ -267,7 +267,7 @@ class CellExecution:
         detail = (
             None
             if success
-            else failure(self.state.error or reply, reply.status, self._interruption)
+            else failure(self.state.error or reply, reply.status, self.state.interruption)
         )
         truncated = self.state.truncated
         truncated.variables = self.state.summary.variables_dropped

@@ -29,6 +29,7 @@ from .channel import ChannelClosed, KernelChannel
 from .endpoint import Endpoint, TcpEndpoint, UnixEndpoint
 from .framing import SUBPROTOCOL
 from .transfer import GatewayRequest
+from .tunnel import Tunnel, tunnel
 
 _FRAME_LIMIT = MAX_MESSAGE_BYTES + 64 * 1024
 _HTTP_BODY_LIMIT = 64 * 1024
@@ -161,6 +162,10 @@ class GatewayConnection:
         See `GatewayRequest.open`.
         """
         return await GatewayRequest.open(self._endpoint, method, target, headers)
+
+    def tunnel(self, port: int) -> contextlib.AbstractAsyncContextManager[Tunnel]:
+        """Connect to a server inside the sandbox; see `tunnel.tunnel`."""
+        return tunnel(self._endpoint, port)
 
     async def close(self) -> None:
         """Close all channels. Never raises, and does not wait for the gateway."""

@@ -34,6 +34,12 @@ class OutputLimits:
     max_event_size: int = 1024**2
     max_variables: int = 100
 
+    def lowered_to(self, size: int | None) -> OutputLimits:
+        """These limits with at most so many bytes of output; None for no other limit."""
+        if size is None or size >= self.max_output_size:
+            return self
+        return OutputLimits(size, self.max_event_size, self.max_variables)
+
 
 class StreamContent(msgspec.Struct):
     name: str

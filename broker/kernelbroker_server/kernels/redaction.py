@@ -57,6 +57,11 @@ class Redactor:
                 return [*self._held_back(event), self.clean(event)]
         return [self.clean(event)]
 
+    def rest(self) -> list[Event]:
+        """Return the text that was held back, at the end."""
+        kept, self._kept = self._kept, {}
+        return [*kept.values()]
+
     def clean(self, value: Any) -> Any:
         """Return a value without secrets, of the same type: text, any JSON, or a struct."""
         if not self._values:
@@ -111,9 +116,9 @@ class Redactor:
 
     def _held_back(self, result: Result) -> list[Event]:
         """Return the text that was held back, or none if output was cut: it may be half of a secret."""
-        kept, self._kept = self._kept, {}
         is_cut = result.truncated is not None and result.truncated.output_bytes > 0
-        return [] if is_cut else [*kept.values()]
+        rest = self.rest()
+        return [] if is_cut else rest
 
 
 def _forms(secret: str) -> Iterator[str]:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import secrets
-import tempfile
 from importlib.metadata import version
 from pathlib import Path
 
 from ..config import ConfigError, Settings
+from ..lasting_key import DamagedKey, lasting_key
 from ..sessions.store import EventStore
 from ..tenants.jwt_tokens import JwtTokens
 from .analysis_model import load_model
@@ -17,7 +16,6 @@ from .surface import McpSurface
 
 SEAL_KEY = "seal-key"
 """In the state directory: the key of what clients get to echo."""
-_KEY_BYTES = 32
 
 
 def make_surface(
@@ -40,7 +38,7 @@ def make_surface(
         settings.mcp.tool_sets,
         store,
         version=version("kernelbroker"),
-        keys=[secrets.token_bytes(_KEY_BYTES) if state_dir is None else _seal_key(state_dir)],
+        keys=[_seal_key(state_dir)],
         options=Options(
             settings.mcp.task_after,
             settings.sessions.result_retention,
@@ -54,17 +52,10 @@ def make_surface(
     )
 
 
-def _seal_key(directory: Path) -> bytes:
-    """The key of the broker's seals; a new one if there is none."""
-    path = directory / SEAL_KEY
+def _seal_key(directory: Path | None) -> bytes:
     try:
-        if not path.exists():
-            with tempfile.NamedTemporaryFile(dir=directory, delete=False) as file:  # mode 0600
-                file.write(secrets.token_bytes(_KEY_BYTES))
-            Path(file.name).rename(path)
-        key = path.read_bytes()
+        return lasting_key(directory, SEAL_KEY)
     except OSError as exc:
-        raise ConfigError(f"state_dir: {path}: {exc.strerror}") from exc
-    if len(key) != _KEY_BYTES:
-        raise ConfigError(f"state_dir: {path} is damaged: remove it")
-    return key
+        raise ConfigError(f"state_dir: {exc.filename}: {exc.strerror}") from exc
+    except DamagedKey as exc:
+        raise ConfigError(f"state_dir: {exc}") from exc

@@ -47,6 +47,10 @@ class Pool:
     Call `start` first and `stop` last. Each `acquire` must be followed by a `release`, also if the sandbox
     ended meanwhile.
 
+    Attributes:
+        backend: launches its sandboxes.
+        spec: of its sandboxes.
+
     Args:
         acquire_timeout: seconds that sessions wait for a sandbox; not used by the pool itself.
         launch_timeout: seconds that a launch may take.
@@ -68,7 +72,7 @@ class Pool:
     ) -> None:
         self._observer = observer
         self.acquire_timeout = acquire_timeout
-        self._backend = backend
+        self.backend = backend
         self.spec = spec
         self._launch_timeout = launch_timeout
         self._clock = clock
@@ -283,7 +287,7 @@ class Pool:
         began = time.monotonic()
         try:
             async with asyncio.timeout(self._launch_timeout):
-                warm = await launch(self._backend, name, self.spec, self._launch_timeout)
+                warm = await launch(self.backend, name, self.spec, self._launch_timeout)
         except (LaunchError, ChannelClosed, TimeoutError) as exc:
             reason = str(exc) or f"the launch took more than {self._launch_timeout:g} s"
             self._launch_failed(name, reason, time.monotonic() - began)
@@ -339,6 +343,6 @@ class Pool:
 
     async def _remove(self, name: str) -> None:
         warm = self._sandboxes[name]
-        await discard(self._backend, warm.sandbox, warm.gateway)
+        await discard(self.backend, warm.sandbox, warm.gateway)
         del self._sandboxes[name]
         self._carry_out(self._state.removed(name))

@@ -127,7 +127,7 @@ class Executions:
         session.expect_open()
         if _known(session, request) is not None:
             return None
-        self._check(request)
+        self._check(request, session.limits)
         return await self._policies.assess_request(request, session.options.template)
 
     def submit(
@@ -156,7 +156,7 @@ class Executions:
         session.expect_open()
         if (earlier := _known(session, request)) is not None:
             return earlier
-        timeout = self._check(request)
+        timeout = self._check(request, session.limits)
         template, scope = session.options.template, session.id if scope is None else scope
         self._queue.admit()
         try:
@@ -180,11 +180,11 @@ class Executions:
             self._webhooks.accepted(self._tenant, message, execution.log)
         return execution.log
 
-    def _check(self, request: ExecutionRequest) -> float:
+    def _check(self, request: ExecutionRequest, limits: SessionLimits) -> float:
         """Check a request by the limits. Returns its timeout. Raises BadRequest, TooManyRequests."""
         if request.callback_url is not None:
             self._webhooks.check(self._tenant, request.callback_url)
-        return self._limits.timeout_of(request)
+        return limits.timeout_of(request)
 
     def run_internal_cell(self, session: Session, cell: InternalCell) -> Execution:
         """Queue an internal cell, which no history lists. See `Session.withdraw`.
@@ -277,7 +277,7 @@ class Executions:
     async def _submit_alone(self, request: ExecutionRequest, target: Target) -> Submitted:
         """Submit a cell without a session. Invalid requests are refused before a sandbox is leased."""
         options = session_options(target, self._registry)
-        self._check(request)
+        self._check(request, self._registry.limits_of(options.template))
         self._queue.require_capacity()
         assessment = await self._policies.assess_request(request, options.template)
         if request.confirm is None:  # `submit` uses up a confirmation that is given

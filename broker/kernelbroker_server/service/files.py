@@ -1,7 +1,8 @@
 """The files of a session's workspace, served by its sandbox.
 
 The broker opens no file itself. It asks the gateway in the sandbox, which user code may control, and
-checks the form of every answer. Paths are relative to `/data`. Bytes of a name that are not UTF-8 are
+checks the form of every answer. Paths are relative to `/data`, or with `system` to the root of the sandbox's own
+file system, which ends with the sandbox. Bytes of a name that are not UTF-8 are
 lone surrogates (PEP 383).
 """
 
@@ -9,8 +10,9 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import AsyncIterable, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator
 from dataclasses import dataclass
+from typing import Protocol
 from urllib.parse import quote
 
 import msgspec
@@ -24,10 +26,16 @@ from kernelbroker.protocol.errors import (
     TooLarge,
 )
 from kernelbroker.protocol.messages import FileList
-from kernelbroker_kernel.contract import ENTRIES_PATH, FILES_PATH, MAX_LIST_BYTES
+from kernelbroker_kernel.contract import (
+    ENTRIES_PATH,
+    FILES_PATH,
+    MAX_LIST_BYTES,
+    SYSTEM_FILES_PATH,
+)
 
 from ..kernels.transfer import GatewayRequest, TransferFailed
 from ..sessions.session import Session
+from ..workspaces.directory_plans import DirectoryPlan
 from .file_operations import file_operation
 
 _REFUSAL_BYTES = 64 * 1024
@@ -35,12 +43,21 @@ _REFUSAL_CHARS = 1000
 _REFUSALS: dict[str, type[RequestError]] = {
     cls.code: cls for cls in (BadRequest, NotFound, Conflict, TooLarge)
 }
+_AREAS = {False: FILES_PATH, True: SYSTEM_FILES_PATH}
+"""The gateway's paths, by whether they are of the sandbox's own file system."""
 _CONTENT_RANGE = re.compile(r"bytes (?:\d{1,19}-\d{1,19}|\*)/\d{1,19}")
 
 
 class _Refusal(msgspec.Struct):
     code: str
     message: str
+
+
+class Body(Protocol):
+    """Content that is read once."""
+
+    def chunks(self) -> AsyncGenerator[bytes, None]:
+        """The content in pieces. Raises if it breaks off."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,11 +73,13 @@ class Download:
     status: int
     size: int
     content_range: str | None
-    body: GatewayRequest
+    body: Body
 
 
 @contextlib.asynccontextmanager
-async def read(session: Session, path: str, *, part: str | None = None) -> AsyncIterator[Download]:
+async def read(
+    session: Session, path: str, *, part: str | None = None, system: bool = False
+) -> AsyncIterator[Download]:
     """Read a file.
 
     Args:
@@ -73,8 +92,8 @@ async def read(session: Session, path: str, *, part: str | None = None) -> Async
         SessionGone, TooManyRequests, Unavailable: as `Session.borrow`.
     """
     headers = {"Range": part} if part else {}
-    with file_operation(session, "download", path) as progress:
-        async with _asked(session, "GET", FILES_PATH, path, headers) as exchange:
+    with file_operation(session, "download", _shown(path, system)) as progress:
+        async with asked(session, "GET", _AREAS[system], path, headers) as exchange:
             download = await _describe(exchange)
             try:
                 yield download
@@ -83,7 +102,7 @@ async def read(session: Session, path: str, *, part: str | None = None) -> Async
 
 
 async def _describe(exchange: GatewayRequest) -> Download:
-    await _answer(exchange, 200, 206, 416)
+    await expect(exchange, 200, 206, 416)
     length = exchange.headers.get("content-length", "")
     content_range = exchange.headers.get("content-range")
     if not length or (exchange.status == 200) != (content_range is None):
@@ -94,7 +113,12 @@ async def _describe(exchange: GatewayRequest) -> Download:
 
 
 async def write(
-    session: Session, path: str, data: AsyncIterable[bytes], length: int | None
+    session: Session,
+    path: str,
+    data: AsyncIterable[bytes],
+    length: int | None,
+    *,
+    system: bool = False,
 ) -> None:
     """Create or replace a file.
 
@@ -111,61 +135,79 @@ async def write(
     framing = {"Transfer-Encoding": "chunked"}
     if length is not None:
         framing = {"Content-Length": str(length)}
-    with file_operation(session, "upload", path) as progress:
+    with file_operation(session, "upload", _shown(path, system)) as progress:
         async with (
-            session.upload(length or 0) as upload,
-            _asked(session, "PUT", FILES_PATH, path, framing, changes=True) as exchange,
+            session.upload(0 if system else length or 0) as upload,
+            asked(session, "PUT", _AREAS[system], path, framing, changes=True) as exchange,
         ):
             async for chunk in data:
-                if length is None:
+                if length is None and not system:
                     await upload.grow(len(chunk))
                 progress.size += len(chunk)
                 if not await exchange.send(chunk):
                     break
-            await _answer(exchange, 204)
+            await expect(exchange, 204)
 
 
 async def list_(session: Session, path: str, *, recursive: bool) -> FileList:
     """List a directory, sorted by path. Anything else gives its own entry. Raises as `read`."""
     query = "?recursive=true" if recursive else ""
-    async with _asked(session, "GET", ENTRIES_PATH, path, query=query) as exchange:
-        await _answer(exchange, 200)
+    async with asked(session, "GET", ENTRIES_PATH, path, query=query) as exchange:
+        await expect(exchange, 200)
         try:
             return decode_as(await exchange.body(MAX_LIST_BYTES), FileList)
         except ProtocolError as exc:
             raise TransferFailed("the sandbox sent an invalid list of files") from exc
 
 
-async def delete(session: Session, path: str, *, recursive: bool) -> None:
+async def delete(
+    session: Session, path: str, *, recursive: bool, system: bool = False
+) -> None:
     """Delete a file, a link, an empty directory, or with `recursive` any. Raises as `read`."""
     query = "?recursive=true" if recursive else ""
-    with file_operation(session, "delete", path):
-        await _change(session, "DELETE", path, query)
+    with file_operation(session, "delete", _shown(path, system)):
+        await _change(session, "DELETE", path, query, system)
 
 
-async def make_directory(session: Session, path: str) -> None:
+async def make_directory(session: Session, path: str, *, system: bool = False) -> None:
     """Create a directory and its parents. It may exist already. Raises as `write`."""
-    with file_operation(session, "mkdir", path):
+    with file_operation(session, "mkdir", _shown(path, system)):
         async with session.upload(0):
-            await _change(session, "POST", path, "?op=mkdir")
+            await _change(session, "POST", path, "?op=mkdir", system)
 
 
-async def move(session: Session, path: str, target: str) -> None:
+async def follow(session: Session, plan: DirectoryPlan) -> None:
+    """Make what a layout consists of, where it is missing. Raises as `write`."""
+    for path in plan.directories:
+        await make_directory(session, path)
+    for path, text in plan.files.items():
+        try:
+            await list_(session, path, recursive=False)
+        except NotFound:
+            content = text.encode()
+            await write(session, path, _once(content), len(content))
+
+
+async def _once(data: bytes) -> AsyncIterator[bytes]:
+    yield data
+
+
+async def move(session: Session, path: str, target: str, *, system: bool = False) -> None:
     """Rename a file or a directory. A file at `target` is replaced. Raises as `read`."""
-    with file_operation(session, "move", path, target):
-        await _change(session, "POST", path, f"?op=move&to={_quoted(target)}")
+    with file_operation(session, "move", _shown(path, system), _shown(target, system)):
+        await _change(session, "POST", path, f"?op=move&to={quoted(target)}", system)
 
 
-async def _change(session: Session, method: str, path: str, query: str) -> None:
+async def _change(session: Session, method: str, path: str, query: str, system: bool) -> None:
     framing = {"Content-Length": "0"}
-    async with _asked(
-        session, method, FILES_PATH, path, framing, query=query, changes=True
+    async with asked(
+        session, method, _AREAS[system], path, framing, query=query, changes=True
     ) as exchange:
-        await _answer(exchange, 204)
+        await expect(exchange, 204)
 
 
 @contextlib.asynccontextmanager
-async def _asked(
+async def asked(
     session: Session,
     method: str,
     prefix: str,
@@ -175,7 +217,8 @@ async def _asked(
     query: str = "",
     changes: bool = False,
 ) -> AsyncIterator[GatewayRequest]:
-    target = f"{prefix}/{_quoted(path)}{query}"
+    """Ask the gateway of the living sandbox; see `Session.borrow`."""
+    target = f"{prefix}/{quoted(path)}{query}"
     async with (
         session.borrow(changes=changes) as gateway,
         await gateway.request(method, target, headers) as exchange,
@@ -183,14 +226,20 @@ async def _asked(
         yield exchange
 
 
-def _quoted(path: str) -> str:
+def _shown(path: str, system: bool) -> str:
+    """The path in the audit log."""
+    return f"/{path}" if system else path
+
+
+def quoted(path: str) -> str:
+    """Percent-encode a path. Raises BadRequest."""
     try:
         return quote(path.encode("utf-8", "surrogateescape"))
     except UnicodeEncodeError:
         raise BadRequest("the path has a lone surrogate that is not an escaped byte") from None
 
 
-async def _answer(exchange: GatewayRequest, *expected: int) -> None:
+async def expect(exchange: GatewayRequest, *expected: int) -> None:
     """Wait for the response's headers. Raises the error that the sandbox sent, or TransferFailed."""
     await exchange.answer()
     if exchange.status in expected:

@@ -9,11 +9,12 @@ from typing import Any
 
 import msgspec
 from kernelbroker.protocol.codec import decode_as, encode
-from kernelbroker.protocol.errors import BadRequest, ProtocolError
+from kernelbroker.protocol.errors import BadRequest, ProtocolError, Unavailable
 from kernelbroker.protocol.events import Result
 from kernelbroker.protocol.messages import ExecutionRequest
 from kernelbroker_kernel.contract import METADATA_KEY
 
+from ..kernels.channel import ChannelClosed
 from ..kernels.framing import RequestHeader, join_parts, split_frame
 from ..kernels.requests import NotebookCell, notebook_options
 from ..sessions.session import Session
@@ -57,6 +58,11 @@ def attached_id(session_id: str) -> str:
     return str(uuid.uuid5(_NAMESPACE, f"attached:{session_id}"))
 
 
+def is_started_by_jupyter(session: Session) -> bool:
+    """Whether a Jupyter client has opened the session. The ids of these are those of their kernels."""
+    return kernel_id(session.id) == session.id
+
+
 class Kernels:
     """The sessions of one tenant, as kernels."""
 
@@ -85,12 +91,30 @@ class Kernels:
         if name != attached_id(session.id):
             await self._sessions.close(session.id)
 
+    async def leave(self, session: Session) -> None:
+        """Close a session that a notebook does not use any more, unless another client has opened it."""
+        if is_started_by_jupyter(session):
+            await self._sessions.close(session.id)
+
     async def interrupt(self, session: Session) -> None:
         """Interrupt the kernel, whatever it does. Raises SessionGone, TooManyRequests, Unavailable."""
         if session.is_running or session.state == "asleep":
             session.interrupt()
         else:
-            await session.interrupt_kernel()
+            async with session.borrow() as gateway:
+                await gateway.channels[0].interrupt()
+
+    async def send(self, session: Session, frame: bytes) -> None:
+        """Send the kernel a message that runs no cell, beside the executions. Wakes a sleeping session.
+
+        Raises:
+            SessionGone, TooManyRequests, Unavailable
+        """
+        async with session.borrow() as gateway:
+            try:
+                await gateway.channels[0].forward(frame)
+            except ChannelClosed as exc:
+                raise Unavailable(f"{exc}; try again", retry_after=1) from exc
 
     async def obey_shutdown(self, session: Session, frame: bytes) -> bool:
         """Do what a `shutdown_request` asks for: close the session soon, or restart its kernel.

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import msgspec
 from kernelbroker.protocol.errors import BadRequest, SessionGone
-from kernelbroker.protocol.messages import SessionOptions
+from kernelbroker.protocol.messages import SandboxLimits, SessionOptions
 
 from ..sessions.registry import Registry
 from ..sessions.session import Session
@@ -24,6 +24,7 @@ class SessionChange(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     idle_timeout: Annotated[float, msgspec.Meta(gt=0)] | None = None
     max_lifetime: Annotated[float, msgspec.Meta(gt=0)] | None = None
     metadata: dict[str, Any] | None = None
+    limits: SandboxLimits | None = None
 
 
 class Sessions:
@@ -70,10 +71,10 @@ class Sessions:
         return self._registry.list()
 
     async def change(self, session_id: str, change: SessionChange) -> Session:
-        """Change durations or metadata. The starting points of both durations stay the same.
+        """Change durations, metadata or limits. The starting points of both durations stay the same.
 
         Raises:
-            BadRequest: a duration or the metadata is beyond the limits.
+            BadRequest: a duration or the metadata is beyond the limits, or the limits cannot be applied.
             as `resolve`.
         """
         session = await self.resolve(session_id)
@@ -81,11 +82,36 @@ class Sessions:
         if (change.max_lifetime or 0) > limit or (change.idle_timeout or 0) > limit:
             raise BadRequest(f"a session lives at most {limit:g} s")
         session.limits.check_metadata(change.metadata or {})
+        if change.limits is not None:
+            await session.change_limits(change.limits)
         session.idle_timeout = change.idle_timeout or session.idle_timeout
         session.max_lifetime = change.max_lifetime or session.max_lifetime
         if change.metadata is not None:
             session.options.metadata = change.metadata
         return session
+
+    def set_lifetime(self, session: Session, seconds: float, *, only_longer: bool = False) -> None:
+        """Let a session live for so long from now on, as far as its lifetime may be.
+
+        Args:
+            only_longer: do nothing if it lives longer already.
+
+        Raises:
+            BadRequest: no session may live for so long.
+        """
+        limit = session.limits.max_lifetime
+        if seconds > limit:
+            raise BadRequest(
+                f"a session lives at most {limit:g} s (the setting sessions.max_lifetime)"
+            )
+        lifetime = min(limit, session.age + seconds)
+        if not (only_longer and lifetime < session.max_lifetime):
+            session.max_lifetime = lifetime
+
+    async def wake(self, session: Session) -> None:
+        """Wake a session that sleeps. Raises as `Session.borrow`."""
+        async with session.borrow():
+            pass
 
     async def interrupt(self, session_id: str, execution_id: str | None = None) -> None:
         """Raise KeyboardInterrupt in the running cell; waiting ones stay queued. Raises as `resolve`."""

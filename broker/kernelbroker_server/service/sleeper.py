@@ -11,7 +11,7 @@ import logging
 import time
 
 import msgspec
-from kernelbroker.protocol.errors import RequestError, Unavailable
+from kernelbroker.protocol.errors import Conflict, RequestError, Unavailable
 from kernelbroker.protocol.messages import MissingVariable
 
 from ..kernels.transfer import TransferFailed
@@ -27,6 +27,8 @@ logger = logging.getLogger(__name__)
 
 _AT_ONCE = 4
 """Sessions of a tenant that are saved at the same time."""
+_NAMED = 5
+"""Of what cannot be saved, in one message."""
 
 
 class Sleeper:
@@ -52,15 +54,42 @@ class Sleeper:
             now: by the admission's clock.
         """
         for session in self._registry.list():
-            due = session.sleeping.due_at
-            if due is None or due > now or session.key in self._saving:
+            due, sleeping = session.sleeping.due_at, session.sleeping
+            at_end = sleeping.instead_of_closing and session.expires_at[0] <= now
+            if (not at_end and (due is None or due > now)) or session.key in self._saving:
                 continue
             if len(self._saving) >= _AT_ONCE or self._registry.stopping:
                 return
-            name = f"session {session.id} falls asleep"
-            task = asyncio.create_task(self._put(session), name=name)
-            self._saving[session.key] = task
-            task.add_done_callback(lambda _, key=session.key: self._saving.pop(key))  # type: ignore[misc]
+            self._begin(session, at_end=at_end)
+
+    async def sleep(self, session: Session) -> None:
+        """Put a session to sleep now, after the cells that were queued before.
+
+        Raises:
+            Conflict: it sleeps already, or something of it cannot be saved; the message names it.
+            SessionGone
+            Unavailable: it was used meanwhile.
+        """
+        session.expect_open()
+        if session.sleeping.is_asleep:
+            raise Conflict(f"session {session.id} is asleep already")
+        if session.key not in self._saving:
+            self._begin(session)
+        await asyncio.wait([self._saving[session.key]])
+        if session.sleeping.is_asleep:
+            return
+        session.expect_open()
+        if missing := session.sleeping.kept_awake_by:
+            what = "; ".join(f"{each.name}: {each.reason}" for each in missing[:_NAMED])
+            raise Conflict(f"session {session.id} cannot be put to sleep, since it has {what}")
+        raise Unavailable(f"session {session.id} was used meanwhile; try again", retry_after=1)
+
+    def _begin(self, session: Session, *, at_end: bool = False) -> None:
+        session.sleeping.kept_awake_by = ()
+        name = f"session {session.id} falls asleep"
+        task = asyncio.create_task(self._put(session, at_end=at_end), name=name)
+        self._saving[session.key] = task
+        task.add_done_callback(lambda _: self._saving.pop(session.key))
 
     async def stop(self) -> None:
         """Give up what is being saved."""
@@ -69,13 +98,18 @@ class Sleeper:
         if self._saving:
             await asyncio.wait(list(self._saving.values()))
 
-    async def _put(self, session: Session) -> None:
+    async def _put(self, session: Session, *, at_end: bool) -> None:
+        """Save a session, and put it to sleep.
+
+        Args:
+            at_end: it would be closed otherwise, so that it sleeps even if something cannot be saved.
+        """
         name = f".asleep-{session.key}"
         source = Source(self._checkpoint_store, self._registry.tenant.name, name)
         saved = SavedState(source, self._store, session.id)
         is_asleep = False
         try:
-            is_asleep = await self._save(session, saved)
+            is_asleep = await self._save(session, saved, at_end=at_end)
         except (RequestError, TransferFailed) as exc:
             if session.closed_reason is None:
                 session.sleeping.refuse([MissingVariable(name="<all>", reason=str(exc)[:500])])
@@ -85,14 +119,16 @@ class Sleeper:
         finally:
             if not is_asleep:
                 await saved.forget()
+                if at_end and session.sleeping.kept_awake_by and session.closed_reason is None:
+                    self._registry.close_soon(session, session.expires_at[1])
 
-    async def _save(self, session: Session, saved: SavedState) -> bool:
+    async def _save(self, session: Session, saved: SavedState, *, at_end: bool) -> bool:
         """Returns whether the session falls asleep."""
         retention = session.limits.asleep_retention
         with session.sleeping.saving() as is_undisturbed:
             info = await self._checkpoints.save_for_sleep(session, saved.source.name, retention)
             await session.settled()
-        if info.missing:
+        if info.missing and not at_end:
             session.sleeping.refuse(info.missing)
             return False
         if not is_undisturbed() or not session.sleeping.begin(saved):

@@ -23,6 +23,7 @@ from .policy import Policies
 from .sessions import Sessions
 from .sleeper import Sleeper
 from .webhooks import Webhooks
+from .workspace_files import WorkspaceFiles
 
 
 class TenantService:
@@ -44,6 +45,7 @@ class TenantService:
         workspaces: WorkspaceStore,
         store: EventStore,
         webhooks: Webhooks,
+        observer: Observer,
     ) -> None:
         self.identity = tenant
         self.name = tenant.name
@@ -51,6 +53,7 @@ class TenantService:
         self.queue = queue
         self.pools = registry.pools
         self.workspaces = workspaces
+        self.workspace_files = WorkspaceFiles(registry, workspaces, observer)
         self.notebooks = Notebooks(registry, store)
         self.sessions = Sessions(registry, store)
         self.executions = Executions(registry, registry.limits, queue, policies, store, webhooks)
@@ -116,7 +119,14 @@ class TenantServices:
             registry.stopping = self.stopping
             policies = self._policies.for_tenant(tenant, self._observer, self._store)
             service = TenantService(
-                tenant, registry, queue, policies, self._workspaces, self._store, self._webhooks
+                tenant,
+                registry,
+                queue,
+                policies,
+                self._workspaces,
+                self._store,
+                self._webhooks,
+                self._observer,
             )
             self._by_tenant[tenant.name] = service
         return service

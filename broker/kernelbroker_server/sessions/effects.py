@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from kernelbroker.protocol.errors import RequestError
-from kernelbroker.protocol.events import Cause
+from kernelbroker.protocol.events import Cause, ErrorDetail, Result
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,6 +16,11 @@ class Failure:
     cause: Cause
     name: str
     message: str
+
+    def result(self) -> Result:
+        """Return the result that says so."""
+        detail = ErrorDetail(name=self.name, value=self.message, cause=self.cause)
+        return Result(success=False, error=f"{self.name}: {self.message}", error_detail=detail)
 
 
 # Actions, for the runner.

@@ -13,7 +13,7 @@ import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from typing import Any
 
-from kernelbroker.protocol.events import Cause, ErrorDetail, Event, Result, Started, Stderr
+from kernelbroker.protocol.events import Cause, Event, Result, Started, Stderr
 from kernelbroker.protocol.messages import ExecutionRequest
 
 from ..backends.base import EndCause
@@ -71,16 +71,10 @@ class Execution:
         self.log = log
         self.timeout = timeout
         self.ids = bound_ids()
-        self.is_silent = any(
-            each is not None and each.silent for each in (internal_cell, notebook_cell)
-        )
         self.is_notebook_cell = notebook_cell is not None
         self.is_detached = False
         self.begun = asyncio.Event()
         self.done: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
-        if notebook_cell is not None:
-            on_end = notebook_cell.on_end
-            self.done.add_done_callback(lambda done: on_end(done.result()))
         self._accepted = time.monotonic() - max(0.0, time.time() - log.accepted_at)
         self._redactor = Redactor([*secrets, *log.request.secrets.values()])
         self._cell = CellExecution(
@@ -93,6 +87,7 @@ class Execution:
             clean_beginning=self._redactor.clean_beginning,
             state=None if left is None else left.progress.cell,
         )
+        self.is_silent = self._cell.is_silent
         self._left = left
         self._progress: Progress | None = None if left is None else left.progress
         self._repeated = 0 if left is None else len(log.read()) - left.progress.events
@@ -153,7 +148,7 @@ class Execution:
     def reject(self, failure: Failure) -> None:
         """End the execution before it runs. Does nothing if it has ended."""
         if self._running_on is None and self.log.result is None:
-            self._append(_result_of(failure))
+            self._append(failure.result())
 
     def abort(self, failure: Failure) -> None:
         """End the execution now. Its sandbox must not be used again."""
@@ -242,7 +237,8 @@ class Execution:
             self._give_up()
             raise
         finally:
-            channel.on_acknowledge = None
+            if not self.is_detached:  # else the next broker needs what follows
+                channel.on_acknowledge = None
             messages.close("the execution has ended")
             for task in self._tasks:
                 task.cancel()
@@ -262,6 +258,7 @@ class Execution:
         while self._interruption is not None and self.in_kernel:
             (cause, message), self._interruption = self._interruption, None
             self._cell.interrupted(cause, message)
+            self._proceed()  # another broker must know why the cell ends
             await channel.interrupt()
 
     def _give_up(self) -> None:
@@ -276,7 +273,7 @@ class Execution:
                 self._append(self._pending)
         except Exception:
             logger.exception("the result of %s could not be stored", self.id)
-            result = _result_of(lost)
+            result = lost.result()
             result.kernel_restarted = True
             self._append(result)
 
@@ -352,8 +349,3 @@ class Execution:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
-
-
-def _result_of(failure: Failure) -> Result:
-    detail = ErrorDetail(name=failure.name, value=failure.message, cause=failure.cause)
-    return Result(success=False, error=f"{failure.name}: {failure.message}", error_detail=detail)

@@ -90,6 +90,12 @@ class ExecutionQueue:
     def reject_all(self, failure: Failure) -> list[Reject]:
         return [self.reject(execution_id, failure) for execution_id in list(self._waiting)]
 
+    def forget(self) -> None:
+        """Remove all executions. They do not end here."""
+        self.running = None
+        self._entries.clear()
+        self._waiting.clear()
+
     def validate_state(self) -> None:
         """Raise AssertionError unless the invariants hold."""
         running = [] if self.running is None else [self.running]

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 from kernelbroker.protocol.errors import (
     BadRequest,
@@ -15,18 +16,20 @@ from kernelbroker.protocol.errors import (
     TooManyRequests,
     Unavailable,
 )
-from kernelbroker.protocol.messages import MissingVariable, SessionOptions
+from kernelbroker.protocol.messages import MissingVariable, SandboxLimits, SessionOptions
 from kernelbroker_kernel.contract import CONFIGURE_CODE
 
-from ..backends.base import LaunchError, SandboxSpec, Usage
+from ..backends.base import Isolation, LaunchError, SandboxSpec, Usage
 from ..cancellation import run_to_completion
 from ..kernels.channel import ChannelClosed
 from ..pool.runner import AcquireTimeout, Pool, PoolClosed
 from ..pool.state import PoolFull
 from ..pool.warm_sandbox import WarmSandbox, run_silently
 from ..telemetry.events import SandboxLeased, SandboxReplaced, SessionEmitter
+from ..workspaces.directory_plans import DirectoryPlan, plan_of
 from ..workspaces.store import Workspace
 from .kernel_feed import KernelFeed
+from .memory_limit import limit_memory
 from .restoring import LoadFailed, Source, restore
 from .saved_state import SavedState
 
@@ -86,6 +89,11 @@ class Lease:
         return self._pool.spec
 
     @property
+    def isolation(self) -> Isolation:
+        """The isolation of its sandboxes."""
+        return self._pool.backend.isolation
+
+    @property
     def sandbox_spec(self) -> SandboxSpec:
         """The specification of the present sandbox, as far as the backend can fulfil it."""
         return self._pool.spec if self._warm is None else self._warm.sandbox.spec
@@ -116,8 +124,11 @@ class Lease:
             NotFound, Conflict, TooLarge: its checkpoint cannot be loaded.
         """
         self._warm, self._adopted = self._adopted, None
-        if self._warm is None:
-            self._warm = await self._acquire(urgent=False, source=self._source)
+        if self._warm is not None:
+            await limit_memory(self._warm, self._options.limits.memory)
+        else:
+            plan = plan_of(self._options.layout)
+            self._warm = await self._acquire(urgent=False, source=self._source, plan=plan)
         self.feed.connect(self._warm.channel)
 
     async def replace(self, cause: str) -> None:
@@ -205,7 +216,9 @@ class Lease:
         finally:
             self._pool.release(warm)
 
-    async def _acquire(self, *, urgent: bool, source: Source | None = None) -> WarmSandbox:
+    async def _acquire(
+        self, *, urgent: bool, source: Source | None = None, plan: DirectoryPlan | None = None
+    ) -> WarmSandbox:
         asked_at = time.monotonic()
         with _pool_errors(self.timeout):
             warm = await self._pool.acquire(
@@ -214,11 +227,17 @@ class Lease:
         self._emit(SandboxLeased, warm.sandbox.id, time.monotonic() - asked_at)
         try:
             _remember(warm, self._key)  # from now on it is no longer unused
+            await limit_memory(warm, self._options.limits.memory)
             await self.workspace.attach(warm.sandbox)
-            await self._configure(warm)
+            env = {**self._options.env, **self._options.secrets}
+            if env or self._options.cwd is not None:
+                await self._configure(warm, {"env": env, "cwd": self._options.cwd})
             if source is not None:
                 has_cwd = self._options.cwd is not None
                 self.not_restored = await restore(warm, source, has_cwd=has_cwd)
+            if plan is not None:
+                layout = {"directories": plan.directories, "files": plan.files}
+                await self._configure(warm, {"layout": layout})
             _remember(warm, self._key, is_ready=True)
         except BaseException:
             try:
@@ -229,12 +248,15 @@ class Lease:
             raise
         return warm
 
-    async def _configure(self, warm: WarmSandbox) -> None:
-        """Deliver the session's environment and working directory."""
-        env = {**self._options.env, **self._options.secrets}
-        if not env and self._options.cwd is None:
-            return
-        asked = {"configure": {"env": env, "cwd": self._options.cwd}}
+    async def change_limits(self, limits: SandboxLimits) -> None:
+        """Change the limits of the session. Raises BadRequest, Unavailable; they are as before then."""
+        if self.alive is not None:
+            await limit_memory(self.alive, limits.memory)
+        self._options.limits = limits
+
+    async def _configure(self, warm: WarmSandbox, settings: dict[str, Any]) -> None:
+        """Deliver settings of the session; see `CONFIGURE_CODE`."""
+        asked = {"configure": settings}
         try:
             async with asyncio.timeout(self.timeout):
                 await run_silently(warm, CONFIGURE_CODE, asked, on_error=BadRequest)

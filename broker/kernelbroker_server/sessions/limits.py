@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from kernelbroker.protocol.codec import encode
 from kernelbroker.protocol.errors import BadRequest
 from kernelbroker.protocol.messages import ExecutionRequest
 
+from ..backends.base import Limits
 from ..kernels.outputs import OutputLimits
 
 
@@ -33,6 +34,19 @@ class SessionLimits:
     max_file_bytes: int = 100 * 1024**2
     max_metadata_bytes: int = 16 * 1024
     output: OutputLimits = field(default_factory=OutputLimits)
+
+    def of_template(self, own: Limits) -> SessionLimits:
+        """Return these limits, with those that a template has set in their place."""
+        if own.timeout is None and own.file_size is None:
+            return self
+        longest = self.max_timeout if own.timeout is None else own.timeout
+        largest = self.max_file_bytes if own.file_size is None else own.file_size
+        return replace(
+            self,
+            max_timeout=longest,
+            default_timeout=min(self.default_timeout, longest),
+            max_file_bytes=min(self.max_file_bytes, largest),
+        )
 
     def timeout_of(self, request: ExecutionRequest) -> float:
         """Return the execution's timeout in seconds. Raises BadRequest if the request exceeds a limit."""

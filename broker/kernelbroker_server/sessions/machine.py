@@ -156,12 +156,12 @@ class SessionMachine(MachineState):
     def close(self, reason: str) -> list[Effect]:
         """End the session: every execution gets its result. Does nothing if the session is closed.
 
-        One that is left with executions stays as it is.
+        Executions that were left get theirs from the next broker.
         """
-        if self.closed_reason is not None or (
-            self.state is SessionState.LEAVING and (self.running or self._executions)
-        ):
+        if self.closed_reason is not None:
             return []
+        if self.state is SessionState.LEAVING:
+            self._executions.forget()
         was_open = self.state is not SessionState.OPENING
         effects = [*([SessionEnded(reason)] if was_open else []), *self._end(reason)]
         match self.state:

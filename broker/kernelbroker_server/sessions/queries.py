@@ -53,18 +53,24 @@ class Queries:
         )
 
     def latest_executions(self, key: str, count: int) -> list[Row]:
-        """The latest executions of a session, oldest first.
+        """The executions of a session that have not ended, and the latest that have, oldest first.
+
+        Args:
+            count: of both together, unless more have not ended.
 
         Returns:
             number, id, request, packages, findings, accepted_at, ended_at, allow_stdin, begun
         """
         rows = self._query(
             """SELECT number, id, request, packages, findings, accepted_at, ended_at, allow_stdin, begun
-            FROM executions WHERE session_key = ? ORDER BY number DESC LIMIT ?""",
+            FROM executions WHERE session_key = ? AND (ended_at IS NULL OR number IN (
+                SELECT number FROM executions WHERE session_key = ? ORDER BY number DESC LIMIT ?
+            )) ORDER BY number""",
+            key,
             key,
             count,
         )
-        return rows[::-1]
+        return rows
 
     def closed_reason(self, tenant: str, session_id: str, horizon: float) -> str | None:
         """Why the latest session with this id ended, if it ended after the horizon."""

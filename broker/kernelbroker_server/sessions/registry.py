@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Coroutine, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from kernelbroker.protocol.errors import (
@@ -29,6 +28,7 @@ from .gone import GoneSessions, gone
 from .ids import new_id
 from .lease import Lease
 from .limits import SessionLimits
+from .opening import Opening
 from .progress import Left
 from .reopening import same_session
 from .restoring import Source
@@ -38,20 +38,6 @@ from .store import EventStore, LeftSession, SessionRecord
 
 _LEAVE_S = 2.0
 """The time that executions have to end before they are left to the next broker."""
-
-
-@dataclass(slots=True, eq=False)
-class _Opening:
-    """A session that is being opened.
-
-    Attributes:
-        waiting: callers that wait for it.
-        received: a caller has received it, so it stays open if another caller is cancelled.
-    """
-
-    task: asyncio.Task[Session]
-    waiting: int = 0
-    received: bool = False
 
 
 class Registry:
@@ -83,7 +69,7 @@ class Registry:
         self._observer = observer
         self._supervisor = supervisor
         self._sessions: dict[str, Session] = {}
-        self._opening: dict[str, _Opening] = {}
+        self._opening: dict[str, Opening] = {}
         self._gone = GoneSessions(queue.clock)
         self._tasks: set[asyncio.Task[Any]] = set()
         """Sessions that are being opened or closed."""
@@ -99,9 +85,7 @@ class Registry:
             BadRequest, Conflict, SessionGone, TooManyRequests, Unavailable
         """
         self.limits.check_metadata(options.metadata)
-        if options.template not in self.pools:
-            known = ", ".join(sorted(self.pools))
-            raise BadRequest(f"no template {options.template!r}; there are: {known}")
+        self._pool(options.template)  # it is there
         session_id = options.session_id or new_id()
         session = self._sessions.get(session_id)
         if session is not None:
@@ -114,7 +98,7 @@ class Registry:
         if opening is None:
             self._expect_room()
             task = self._own(self._open(session_id, options), f"session {session_id} opens")
-            opening = self._opening[session_id] = _Opening(task)
+            opening = self._opening[session_id] = Opening(task, options.workspace or session_id)
             task.add_done_callback(lambda _: self._opened(session_id, opening))
         opening.waiting += 1
         try:
@@ -130,6 +114,17 @@ class Registry:
             opening.waiting -= 1
         return same_session(session, options), is_new
 
+    def limits_of(self, template: str) -> SessionLimits:
+        """The limits of sessions of a template. Raises BadRequest if the tenant has no such template."""
+        return self.limits.of_template(self._pool(template).spec.limits)
+
+    def _pool(self, template: str) -> Pool:
+        try:
+            return self.pools[template]
+        except KeyError:
+            known = ", ".join(sorted(self.pools))
+            raise BadRequest(f"no template {template!r}; there are: {known}") from None
+
     def get(self, session_id: str) -> Session:
         """Return a session. Raises SessionGone for an hour after its end, NotFound if it is unknown."""
         session = self._sessions.get(session_id)
@@ -137,6 +132,16 @@ class Registry:
             return session
         self._gone.check(session_id)
         raise NotFound(f"there is no session {session_id}")
+
+    async def holder_of(self, workspace: str) -> Session | None:
+        """Return the open session that has a workspace, or None. Waits for one that is being opened."""
+        for opening in list(self._opening.values()):
+            if opening.workspace == workspace:
+                await asyncio.wait([opening.task])
+        for session in self.list():
+            if session.workspace == workspace and not session.is_left:
+                return session
+        return None
 
     async def resolve(self, session_id: str) -> Session:
         """Return a session. Raises as `get`, and SessionGone as long as its executions are stored."""
@@ -161,7 +166,7 @@ class Registry:
         now = self._queue.clock()
         for session in self.list():
             at, reason = session.expires_at
-            if at <= now:
+            if at <= now and not session.sleeping.instead_of_closing:
                 self.close_soon(session, reason)
 
     async def drain(self, reason: str, *, leave: bool = False) -> None:
@@ -292,11 +297,11 @@ class Registry:
         session.resume(saved, asleep.awake)
         self._sessions[session.id] = session
 
-    def _opened(self, session_id: str, opening: _Opening) -> None:
+    def _opened(self, session_id: str, opening: Opening) -> None:
         if self._opening.get(session_id) is opening:
             del self._opening[session_id]
 
-    def _abandon(self, session_id: str, opening: _Opening) -> None:
+    def _abandon(self, session_id: str, opening: Opening) -> None:
         """Forget an opening without callers. The next caller with this id opens a new session."""
         self._opened(session_id, opening)
         opening.task.cancel()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kernelbroker.protocol.errors import Conflict
-from kernelbroker.protocol.messages import SessionOptions
+from kernelbroker.protocol.messages import SandboxLimits, SessionOptions
 
 from .session import Session
 
@@ -19,6 +19,10 @@ def same_session(session: Session, options: SessionOptions) -> Session:
         raise Conflict(
             f"session {session.id} did not begin with checkpoint {options.from_checkpoint!r}; "
             "choose another session_id"
+        )
+    if options.limits not in (SandboxLimits(), given.limits):
+        raise Conflict(
+            f"session {session.id} has other limits; change them with PATCH, or choose another session_id"
         )
     for name in ("cwd", "env", "secrets"):
         asked = getattr(options, name)

@@ -73,7 +73,7 @@ class SessionRunner:
         self.uses = 0
         self.active, self.active_at = queue.clock(), record.opened_at
         self.watch = QuotaWatch(
-            Quota.of(lease.spec.limits),
+            Quota.of(lease.spec.limits).lowered_to(lease.workspace.max_size),
             lease.workspace.initial_usage,
             usage=lease.usage,
             on_exceeded=self._on_quota_exceeded,
@@ -113,13 +113,13 @@ class SessionRunner:
         """Queue an execution that the tenant's queue has admitted."""
         self.executions[execution.id] = execution
         self.uses += 1
-        self._touch()
+        self.touch()
         self.apply(self.machine.submit(execution.id, silent=execution.is_silent))
 
     async def restart(self) -> None:
         """Replace the kernel. Raises SessionGone, Unavailable."""
         answered = self._restarts.add()
-        self._touch()
+        self.touch()
         self.apply(self.machine.restart())
         await answered
 
@@ -142,7 +142,7 @@ class SessionRunner:
     def give_back(self, borrower: int, *, changes: bool) -> None:
         """Remove a borrower that has ended. With `changes` it may have changed files."""
         self._grants.remove(borrower)
-        self._touch()
+        self.touch()
         if changes:
             self.watch.visited()
         self.apply(self.machine.give_back(borrower))
@@ -175,7 +175,10 @@ class SessionRunner:
                 case effects.Run(execution_id=name):
                     self._turns[name].set_result(effect)
                 case effects.AwaitTurn(execution_id=name):
-                    self._await_turn(self.executions[name])
+                    self._turns[name] = asyncio.get_running_loop().create_future()
+                    self._carriers[name] = self._tasks.spawn(
+                        self._carry(self.executions[name]), name
+                    )
                 case effects.Interrupt(execution_id=name):
                     self.executions[name].interrupt()
                 case effects.Abort(execution_id=name, failure=failure):
@@ -266,18 +269,13 @@ class SessionRunner:
         if self.machine.state is SessionState.READY and self._lease.alive is None:
             self.apply(self.machine.sandbox_died())
 
-    def _await_turn(self, execution: Execution) -> None:
-        self._turns[execution.id] = asyncio.get_running_loop().create_future()
-        self._carriers[execution.id] = self._tasks.spawn(self._carry(execution), execution.id)
-
     async def _carry(self, execution: Execution) -> None:
-        """Wait for the turn of an execution and run it. Cancelled only before it runs."""
+        """Run an execution in its turn. Cancelled before it runs, or when the next broker gets it."""
         try:
             async with self._queue.slot(at_once=execution.was_left):
                 if execution.done.done():  # rejected in the same turn of the event loop
                     return
-                refusal = None if execution.was_left else self.watch.refusal
-                if refusal is not None:
+                if not execution.was_left and (refusal := self.watch.refusal) is not None:
                     failure = effects.Failure("quota_exceeded", QUOTA_EXCEEDED, refusal)
                     self.apply(self.machine.reject(execution.id, failure))
                     return
@@ -325,7 +323,7 @@ class SessionRunner:
 
     def _ended(self, execution: Execution) -> None:
         del self.executions[execution.id]
-        self._touch()
+        self.touch()
         if not execution.is_silent:
             self._emit(ExecutionEnded, **execution.summary())
 
@@ -347,6 +345,6 @@ class SessionRunner:
             if not self.drained.done():
                 self.drained.set_result(None)
 
-    def _touch(self) -> None:
+    def touch(self) -> None:
         """Record activity in the session."""
         self.active, self.active_at = self._queue.clock(), time.time()

@@ -10,10 +10,11 @@ import contextlib
 import time
 from collections.abc import Callable, Sequence
 
-from kernelbroker.protocol.errors import RequestError, Unavailable
+from kernelbroker.protocol.errors import RequestError
 from kernelbroker.protocol.findings import Finding
-from kernelbroker.protocol.messages import ExecutionRequest
+from kernelbroker.protocol.messages import ExecutionRequest, SandboxLimits
 
+from ..backends.base import Usage
 from ..cancellation import run_to_completion
 from ..kernels.channel import ChannelClosed
 from ..kernels.gateway import GatewayConnection
@@ -34,6 +35,7 @@ from .session_view import SessionView
 from .sleeping import Sleeping
 from .states import SessionState
 from .store import EventStore, ExecutionLog, SessionRecord, lost_result
+from .streams import Streams
 
 _SKIPPED = Failure("rejected", "Aborted", "a cell before it failed")
 
@@ -66,7 +68,7 @@ class Session(SessionView):
     ) -> None:
         self.id, self.key = record.session_id, record.key
         self.options = options = record.options
-        self.limits = limits
+        self._limits = limits
         self.idle_timeout = min(options.idle_timeout or limits.idle_timeout, limits.max_lifetime)
         self.max_lifetime = min(options.max_lifetime or limits.max_lifetime, limits.max_lifetime)
         self.created_at = record.opened_at
@@ -88,7 +90,15 @@ class Session(SessionView):
             SessionState.OPENING if asleep_at is None else SessionState.ASLEEP,
         )
         self._machine = runner.machine
-        self.sleeping = Sleeping(runner, limits, queue.clock, asleep_at)
+        self.streams = Streams(runner)
+        self.sleeping = Sleeping(
+            runner,
+            limits,
+            queue.clock,
+            self.streams,
+            asleep_at,
+            at_end=options.on_expiry == "sleep",
+        )
         self.closed, self.drained = runner.closed, runner.drained
 
     # Opening and closing.
@@ -134,7 +144,9 @@ class Session(SessionView):
 
     def leave_now(self) -> None:
         """After `leave_when_idle`: leave it with what runs and waits, if the next broker can go on."""
-        self._runner.apply(self._machine.leave())
+        running = self._runner.executions.get(self._machine.running or "")
+        if running is None or not running.request.secrets:  # their values are not stored
+            self._runner.apply(self._machine.leave())
 
     def hand_over(self) -> None:
         """Give the next broker what it needs of a session that is left. Nothing may follow."""
@@ -163,6 +175,22 @@ class Session(SessionView):
 
     def _ended(self, reason: str) -> None:
         self._on_ended(self, reason)
+
+    @property
+    def age(self) -> float:
+        """Seconds that it was awake since it was opened, which count for `max_lifetime`."""
+        return self._queue.clock() - self._created - self.sleeping.slept
+
+    @property
+    def expires_in(self) -> float:
+        """Seconds until it expires, if nobody uses it."""
+        return self.expires_at[0] - self._queue.clock()
+
+    async def usage(self) -> tuple[int | None, Usage | None]:
+        """Return the bytes of memory that its sandbox uses, and the size of its files, as far as known."""
+        warm = self._lease.alive
+        memory = None if warm is None else await warm.sandbox.memory()
+        return memory, await self._lease.usage(self.spec.limits.workspace_files)
 
     # Executions.
 
@@ -236,12 +264,15 @@ class Session(SessionView):
         execution = Execution(
             log,
             timeout,
-            self.limits.output,
+            self.limits.output.lowered_to(self.options.limits.output),
             secrets=self.options.secrets.values(),
             internal_cell=internal_cell,
             notebook_cell=notebook_cell,
             left=left,
         )
+        if notebook_cell is not None:
+            on_end = notebook_cell.on_end
+            execution.done.add_done_callback(lambda done: on_end(done.result()))
         execution.ids = {**execution.ids, "session_id": self.id, "execution_id": execution.id}
         self._runner.submit(execution)
         return execution
@@ -268,11 +299,6 @@ class Session(SessionView):
         """
         self._runner.apply(self._machine.interrupt(execution_id))
 
-    async def interrupt_kernel(self) -> None:
-        """Interrupt the kernel if no execution runs: it may handle a message. Raises as `send`."""
-        async with self.borrow() as gateway:
-            await gateway.channels[0].interrupt()
-
     async def answer(self, execution_id: str, value: str) -> None:
         """Answer `input()` in an execution.
 
@@ -295,17 +321,16 @@ class Session(SessionView):
         self.expect_open()
         await self._runner.restart()
 
-    async def send(self, frame: bytes) -> None:
-        """Send the kernel a message that runs no cell, beside the executions.
+    async def change_limits(self, limits: SandboxLimits) -> None:
+        """Change the limits of the sandbox and of the executions that follow.
 
         Raises:
-            SessionGone, TooManyRequests, Unavailable
+            SessionGone
+            BadRequest: the sandbox uses more memory already. The limits are as before then.
+            Unavailable: they cannot be changed.
         """
-        async with self.borrow() as gateway:
-            try:
-                await gateway.channels[0].forward(frame)
-            except ChannelClosed as exc:
-                raise Unavailable(f"{exc}; try again", retry_after=1) from exc
+        self.expect_open()
+        await self._lease.change_limits(limits)
 
     def borrow(
         self, *, changes: bool = False

@@ -9,13 +9,15 @@ from kernelbroker.protocol.errors import NotFound
 from kernelbroker.protocol.messages import MissingVariable, SessionOptions
 from kernelbroker.protocol.messages import SessionState as PublicState
 
-from ..backends.base import SandboxSpec
+from ..backends.base import Isolation, SandboxSpec
 from .lease import Lease
+from .limits import SessionLimits
 from .machine import SessionMachine
 from .runner import SessionRunner
 from .sleeping import Sleeping
 from .states import SessionState
 from .store import EventStore, ExecutionLog, Watcher
+from .streams import Streams
 
 
 class SessionView:
@@ -23,6 +25,7 @@ class SessionView:
 
     Attributes:
         sleeping: when it falls asleep.
+        streams: its long connections.
         key: its key in the event store.
     """
 
@@ -32,8 +35,10 @@ class SessionView:
     idle_timeout: float
     max_lifetime: float
     sleeping: Sleeping
+    streams: Streams
     _created: float
     _lease: Lease
+    _limits: SessionLimits
     _machine: SessionMachine
     _runner: SessionRunner
     _store: EventStore
@@ -82,6 +87,16 @@ class SessionView:
         return self._lease.spec
 
     @property
+    def limits(self) -> SessionLimits:
+        """The limits of its present template."""
+        return self._limits.of_template(self.spec.limits)
+
+    @property
+    def isolation(self) -> Isolation:
+        """The isolation of its sandboxes."""
+        return self._lease.isolation
+
+    @property
     def workspace(self) -> str:
         """The name of its workspace."""
         return self._lease.workspace.name
@@ -118,7 +133,7 @@ class SessionView:
             return asleep_end
         end = self._created + self.max_lifetime + self.sleeping.slept
         idle_end = self._runner.active + self.idle_timeout
-        if self._machine.idle and idle_end < end:
+        if self._machine.idle and not self.streams and idle_end < end:
             return idle_end, f"it was idle for {self.idle_timeout:g} s"
         return end, f"it reached its lifetime of {self.max_lifetime:g} s"
 

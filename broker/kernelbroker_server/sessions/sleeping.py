@@ -15,6 +15,7 @@ from .limits import SessionLimits
 from .runner import SessionRunner
 from .saved_state import SavedState
 from .states import SessionState
+from .streams import Streams
 
 _ASLEEP = (SessionState.SUSPENDING, SessionState.ASLEEP)
 _OF_A_SAVE = 2
@@ -26,6 +27,7 @@ class Sleeping:
 
     Args:
         asleep_at: by the clock, if it is asleep already.
+        at_end: it falls asleep when it would expire.
 
     Attributes:
         kept_awake_by: what could not be saved, so that the session did not fall asleep when it was due.
@@ -36,12 +38,17 @@ class Sleeping:
         runner: SessionRunner,
         limits: SessionLimits,
         clock: Callable[[], float],
+        streams: Streams,
         asleep_at: float | None = None,
+        *,
+        at_end: bool = False,
     ) -> None:
         self.kept_awake_by: Sequence[MissingVariable] = ()
+        self._at_end = at_end
         self._runner = runner
         self._limits = limits
         self._clock = clock
+        self._streams = streams
         self._refused_at: float | None = None
         """When the session was last used before a refusal. It is not tried again before the next use."""
         self._since = asleep_at
@@ -50,6 +57,11 @@ class Sleeping:
     @property
     def is_asleep(self) -> bool:
         return self._runner.machine.state in _ASLEEP
+
+    @property
+    def instead_of_closing(self) -> bool:
+        """Whether it falls asleep, and does not close, when it expires."""
+        return self._at_end and not self.is_asleep
 
     @property
     def slept(self) -> float:
@@ -67,6 +79,8 @@ class Sleeping:
         """When it should fall asleep, by the clock; None if it should not."""
         after, machine = self._limits.sleep_after, self._runner.machine
         if after is None or machine.state is not SessionState.READY or not machine.idle:
+            return None
+        if self._streams:
             return None
         return None if self._refused_at == self._runner.active else self._runner.active + after
 

@@ -7,6 +7,7 @@ from .events import (
     ExecutionEnded,
     ExecutionRefused,
     FileOperationEnded,
+    ProcessStarted,
     RequestEnded,
     SandboxLeased,
     SandboxReplaced,
@@ -66,11 +67,20 @@ class AuditObserver:
                     code_sha256=event.code_sha256,
                     policy=event.mode,
                 )
+            case ProcessStarted():
+                self._audit.record(
+                    "process",
+                    **_session_fields(event),
+                    program=event.program,
+                    command_sha256=event.command_sha256,
+                    outcome=event.outcome,
+                )
             case FileOperationEnded():
                 self._audit.record(
                     "file",
                     **_session_fields(event),
                     operation=event.operation,
+                    **({"workspace": event.workspace} if event.workspace else {}),
                     path=event.path,
                     **({"target": event.target} if event.operation == "move" else {}),
                     outcome=event.outcome,

@@ -128,6 +128,21 @@ class ExecutionRefused(SessionEvent):
     mode: str
 
 
+@dataclass(frozen=True, slots=True)
+class ProcessStarted(SessionEvent):
+    """A process beside the kernel was started, or refused.
+
+    Attributes:
+        program: its name, without arguments.
+        command_sha256: of its command line, by `code_hash`.
+        outcome: `success`, or the code of the error that the client got.
+    """
+
+    program: str
+    command_sha256: str
+    outcome: str
+
+
 FileOperation: TypeAlias = Literal[
     "upload", "download", "mkdir", "move", "delete", "export", "checkpoint"
 ]
@@ -143,6 +158,7 @@ class FileOperationEnded(SessionEvent):
         target: of a move, else empty.
         outcome: `success`, the code of the error that the client got, or `aborted`.
         size: bytes of content that were moved, also if the operation did not succeed.
+        workspace: its name, if no session has it; then `template` and `session_id` are empty.
     """
 
     operation: FileOperation
@@ -151,6 +167,7 @@ class FileOperationEnded(SessionEvent):
     outcome: str
     size: int
     seconds: float
+    workspace: str = ""
 
 
 TelemetryEvent: TypeAlias = (
@@ -162,6 +179,7 @@ TelemetryEvent: TypeAlias = (
     | SandboxReplaced
     | ExecutionEnded
     | ExecutionRefused
+    | ProcessStarted
     | FileOperationEnded
 )
 Observer: TypeAlias = Callable[[TelemetryEvent], None]

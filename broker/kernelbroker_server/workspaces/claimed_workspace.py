@@ -5,29 +5,17 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from kernelbroker.protocol.errors import Unavailable
 
 from ..backends.base import Sandbox, Usage
 from ..cancellation import run_to_completion
+from .claims import Claim
 from .layout import NO_TENANT, Layout, Record
 from .store import Workspace
 from .workspace_directory import WorkspaceDirectory
 
 logger = logging.getLogger(__name__)
-
-
-@dataclass(slots=True)
-class Claim:
-    """A session's claim on a workspace, from before it is locked until `free` is resolved."""
-
-    key: tuple[str, str]
-    session_id: str
-    free: asyncio.Future[None]
-    leaving: bool = False
-    """The session is about to release it."""
-    released: bool = False
 
 
 class DirectoryWorkspace(Workspace):
@@ -48,6 +36,7 @@ class DirectoryWorkspace(Workspace):
     ) -> None:
         self.name = claim.key[1]
         self.initial_usage = Usage(record.size, record.files)
+        self.max_size = record.max_size
         self.directory = directory
         self._layout = layout
         self._release = release

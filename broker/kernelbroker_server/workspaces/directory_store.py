@@ -11,7 +11,6 @@ import contextlib
 import logging
 import secrets
 import time
-from collections.abc import AsyncIterable, AsyncIterator
 from pathlib import Path
 
 from kernelbroker.protocol.errors import Conflict, NotFound, Unavailable
@@ -21,25 +20,26 @@ from ..backends.directories import remove_tree
 from ..backends.usage import UsageMeter
 from ..cancellation import run_to_completion
 from ..supervisor import SupervisedTask, Supervisor
-from . import file_content, recovery
+from . import recovery
 from .checkpoint_directory import DirectoryCheckpoints
 from .checkpoint_store import CheckpointLimits
-from .claimed_workspace import Claim, DirectoryWorkspace
+from .claimed_workspace import DirectoryWorkspace
+from .claims import Claim, Claims
+from .directory_files import DirectoryFiles
 from .layout import MAX_COUNT, NO_TENANT, Claimed, Layout, Record, in_use
-from .quota import Quota
 from .store import StoredWorkspace, Workspace, WorkspaceStore
+from .visits import Visits
 from .workspace_directory import WorkspaceDirectory
 
 logger = logging.getLogger(__name__)
 
 _REAP_S = 30.0
-_NO_SESSION = ""
 _RELEASE_S = 30.0
 """Timeout for a workspace whose session is ending."""
 
 
 class DirectoryStore(WorkspaceStore):
-    """Stores workspaces below `Backend.data_dir`.
+    """Stores workspaces below `BackendSet.data_dir`.
 
     Args:
         retention: seconds to keep a workspace after its session; 0 keeps none.
@@ -49,6 +49,7 @@ class DirectoryStore(WorkspaceStore):
     """
 
     checkpoints: DirectoryCheckpoints
+    files: DirectoryFiles
 
     def __init__(
         self,
@@ -62,10 +63,11 @@ class DirectoryStore(WorkspaceStore):
         self.layout = Layout(data_dir)
         self.retention = retention
         self._max_size = max_size
-        self._claims: dict[tuple[str, str], Claim] = {}
+        self._claims = Claims()
         self._tasks: set[asyncio.Task[None]] = set()
         self._reaper: SupervisedTask | None = None
         self._meter = UsageMeter()
+        self.files = DirectoryFiles(Visits(self.layout, self._claims, self.put_away))
 
     def start(self, supervisor: Supervisor) -> None:
         self._reaper = supervisor.start("workspace reaper", self._keep_reaping)
@@ -76,9 +78,9 @@ class DirectoryStore(WorkspaceStore):
         if self._tasks:
             await asyncio.wait(self._tasks)
 
-    def rescue(self, broker_id: str) -> bool:
+    def rescue(self, dead: Path) -> bool:
         """Take back the files of a dead broker's sandboxes; see `Backend.start`."""
-        return recovery.rescue(self.layout, broker_id)
+        return recovery.rescue(self.layout, dead)
 
     # Claims.
 
@@ -94,7 +96,7 @@ class DirectoryStore(WorkspaceStore):
     ) -> Workspace:
         key = (tenant, name or session_id)
         record = Record(tenant=tenant, name=key[1], session_id=session_id, retention=retention)
-        claim = await self._enter(key, session_id, timeout)
+        claim = await self._claims.enter(key, session_id, timeout)
         if name is None and not self._retention_of(record):
             # Stored files with this name belong to an earlier session, so use another name.
             record.tenant, record.name = NO_TENANT, secrets.token_hex(12)
@@ -125,37 +127,19 @@ class DirectoryStore(WorkspaceStore):
         """See `Workspace.release`."""
         if not claim.released:
             claim.leaving = claim.released = True
-            name = f"workspace {claim.key[1]} is put away"
-            self._own(asyncio.create_task(self._put_away(claim, directory), name=name))
+            self.put_away(claim, directory)
 
-    async def _enter(self, key: tuple[str, str], session_id: str, timeout: float) -> Claim:
-        """Register a claim, after an earlier session has released its claim. Raises Conflict."""
-        try:
-            async with asyncio.timeout(timeout):
-                while (earlier := self._claims.get(key)) is not None and (
-                    earlier.leaving or earlier.session_id == session_id
-                ):
-                    await asyncio.wait([earlier.free])
-        except TimeoutError:
-            pass
-        if earlier is not None:
-            raise in_use(key[1], earlier.session_id)
-        return self._new_claim(key, session_id)
-
-    def _new_claim(self, key: tuple[str, str], session_id: str) -> Claim:
-        claim = Claim(key, session_id, asyncio.get_running_loop().create_future())
-        self._claims[key] = claim
-        return claim
-
-    def _free(self, claim: Claim) -> None:
-        del self._claims[claim.key]
-        claim.free.set_result(None)
+    def put_away(self, claim: Claim, directory: WorkspaceDirectory | None) -> None:
+        """Put a workspace away in the background, then free its claim."""
+        name = f"workspace {claim.key[1]} is put away"
+        self._own(asyncio.create_task(self._put_away(claim, directory), name=name))
 
     async def _put_away(self, claim: Claim, directory: WorkspaceDirectory | None) -> None:
         try:
             if directory is not None:
                 kept = self._retention_of(directory.record)
-                if kept and await asyncio.to_thread(directory.has_files):
+                is_made = directory.record.is_made
+                if kept and (is_made or await asyncio.to_thread(directory.has_files)):
                     usage = await self._meter.measure(directory.files, MAX_COUNT)
                     await asyncio.to_thread(directory.put_back, usage)
                 else:
@@ -165,7 +149,7 @@ class DirectoryStore(WorkspaceStore):
         finally:
             if directory is not None:
                 directory.close()
-            self._free(claim)
+            self._claims.remove(claim)
 
     # Workspaces that no session has.
 
@@ -192,29 +176,8 @@ class DirectoryStore(WorkspaceStore):
     async def _delete(self, tenant: str, name: str) -> None:
         await self._remove(await self._claim_unused(tenant, name))
 
-    async def read(self, tenant: str, name: str, path: str) -> AsyncIterator[bytes]:
-        directory = await self._claim_unused(tenant, name)
-        try:
-            async for chunk in file_content.read(directory.files, path):
-                yield chunk
-        finally:
-            directory.close()
-
-    async def write(
-        self, tenant: str, name: str, path: str, data: AsyncIterable[bytes], quota: Quota
-    ) -> None:
-        workspace = await self.claim(tenant, _NO_SESSION, name=name, timeout=_RELEASE_S)
-        assert isinstance(workspace, DirectoryWorkspace)
-        assert workspace.directory is not None
-        try:
-            files, usage = workspace.directory.files, workspace.initial_usage
-            await file_content.write(files, path, data, quota, usage)
-        except OSError as exc:
-            raise Unavailable(
-                f"the file cannot be written: {exc.strerror}", retry_after=10
-            ) from exc
-        finally:
-            workspace.release()
+    def host_path(self, tenant: str, name: str) -> Path | None:
+        return self.layout.link(Record(tenant=tenant, name=name))
 
     async def _claim_unused(self, tenant: str, name: str) -> WorkspaceDirectory:
         claim = self._claims.get((tenant, name))
@@ -234,7 +197,8 @@ class DirectoryStore(WorkspaceStore):
 
     def _retention_of(self, record: Record) -> float:
         asked = self.retention if record.retention is None else record.retention
-        return min(asked, self.retention)
+        own = self.retention if record.max_age is None else record.max_age
+        return min(asked, own, self.retention)
 
     def _expires_at(self, record: Record) -> float:
         return record.used_at + self._retention_of(record)
@@ -267,14 +231,14 @@ class DirectoryStore(WorkspaceStore):
         """Put back a workspace of a dead broker. A session that opens it meanwhile waits."""
         key = (record.tenant, record.name)
         if key not in self._claims:
-            claim = self._new_claim(key, record.session_id)
+            claim = self._claims.add(key, record.session_id)
             claim.leaving = True
             try:
                 await run_to_completion(
                     asyncio.to_thread(recovery.put_back_abandoned, self.layout, record)
                 )
             finally:
-                self._free(claim)
+                self._claims.remove(claim)
 
     async def _reap_one(self, record: Record) -> None:
         with contextlib.suppress(Conflict, NotFound):

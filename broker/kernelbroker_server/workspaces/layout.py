@@ -38,8 +38,11 @@ class Record(msgspec.Struct, kw_only=True):
         session_id: the session that has the workspace; empty if there is none.
         used_at: when a session last claimed or released it, in seconds since the epoch.
         retention: seconds to keep the workspace, if less than the setting of the store.
-        sandbox: the workspace of the sandbox that has the files, relative to `data_dir`.
+        sandbox: the workspace of the sandbox that has the files, relative to `data_dir` if it is below.
         size, files: bytes and inodes at the last release.
+        max_size: bytes that it may hold, if less than the broker's setting.
+        max_age: seconds to keep it after its last use, if less than the setting of the store.
+        is_made: a client has made it, so it is kept also while it is empty.
     """
 
     tenant: str
@@ -50,6 +53,9 @@ class Record(msgspec.Struct, kw_only=True):
     sandbox: str | None = None
     size: int = 0
     files: int = 0
+    max_size: int | None = None
+    max_age: float | None = None
+    is_made: bool = False
 
 
 class Claimed(Exception):
@@ -65,7 +71,7 @@ class Layout:
     """The paths of a store.
 
     Attributes:
-        data_dir: `Backend.data_dir`.
+        data_dir: `BackendSet.data_dir`.
     """
 
     data_dir: Path
@@ -99,6 +105,10 @@ class Layout:
             if (record := read_record(directory)) is not None
         ]
         return sorted(found, key=lambda record: record.used_at)
+
+    def sandbox(self, record: Record) -> Path | None:
+        """The workspace of the sandbox that has the files; None if none has."""
+        return None if record.sandbox is None else self.data_dir / record.sandbox
 
     def link(self, record: Record) -> Path | None:
         """The public path; None for a workspace that has none."""
@@ -154,10 +164,16 @@ def take_lock(directory: Path, create: int) -> int | None:
     return None
 
 
-def in_use(name: str, session_id: str) -> Conflict:
+class WorkspaceInUse(Conflict):
+    """A session has the workspace, or it is being changed."""
+
+
+def in_use(name: str, session_id: str) -> WorkspaceInUse:
     """The error for a client whose workspace is claimed."""
     if not session_id:
-        return Conflict(f"workspace {name} is being written to, put away or removed; try again")
-    return Conflict(
+        return WorkspaceInUse(
+            f"workspace {name} is being written to, put away or removed; try again"
+        )
+    return WorkspaceInUse(
         f"workspace {name} is in use by session {session_id}; close that session, or choose another name"
     )

@@ -50,6 +50,10 @@ class Quota:
     def of(cls, limits: Limits) -> Quota:
         return cls(limits.workspace_size, limits.workspace_files)
 
+    def lowered_to(self, size: int | None) -> Quota:
+        """This quota with at most so many bytes; None for no other limit."""
+        return self if size is None else Quota(min(self.size, size), self.files)
+
     def raised_to(self, usage: Usage) -> Quota:
         """The larger of this quota and the present usage."""
         return Quota(max(self.size, usage.size), max(self.files, usage.files))

@@ -22,15 +22,17 @@ def put_back_abandoned(layout: Layout, record: Record) -> None:
         return
     if workspace is not None:
         record = workspace.record
-        if record.session_id and not (
-            record.sandbox and (layout.data_dir / record.sandbox).exists()
-        ):
+        holder = layout.sandbox(record)
+        if record.session_id and not (holder is not None and holder.exists()):
             workspace.put_back(measure(workspace.files, MAX_COUNT))
         workspace.close()
 
 
-def rescue(layout: Layout, broker_id: str) -> bool:
+def rescue(layout: Layout, dead: Path) -> bool:
     """Take back the files of a dead broker's sandboxes, which have all ended.
+
+    Args:
+        dead: the directory of the broker, below the `data_dir` of one of its backends.
 
     Returns whether this succeeded. If not, the directories of the dead broker must not be removed.
     """
@@ -39,7 +41,8 @@ def rescue(layout: Layout, broker_id: str) -> bool:
         record = read_record(directory)
         if record is None or not (record.session_id or record.sandbox):
             continue
-        if record.sandbox is not None and Path(record.sandbox).parts[0] != broker_id:
+        holder = layout.sandbox(record)
+        if holder is not None and not holder.is_relative_to(dead):
             continue  # of another broker, dead or alive
         try:
             lock = take_lock(directory, 0)
@@ -49,8 +52,8 @@ def rescue(layout: Layout, broker_id: str) -> bool:
             continue
         workspace = WorkspaceDirectory(layout, directory, lock, record)
         try:
-            if record.sandbox is not None:
-                workspace.take(layout.data_dir / record.sandbox, mounts=True)
+            if holder is not None:
+                workspace.take(holder, mounts=True)
             workspace.put_back(measure(workspace.files, MAX_COUNT))
         except OSError:
             log.exception("The files of a dead broker's session could not be kept")

@@ -8,13 +8,13 @@ no paths of the host: `directory_store.py` uses a directory, and another store m
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterable, AsyncIterator
 from dataclasses import dataclass
+from pathlib import Path
 
 from ..backends.base import Sandbox, Usage
 from ..supervisor import Supervisor
 from .checkpoint_store import CheckpointStore
-from .quota import Quota
+from .stored_files import StoredFiles
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,10 +44,12 @@ class Workspace(ABC):
     Attributes:
         name: unique for the tenant.
         initial_usage: bytes and inodes at the time of the claim.
+        max_size: bytes that it may hold, if it has a bound of its own.
     """
 
     name: str
     initial_usage: Usage
+    max_size: int | None = None
 
     @property
     @abstractmethod
@@ -95,9 +97,11 @@ class WorkspaceStore(ABC):
 
     Attributes:
         checkpoints: the store of checkpoints, which have copies of workspaces.
+        files: the files of workspaces that no session has.
     """
 
     checkpoints: CheckpointStore
+    files: StoredFiles
 
     @abstractmethod
     def start(self, supervisor: Supervisor) -> None:
@@ -144,28 +148,6 @@ class WorkspaceStore(ABC):
             Conflict: a session has it.
         """
 
-    @abstractmethod
-    def read(self, tenant: str, name: str, path: str) -> AsyncIterator[bytes]:
-        """The content of a file of a workspace that no session has.
-
-        Args:
-            path: relative to the workspace. Links in it are not followed.
-
-        Raises:
-            NotFound: there is no such workspace or file.
-            Conflict: a session has the workspace, or the path names something else than a file.
-            BadRequest: the path is not valid.
-        """
-
-    @abstractmethod
-    async def write(
-        self, tenant: str, name: str, path: str, data: AsyncIterable[bytes], quota: Quota
-    ) -> None:
-        """Create or replace a file of a workspace that no session has; make the workspace if needed.
-
-        The file appears when it is complete. Raises as `read`, and:
-
-        Raises:
-            TooLarge: the workspace would exceed its quota.
-            Unavailable: the store cannot be written to.
-        """
+    def host_path(self, tenant: str, name: str) -> Path | None:  # noqa: ARG002
+        """The path on this machine at which an application finds the files; None if there is none."""
+        return None

@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 
 from ..backends.base import Usage
-from .file_moves import move_entries, unlock
+from .file_moves import change_owner, move_entries, unlock
 from .layout import FILES, RECORD, Claimed, Layout, Record, read_record, take_lock
 
 log = logging.getLogger(__name__)
@@ -52,13 +52,13 @@ class WorkspaceDirectory:
                 try:
                     earlier = read_record(directory)
                     if earlier is not None:
-                        record.size, record.files = earlier.size, earlier.files
-                        holder = earlier.sandbox and layout.data_dir / earlier.sandbox
-                        if holder and holder == held_by:
+                        _carry_over(earlier, record)
+                        holder = layout.sandbox(earlier)
+                        if holder is not None and holder == held_by:
                             record.sandbox = earlier.sandbox
-                        elif earlier.sandbox is not None:
+                        elif holder is not None:
                             # Its broker died, and no broker has taken the files back yet.
-                            workspace.take(layout.data_dir / earlier.sandbox, mounts=True)
+                            workspace.take(holder, mounts=True)
                     workspace.write()
                 except BaseException:
                     workspace.close()
@@ -78,10 +78,13 @@ class WorkspaceDirectory:
 
     def give(self, workspace: Path) -> None:
         """Move all files into a sandbox's workspace, except names that exist there."""
-        self.record.sandbox = str(workspace.relative_to(self._layout.data_dir))
+        data_dir = self._layout.data_dir
+        is_below = workspace.is_relative_to(data_dir)
+        self.record.sandbox = str(workspace.relative_to(data_dir) if is_below else workspace)
         self.write()  # before any file moves, so that `rescue` can find it
         self._publish(workspace)  # before the move, so that new files of an application go there
         if self.files.exists():
+            change_owner(self.files, workspace.stat().st_uid)
             move_entries(self.files, workspace, replace=False)
 
     def take(self, workspace: Path, *, mounts: bool) -> None:
@@ -99,6 +102,8 @@ class WorkspaceDirectory:
                 workspace.rename(self.files)
             except OSError:  # some files stayed here, since the sandbox had their names
                 self.files.mkdir(exist_ok=True)
+                if os.geteuid() == 0:
+                    os.chown(self.files, workspace.stat().st_uid, -1)
                 if left := move_entries(workspace, self.files, replace=True):
                     log.warning("%d entries of a workspace could not be kept", left)
         self.publish()
@@ -175,6 +180,15 @@ class WorkspaceDirectory:
         except OSError:  # a directory of an application is left alone
             new.unlink()
             log.warning("%s cannot lead to its workspace: something else is there", link)
+
+
+def _carry_over(earlier: Record, record: Record) -> None:
+    """Copy what belongs to the workspace, and not to the session that has it."""
+    record.size, record.files = earlier.size, earlier.files
+    record.max_size, record.max_age = earlier.max_size, earlier.max_age
+    record.is_made = earlier.is_made
+    if not record.session_id:
+        record.retention = earlier.retention
 
 
 def _leads_to(link: Path, target: str) -> bool:

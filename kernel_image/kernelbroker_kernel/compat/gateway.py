@@ -11,19 +11,19 @@ from tornado.iostream import StreamClosedError
 from traitlets import Bool
 
 from ..contract import CHANNELS_AFTER
-from ..line import Line
+from ..relay import Relay
 
 
 class Connection(ZMQChannelsWebsocketConnection):
     """The kernel's channels as one WebSocket. A later connection takes the place of an earlier one.
 
     The stock class closes the kernel's sockets with the connection, or keeps all messages until the next
-    one, whatever their size. Here they belong to the line, which stays. There are no rate limits, which
+    one, whatever their size. Here they belong to the relay, which stays. There are no rate limits, which
     drop output silently.
     """
 
     limit_rate = Bool(False)
-    line: Line | None = None
+    relay: Relay | None = None
     """Of the one kernel; the class's own attribute."""
     current: Connection | None = None
     """The open connection; the class's own attribute."""
@@ -35,7 +35,7 @@ class Connection(ZMQChannelsWebsocketConnection):
         return bool(websocket and websocket.stream and websocket.stream.writing())
 
     async def prepare(self) -> Any:
-        if self.line is None:
+        if self.relay is None:
             return await super().prepare()
         # The kernel has answered once. It may be busy now.
         return await self._register_session()
@@ -44,20 +44,20 @@ class Connection(ZMQChannelsWebsocketConnection):
         # Over TCP, Nagle's algorithm and delayed acknowledgements would cost 40 ms a cell.
         self.websocket_handler.set_nodelay(True)
         Connection.current = self
-        if self.line is None:
+        if self.relay is None:
             connected = super().connect()
             if connected is not None:
                 connected.add_done_callback(self._begin)
             return connected
-        self.channels = self.line.channels
+        self.channels = self.relay.channels
         after = self.websocket_handler.get_argument(CHANNELS_AFTER, None)
-        self.line.join(self._send, None if after is None else int(after))
+        self.relay.join(self._send, None if after is None else int(after))
         return asyncio.sleep(0)
 
     def disconnect(self) -> Any:
-        if self.line is None:
+        if self.relay is None:
             return super().disconnect()
-        self.line.disconnect(self._send)
+        self.relay.disconnect(self._send)
         if self._open_sessions.get(self.session_key) is self.websocket_handler:
             del self._open_sessions[self.session_key]
         if Connection.current is self:
@@ -68,12 +68,12 @@ class Connection(ZMQChannelsWebsocketConnection):
     def handle_incoming_message(self, incoming_msg: Any) -> None:
         """Pass a message on to the kernel. A text is the number of a message that is acknowledged."""
         # What an earlier broker has sent comes too late: the present one was told that it did not arrive.
-        if Connection.current is not self or self.line is None:
+        if Connection.current is not self or self.relay is None:
             return
         if isinstance(incoming_msg, str):
-            self.line.acknowledge(int(incoming_msg))
+            self.relay.acknowledge(int(incoming_msg))
         else:
-            self.line.received += 1
+            self.relay.received += 1
             super().handle_incoming_message(incoming_msg)
 
     def _begin(self, _connected: Any) -> None:
@@ -82,8 +82,8 @@ class Connection(ZMQChannelsWebsocketConnection):
             # It tracks the kernel's last activity, and parses all output again.
             self.multi_kernel_manager.stop_watching_activity(self.kernel_id)
         if self.channels:
-            Connection.line = Line(self.channels)
-            Connection.line.connect(self._send)
+            Connection.relay = Relay(self.channels)
+            Connection.relay.connect(self._send)
 
     def _send(self, frames: bytes) -> None:
         websocket: Any = self.websocket_handler.ws_connection

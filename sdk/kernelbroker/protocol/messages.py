@@ -26,6 +26,22 @@ Identifier: TypeAlias = Annotated[
 OpId: TypeAlias = Annotated[str, msgspec.Meta(max_length=64)]
 
 
+class SandboxLimits(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
+    """Limits of one session that are lower than those of its template. Higher ones change nothing.
+
+    Attributes:
+        memory: bytes that all processes of the sandbox may use together.
+        output: bytes of output that an execution may have.
+    """
+
+    memory: Annotated[int, msgspec.Meta(gt=0)] | None = None
+    output: Annotated[int, msgspec.Meta(gt=0)] | None = None
+
+
+WorkspaceLayout: TypeAlias = Literal["agent", "analysis"]
+"""Directories that a workspace begins with. docs/agents.md lists them."""
+
+
 class SessionOptions(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """The options of a new session.
 
@@ -42,7 +58,11 @@ class SessionOptions(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
         metadata: notes of the client, returned with the session.
         idle_timeout: seconds without an execution after which the session closes.
         max_lifetime: seconds after which it closes in any case.
+        on_expiry: what happens when one of these times is over: the session closes, or sleeps until it is
+            used again. It sleeps even if some of its variables cannot be saved.
         from_checkpoint: begin with the variables and the files of this checkpoint.
+        layout: directories and files to make in the workspace, where they are missing.
+        limits: limits that are lower than those of the template.
     """
 
     session_id: Identifier | None = None
@@ -55,7 +75,10 @@ class SessionOptions(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     metadata: dict[str, Any] = {}
     idle_timeout: Annotated[float, msgspec.Meta(gt=0)] | None = None
     max_lifetime: Annotated[float, msgspec.Meta(gt=0)] | None = None
+    on_expiry: Literal["close", "sleep"] = "close"
     from_checkpoint: Identifier | None = None
+    layout: WorkspaceLayout | None = None
+    limits: SandboxLimits = SandboxLimits()
 
     def options(self) -> SessionOptions:
         """Return only these options, without the fields of a subclass such as `Open`."""
@@ -260,6 +283,32 @@ class WorkspaceInfo(msgspec.Struct, kw_only=True):
     last_used_at: datetime
     expires_at: datetime | None = None
     session_id: str | None = None
+
+
+class WorkspaceOptions(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """The options of a workspace that is made without a session.
+
+    Attributes:
+        max_size: bytes that it may hold, if less than the broker's setting.
+        retention: seconds to keep it after its last use, if less than the broker's setting.
+        layout: directories and files to make, where they are missing.
+    """
+
+    max_size: Annotated[int, msgspec.Meta(gt=0)] | None = None
+    retention: Annotated[float, msgspec.Meta(gt=0)] | None = None
+    layout: WorkspaceLayout | None = None
+
+
+class WorkspaceDetails(WorkspaceInfo, kw_only=True):
+    """A workspace, and where it is.
+
+    Attributes:
+        host_path: its path on the broker's machine; null if the request did not come from that machine.
+        machine: identifies the broker's machine until it is started again; null without `host_path`.
+    """
+
+    host_path: str | None = None
+    machine: str | None = None
 
 
 class WorkspaceList(msgspec.Struct, kw_only=True):

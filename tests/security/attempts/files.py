@@ -162,7 +162,7 @@ verdict = [attempt(os.open, f"{path}/{name}", os.O_CREAT | os.O_WRONLY)
             (
                 "a directory that can be written, but was not meant to be",
                 """
-meant = {"/data", "/workspace", "/tmp", "/home/sandbox", "/dev/shm"}
+meant = {"/data", "/workspace", "/tmp", "/home/sandbox", "/home/user", "/dev/shm"}
 def writable():
     for top, folders, _ in os.walk("/"):
         if top in meant or top == "/proc" or top.startswith(("/usr/share/", "/usr/lib/python3")):

@@ -1,7 +1,7 @@
 """Drives JupyterLab in Chromium, on a session that somebody else has opened.
 
-Usage: lab.py KERNELSPEC SCREENSHOT CODE..., with URL and TOKEN of the broker in the environment. Runs the cells in a
-new notebook that uses that kernelspec, and prints what the page shows as JSON.
+Usage: lab.py KERNELSPEC SCREENSHOT CODE..., with URL and TOKEN of the broker in the environment. Runs the
+cells in a new notebook that uses that kernelspec, and prints what the page shows as JSON.
 """
 
 import json
@@ -11,12 +11,15 @@ import subprocess
 import sys
 import tempfile
 import time
+from pathlib import Path
 from urllib.error import URLError
 from urllib.request import urlopen
 
 from playwright.sync_api import expect, sync_playwright
 
 DEADLINE_S = 90
+ALL_RAN = """n => [...document.querySelectorAll(".jp-CodeCell .jp-InputPrompt")].slice(0, n)
+  .every(each => /\\[\\d+\\]/.test(each.textContent))"""
 
 
 def free_port():
@@ -31,42 +34,42 @@ def until_served(url, server):
         try:
             return urlopen(url).close()
         except URLError:
-            assert server.poll() is None and time.monotonic() < deadline, "JupyterLab does not start"
+            assert server.poll() is None, "JupyterLab does not start"
+            assert time.monotonic() < deadline, "JupyterLab does not answer"
             time.sleep(0.2)
 
 
-def notebook(kernelspec, codes, cwd):
+def notebook(kernelspec, codes):
     """A notebook file with these cells."""
-    cells = [
-        {"cell_type": "code", "id": f"c{n}", "source": code, "metadata": {}, "outputs": [], "execution_count": None}
-        for n, code in enumerate(codes)
-    ]
+    empty = {"cell_type": "code", "metadata": {}, "outputs": [], "execution_count": None}
+    cells = [{**empty, "id": f"c{number}", "source": code} for number, code in enumerate(codes)]
     spec = {"name": kernelspec, "display_name": kernelspec, "language": "python"}
-    content = {"cells": cells, "metadata": {"kernelspec": spec}, "nbformat": 4, "nbformat_minor": 5}
-    with open(os.path.join(cwd, "analysis.ipynb"), "w") as file:
-        json.dump(content, file)
+    made = {"cells": cells, "metadata": {"kernelspec": spec}, "nbformat": 4, "nbformat_minor": 5}
+    return json.dumps(made)
 
 
 def main():
     kernelspec, screenshot, *codes = sys.argv[1:]
     port = free_port()
     with tempfile.TemporaryDirectory() as home:
-        work = f"{home}/work"
-        os.mkdir(work)
-        notebook(kernelspec, codes, work)
-        server = subprocess.Popen(
-            [sys.executable, "-m", "jupyterlab", f"--gateway-url={os.environ['URL']}/jupyter"]
-            + [f"--port={port}", "--no-browser", "--allow-root", "--IdentityProvider.token=", "--ServerApp.password="],
-            cwd=work,
-            env={**os.environ, "HOME": home, "JUPYTER_GATEWAY_AUTH_TOKEN": os.environ["TOKEN"]},
-            stdout=open(f"{home}/log", "w"),
-            stderr=subprocess.STDOUT,
-        )
+        work, log = Path(home, "work"), Path(home, "log")
+        work.mkdir()
+        (work / "analysis.ipynb").write_text(notebook(kernelspec, codes))
+        options = ["--no-browser", "--allow-root", "--IdentityProvider.token=", f"--port={port}"]
+        gateway = f"--gateway-url={os.environ['URL']}/jupyter"
+        with log.open("w") as file:
+            server = subprocess.Popen(
+                [sys.executable, "-m", "jupyterlab", gateway, *options],
+                cwd=work,
+                env={**os.environ, "HOME": home, "JUPYTER_GATEWAY_AUTH_TOKEN": os.environ["TOKEN"]},
+                stdout=file,
+                stderr=file,
+            )
         try:
             until_served(f"http://127.0.0.1:{port}/api", server)
             drive(f"http://127.0.0.1:{port}", screenshot, len(codes))
         except BaseException:
-            sys.stderr.write(open(f"{home}/log").read()[-3000:])
+            sys.stderr.write(log.read_text()[-3000:])
             raise
         finally:
             server.terminate()
@@ -88,22 +91,22 @@ def drive(url, screenshot, count):
             page.locator(".jp-Notebook .jp-CodeCell").first.click()
             for _ in range(count):
                 page.keyboard.press("Shift+Enter")
-            expect(page.locator(".jp-CodeCell .jp-InputPrompt", has_text="]:").last).to_be_visible()
-            page.wait_for_function(
-                "n => [...document.querySelectorAll('.jp-CodeCell .jp-InputPrompt')].slice(0, n)"
-                ".every(each => /\\[\\d+\\]/.test(each.textContent))",
-                arg=count,
-            )
-            page.wait_for_timeout(500)  # the picture is painted
+            page.wait_for_function(ALL_RAN, arg=count)
+            slider = page.locator(".jp-OutputArea-output .widget-slider .noUi-handle").first
+            if "sliders" in os.environ.get("EXPECT", ""):
+                slider.focus()
+                page.keyboard.press("ArrowRight")
+                page.locator("text=moved to 4").wait_for()
+            expect(page.locator(".jp-OutputArea-output img").first).to_be_visible()
             shown = {
                 "texts": page.locator(".jp-OutputArea-output").all_inner_texts(),
                 "pictures": page.locator(".jp-OutputArea-output img").count(),
-                "sliders": page.locator(".widget-slider").count(),
+                "kernel": page.locator(".jp-Toolbar-kernelName").first.inner_text(),
             }
             page.screenshot(path=screenshot)
-            print(json.dumps(shown))
+            sys.stdout.write(json.dumps(shown))
         except BaseException:
-            page.screenshot(path=screenshot + ".failed.png")
+            page.screenshot(path=f"{screenshot}.failed.png")
             raise
         finally:
             browser.close()

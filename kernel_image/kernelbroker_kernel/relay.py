@@ -1,4 +1,4 @@
-"""The line from the kernel to the broker: it outlives the connections, as the kernel does.
+"""Relays messages from the kernel to the broker. It outlives the connections, as the kernel does.
 
 Messages are sent as frames of the subprotocol `v1.kernel.websocket.jupyter.org`, and kept until the broker
 acknowledges them. A broker that goes on with the kernel gets those again that it asks for.
@@ -40,7 +40,7 @@ class Channel(Protocol):
     def stop_on_recv(self) -> None: ...
 
 
-class Line:
+class Relay:
     """The messages of one kernel, for at most one connection at a time.
 
     Attributes:

@@ -1,4 +1,4 @@
-"""The line from the kernel to the broker: numbers, acknowledgements, and brokers that come and go."""
+"""The relay from the kernel to the broker: numbers, acknowledgements, and brokers that come and go."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 import zmq
 from jupyter_client.session import DELIM
 from kernelbroker_kernel import outbox
-from kernelbroker_kernel.line import Line
+from kernelbroker_kernel.relay import Relay
 from kernelbroker_server.kernels.framing import decode_frame
 
 
@@ -64,8 +64,8 @@ class Broker:
         return found
 
 
-def line_of(iopub: Channel) -> Line:
-    return Line({"iopub": iopub})
+def relay_of(iopub: Channel) -> Relay:
+    return Relay({"iopub": iopub})
 
 
 async def written() -> None:
@@ -77,22 +77,22 @@ async def written() -> None:
 async def test_another_broker_gets_what_was_not_acknowledged() -> None:
     """In order, once, and with what came while there was no broker."""
     iopub, first, second = Channel("iopub"), Broker(), Broker()
-    line = line_of(iopub)
-    line.connect(first.send)
+    relay = relay_of(iopub)
+    relay.connect(first.send)
     for text in "abc":
         iopub.put(text)
     await written()
     assert first.read() == ["a", "b", "c"]
-    line.acknowledge(1)
-    line.disconnect(first.send)
+    relay.acknowledge(1)
+    relay.disconnect(first.send)
     iopub.put("d")
     await written()
     iopub.put("e")  # waits to be written when the next broker comes
-    line.received = 5
-    line.join(second.send, after=1)
+    relay.received = 5
+    relay.join(second.send, after=1)
     await written()
     assert second.read() == [{"received": 5, "first": 2}, "b", "c", "d", "e"]
-    line.disconnect(first.send)  # it closes late
+    relay.disconnect(first.send)  # it closes late
     iopub.put("f")
     await written()
     assert second.read() == ["f"]
@@ -102,9 +102,9 @@ async def test_another_broker_gets_what_was_not_acknowledged() -> None:
 async def test_a_broker_that_needs_nothing_gets_nothing() -> None:
     """Of an idle sandbox, what came before is forgotten."""
     iopub, broker = Channel("iopub"), Broker()
-    line = line_of(iopub)
+    relay = relay_of(iopub)
     iopub.put("a")
-    line.join(broker.send, after=None)
+    relay.join(broker.send, after=None)
     iopub.put("b")
     await written()
     assert broker.read() == [{"received": 0, "first": 2}, "b"]
@@ -113,14 +113,14 @@ async def test_a_broker_that_needs_nothing_gets_nothing() -> None:
 async def test_what_was_acknowledged_is_gone() -> None:
     """The broker is told that messages that it asks for are missing."""
     iopub, broker = Channel("iopub"), Broker()
-    line = line_of(iopub)
+    relay = relay_of(iopub)
     for text in "abc":
         iopub.put(text)
-    line.acknowledge(2)
-    line.join(broker.send, after=0)
+    relay.acknowledge(2)
+    relay.join(broker.send, after=0)
     assert broker.read() == [{"received": 0, "first": 3}, "c"]
-    line.acknowledge(100)  # more than there are
-    line.join(broker.send, after=3)
+    relay.acknowledge(100)  # more than there are
+    relay.join(broker.send, after=3)
     assert broker.read() == [{"received": 0, "first": 4}]
 
 
@@ -128,16 +128,16 @@ async def test_the_kernel_is_held_back(monkeypatch: pytest.MonkeyPatch) -> None:
     """While too much is not acknowledged its output is not read; then it is read again."""
     monkeypatch.setattr(outbox, "MAX_BYTES", 1000)
     iopub, broker = Channel("iopub"), Broker()
-    line = line_of(iopub)
-    line.connect(broker.send)
+    relay = relay_of(iopub)
+    relay.connect(broker.send)
     while iopub.callback is not None:
         iopub.put("x" * 100)
-    assert line.is_held
+    assert relay.is_held
     await written()
     sent = len(broker.read())
     assert 3 <= sent <= 6
-    line.acknowledge(1)
-    assert not line.is_held
+    relay.acknowledge(1)
+    assert not relay.is_held
     iopub.put("more")
     await written()
     assert broker.read() == ["more"]

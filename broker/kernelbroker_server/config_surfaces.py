@@ -1,0 +1,59 @@
+"""The sections of the configuration file for the surfaces: the protocols of other clients."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field, field_validator
+
+from .config_sections import _Section
+
+
+class McpSettings(_Section):
+    """The MCP server. Its addresses are /mcp, and /mcp/code and /mcp/analysis for one set of tools each."""
+
+    enabled: bool | None = None
+    """Serve MCP. If not set, it is served if the extra `mcp` is installed."""
+    tool_sets: tuple[Literal["code", "analysis"], ...] = ("code", "analysis")
+    """The sets of tools at /mcp. With `analysis` alone no code can be run except by the analyses."""
+    language: Literal["auto", "en", "zh"] = "auto"
+    """The language of analyses; `auto` by the script of the question and the columns."""
+    model: str | None = Field(default=None, pattern="^[^:]+:.+$")
+    """Writes code for analyses that are called without code: `anthropic:MODEL` or `openai:MODEL`, whose
+    libraries must be installed and take key and address from their environment variables; or
+    `module:function`, a function of a prompt. If not set, an older client's own model is asked, if lent."""
+    task_after: float = Field(default=5, gt=0)
+    """A call that runs longer becomes a task, for clients that support tasks."""
+    allowed_hosts: tuple[str, ...] = ()
+    """Host names that requests may name, in addition to those of the loopback and `host`. If it is empty
+    and the broker listens on other addresses than loopback, all names are allowed."""
+
+
+_E2B_TEMPLATES = ("base", "code-interpreter-v1")
+"""The names that programs for E2B use."""
+
+
+class E2bSettings(_Section):
+    """E2B's protocol, for programs that use E2B's clients. See docs/e2b.md."""
+
+    enabled: bool = True
+    """Serve it, under /e2b and for requests with the headers of E2B's clients."""
+    templates: dict[str, str] = Field(default={}, validate_default=True)
+    """Names that E2B's users give templates, with the names of templates of this broker. `base` and
+    `code-interpreter-v1` mean `default` if they are not set. Names of this broker's templates are valid
+    too."""
+    domains: tuple[str, ...] = ("localhost",)
+    """Domains below which each port of each sandbox has a host name, such as 3000-ID.localhost. The first
+    one is named to clients, which use it for `get_host`."""
+
+    @field_validator("templates")
+    @classmethod
+    def _with_defaults(cls, templates: dict[str, str]) -> dict[str, str]:
+        return {**dict.fromkeys(_E2B_TEMPLATES, "default"), **templates}
+
+
+class JupyterSettings(_Section):
+    """The Jupyter kernel server at /jupyter."""
+
+    enabled: bool = True
+    """Let Jupyter's clients use sessions as kernels."""

@@ -1,0 +1,167 @@
+"""Runs a cell as E2B's code interpreter does: one JSON object for each line of the answer."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from typing import Any, TypeVar
+
+import msgspec
+from kernelbroker.protocol.codec import encode
+from kernelbroker.protocol.errors import BadRequest
+from kernelbroker.protocol.events import Display, Event, Image, Result, Started, Stderr, Stdout
+from kernelbroker.protocol.findings import Language
+from kernelbroker.protocol.messages import ExecutionRequest
+
+from ..api.disconnect import Disconnectable
+from ..service.target import Target
+from .handlers import SandboxCall
+
+KEEPALIVE_S = 5.0
+"""After this time without output a line is sent that clients ignore, so that the connection stays open."""
+
+LANGUAGES: Mapping[str, Language] = {
+    "python": "python",
+    "javascript": "javascript",
+    "js": "javascript",
+    "bash": "shell",
+    "sh": "shell",
+}
+_FORMS = {
+    "text/plain": "text",
+    "text/html": "html",
+    "text/markdown": "markdown",
+    "image/svg+xml": "svg",
+    "image/png": "png",
+    "image/jpeg": "jpeg",
+    "application/pdf": "pdf",
+    "text/latex": "latex",
+    "application/json": "json",
+    "application/javascript": "javascript",
+}
+"""The names that E2B's `Result` has for MIME types. All other types are `extra`."""
+
+T = TypeVar("T")
+
+
+class ExecuteBody(msgspec.Struct, kw_only=True):
+    """The fields that E2B's clients send. Unknown ones are ignored, since later clients may send more."""
+
+    code: str
+    context_id: str | None = None
+    language: str | None = None
+    env_vars: dict[str, str] | None = None
+
+
+class Execute(Disconnectable, SandboxCall):
+    """`POST /execute`."""
+
+    async def post(self) -> None:
+        body = self.body_as(ExecuteBody)
+        async with self.until_disconnected():
+            session = await self.session()
+            if body.context_id is not None and body.language is not None:
+                raise BadRequest("send context_id or language, not both")
+            request = ExecutionRequest(
+                code=body.code,
+                language=language_of(body.language),
+                env=body.env_vars or {},
+                timeout=session.limits.max_timeout,
+                on_error="keep",
+                on_disconnect="interrupt",
+            )
+            target = Target(session.id, must_exist=True)
+            async with self.tenant.executions.execute(request, target) as submitted:
+                try:
+                    await self._answer(submitted.log.follow(0))
+                finally:
+                    if self.gone:
+                        submitted.interrupt()
+
+    async def _answer(self, stored_events: AsyncIterator[Any]) -> None:
+        self.set_header("Content-Type", "application/json")
+        self.set_header("Cache-Control", "no-store")
+        self.set_header("X-Accel-Buffering", "no")  # otherwise nginx buffers the answer
+        connection: Any = self.request.connection
+        connection.stream.set_nodelay(True)
+        async with contextlib.aclosing(_with_pauses(stored_events, KEEPALIVE_S)) as events:
+            async for stored in events:
+                lines = [{"type": "keepalive"}] if stored is None else lines_of(stored.event)
+                for line in lines:
+                    self.write(encode(line) + b"\n")
+                if lines:
+                    await self.flush()
+
+
+def language_of(name: str | None) -> Language:
+    """Return our name of a language of E2B's. Raises BadRequest."""
+    try:
+        return LANGUAGES[(name or "python").lower()]
+    except KeyError:
+        known = ", ".join(LANGUAGES)
+        raise BadRequest(
+            f"there is no kernel for the language {name!r}; there are: {known}"
+        ) from None
+
+
+def lines_of(event: Event) -> list[dict[str, Any]]:
+    """Return an event as E2B's clients read it."""
+    match event:
+        case Started(execution_count=int(count)):
+            return [{"type": "number_of_executions", "execution_count": count}]
+        case Stdout(content=text):
+            return [_text("stdout", text)]
+        case Stderr(content=text, is_traceback=False):
+            return [_text("stderr", text)]
+        case Image(mime=mime, content=content, data=data):
+            return [_result({mime: content, **data}, is_main=event.is_result)]
+        case Display(data=data):
+            return [_result(data, is_main=event.is_result)]
+        case Result():
+            return [*_error(event), {"type": "end_of_execution"}]
+    return []
+
+
+def _text(kind: str, text: str) -> dict[str, Any]:
+    return {"type": kind, "text": text, "timestamp": time.time_ns()}
+
+
+def _result(data: Mapping[str, Any], *, is_main: bool) -> dict[str, Any]:
+    forms = {_FORMS[mime]: value for mime, value in data.items() if mime in _FORMS}
+    text = forms.get("text")
+    if isinstance(text, str) and len(text) > 1 and text[0] == text[-1] and text[0] in "'\"":
+        forms["text"] = text[1:-1]  # E2B shows the value of a text without its quotes
+    extra = {mime: value for mime, value in data.items() if mime not in _FORMS}
+    return {"type": "result", "is_main_result": is_main, **forms, "extra": extra}
+
+
+def _error(event: Result) -> list[dict[str, Any]]:
+    detail = event.error_detail
+    if detail is None:
+        return []
+    traceback = "\n".join(detail.traceback) or f"{detail.name}: {detail.value}"
+    return [{"type": "error", "name": detail.name, "value": detail.value, "traceback": traceback}]
+
+
+async def _with_pauses(source: AsyncIterator[T], after: float) -> AsyncGenerator[T | None]:
+    """Yield the items, and None whenever none has come for some seconds."""
+    following: asyncio.Future[T] | None = None
+    try:
+        while True:
+            following = following or asyncio.ensure_future(anext(source))
+            done, _ = await asyncio.wait([following], timeout=after)
+            if not done:
+                yield None
+                continue
+            try:
+                item = following.result()
+            except StopAsyncIteration:
+                return
+            finally:
+                following = None
+            yield item
+    finally:
+        if following is not None:
+            following.cancel()

@@ -1,0 +1,34 @@
+"""Creates the E2B surface from the broker's settings."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ..config import ConfigError, Settings
+from ..lasting_key import DamagedKey, lasting_key
+from .access import AccessTokens
+from .surface import E2bSurface
+from .surface_options import SurfaceOptions
+
+_KEY = "e2b-key"
+"""In the state directory: the key of the access tokens of sandboxes."""
+
+
+def make_surface(settings: Settings, state_dir: Path | None) -> E2bSurface:
+    """Return the E2B surface.
+
+    Args:
+        state_dir: the directory of what outlives the broker; None if nothing is kept on the disk.
+
+    Raises:
+        ConfigError: the key in the state directory cannot be read.
+    """
+    try:
+        key = lasting_key(state_dir, _KEY)
+    except OSError as exc:
+        raise ConfigError(f"state_dir: {exc.filename}: {exc.strerror}") from exc
+    except DamagedKey as exc:
+        raise ConfigError(f"state_dir: {exc}") from exc
+    return E2bSurface(
+        SurfaceOptions(AccessTokens(key), settings.e2b.templates, settings.e2b.domains)
+    )

@@ -1,0 +1,66 @@
+"""Creates the surfaces besides the native API: the protocols of other clients."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Protocol
+
+from .api.routes import Route
+from .config import ConfigError, Settings
+from .e2b.factory import make_surface as make_e2b
+from .factories import state_directory
+from .jupyter.surface import JupyterSurface
+from .sessions.store import EventStore
+from .supervisor import Supervisor
+from .tenants.keyring import Keyring
+
+
+class Surface(Protocol):
+    """One protocol."""
+
+    @property
+    def routes(self) -> Sequence[Route]:
+        """The paths, with their handlers and the handlers' options. They come before the native ones."""
+
+    def start(self, supervisor: Supervisor) -> None:
+        """Begin to work in the background."""
+
+
+def make_surfaces(
+    settings: Settings, store: EventStore, data_dir: Path, keyring: Keyring
+) -> list[Surface]:
+    """Return the surfaces that are on, not started.
+
+    Args:
+        store: is started, so that its directory is this broker's.
+        data_dir: that of the backend.
+
+    Raises:
+        ConfigError
+    """
+    state_dir = state_directory(settings, data_dir)
+    surfaces: list[Surface] = []
+    if settings.e2b.enabled:
+        surfaces.append(make_e2b(settings, state_dir))
+    if settings.jupyter.enabled:
+        surfaces.append(JupyterSurface())
+    if (mcp := _mcp(settings, store, state_dir, keyring)) is not None:
+        surfaces.append(mcp)
+    return surfaces
+
+
+def _mcp(
+    settings: Settings, store: EventStore, state_dir: Path | None, keyring: Keyring
+) -> Surface | None:
+    """Return the MCP server; None if it is off or its extra is not installed."""
+    if settings.mcp.enabled is False or not settings.mcp.tool_sets:
+        return None
+    if importlib.util.find_spec("mcp") is None:
+        if settings.mcp.enabled is None:
+            return None
+        raise ConfigError("mcp.enabled needs the extra: pip install 'kernelbroker-server[mcp]'")
+    from .mcp.factory import make_surface as make_mcp
+
+    return make_mcp(settings, store, state_dir, keyring.jwt)

@@ -1,0 +1,175 @@
+"""The use of a workspace that no session has, by any number of requests at once.
+
+The first request locks the workspace, and the last one unlocks it. A session that claims it meanwhile waits
+for them, and later requests wait for the session.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field
+
+from kernelbroker.protocol.errors import NotFound, TooLarge, Unavailable
+
+from ..backends.base import Usage
+from .claims import Claim, Claims, Key
+from .layout import Claimed, Layout, Record, in_use
+from .quota import Quota
+from .workspace_directory import WorkspaceDirectory
+
+_WAIT_S = 30.0
+"""How long a request waits for a session that is ending."""
+
+
+@dataclass(eq=False, slots=True)
+class Visit:
+    """A workspace that is in use by requests.
+
+    Attributes:
+        makes: the workspace is made if there is none.
+        visitors: the requests that use it.
+        held: the usage, with what the requests write.
+        has_changed: a request has written or deleted something.
+    """
+
+    claim: Claim
+    opening: asyncio.Future[WorkspaceDirectory]
+    makes: bool
+    visitors: int = 1
+    held: Usage = field(default_factory=Usage)
+    has_changed: bool = False
+
+    @property
+    def directory(self) -> WorkspaceDirectory:
+        return self.opening.result()
+
+    def can_serve(self, *, make: bool) -> bool:
+        """Whether another request can share it."""
+        opened = self.opening.done() and self.opening.exception() is None
+        return self.makes or not make or opened
+
+    def reserve(self, quota: Quota, size: int, files: int) -> None:
+        """Count what is written next. Raises TooLarge."""
+        more = Usage(size, files)
+        if (refusal := quota.refusal(self.held, more)) is not None:
+            raise TooLarge(refusal)
+        self.held = Usage(self.held.size + size, self.held.files + files)
+
+    def give_back(self, size: int, files: int) -> None:
+        """Take back what was reserved, and not written in the end."""
+        self.held = Usage(self.held.size - size, self.held.files - files)
+
+
+class Visits:
+    """The visits of one store.
+
+    Args:
+        put_away: puts a workspace away that was changed, and frees its claim.
+    """
+
+    def __init__(
+        self,
+        layout: Layout,
+        claims: Claims,
+        put_away: Callable[[Claim, WorkspaceDirectory | None], None],
+    ) -> None:
+        self._layout = layout
+        self._claims = claims
+        self._put_away = put_away
+        self._visits: dict[Key, Visit] = {}
+
+    @contextlib.asynccontextmanager
+    async def visit(self, tenant: str, name: str, *, make: bool = False) -> AsyncIterator[Visit]:
+        """Use a workspace for a request.
+
+        Args:
+            make: make it if there is none.
+
+        Raises:
+            NotFound: there is none.
+            Conflict: a session has it.
+            Unavailable: the disk is full, or cannot be used.
+        """
+        visit = await self._enter((tenant, name), make=make)
+        try:
+            await asyncio.shield(visit.opening)
+            yield visit
+        except Claimed as exc:
+            raise in_use(name, exc.session_id) from None
+        except OSError as exc:
+            raise Unavailable(
+                f"the workspace cannot be used: {exc.strerror}", retry_after=10
+            ) from exc
+        finally:
+            visit.visitors -= 1
+            if not visit.visitors:
+                self._end(visit)
+
+    async def _enter(self, key: Key, *, make: bool) -> Visit:
+        claim = None
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_WAIT_S):
+                while (claim := self._claims.get(key)) is not None:
+                    visit = self._visits.get(key)
+                    if visit is not None and not claim.is_wanted and visit.can_serve(make=make):
+                        visit.visitors += 1
+                        return visit
+                    if not claim.leaving:
+                        break
+                    await asyncio.wait([claim.free])
+        if claim is not None:
+            raise in_use(key[1], claim.session_id)
+        return self._begin(key, make=make)
+
+    def _begin(self, key: Key, *, make: bool) -> Visit:
+        claim = self._claims.add(key, "")
+        claim.leaving = True
+        opening = asyncio.ensure_future(asyncio.to_thread(self._open, *key, make))
+        self._visits[key] = visit = Visit(claim, opening, makes=make)
+
+        def on_opened(opened: asyncio.Future[WorkspaceDirectory]) -> None:
+            if not opened.cancelled() and opened.exception() is None:
+                record = opened.result().record
+                visit.held = Usage(record.size, record.files)
+
+        opening.add_done_callback(on_opened)
+        return visit
+
+    def _open(self, tenant: str, name: str, make: bool) -> WorkspaceDirectory:
+        if make:
+            return WorkspaceDirectory.claim(self._layout, Record(tenant=tenant, name=name))
+        found = WorkspaceDirectory.claim_unused(self._layout, tenant, name)
+        if found is None:
+            raise NotFound(f"there is no workspace {name}")
+        if (
+            found.record.sandbox is not None
+        ):  # its broker died, and no broker has taken the files back
+            try:
+                found.take(self._layout.data_dir / found.record.sandbox, mounts=True)
+            except BaseException:
+                found.close()
+                raise
+        return found
+
+    def _end(self, visit: Visit) -> None:
+        """Unlock the workspace after the last request."""
+        claim = visit.claim
+        claim.is_wanted = True  # nobody may join any more
+
+        def end(opened: asyncio.Future[WorkspaceDirectory]) -> None:
+            del self._visits[claim.key]
+            directory = None
+            if not opened.cancelled() and opened.exception() is None:
+                directory = opened.result()
+            if directory is not None and not visit.has_changed:
+                directory.close()
+                directory = None
+            claim.released = True
+            self._put_away(claim, directory)
+
+        if visit.opening.done():
+            end(visit.opening)
+        else:
+            visit.opening.add_done_callback(end)
