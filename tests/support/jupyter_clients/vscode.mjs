@@ -10,7 +10,7 @@ const [url, token, agentsKernel] = process.argv.slice(2);
 const authorized = { Authorization: `token ${token}` };
 const serverSettings = ServerConnection.makeSettings({
   baseUrl: `${url}/`, wsUrl: `${url.replace(/^http/, "ws")}/`, token, appendToken: true, cache: "no-store",
-  init: { credentials: "same-origin", headers: authorized }, WebSocket: require("ws"), fetch, Request, Headers,
+  init: { credentials: "same-origin" }, WebSocket: require("ws"), fetch, Request, Headers,
 });
 const said = { version: (await (await fetch(`${url}/api`, { headers: authorized })).json()).version };
 
@@ -42,7 +42,7 @@ said.silent = await run(session.kernel, "import os as _os\n_os.chdir('.')", { si
 said.first = await run(session.kernel, "print('first')");
 said.completion = (await session.kernel.requestComplete({ code: "pri", cursor_pos: 3 })).content.matches.includes("print");
 const endless = run(session.kernel, "while True: pass");
-await new Promise((resolve) => session.kernel.statusChanged.connect((_, status) => status === "busy" && resolve()));
+while (session.kernel.status !== "busy") await new Promise((resolve) => setTimeout(resolve, 20));
 await session.kernel.interrupt();
 said.interrupted = (await endless)[0];
 await session.kernel.restart();
