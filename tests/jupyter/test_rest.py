@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
@@ -13,7 +11,7 @@ import pytest
 from websockets.exceptions import InvalidStatus
 
 from tests.e2e.support import BrokerProcess, call, whole_system
-from tests.jupyter.support import KernelClient, connected, kernel_of, text_of
+from tests.jupyter.support import connected, kernel_of, text_of
 
 pytestmark = whole_system
 
@@ -38,9 +36,11 @@ async def test_kernels(broker: BrokerProcess) -> None:
     path = f"{API}/kernels/{kernel['id']}"
     assert await call(broker, "GET", path) == (200, kernel)
     assert kernel in (await call(broker, "GET", f"{API}/kernels"))[1]
-    async with kernelbroker.connect(broker.url, broker.token) as client:
-        async with await client.attach(kernel["session_id"]) as session:
-            assert (await session.run("1 + 1")).text == "2"
+    async with (
+        kernelbroker.connect(broker.url, broker.token) as client,
+        await client.attach(kernel["session_id"]) as session,
+    ):
+        assert (await session.run("1 + 1")).text == "2"
     assert (await call(broker, "DELETE", path))[0] == 204
     status, error = await call(broker, "GET", path)
     assert status == 404 and error["message"] and error["reason"] is None
@@ -129,10 +129,12 @@ async def test_tokens(broker: BrokerProcess, session: kernelbroker.Session) -> N
             assert text_of(await client.run("print(1)")) == "1\n"
     for options in ({"token": "wrong"}, {"token": ""}, {"headers": {}}):
         with pytest.raises(InvalidStatus) as refused:
-            await _enter(connected(broker, kernel_id, **options))  # type: ignore[arg-type]
+            async with connected(broker, kernel_id, **options):  # type: ignore[arg-type]
+                pass
         assert refused.value.response.status_code == 403
     with pytest.raises(InvalidStatus) as refused:
-        await _enter(connected(broker, "00000000-0000-0000-0000-000000000000"))
+        async with connected(broker, "00000000-0000-0000-0000-000000000000"):
+            pass
     assert refused.value.response.status_code == 404
     assert (
         token
@@ -140,14 +142,3 @@ async def test_tokens(broker: BrokerProcess, session: kernelbroker.Session) -> N
         .partition("Try in another terminal")[2]
         .partition("/api/v1/exec")[2]
     )
-
-
-async def _enter(opening: object) -> None:
-    async with _typed(opening):
-        pass
-
-
-@asynccontextmanager
-async def _typed(opening: object) -> AsyncIterator[KernelClient]:
-    async with opening as client:  # type: ignore[attr-defined]
-        yield client
