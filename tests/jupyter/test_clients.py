@@ -201,8 +201,8 @@ async def test_jupyterlab(
     ]
     screenshot = tmp_path / "jupyter.png"
     arguments = (SCRIPTS / "lab.py", f"session-{session.session_id}", screenshot, *cells)
-    said = json.loads(await run(broker, python(clients), *arguments, EXPECT=""))
-    assert "Oslo" in said["texts"][0] and said["pictures"] == 1
+    said = json.loads(await run(broker, python(clients), *arguments))
+    assert "Oslo" in said["texts"][0] and said["pictures"] == 1 and said["sliders"] == 1
     assert (await session.run("mine")).text == "45"
     executions = await session.executions()
     codes = [
