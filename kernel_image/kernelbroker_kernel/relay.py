@@ -7,6 +7,7 @@ acknowledges them. A broker that goes on with the kernel gets those again that i
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import struct
 from collections.abc import Callable
@@ -38,6 +39,7 @@ class Channel(Protocol):
 
     def on_recv_stream(self, callback: Callable[[Any, list[bytes]], None]) -> None: ...
     def stop_on_recv(self) -> None: ...
+    def close(self) -> None: ...
 
 
 class Relay:
@@ -72,7 +74,7 @@ class Relay:
     def join(self, send: Callable[[bytes], None], after: int | None) -> None:
         """Go on with a broker that has everything up to the message `after`; None: it needs nothing.
 
-        It is told how many messages the kernel was sent, and the number of the first one that follows.
+        It first gets the number of messages that the kernel was sent, and that of the first one to follow.
         """
         self.connect(send)
         self.acknowledge(self._outbox.last if after is None else after)
@@ -84,6 +86,18 @@ class Relay:
         """Keep what comes from now on, if this is the present connection."""
         if self._send == send:
             self._send = None
+
+    def end(self) -> None:
+        """Pass on what the kernel has sent, and close its channels: it has ended."""
+        for channel in self.channels.values():
+            with contextlib.suppress(zmq.ZMQError):  # nothing waits any more
+                while True:
+                    self.receive(channel, channel.socket.recv_multipart(zmq.NOBLOCK))
+        if self._writing is not None:
+            self._writing.cancel()
+        self._write()
+        for channel in self.channels.values():
+            channel.close()
 
     def acknowledge(self, number: int) -> None:
         """Forget the messages up to this number."""

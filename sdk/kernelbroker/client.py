@@ -35,13 +35,14 @@ from .protocol.messages import (
     CheckpointSummary,
     ExecutionInfo,
     ExecutionRequest,
+    OnError,
     Open,
     SessionInfo,
     SessionList,
     WorkspaceInfo,
 )
 from .results import ExecutionResult
-from .session import OnDisconnect, OnError, Session
+from .session import OnDisconnect, Session
 from .session_follower import follow
 from .session_requests import SessionRequests
 from .websocket import Timeouts
@@ -104,6 +105,8 @@ class Broker:
         idle_timeout: float | None = None,
         max_lifetime: float | None = None,
         from_checkpoint: str | None = None,
+        language: str = "python",
+        on_error: OnError | None = None,
         keep: bool = False,
     ) -> Session:
         """Return a session, which `async with`, `open` or the first cell opens, and `async with` closes.
@@ -123,6 +126,7 @@ class Broker:
             max_lifetime: seconds after which the broker closes it in any case.
             from_checkpoint: begin with the variables and files of this checkpoint (`Session.checkpoint`).
                 `info.not_restored` lists what could not be loaded.
+            language, on_error: those of cells that name none; by default `python` and `rollback`.
             keep: `close` and `async with` only close the connection; the session stays open.
         """
         request = Open(
@@ -137,6 +141,8 @@ class Broker:
             idle_timeout=idle_timeout,
             max_lifetime=max_lifetime,
             from_checkpoint=from_checkpoint,
+            language=language,
+            on_error=on_error,
         )
         return Session(
             self._address,
@@ -197,7 +203,7 @@ class Broker:
         return await self._requests(session_id).notebook()
 
     async def follow(self, session_id: str) -> AsyncGenerator[events.Event, None]:
-        """Yield the events of all executions of an open session, whoever submits them, until it ends.
+        """Yield the events of all executions of an open session, from any client, until it ends.
 
         Executions that run or wait are yielded from their beginning. If the connection is lost, it is made
         again, and nothing is left out; the events of several executions may then be mixed.

@@ -14,10 +14,16 @@ from tornado.web import Application, RequestHandler
 
 from . import (
     checkpoints,
+    confirmations,
+    contexts,
+    events,
     executions,
     files,
+    me,
     notebooks,
+    operations,
     packages,
+    ports,
     risk,
     sessions,
     status,
@@ -34,18 +40,23 @@ _PREFIX = "/api/v1"
 _ONE = f"{_PREFIX}/sessions/{{session_id}}"
 _PATTERNS = {
     "session_id": "[A-Za-z0-9_.-]{1,64}",
+    "context_id": "[A-Za-z0-9_.-]{1,64}",
     "execution_id": "[A-Za-z0-9_.-]{1,64}",
     "workspace": "[A-Za-z0-9_.-]{1,64}",
     "checkpoint": "[A-Za-z0-9_.-]{1,64}",
+    "confirmation": "[A-Za-z0-9_.-]{1,64}",
     "path": ".*",
+    "port": "[0-9]{1,5}",
     "name": "[^/]*",
 }
 """Matches of the path parameters. Handlers validate them further."""
 _TYPES = {
     "session_id": Annotated[Identifier, msgspec.Meta(description="of the session")],
+    "context_id": Annotated[Identifier, msgspec.Meta(description="of the context")],
     "execution_id": Annotated[Identifier, msgspec.Meta(description="of the execution")],
     "workspace": Annotated[Identifier, msgspec.Meta(description="its name")],
     "checkpoint": Annotated[Identifier, msgspec.Meta(description="its name")],
+    "confirmation": Annotated[Identifier, msgspec.Meta(description="of the confirmation")],
     "path": Annotated[str, msgspec.Meta(description="in the workspace, relative to /data")],
     "name": Annotated[str, msgspec.Meta(description="of the variable")],
 }
@@ -59,12 +70,19 @@ ROUTES: list[tuple[str, type[RequestHandler]]] = [
     (f"{_PREFIX}/executions/{{execution_id}}", executions.LocatedExecution),
     (f"{_PREFIX}/executions/{{execution_id}}/events", executions.LocatedEvents),
     (f"{_PREFIX}/executions/{{execution_id}}/interrupt", executions.InterruptExecution),
+    (f"{_PREFIX}/executions/{{execution_id}}/stdin", executions.AnswerInput),
     (f"{_PREFIX}/assess", risk.Assess),
     (f"{_PREFIX}/sessions", sessions.Sessions),
     (_ONE, sessions.OneSession),
     (f"{_ONE}/exec", executions.SessionExec),
     (f"{_ONE}/interrupt", sessions.Interrupt),
     (f"{_ONE}/restart", sessions.Restart),
+    (f"{_ONE}/contexts", contexts.Contexts),
+    (f"{_ONE}/contexts/{{context_id}}", contexts.OneContext),
+    (f"{_ONE}/contexts/{{context_id}}/exec", contexts.ContextExec),
+    (f"{_ONE}/contexts/{{context_id}}/executions", contexts.ContextExecutions),
+    (f"{_ONE}/contexts/{{context_id}}/interrupt", contexts.InterruptContext),
+    (f"{_ONE}/contexts/{{context_id}}/restart", contexts.RestartContext),
     (f"{_ONE}/executions", executions.Executions),
     (f"{_ONE}/executions/{{execution_id}}", executions.OneExecution),
     (f"{_ONE}/executions/{{execution_id}}/events", executions.ExecutionEvents),
@@ -72,6 +90,7 @@ ROUTES: list[tuple[str, type[RequestHandler]]] = [
     (f"{_ONE}/files/{{path}}", files.OneFile),
     (f"{_ONE}/notebook", notebooks.SessionNotebook),
     (f"{_ONE}/packages", packages.Packages),
+    (f"{_ONE}/complete", tables.Complete),
     (f"{_ONE}/variables", tables.Variables),
     (f"{_ONE}/variables/{{name}}", tables.OneVariable),
     (f"{_ONE}/checkpoint", checkpoints.SaveCheckpoint),
@@ -82,8 +101,18 @@ ROUTES: list[tuple[str, type[RequestHandler]]] = [
     (f"{_PREFIX}/workspaces/{{workspace}}", workspaces.OneWorkspace),
     (f"{_PREFIX}/workspaces/{{workspace}}/files", workspaces.WorkspaceFiles),
     (f"{_PREFIX}/workspaces/{{workspace}}/files/{{path}}", workspaces.WorkspaceFile),
+    (f"{_PREFIX}/confirmations", confirmations.Confirmations),
+    (f"{_PREFIX}/confirmations/{{confirmation}}", confirmations.OneConfirmation),
+    (f"{_PREFIX}/me", me.WhoAmI),
     (f"{_PREFIX}/pool/status", status.Pools),
+    (f"{_PREFIX}/pool/{{name}}/drain", operations.DrainTemplate),
+    (f"{_PREFIX}/pools", operations.AllPools),
+    (f"{_PREFIX}/sandboxes", operations.Sandboxes),
+    (f"{_PREFIX}/audit", operations.AuditLog),
+    (f"{_PREFIX}/metrics/history", operations.LastHour),
+    (f"{_PREFIX}/risky", operations.Risky),
     (f"{_PREFIX}/tickets", tickets.NewTicket),
+    (f"{_PREFIX}/events", events.Events),
     (f"{_PREFIX}/ws", SessionSocket),
     (f"{_PREFIX}/openapi.json", status.OpenApiDocument),
     ("/health", status.Health),
@@ -91,6 +120,11 @@ ROUTES: list[tuple[str, type[RequestHandler]]] = [
     ("/health/ready", status.Ready),
     ("/metrics", status.MetricsText),
 ]
+
+PROXIES: list[tuple[str, type[RequestHandler]]] = [
+    (f"{_ONE}/ports/{{port}}/{{path}}", ports.Port),
+]
+"""The paths that are no calls of the API: what answers there is user code, by any method."""
 
 
 class _Application(Application):
@@ -115,7 +149,8 @@ def make_application(service: Service, surfaces: Sequence[Route] = ()) -> Applic
             before the native ones.
     """
     openapi = document(ROUTES, _TYPES, service.version)
-    handlers = [*surfaces, *((_pattern(path), handler, {}) for path, handler in ROUTES)]
+    native = [*ROUTES, *PROXIES]
+    handlers = [*surfaces, *((_pattern(path), handler, {}) for path, handler in native)]
     return _Application(
         [(path, handler, {"service": service, **options}) for path, handler, options in handlers],
         unread_bodies=service.unread_bodies,
@@ -126,7 +161,7 @@ def make_application(service: Service, surfaces: Sequence[Route] = ()) -> Applic
         websocket_max_message_size=MAX_BODY_BYTES,
         log_function=lambda _handler: None,
         openapi=openapi,
-        routes={handler: str(path) for path, handler, *_ in [*reversed(surfaces), *ROUTES]},
+        routes={handler: str(path) for path, handler, *_ in [*reversed(surfaces), *native]},
     )
 
 

@@ -90,6 +90,8 @@ class SandboxSpec:
     """The index of packages, if the network allows it; PyPI if None."""
     orphan_grace: float = 0.0
     """Seconds that it lives without a broker, so that the next broker can adopt it."""
+    ports: bool | tuple[int, ...] = field(default=False, repr=False)
+    """The ports of servers inside it that clients may reach; no launch depends on them."""
 
 
 class EndCause(enum.StrEnum):
@@ -165,6 +167,17 @@ class Sandbox(ABC):
         Memory that the kernel can free at once does not count. The call is cheap enough for several calls a
         minute, and never raises.
         """
+
+    async def processor_time(self) -> float | None:
+        """Return the seconds of processor time that its processes have used; None if unknown.
+
+        As cheap as `memory`, and never raises.
+        """
+        return None
+
+    def ran_out_of_memory(self) -> bool:
+        """Whether a process of it was ended because memory ran out, as far as the backend knows."""
+        return False
 
     @abstractmethod
     async def usage(self, max_files: int) -> Usage:

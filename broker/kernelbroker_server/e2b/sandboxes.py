@@ -12,7 +12,8 @@ from kernelbroker.protocol.errors import BadRequest, Conflict, NotFound, Request
 from kernelbroker.protocol.messages import ForkOptions, SessionOptions
 from kernelbroker_kernel.contract import HOME_OF_E2B
 
-from ..api.base import Service, status_of, utc_time
+from ..api.base import Service, status_of
+from ..api.descriptions import utc_time
 from ..api.disconnect import Disconnectable
 from ..backends.base import Isolation, Network
 from ..sessions.session import Session
@@ -48,9 +49,12 @@ class SandboxesHandler(Disconnectable, E2bCall):
     async def session(self, sandbox_id: str) -> Session:
         """Return a sandbox's session. Raises NotFound, also if it has ended."""
         try:
-            return await self.tenant.sessions.resolve(sandbox_id)
+            session = await self.tenant.sessions.resolve(sandbox_id)
         except (NotFound, SessionGone) as exc:
             raise NotFound(f"sandbox {sandbox_id} was not found: {exc.message}") from exc
+        if session.session is not None:
+            raise NotFound(f"sandbox {sandbox_id} was not found: it is a context of another one")
+        return session
 
     def created(self, session: Session) -> dict[str, Any]:
         """Return what a client needs to reach a sandbox."""
@@ -145,6 +149,7 @@ class Sandboxes(SandboxesHandler):
             metadata=dict(body.metadata),
             idle_timeout=limit,
             max_lifetime=timeout,
+            on_error="keep",
             on_expiry="sleep" if body.auto_pause else "close",
             from_checkpoint=checkpoint,
         )

@@ -77,7 +77,7 @@ def cell(
     if (given := notebook_cell) is not None:
         return Outgoing("shell", "execute_request", {}, msg_id=given.msg_id, frame=given.frame)
     options: dict[str, Any] = {
-        "on_error": request.on_error,
+        "on_error": request.on_error or "rollback",
         "max_variables": limits.max_variables,
         "env": {**request.env, **request.secrets},
     }
@@ -87,7 +87,7 @@ def cell(
     if internal_cell is not None:
         options |= internal_cell.options
         return execute_request(internal_cell.code, options, silent=internal_cell.silent)
-    if request.language != "python":
+    if request.language not in (None, "python"):
         options["language"] = {
             "name": request.language,
             "code": code,

@@ -1,9 +1,9 @@
 """The files of a session's workspace, served by its sandbox.
 
 The broker opens no file itself. It asks the gateway in the sandbox, which user code may control, and
-checks the form of every answer. Paths are relative to `/data`, or with `system` to the root of the sandbox's own
-file system, which ends with the sandbox. Bytes of a name that are not UTF-8 are
-lone surrogates (PEP 383).
+checks the form of every answer. Paths are relative to `/data`, or with `system` to the root of the
+sandbox's own file system, which ends with the sandbox. Bytes of a name that are not UTF-8 are lone
+surrogates (PEP 383).
 """
 
 from __future__ import annotations
@@ -160,9 +160,7 @@ async def list_(session: Session, path: str, *, recursive: bool) -> FileList:
             raise TransferFailed("the sandbox sent an invalid list of files") from exc
 
 
-async def delete(
-    session: Session, path: str, *, recursive: bool, system: bool = False
-) -> None:
+async def delete(session: Session, path: str, *, recursive: bool, system: bool = False) -> None:
     """Delete a file, a link, an empty directory, or with `recursive` any. Raises as `read`."""
     query = "?recursive=true" if recursive else ""
     with file_operation(session, "delete", _shown(path, system)):

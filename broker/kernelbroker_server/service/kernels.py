@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import uuid
 from collections.abc import Callable
@@ -101,8 +102,9 @@ class Kernels:
         if session.is_running or session.state == "asleep":
             session.interrupt()
         else:
-            async with session.borrow() as gateway:
-                await gateway.channels[0].interrupt()
+            async with session.borrow():
+                with contextlib.suppress(ChannelClosed):
+                    await session.feed.channel.interrupt()
 
     async def send(self, session: Session, frame: bytes) -> None:
         """Send the kernel a message that runs no cell, beside the executions. Wakes a sleeping session.
@@ -110,9 +112,9 @@ class Kernels:
         Raises:
             SessionGone, TooManyRequests, Unavailable
         """
-        async with session.borrow() as gateway:
+        async with session.borrow():
             try:
-                await gateway.channels[0].forward(frame)
+                await session.feed.channel.forward(frame)
             except ChannelClosed as exc:
                 raise Unavailable(f"{exc}; try again", retry_after=1) from exc
 

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from typing import Annotated, Any
 
 import msgspec
-from kernelbroker.protocol.errors import BadRequest, SessionGone
-from kernelbroker.protocol.messages import SandboxLimits, SessionOptions
+from kernelbroker.protocol.errors import BadRequest, NotFound, SessionGone
+from kernelbroker.protocol.messages import ContextOptions, SandboxLimits, SessionOptions
 
 from ..sessions.registry import Registry
 from ..sessions.session import Session
@@ -32,6 +32,7 @@ class Sessions:
 
     def __init__(self, registry: Registry, store: EventStore) -> None:
         self._registry = registry
+        self._store = store
         tenant = registry.tenant.name
         stored = StoredKeys[str](store, "open", tenant, lambda opened: [opened], _opened_before)
         self._opened: IdempotencyCache[str] = IdempotencyCache(lambda _: 0, stored=stored)
@@ -67,8 +68,40 @@ class Sessions:
         return await self._registry.resolve(session_id)
 
     def list(self) -> Sequence[Session]:
-        """Return the open sessions, oldest first."""
-        return self._registry.list()
+        """Return the open sessions, oldest first, without their contexts."""
+        return [session for session in self._registry.list() if session.session is None]
+
+    async def open_context(
+        self, session_id: str, asked: ContextOptions, key: IdempotencyKey | None = None
+    ) -> tuple[Session, bool]:
+        """Return the context with this id, or a new one, and whether it is new. Raises as `open`."""
+        session = await self.resolve(session_id)
+        options = SessionOptions(
+            context_of=session.id,
+            session_id=asked.context_id,
+            language=asked.language,
+            cwd=asked.cwd,
+            on_error=asked.on_error,
+            metadata=asked.metadata,
+        )
+        return await self.open(options, key)
+
+    async def contexts(self, session_id: str) -> Sequence[Session]:
+        """Return the contexts of a session, oldest first. Raises as `resolve`."""
+        return list((await self.resolve(session_id)).contexts.values())
+
+    async def context(self, session_id: str, context_id: str) -> Session:
+        """Return a context of a session.
+
+        Raises:
+            NotFound: the session has no such context.
+            SessionGone: the session, or the context, is closed.
+        """
+        session = await self.resolve(session_id)
+        context = await self.resolve(context_id)
+        if context.session is not session:
+            raise NotFound(f"session {session_id} has no context {context_id}")
+        return context
 
     async def change(self, session_id: str, change: SessionChange) -> Session:
         """Change durations, metadata or limits. The starting points of both durations stay the same.
@@ -78,16 +111,24 @@ class Sessions:
             as `resolve`.
         """
         session = await self.resolve(session_id)
+        if session.session is not None and (change.max_lifetime or change.idle_timeout):
+            raise BadRequest(
+                f"a context lives as long as its session: change those of {session.session.id}"
+            )
         limit = session.limits.max_lifetime
         if (change.max_lifetime or 0) > limit or (change.idle_timeout or 0) > limit:
             raise BadRequest(f"a session lives at most {limit:g} s")
         session.limits.check_metadata(change.metadata or {})
         if change.limits is not None:
             await session.change_limits(change.limits)
-        session.idle_timeout = change.idle_timeout or session.idle_timeout
-        session.max_lifetime = change.max_lifetime or session.max_lifetime
+        options = session.options
+        if change.idle_timeout is not None:
+            session.idle_timeout = options.idle_timeout = change.idle_timeout
+        if change.max_lifetime is not None:
+            session.max_lifetime = options.max_lifetime = change.max_lifetime
         if change.metadata is not None:
-            session.options.metadata = change.metadata
+            options.metadata = change.metadata
+        self._store.change_session(session.key, options)
         return session
 
     def set_lifetime(self, session: Session, seconds: float, *, only_longer: bool = False) -> None:
@@ -106,7 +147,8 @@ class Sessions:
             )
         lifetime = min(limit, session.age + seconds)
         if not (only_longer and lifetime < session.max_lifetime):
-            session.max_lifetime = lifetime
+            session.max_lifetime = session.options.max_lifetime = lifetime
+            self._store.change_session(session.key, session.options)
 
     async def wake(self, session: Session) -> None:
         """Wake a session that sleeps. Raises as `Session.borrow`."""

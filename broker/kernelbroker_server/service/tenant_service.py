@@ -16,10 +16,12 @@ from ..telemetry.events import Observer, ignore_event
 from ..tenants.tenant import Tenant, Tenants
 from ..workspaces.store import WorkspaceStore
 from .checkpoints import Checkpoints
+from .confirmations import Confirmations
 from .executions import Executions
 from .kernels import Kernels
 from .notebooks import Notebooks
 from .policy import Policies
+from .processes import Processes
 from .sessions import Sessions
 from .sleeper import Sleeper
 from .webhooks import Webhooks
@@ -58,8 +60,12 @@ class TenantService:
         self.sessions = Sessions(registry, store)
         self.executions = Executions(registry, registry.limits, queue, policies, store, webhooks)
         self.kernels = Kernels(self.sessions, self.executions)
+        self.confirmations = Confirmations(tenant.name, self.executions, policies.pending, observer)
         self.checkpoints = Checkpoints(registry, self.executions, workspaces.checkpoints)
-        self.sleeper = Sleeper(registry, self.checkpoints, workspaces.checkpoints, store)
+        self.processes = Processes(policies)
+        self.sleeper = Sleeper(
+            registry, self.checkpoints, self.processes, workspaces.checkpoints, store
+        )
 
     async def stop(self, reason: str, *, leave: bool = False) -> None:
         """Refuse new sessions and close all, with `leave` except those that are left."""
@@ -136,7 +142,7 @@ class TenantServices:
 
     @property
     def open_sessions(self) -> int:
-        return sum(len(service.registry.list()) for service in self)
+        return sum(len(service.sessions.list()) for service in self)
 
     @property
     def asleep_sessions(self) -> int:

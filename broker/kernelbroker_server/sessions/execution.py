@@ -27,8 +27,8 @@ from ..kernels.requests import InternalCell, NotebookCell
 from ..pool.warm_sandbox import WarmSandbox, first_of
 from ..telemetry.events import code_hash
 from ..telemetry.logs import bound_ids
-from .effects import Failure
-from .progress import Left, Progress, begun
+from .effects import NOT_STORED, Failure
+from .progress import LeftExecution, Progress, begun
 from .store import ExecutionLog
 
 logger = logging.getLogger(__name__)
@@ -66,7 +66,7 @@ class Execution:
         secrets: Iterable[str] = (),
         internal_cell: InternalCell | None = None,
         notebook_cell: NotebookCell | None = None,
-        left: Left | None = None,
+        left: LeftExecution | None = None,
     ) -> None:
         self.log = log
         self.timeout = timeout
@@ -129,7 +129,7 @@ class Execution:
         log, total = self.log, self.age
         return {
             "execution_id": log.id,
-            "language": self.request.language,
+            "language": self.request.language or "python",
             "code_sha256": code_hash(self.request.code),
             "outcome": log.outcome,
             "started_at": log.accepted_at,
@@ -203,7 +203,9 @@ class Execution:
         self._state_lost = state_lost
         if self._progress is None:
             self._progress = begun(self.timeout, state_lost, channel, self._cell.state)
-            self.log.begin(self._progress)
+            if not self.log.begin(self._progress):
+                self._append(NOT_STORED.result())
+                return None
         self._state_lost |= self._progress.state_lost
         self.begun.set()
         finished: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -304,7 +306,7 @@ class Execution:
         timeout = self.timeout if self._left is None else self._left.progress.seconds_left
         if not await first_of(*ends, timeout=timeout):
             kept = "the state is kept"
-            if self.request.language != "python":
+            if self.request.language not in (None, "python"):
                 kept = "Python's state is kept"
             self.interrupt("timeout", f"{too_long} and was interrupted; {kept}")
             await first_of(*ends, timeout=grace)

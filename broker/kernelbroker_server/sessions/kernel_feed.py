@@ -7,7 +7,7 @@ import contextlib
 from collections.abc import Iterator
 from typing import Protocol
 
-from ..kernels.channel import KernelChannel, Subscription
+from ..kernels.channel import ChannelClosed, KernelChannel, Subscription
 from ..kernels.framing import Incoming
 
 
@@ -35,6 +35,13 @@ class KernelFeed:
         self._channel: KernelChannel | None = None
         self._subscription: Subscription | None = None
         self._is_lost = False
+
+    @property
+    def channel(self) -> KernelChannel:
+        """The channel of the present kernel. Raises ChannelClosed if there is none."""
+        if self._channel is None:
+            raise ChannelClosed("the kernel has ended")
+        return self._channel
 
     @contextlib.contextmanager
     def followed(self, follower: Follower) -> Iterator[None]:

@@ -22,7 +22,7 @@ from kernelbroker_kernel.contract import CONFIGURE_CODE
 from ..backends.base import Isolation, LaunchError, SandboxSpec, Usage
 from ..cancellation import run_to_completion
 from ..kernels.channel import ChannelClosed
-from ..pool.runner import AcquireTimeout, Pool, PoolClosed
+from ..pool.runner import AcquireTimeout, Pool, PoolClosed, PoolDraining
 from ..pool.state import PoolFull
 from ..pool.warm_sandbox import WarmSandbox, run_silently
 from ..telemetry.events import SandboxLeased, SandboxReplaced, SessionEmitter
@@ -49,7 +49,11 @@ class Lease:
         not_restored: what could not be loaded of the checkpoint that the session began with.
         timeout: seconds that an acquisition may take.
         feed: what the kernels of its sandboxes send.
+        is_shared: the sandbox and the workspace are those of another session.
+        pool, tenant, emit: where its sandboxes come from, for whom, and its telemetry.
     """
+
+    is_shared = False
 
     def __init__(
         self,
@@ -72,10 +76,10 @@ class Lease:
         self.replaced = 0
         self.not_restored: Sequence[MissingVariable] = ()
         self.timeout = pool.acquire_timeout
-        self._pool = pool
+        self.pool = pool
         self._options = options
-        self._tenant = tenant
-        self._emit = emit
+        self.tenant = tenant
+        self.emit = emit
         self._source = source
         self._saved: SavedState | None = None
         self._failed_loads = 0
@@ -86,17 +90,17 @@ class Lease:
     @property
     def spec(self) -> SandboxSpec:
         """The specification of its sandboxes."""
-        return self._pool.spec
+        return self.pool.spec
 
     @property
     def isolation(self) -> Isolation:
         """The isolation of its sandboxes."""
-        return self._pool.backend.isolation
+        return self.pool.backend.isolation
 
     @property
     def sandbox_spec(self) -> SandboxSpec:
         """The specification of the present sandbox, as far as the backend can fulfil it."""
-        return self._pool.spec if self._warm is None else self._warm.sandbox.spec
+        return self.pool.spec if self._warm is None else self._warm.sandbox.spec
 
     @property
     def current(self) -> WarmSandbox | None:
@@ -145,7 +149,7 @@ class Lease:
         self.not_restored = ()
         if self._warm is not None:
             self.replaced += 1
-            self._emit(SandboxReplaced, cause)
+            self.emit(SandboxReplaced, cause)
             await self._give_back(self._warm)
         self._warm = warm = await self._acquire(urgent=True)
         self.feed.connect(warm.channel)
@@ -196,6 +200,10 @@ class Lease:
         self.feed.end()
         self.workspace.leave()
 
+    def hand_over(self) -> None:
+        """Give the workspace to the next broker; see `Workspace.hand_over`."""
+        self.workspace.hand_over()
+
     async def release(self) -> None:
         """Give sandbox and workspace back, even if the caller is cancelled. A second call does nothing."""
         self.leave()
@@ -204,7 +212,7 @@ class Lease:
                 await self._give_back(self._warm)
         finally:
             if self._warm is not None:  # its files are not needed any more
-                self._pool.release(self._warm)
+                self.pool.release(self._warm)
                 self._warm = None
             self.workspace.release()
             await self._forget_saved()
@@ -214,17 +222,15 @@ class Lease:
         try:
             await self.workspace.detach(warm.sandbox)
         finally:
-            self._pool.release(warm)
+            self.pool.release(warm)
 
     async def _acquire(
         self, *, urgent: bool, source: Source | None = None, plan: DirectoryPlan | None = None
     ) -> WarmSandbox:
         asked_at = time.monotonic()
         with _pool_errors(self.timeout):
-            warm = await self._pool.acquire(
-                timeout=self.timeout, tenant=self._tenant, urgent=urgent
-            )
-        self._emit(SandboxLeased, warm.sandbox.id, time.monotonic() - asked_at)
+            warm = await self.pool.acquire(timeout=self.timeout, tenant=self.tenant, urgent=urgent)
+        self.emit(SandboxLeased, warm.sandbox.id, time.monotonic() - asked_at)
         try:
             _remember(warm, self._key)  # from now on it is no longer unused
             await limit_memory(warm, self._options.limits.memory)
@@ -244,7 +250,7 @@ class Lease:
                 if self.workspace.is_stored:
                     await self.workspace.detach(warm.sandbox)
             finally:
-                self._pool.release(warm)
+                self.pool.release(warm)
             raise
         return warm
 
@@ -289,6 +295,10 @@ def _pool_errors(timeout: float) -> Iterator[None]:
             f"no sandbox became free within {timeout:g} s ({exc}); "
             "close sessions that are done, or raise pool.max_size",
             retry_after=5,
+        ) from None
+    except PoolDraining:
+        raise Unavailable(
+            "an operator drains this template: use another one, or try again later", retry_after=30
         ) from None
     except PoolClosed:
         raise Unavailable("the broker is shutting down", retry_after=10) from None
