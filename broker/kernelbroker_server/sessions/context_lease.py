@@ -78,6 +78,7 @@ class ContextLease(Lease):
 
     def leave(self) -> None:
         """The workspace is its session's."""
+        self.feed.end()
 
     def hand_over(self) -> None:
         """The workspace is its session's."""

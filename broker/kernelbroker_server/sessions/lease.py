@@ -29,6 +29,7 @@ from ..pool.warm_sandbox import WarmSandbox, run_silently
 from ..telemetry.events import SandboxLeased, SandboxReplaced, SessionEmitter
 from ..workspaces.directory_plans import DirectoryPlan, plan_of
 from ..workspaces.store import Workspace
+from .kernel_feed import KernelFeed
 from .memory_limit import limit_memory
 from .restoring import LoadFailed, Source, restore
 from .routes import Place, Routes
@@ -50,6 +51,7 @@ class Lease:
         replaced: how often a sandbox was replaced.
         not_restored: what could not be loaded of the checkpoint that the session began with.
         timeout: seconds that an acquisition may take.
+        feed: what the kernels of its sandboxes send.
         is_shared: the sandbox and the workspace are those of another session.
         pool, tenant, emit: where its sandboxes come from, for whom, and its telemetry.
     """
@@ -74,6 +76,7 @@ class Lease:
         """
         self.workspace = workspace
         self.routes: Routes | None = None
+        self.feed = KernelFeed()
         self.replaced = 0
         self.not_restored: Sequence[MissingVariable] = ()
         self.timeout = pool.acquire_timeout
@@ -131,9 +134,10 @@ class Lease:
         self._warm, self._adopted = self._adopted, None
         if self._warm is not None:
             await self._limit(self._warm)
-            return
-        plan = plan_of(self._options.layout)
-        self._warm = await self._acquire(urgent=False, source=self._source, plan=plan)
+        else:
+            plan = plan_of(self._options.layout)
+            self._warm = await self._acquire(urgent=False, source=self._source, plan=plan)
+        self.feed.connect(self._warm.channel)
 
     async def replace(self, cause: str) -> None:
         """Get a fresh sandbox with the files of the old one. Raises the same errors as `acquire`.
@@ -144,16 +148,19 @@ class Lease:
         Args:
             cause: the reason, for telemetry.
         """
+        self.feed.disconnect(lost=True)
         await self._forget_saved()
         self.not_restored = ()
         if self._warm is not None:
             self.replaced += 1
             self.emit(SandboxReplaced, cause)
             await self._give_back(self._warm)
-        self._warm = await self._acquire(urgent=True)
+        self._warm = warm = await self._acquire(urgent=True)
+        self.feed.connect(warm.channel)
 
     async def suspend(self) -> None:
         """Give the sandbox back. `wake` loads the saved variables in another one."""
+        self.feed.disconnect(lost=False)
         if self._warm is not None:
             await self._give_back(self._warm)
 
@@ -181,8 +188,11 @@ class Lease:
             await self._wake_without(exc.message)
         self._failed_loads = 0
         await self._forget_saved()
+        if self._warm is not None:
+            self.feed.connect(self._warm.channel)
 
     async def _wake_without(self, reason: str) -> None:
+        self.feed.disconnect(lost=True)
         self._warm = await self._acquire(urgent=True)
         self.not_restored = [MissingVariable(name="<all>", reason=reason)]
 
@@ -209,6 +219,7 @@ class Lease:
 
     def leave(self) -> None:
         """Announce `release`, so that the next session waits for the workspace."""
+        self.feed.end()
         self.workspace.leave()
 
     def hand_over(self) -> None:

@@ -79,6 +79,18 @@ class SessionView:
         return queue_length - 1 if queue_length and self._machine.running is None else queue_length
 
     @property
+    def secrets(self) -> frozenset[str]:
+        """The values that are masked in all output: of the session, and of its executions."""
+        executions = self._runner.executions.values()
+        own = (value for each in executions for value in each.request.secrets.values())
+        return frozenset([*self.options.secrets.values(), *own])
+
+    @property
+    def is_running(self) -> bool:
+        """Whether an execution runs, which an interrupt would end."""
+        return self._machine.running is not None
+
+    @property
     def spec(self) -> SandboxSpec:
         """The specification of its sandboxes."""
         return self._lease.spec
