@@ -158,7 +158,9 @@ async def test_the_end_of_a_contexts_kernel(client: kernelbroker.Broker) -> None
             "import os, subprocess\nchild = subprocess.Popen(['sleep', '1000'])\nprint(child.pid)"
         )
         pid = int(started.stdout)
-        died = await context.run("print('last words', flush=True)\nos._exit(7)")
+        died = await context.run(
+            "import time\nprint('last words', flush=True)\ntime.sleep(0.3)\nos._exit(7)"
+        )
         assert died.stdout == "last words\n"
         assert died.error == "KernelDied: the kernel exited with status 7"
         assert died.kernel_restarted
