@@ -18,7 +18,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help setup environments run demo image kernel-image broker-image dind-image bundle \
-  test test-fast check docs bench lock clean
+  test test-fast check docs console bench lock clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 20
@@ -69,6 +69,9 @@ check: environments ## Style, types, layers, packaging
 docs: $(BROKER)/.dev ## Write docs/configuration.md from the settings and docs/sdk.md from the SDK
 	@$(BROKER)/bin/python docs/make_configuration.py
 	@$(BROKER)/bin/python docs/make_sdk.py
+
+console: ## Build the console's files from broker/console (needs npm)
+	cd broker/console && npm ci --no-audit --no-fund && npm run check && npm run build
 
 bench: environments ## The figures that the README quotes
 	@for file in roundtrip mcp_call clients lease launch stream files tables journal pool compare_peers; do \

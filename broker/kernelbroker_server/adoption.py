@@ -16,7 +16,7 @@ from .pool.runner import Pool
 from .pool.warm_sandbox import WarmSandbox, join
 from .service.tenant_service import TenantServices
 from .sessions.context_lease import ContextSandbox, kernel_id_of
-from .sessions.progress import Left, Progress, decode_progress
+from .sessions.progress import LeftExecution, Progress, decode_progress
 from .sessions.registry import Registry
 from .sessions.store import EventStore, LeftSession
 from .tenants.tenant import Tenants
@@ -35,7 +35,7 @@ class _Adopted:
     session: LeftSession
     workspace: Workspace
     warm: WarmSandbox
-    running: Left | None
+    running: LeftExecution | None
     contexts: Sequence[_AdoptedContext] = ()
 
 
@@ -43,7 +43,7 @@ class _Adopted:
 class _AdoptedContext:
     session: LeftSession
     warm: WarmSandbox
-    running: Left | None
+    running: LeftExecution | None
 
 
 class Adoption:
@@ -116,7 +116,7 @@ class Adoption:
             return None
         adopted: _Adopted | WarmSandbox | None = warm
         if session is not None:
-            running = None if progress is None else Left(progress, warm.channel)
+            running = None if progress is None else LeftExecution(progress, warm.channel)
             adopted = await self._claim(session, warm, running)
         if adopted is None or not pool.adopt(warm, leased=session is not None):
             if isinstance(adopted, _Adopted):
@@ -142,12 +142,12 @@ class Adoption:
                 await gateway.end_kernel(kernel_id)
                 continue
             warm = ContextSandbox(adopted.warm.sandbox, gateway, channel)
-            running = None if progress is None else Left(progress, channel)
+            running = None if progress is None else LeftExecution(progress, channel)
             contexts.append(_AdoptedContext(left, warm, running))
         return replace(adopted, contexts=contexts)
 
     async def _claim(
-        self, session: LeftSession, warm: WarmSandbox, running: Left | None
+        self, session: LeftSession, warm: WarmSandbox, running: LeftExecution | None
     ) -> _Adopted | None:
         record = session.record
         registry = self._tenants.of(self._names[record.tenant]).registry

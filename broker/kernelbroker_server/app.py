@@ -28,6 +28,8 @@ from .api.server import BrokerServer
 from .audit import Audit
 from .config import ConfigError, Settings
 from .egress.upstream import Resolve
+from .service.gauges import gauges
+from .service.operations import Operations
 from .service.policy import Policies, Policy
 from .service.tenant_service import TenantServices
 from .sessions.admission import Admission
@@ -38,6 +40,7 @@ from .supervisor import Supervisor
 from .surfaces import make_surfaces
 from .telemetry.audit_observer import AuditObserver
 from .telemetry.events import combine_observers
+from .telemetry.history import History
 from .telemetry.metrics import Metrics
 from .telemetry.traces import tracing
 
@@ -82,7 +85,8 @@ class Broker:
         self.state_directory = (
             factories.state_directory(settings, data_dir) if self._can_leave else None
         )
-        self._metrics = Metrics(self._gauges)
+        self._history = History()
+        self._metrics = Metrics(lambda: gauges(self.pools, self.tenants))
         self._traces = tracing(os.environ, version("kernelbroker"))
         self.startup_check = StartupCheck(
             name for name, template in settings.templates.items() if template.pool.min_size
@@ -91,6 +95,7 @@ class Broker:
             self._metrics,
             self._traces,
             AuditObserver(self._audit),
+            self._history,
             self.startup_check,
         )
         observer = combine_observers([each.on_event for each in listening if each is not None])
@@ -124,6 +129,7 @@ class Broker:
             self.supervisor,
             self._webhooks,
         )
+        self._operations = Operations(self.tenants, self.pools, self._history, settings.audit_log)
         self._service = Service(
             tenants=self.tenants,
             store=self._store,
@@ -136,6 +142,7 @@ class Broker:
             metrics=self._metrics,
             operator_tokens=credentials.operator_tokens(settings, self.token),
             allowed_origins=frozenset(settings.allowed_origins),
+            operations=self._operations,
         )
         self._adoption = Adoption(
             self.backends, self.pools, self._store, self.tenants, self._service.keyring.tenants
@@ -189,6 +196,7 @@ class Broker:
             each.start(self.supervisor)
         self._workspaces.start(self.supervisor)
         self.supervisor.start("session expiry", self.tenants.close_expired)
+        self.supervisor.start("metrics of the last hour", self._operations.keep_history)
         for pool in self.pools.values():
             pool.start()
         self._webhooks.resume()
@@ -299,24 +307,6 @@ class Broker:
 
     async def _close_audit(self) -> None:
         self._audit.close()
-
-    def _gauges(self) -> dict[str, dict[tuple[str, ...], float]]:
-        """Return the current values of the gauges; see `telemetry.metrics`."""
-        status = {name: pool.status() for name, pool in self.pools.items()}
-        return {
-            "sandboxes": {
-                (name, state): getattr(each, f"{state}_containers")
-                for name, each in status.items()
-                for state in ("idle", "busy", "starting")
-            },
-            "pool_waiters": {(name,): each.pending_requests for name, each in status.items()},
-            "sessions": {(each.name,): len(each.sessions.list()) for each in self.tenants},
-            "executions": {
-                (each.name, state): getattr(each.queue, state)
-                for each in self.tenants
-                for state in ("waiting", "running")
-            },
-        }
 
 
 def _listen(settings: Settings) -> list[socket.socket]:

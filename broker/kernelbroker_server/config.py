@@ -89,6 +89,8 @@ class Settings(BaseSettings):
     """The directory of what must survive the broker: executions with their code, events and results,
     idempotency keys and confirmations. One broker has it at a time. If not set, `.state` in the backend's
     data_dir. With "" nothing is written to the disk, and all of it ends with the broker."""
+    console: bool = True
+    """Serve the web page for people at /console. See docs/console.md."""
     backend: BackendName = "local"
     """The kind of sandboxes: jails on this machine (local), or containers (docker). A template can have
     another one: see docs/templates.md."""

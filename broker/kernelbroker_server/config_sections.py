@@ -312,6 +312,9 @@ class TenantSettings(_Section):
     """The treatment of its risky code; if set, it replaces the template's policy."""
     policy_threshold: Level = "high"
     """The level from which that policy applies."""
+    operator: bool = False
+    """Its tokens may use the calls for operators, such as the audit log. The token of the settings always
+    may, and so may tokens made with `--operator`."""
 
 
 class TlsSettings(_Section):

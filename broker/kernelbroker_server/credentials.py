@@ -58,6 +58,7 @@ def keyring(settings: Settings, token: str | None) -> Keyring:
             templates=None if tenant.templates is None else frozenset(tenant.templates),
             policy=tenant.policy,
             policy_threshold=tenant.policy_threshold,
+            operator=tenant.operator,
         )
         for name, tenant in settings.tenants.items()
     }

@@ -63,6 +63,11 @@ class FairQueue(Generic[T]):
                 self._remove_if_empty(tenant)
                 return
 
+    def order(self) -> list[tuple[str, int]]:
+        """The tenants that wait, the next to be served first, each with the number of its waiters."""
+        tenants = sorted(self._waiters, key=lambda name: self._served_at.get(name, 0))
+        return [(name, len(self._waiters[name])) for name in tenants]
+
     def evict_for(self, tenant: str) -> T | None:
         """Remove and return the waiter that a full queue drops to make room for one of `tenant`.
 

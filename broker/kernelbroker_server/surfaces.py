@@ -9,6 +9,7 @@ from typing import Protocol
 
 from .api.routes import Route
 from .config import ConfigError, Settings
+from .console.surface import ConsoleSurface
 from .e2b.factory import make_surface as make_e2b
 from .factories import state_directory
 from .sessions.store import EventStore
@@ -43,6 +44,8 @@ def make_surfaces(
     surfaces: list[Surface] = []
     if settings.e2b.enabled:
         surfaces.append(make_e2b(settings, state_dir))
+    if settings.console:
+        surfaces.append(ConsoleSurface())
     if (mcp := _mcp(settings, store, state_dir, keyring)) is not None:
         surfaces.append(mcp)
     return surfaces

@@ -22,6 +22,12 @@ def add_token_command(commands: argparse._SubParsersAction[argparse.ArgumentPars
     create.add_argument(
         "--days", type=float, help="days until it expires; it never expires if left out"
     )
+    create.add_argument("--name", default="", help="who has it, for those who see what it did")
+    create.add_argument(
+        "--operator",
+        action="store_true",
+        help="it may use the calls for operators, such as the audit log",
+    )
     actions.add_parser("list", help="list all tokens, without their secrets")
     revoke = actions.add_parser("revoke", help="revoke a token; takes effect at once")
     revoke.add_argument(
@@ -44,13 +50,18 @@ def token_command(options: argparse.Namespace, settings: Settings) -> int:
         case "create":
             if options.days is not None and not 0 < options.days < 36_500:
                 raise ConfigError("--days must be more than 0 and less than 36500")
-            print(file.create(options.tenant, options.days and options.days * _DAY_S))
+            lifetime = options.days and options.days * _DAY_S
+            print(
+                file.create(options.tenant, lifetime, name=options.name, operator=options.operator)
+            )
         case "revoke":
             file.revoke(options.id)
         case "list":
             for record in file.list():
                 until = "expired" if record.expired else _date(record.expires_at)
-                print(f"{record.id}  {_date(record.created_at)}  {until:10}  {record.tenant}")
+                more = [record.name, "operator" if record.operator else ""]
+                line = f"{record.id}  {_date(record.created_at)}  {until:10}  {record.tenant}"
+                print("  ".join([line, *filter(None, more)]))
     return 0
 
 

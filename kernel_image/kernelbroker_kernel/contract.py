@@ -28,7 +28,8 @@ answered by one message of `INTERNAL_CELL_MIME`::
     {"list": {"max_variables": int}}
     {"page": {"name": str, "offset": int, "limit": int, "sort_by": str | null, "descending": bool}}
     {"export": {"name": str, "format": "arrow" | "parquet" | "csv" | "json", "ticket": str,
-     "lossy": bool}}
+     "lossy": bool, "offset": int, "limit": int | null}}    the rows from `offset` on; all if null
+    {"complete": {"code": str, "cursor_pos": int}}    in characters
     {"save": {"ticket": str, "max_bytes": int, "files": bool, "configured": [str]}}
     {"load": {"path": str, "has_cwd": bool}}    from the workspace, where it is removed
 
@@ -55,7 +56,8 @@ INTERNAL_CELL_MIME = "application/vnd.kernelbroker.internal+json"
 ``{"ready": true}``, when its data can be fetched at EXPORTS_PATH; for a save ``{"saved": {"variables":
 [{"name", "type", "size", "form"}], "dropped": int, "missing": [{"name", "reason"}], "env": [str], "python":
 str}}``, when it can be fetched at EXPORTS_PATH; for a load ``{"loaded": {"missing": [{"name", "reason"}],
-"env_missing": [str]}}``."""
+"env_missing": [str]}}``; for a completion ``{"completed": {"matches": [str], "cursor_start": int,
+"cursor_end": int}}``."""
 
 CHART_MIME = "application/vnd.kernelbroker.chart+json"
 """Sent with a figure's picture: what the figure shows, as E2B's library describes it: ``{"type":

@@ -17,6 +17,7 @@ from .changes import Changes
 from .delivery import Body, Delivery, Sink, is_ticket
 from .errors import Refused
 from .introspection import type_name
+from .pages import some_rows
 from .safe_repr import safe_text
 from .time_limit import TimeIsUp, time_limit
 
@@ -32,7 +33,15 @@ class Export(Delivery):
     """
 
     def __init__(
-        self, names: Mapping[str, Any], name: str, format: str, ticket: str, *, lossy: bool = False
+        self,
+        names: Mapping[str, Any],
+        name: str,
+        format: str,
+        ticket: str,
+        *,
+        lossy: bool = False,
+        offset: int = 0,
+        limit: int | None = None,
     ) -> None:
         if not is_ticket(ticket) or format not in _BODIES:
             raise Refused("bad_request", "the options of the export are invalid")
@@ -40,7 +49,10 @@ class Export(Delivery):
             raise Refused("not_found", f"there is no variable {name}")
         try:
             with time_limit(PREPARE_S):
-                body = _BODIES[format](names[name], Changes(are_allowed=lossy))
+                value = names[name]
+                if offset or limit is not None:
+                    value = some_rows(value, offset, limit)
+                body = _BODIES[format](value, Changes(are_allowed=lossy))
         except TimeIsUp:
             reason = f"it was not ready after {PREPARE_S:g} s"
             raise Refused("conflict", f"{name} cannot be sent as {format}: {reason}") from None

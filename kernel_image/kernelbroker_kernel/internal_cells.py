@@ -1,4 +1,4 @@
-"""Internal cells of the broker: list, page, export, save or load variables. See `contract`.
+"""Internal cells of the broker: list, page, export, save, load or complete variables. See `contract`.
 
 They leave no trace in the history. They fail only if they are interrupted, or if the broker does not fetch
 the data.
@@ -42,6 +42,10 @@ def _run(shell: Any, options: dict[str, Any]) -> None:
             with exports.Export(shell.user_ns, **asked) as work:
                 answer({"ready": True})
                 work.deliver()
+        case {"complete": dict(asked)}:
+            from .completion import complete
+
+            answer({"completed": complete(shell, asked.get("code"), asked.get("cursor_pos"))})
         case {"save": dict(asked)}:
             from .checkpoints import saving
 

@@ -47,7 +47,7 @@ def page(
                 if sort_by not in columns:
                     raise Refused("not_found", f"{name} has no column {safe_text(sort_by, 100)}")
                 value = _sorted(value, columns.index(sort_by), descending=descending)
-            table = readers.read(_rows(value, offset, min(limit, MAX_ROWS)), MAX_ROWS)
+            table = readers.read(some_rows(value, offset, min(limit, MAX_ROWS)), MAX_ROWS)
             assert table is not None, "rows of a table are a table"
             return preview.render(replace(table, shape=whole.shape), name, MAX_BYTES)[0]
     except TimeIsUp:
@@ -59,10 +59,15 @@ def page(
         raise Refused("conflict", f"{name} cannot be read: {reason}") from None
 
 
-def _rows(value: Any, offset: int, limit: int) -> Any:
+def some_rows(value: Any, offset: int, limit: int | None) -> Any:
+    """Return at most `limit` rows of a table from `offset` on; all if None. Raises Refused."""
     if is_a(value, "pandas", "DataFrame"):
-        return value.iloc[offset : offset + limit]
-    return value.slice(offset, limit)
+        return value.iloc[offset : None if limit is None else offset + limit]
+    if is_a(value, "polars", "DataFrame") or is_a(value, "pyarrow", "Table"):
+        return value.slice(offset, limit)
+    if is_a(value, "pyarrow", "RecordBatch"):
+        return value.slice(offset, limit)
+    raise Refused("conflict", f"it has no rows to choose from: {type_name(value)}")
 
 
 def _sorted(value: Any, place: int, *, descending: bool) -> Any:

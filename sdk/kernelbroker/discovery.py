@@ -57,7 +57,8 @@ class Address:
 
     @property
     def headers(self) -> dict[str, str]:
-        return {"Authorization": f"Bearer {self.token}"} if self.token else {}
+        own = {"X-Kernelbroker-Client": "sdk"}
+        return own | ({"Authorization": f"Bearer {self.token}"} if self.token else {})
 
     def unreachable(self, reason: object) -> ConnectionFailed:
         """The error for an address where no broker answers."""

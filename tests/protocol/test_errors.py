@@ -19,6 +19,7 @@ KNOWN = [
     errors.TooLarge,
     errors.TooManyRequests,
     errors.Unavailable,
+    errors.Forbidden,
     errors.InternalError,
 ]
 

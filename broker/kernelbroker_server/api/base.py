@@ -12,14 +12,14 @@ import time
 from asyncio import Future
 from collections.abc import Awaitable, Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from kernelbroker.protocol.codec import decode_as, encode
 from kernelbroker.protocol.errors import (
     BadRequest,
     ConfirmationRequired,
     Conflict,
+    Forbidden,
     InternalError,
     MethodNotAllowed,
     NotFound,
@@ -38,17 +38,22 @@ from tornado.web import HTTPError, RequestHandler, stream_request_body
 from ..backends.backend_set import BackendSet
 from ..pool.runner import Pool
 from ..service.idempotency import IdempotencyKey
+from ..service.operations import Operations
 from ..service.tenant_service import TenantService, TenantServices
 from ..sessions.store import EventStore
 from ..supervisor import Supervisor
 from ..telemetry.events import Observer, RequestEnded, ignore_event
 from ..telemetry.logs import bind, bound_ids
 from ..telemetry.metrics import Metrics
+from ..telemetry.origin import set_origin
 from ..telemetry.traces import valid_traceparent
 from ..tenants.keyring import Keyring
+from ..tenants.tenant import Tenant
 from . import cors, credentials
 from .credentials import Tickets
 from .disconnect import ClientDisconnected
+from .live import LiveTenants
+from .open_websocket import OpenWebSocket
 from .openapi import methods_of
 from .server import UnauthenticatedConnections
 from .unread_bodies import UnreadBodies
@@ -59,12 +64,12 @@ MAX_BODY_BYTES = 2 * 1024**2
 """Of a JSON body or a WebSocket message. The longest code fits, fully escaped."""
 
 _MAX_DISCARDED_BYTES = 16 * 1024**2
-"""Of a body that is read although it is too large. A client that still sends when the connection is
-closed would see a reset instead of the answer."""
+"""Of a body that is read although it is too large: a client that still sends would see a reset."""
 
 _STATUS: dict[type[RequestError], int] = {
     BadRequest: 400,
     Unauthorized: 401,
+    Forbidden: 403,
     NotFound: 404,
     MethodNotAllowed: 405,
     Conflict: 409,
@@ -80,16 +85,6 @@ _IDEMPOTENCY_KEY = re.compile(r"[!-~]{1,255}")
 _REQUEST_ID = re.compile(r"[A-Za-z0-9_.:-]{1,64}")
 
 T = TypeVar("T")
-
-
-class OpenWebSocket(Protocol):
-    """The interface of a connected WebSocket for the broker's shutdown."""
-
-    async def last_words(self) -> None:
-        """Wait until the client has received the end of its session."""
-
-    def close(self, code: int | None = None, reason: str | None = None) -> None:
-        """Send a close frame."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +103,8 @@ class Service:
     operator_tokens: tuple[str, ...] = ()
     allowed_origins: frozenset[str] = frozenset()
     tickets: Tickets = field(default_factory=Tickets)
+    operations: Operations | None = None
+    live: LiveTenants = field(default_factory=LiveTenants)
     unauthenticated: UnauthenticatedConnections = field(default_factory=UnauthenticatedConnections)
     unread_bodies: UnreadBodies = field(default_factory=UnreadBodies)
     started_at: float = field(default_factory=time.monotonic)
@@ -120,12 +117,16 @@ class Authenticated(RequestHandler):
 
     Attributes:
         tenant: the use cases of the tenant that the token belongs to.
+        caller: the tenant, with the token's name and right.
+        client: the kind of client that requests come from, unless they say so themselves.
     """
 
     requires_token = True
+    client = "rest"
     service: Service
     request_id: str
     tenant: TenantService
+    caller: Tenant
 
     def initialize(self, service: Service) -> None:
         self.service = service
@@ -152,13 +153,19 @@ class Authenticated(RequestHandler):
         """Set `tenant`. Raises Unauthorized."""
         headers = self.request.headers
         if ticket := credentials.ticket(headers):
-            tenant = self.service.tickets.redeem(ticket)
+            caller = self.service.tickets.redeem(ticket)
         else:
-            tenant = self.service.keyring.tenant_of(credentials.bearer_token(headers))
-        if tenant is None:
+            caller = self.service.keyring.tenant_of(credentials.bearer_token(headers))
+        if caller is None:
             raise Unauthorized("send a token of this broker as 'Authorization: Bearer TOKEN'")
-        self.tenant = self.service.tenants.of(tenant)
-        bind(tenant=tenant.name)
+        self.identify(caller)
+
+    def identify(self, caller: Tenant) -> None:
+        """The request comes from this tenant. Called by `authenticate`."""
+        self.caller = caller
+        self.tenant = self.service.tenants.of(caller)
+        bind(tenant=caller.name)
+        set_origin(credentials.client_of(self.request.headers, self.client), caller.user)
 
     def select_subprotocol(self, subprotocols: list[str]) -> str | None:
         """Called by Tornado for a WebSocket."""
@@ -336,8 +343,3 @@ def error_body(error: BaseException | None, request_id: str) -> ErrorBody:
         message="internal error; the broker's log has details under this request_id",
         request_id=request_id,
     )
-
-
-def utc_time(timestamp: float) -> datetime:
-    """Convert seconds since the epoch to a datetime in UTC, rounded to milliseconds."""
-    return datetime.fromtimestamp(round(timestamp, 3), UTC)

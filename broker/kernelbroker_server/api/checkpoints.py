@@ -13,9 +13,9 @@ from kernelbroker.protocol.messages import (
 )
 
 from .base import ApiHandler
+from .descriptions import session_info
 from .disconnect import Disconnectable
 from .openapi import operation
-from .sessions import info
 
 
 class SaveCheckpoint(Disconnectable, ApiHandler):
@@ -36,7 +36,7 @@ class Fork(Disconnectable, ApiHandler):
         session = await self.tenant.sessions.resolve(session_id)
         async with self.until_disconnected():  # no client would know the fork
             fork = await self.tenant.checkpoints.fork(session, options)
-            self.reply(info(fork), 201)
+            self.reply(session_info(fork), 201)
 
 
 class Checkpoints(ApiHandler):

@@ -12,17 +12,17 @@ from kernelbroker.protocol.messages import (
 )
 
 from .base import ApiHandler
+from .descriptions import execution_fields, session_info
 from .disconnect import Disconnectable
 from .executions import (
     EXECUTION_OUTPUT,
     Exec,
     SubmittingHandler,
     exec_body,
-    execution_fields,
     target_of,
 )
 from .openapi import operation
-from .sessions import Interrupted, info
+from .sessions import Interrupted
 
 
 class Contexts(Disconnectable, ApiHandler):
@@ -30,7 +30,7 @@ class Contexts(Disconnectable, ApiHandler):
     async def get(self, session_id: str) -> None:
         """List the contexts of a session, oldest first."""
         contexts = await self.tenant.sessions.contexts(session_id)
-        self.reply(SessionList(sessions=[info(context) for context in contexts]))
+        self.reply(SessionList(sessions=[session_info(context) for context in contexts]))
 
     @operation({201: SessionInfo, 200: SessionInfo}, body=ContextOptions)
     async def post(self, session_id: str) -> None:
@@ -41,7 +41,7 @@ class Contexts(Disconnectable, ApiHandler):
         options, key = self.body_as(ContextOptions), self.idempotency_key()
         async with self.until_disconnected():  # no client would know the context
             context, is_new = await self.tenant.sessions.open_context(session_id, options, key)
-            self.reply(info(context), 201 if is_new else 200)
+            self.reply(session_info(context), 201 if is_new else 200)
 
 
 class OneContext(ApiHandler):
@@ -49,7 +49,7 @@ class OneContext(ApiHandler):
     async def get(self, session_id: str, context_id: str) -> None:
         """Get a context."""
         context = await self.tenant.sessions.context(session_id, context_id)
-        self.reply(info(context))
+        self.reply(session_info(context))
 
     @operation({204: None})
     async def delete(self, session_id: str, context_id: str) -> None:
@@ -73,7 +73,7 @@ class RestartContext(ApiHandler):
         """Replace the kernel of a context. Its variables are lost; files and other contexts stay."""
         await self.tenant.sessions.context(session_id, context_id)
         context = await self.tenant.sessions.restart(context_id)
-        self.reply(info(context))
+        self.reply(session_info(context))
 
 
 class ContextExec(Exec):

@@ -12,7 +12,7 @@ from tornado.httputil import HTTPHeaders
 
 _REQUEST_HEADERS = (
     "Authorization, Content-Type, Idempotency-Key, Last-Event-ID, MCP-Protocol-Version, Mcp-Method, "
-    "Mcp-Name, Mcp-Session-Id, Range, X-Request-ID"
+    "Mcp-Name, Mcp-Session-Id, Range, X-Kernelbroker-Client, X-Request-ID"
 )
 _RESPONSE_HEADERS = (
     "Accept-Ranges, Content-Range, Idempotent-Replayed, Mcp-Session-Id, Retry-After, X-Execution-ID, "

@@ -29,6 +29,17 @@ _MAX_TICKETS = 1000
 """Of one tenant. One more makes the oldest one invalid."""
 
 
+CLIENT_HEADER = "X-Kernelbroker-Client"
+"""In which our own clients say what they are."""
+_OWN_CLIENTS = ("sdk", "console")
+
+
+def client_of(headers: HTTPHeaders, default: str) -> str:
+    """Return the kind of client; of our own clients the one that they name."""
+    named = headers.get(CLIENT_HEADER, "")
+    return named if named in _OWN_CLIENTS else default
+
+
 def bearer_token(headers: HTTPHeaders) -> str:
     """Return the token of the Authorization header, or of a WebSocket's subprotocols; "" if none."""
     scheme, _, token = headers.get("Authorization", "").partition(" ")
@@ -80,7 +91,7 @@ class Tickets:
         return issued
 
     def redeem(self, issued: str) -> Tenant | None:
-        """Return the tenant of a ticket, and make the ticket invalid; None if it is not valid."""
+        """Return the caller that got a ticket, and make the ticket invalid; None if it is not valid."""
         now = asyncio.get_running_loop().time()
         for tickets in self._tickets.values():
             tenant, expires_at = tickets.pop(issued, (None, 0.0))

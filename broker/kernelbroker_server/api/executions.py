@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
 import msgspec
 from kernelbroker.protocol.errors import BadRequest
 from kernelbroker.protocol.events import Display, Image, Result, Stderr, Stdout
-from kernelbroker.protocol.findings import Language
 from kernelbroker.protocol.messages import (
     ExecutionInfo,
     ExecutionList,
@@ -16,9 +15,10 @@ from kernelbroker.protocol.messages import (
 )
 
 from ..service.target import Target
-from ..sessions.store import ExecutionLog, ExecutionSummary
-from .base import ApiHandler, utc_time
+from ..sessions.store import ExecutionLog
+from .base import ApiHandler
 from .content_negotiation import NDJSON, TAGS, Representation, negotiate
+from .descriptions import ExecutionDetails, details, execution_fields
 from .disconnect import Disconnectable
 from .openapi import Content, operation
 from .sessions import Interrupted
@@ -28,12 +28,14 @@ class ExecBody(ExecutionRequest):
     """A cell and its session.
 
     `session_id` names the session, which is opened if necessary; without it the cell has its own sandbox.
-    `template` is that of a new session, `default` if omitted.
+    `template` is that of a new session, `default` if omitted. With `allow_stdin` somebody answers
+    `input()`.
     """
 
     session_id: Identifier | None = None
     template: str | None = None
     workspace: Identifier | None = None
+    allow_stdin: bool = False
 
 
 class CollectedOutput(msgspec.Struct, kw_only=True):
@@ -45,14 +47,6 @@ class CollectedOutput(msgspec.Struct, kw_only=True):
     images: list[Image]
     displays: list[Display]
     result: Result
-
-
-class ExecutionDetails(ExecutionInfo):
-    """An execution with its code. `result` is null until it has ended."""
-
-    code: str
-    language: Language
-    result: Result | None = None
 
 
 EXECUTION_OUTPUT = Content(
@@ -102,13 +96,17 @@ class Exec(StreamingHandler):
         tags, server-sent events, NDJSON, or one JSON object at the end.
         """
         body = exec_body(self)
-        await self.run(body.request(), target_of(body))
+        await self.run(body.request(), target_of(body), allow_stdin=body.allow_stdin)
 
-    async def run(self, request: ExecutionRequest, target: Target) -> None:
+    async def run(
+        self, request: ExecutionRequest, target: Target, *, allow_stdin: bool = False
+    ) -> None:
         """Answer with the events of a cell."""
         async with (
             self.until_disconnected(),
-            self.tenant.executions.execute(request, target, self.idempotency_key()) as submitted,
+            self.tenant.executions.execute(
+                request, target, self.idempotency_key(), allow_stdin=allow_stdin
+            ) as submitted,
         ):
             if submitted.replayed:
                 self.set_header("Idempotent-Replayed", "true")
@@ -124,7 +122,7 @@ class SessionExec(Exec):
     async def post(self, session_id: str) -> None:  # type: ignore[override]
         """Run a cell in an open session."""
         body = exec_body(self)
-        await self.run(body.request(), target_of(body, session_id))
+        await self.run(body.request(), target_of(body, session_id), allow_stdin=body.allow_stdin)
 
 
 class SubmittingHandler(Disconnectable, ApiHandler):
@@ -134,7 +132,7 @@ class SubmittingHandler(Disconnectable, ApiHandler):
         body, key = exec_body(self), self.idempotency_key()
         async with self.until_disconnected():  # until it is accepted
             submitted = await self.tenant.executions.accept(
-                body.request(), target_of(body, session_id), key
+                body.request(), target_of(body, session_id), key, allow_stdin=body.allow_stdin
             )
         if submitted.replayed:
             self.set_header("Idempotent-Replayed", "true")
@@ -189,6 +187,22 @@ class InterruptExecution(ApiHandler):
         self.reply(Interrupted(), 202)
 
 
+class StdinBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """The answer to `input()`. `session_id` is needed if several sessions have executions with this id."""
+
+    value: str
+    session_id: Identifier | None = None
+
+
+class AnswerInput(ApiHandler):
+    @operation({204: None}, body=StdinBody)
+    async def post(self, execution_id: str) -> None:
+        """Answer an execution that waits for input."""
+        body = self.body_as(StdinBody)
+        await self.tenant.executions.answer(execution_id, body.value, body.session_id)
+        self.set_status(204)
+
+
 class ExecutionEvents(StreamingHandler):
     @operation({200: EXECUTION_OUTPUT}, query={"after": Annotated[int, msgspec.Meta(ge=0)]})
     async def get(self, session_id: str, execution_id: str) -> None:
@@ -232,30 +246,6 @@ def target_of(body: ExecBody, session_id: str | None = None) -> Target:
             "session with POST /api/v1/sessions"
         )
     return Target(session_id, must_exist=True)
-
-
-def details(log: ExecutionLog, session_id: str) -> ExecutionDetails:
-    return ExecutionDetails(
-        **execution_fields(log, session_id),
-        code=log.request.code,
-        language=log.request.language or "python",
-        result=log.result,
-    )
-
-
-def execution_fields(log: ExecutionLog | ExecutionSummary, session_id: str) -> dict[str, Any]:
-    """Return the fields of an execution's `ExecutionInfo`."""
-    result = log.result
-    return {
-        "execution_id": log.id,
-        "session_id": session_id,
-        "state": log.state,
-        "accepted_at": utc_time(log.accepted_at),
-        "packages": list(log.packages),
-        "success": result.success if result else None,
-        "error": result.error if result else None,
-        "execution_time": result.execution_time if result else None,
-    }
 
 
 async def collect(log: ExecutionLog) -> CollectedOutput:

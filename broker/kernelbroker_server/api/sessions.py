@@ -6,9 +6,8 @@ import msgspec
 from kernelbroker.protocol.messages import SessionInfo, SessionList, SessionOptions
 
 from ..service.sessions import SessionChange
-from ..sessions.contexts import language_of
-from ..sessions.session import Session
-from .base import ApiHandler, utc_time
+from .base import ApiHandler
+from .descriptions import session_info
 from .disconnect import Disconnectable
 from .openapi import operation
 
@@ -22,7 +21,7 @@ class Sessions(Disconnectable, ApiHandler):
     async def get(self) -> None:
         """List the open sessions."""
         sessions = self.tenant.sessions.list()
-        self.reply(SessionList(sessions=[info(session) for session in sessions]))
+        self.reply(SessionList(sessions=[session_info(session) for session in sessions]))
 
     @operation({201: SessionInfo, 200: SessionInfo}, body=SessionOptions)
     async def post(self) -> None:
@@ -30,7 +29,7 @@ class Sessions(Disconnectable, ApiHandler):
         options, key = self.body_as(SessionOptions), self.idempotency_key()
         async with self.until_disconnected():  # no client would know the session
             session, is_new = await self.tenant.sessions.open(options, key)
-            self.reply(info(session), 201 if is_new else 200)
+            self.reply(session_info(session), 201 if is_new else 200)
 
 
 class OneSession(ApiHandler):
@@ -38,13 +37,13 @@ class OneSession(ApiHandler):
     async def get(self, session_id: str) -> None:
         """Get a session."""
         session = await self.tenant.sessions.resolve(session_id)
-        self.reply(info(session))
+        self.reply(session_info(session))
 
     @operation({200: SessionInfo}, body=SessionChange)
     async def patch(self, session_id: str) -> None:
         """Change a session's durations or metadata."""
         session = await self.tenant.sessions.change(session_id, self.body_as(SessionChange))
-        self.reply(info(session))
+        self.reply(session_info(session))
 
     @operation({204: None})
     async def delete(self, session_id: str) -> None:
@@ -66,31 +65,4 @@ class Restart(ApiHandler):
     async def post(self, session_id: str) -> None:
         """Replace the session's kernel. Variables are lost; files are kept."""
         session = await self.tenant.sessions.restart(session_id)
-        self.reply(info(session))
-
-
-def info(session: Session) -> SessionInfo:
-    """Return the description of a session for clients."""
-    return SessionInfo(
-        session_id=session.id,
-        state=session.state,
-        template=session.options.template,
-        workspace=session.workspace,
-        isolation=session.isolation,
-        created_at=utc_time(session.created_at),
-        last_active_at=utc_time(session.active_at),
-        idle_timeout=session.idle_timeout,
-        max_lifetime=session.max_lifetime,
-        executions=len(session.executions),
-        queued=session.queued,
-        restarts=session.restarts,
-        metadata=session.options.metadata,
-        language=language_of(session.options.language),
-        on_error=session.options.on_error or "rollback",
-        cwd=session.options.cwd,
-        context_of=session.options.context_of,
-        contexts=len(session.contexts),
-        from_checkpoint=session.options.from_checkpoint,
-        not_restored=list(session.not_restored),
-        kept_awake_by=list(session.sleeping.kept_awake_by),
-    )
+        self.reply(session_info(session))

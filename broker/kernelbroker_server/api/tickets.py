@@ -24,6 +24,6 @@ class NewTicket(ApiHandler):
         A server asks for it with its token and hands it to a web page. The page opens the WebSocket
         with the subprotocols `kernelbroker.v1` and `subprotocol`.
         """
-        issued = self.service.tickets.issue(self.tenant.identity)
+        issued = self.service.tickets.issue(self.caller)
         self.set_header("Cache-Control", "no-store")
         self.reply(Ticket(subprotocol=TICKET_PREFIX + issued, expires_in=TICKET_LIFETIME_S), 201)

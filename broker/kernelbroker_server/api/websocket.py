@@ -49,7 +49,7 @@ from ..kernels.channel import ChannelClosed
 from ..sessions.session import Session
 from ..sessions.store import ExecutionLog, Watcher
 from .base import Authenticated, error_body
-from .sessions import info
+from .descriptions import session_info
 
 logger = logging.getLogger(__name__)
 
@@ -167,7 +167,7 @@ class SessionSocket(Authenticated, WebSocketHandler):
         self._session = session
         executions = self._watching.enter_context(session.watch())
         self._pumping = self._spawn(self._pump(session, executions))
-        await self._send(Opened(session=info(session)))
+        await self._send(Opened(session=session_info(session)))
 
     async def _perform(self, session: Session, operation: Operation) -> None:
         match operation:

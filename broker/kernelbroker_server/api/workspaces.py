@@ -17,7 +17,8 @@ from tornado.web import stream_request_body
 
 from ..workspaces.store import StoredWorkspace
 from ..workspaces.stored_files import Bounds
-from .base import ApiHandler, utc_time
+from .base import ApiHandler
+from .descriptions import utc_time
 from .file_transfer import BYTES, FilePaths, FileTransfer
 from .openapi import operation
 

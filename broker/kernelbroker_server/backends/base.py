@@ -168,6 +168,13 @@ class Sandbox(ABC):
         minute, and never raises.
         """
 
+    async def processor_time(self) -> float | None:
+        """Return the seconds of processor time that its processes have used; None if unknown.
+
+        As cheap as `memory`, and never raises.
+        """
+        return None
+
     def ran_out_of_memory(self) -> bool:
         """Whether a process of it was ended because memory ran out, as far as the backend knows."""
         return False

@@ -7,13 +7,13 @@ import contextlib
 import logging
 import os
 import secrets
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from ..kernels.endpoint import TcpEndpoint, UnixEndpoint
 from . import sandbox_record
 from .base import EndCause, LaunchError, Network, SandboxEnd, SandboxSpec, Usage
-from .cgroups import memory_in_use
 from .container_options import (
     HANDOVER_SOCKET,
     LABEL_SANDBOX,
@@ -28,9 +28,9 @@ from .egress_socket import EgressSocket
 from .engine import EngineError, Event, Missing
 from .exit_reason import end_of
 from .internal_network import PORT, InternalNetwork
+from .measured_container import MeasuredContainer
 from .memory_watch import MemoryWatch
 from .sandbox_record import SandboxRecord
-from .sandbox_set import ClosableSandbox
 from .sockets import Handover, answers, listen
 
 log = logging.getLogger(__name__)
@@ -39,7 +39,7 @@ _KILL_OF_ANY_SIGNAL = "None"
 """Podman reports a kill, but not its signal."""
 
 
-class DockerSandbox(ClosableSandbox):
+class DockerSandbox(MeasuredContainer):
     """Call `open` once, or `adopt`, then `close` until it returns True.
 
     Args:
@@ -205,13 +205,8 @@ class DockerSandbox(ClosableSandbox):
             )
             self.remember()
 
-    async def memory(self) -> int | None:
-        try:
-            stats = await self._context.engine.memory(self._placement.name)
-        except EngineError as error:
-            log.debug("The memory of sandbox %s is unknown: %s", self.id, error)
-            return None
-        return memory_in_use(stats["usage"], stats["stats"]) if "stats" in stats else None
+    async def stats(self) -> Mapping[str, Any]:
+        return await self._context.engine.stats(self._placement.name)
 
     def ran_out_of_memory(self) -> bool:
         return self._out_of_memory

@@ -110,11 +110,12 @@ class Engine:
         state: Mapping[str, Any] = (await self.inspect(name))["State"]
         return state
 
-    async def memory(self, name: str) -> Mapping[str, Any]:
-        """Return `memory_stats` of `GET /containers/{name}/stats`; empty if the container has ended."""
-        stats = await self._call(lambda: self._api.stats(name, stream=False, one_shot=True))
-        memory: Mapping[str, Any] = stats.get("memory_stats", {})
-        return memory
+    async def stats(self, name: str) -> Mapping[str, Any]:
+        """Return `GET /containers/{name}/stats`; mostly empty if the container has ended."""
+        stats: Mapping[str, Any] = await self._call(
+            lambda: self._api.stats(name, stream=False, one_shot=True)
+        )
+        return stats
 
     async def limit_memory(self, name: str, size: int) -> None:
         """Change a container's limit of memory, which includes swap. Raises LaunchError."""

@@ -100,6 +100,11 @@ class LocalSandbox(ClosableSandbox):
                 return used
         return await asyncio.to_thread(procfs.memory_of, *roots)
 
+    async def processor_time(self) -> float | None:
+        if not (roots := self.roots):
+            return None
+        return await asyncio.to_thread(procfs.processor_time_of, *roots)
+
     def ran_out_of_memory(self) -> bool:
         with contextlib.suppress(OSError):
             return self._over_memory or self._cgroup.oom_kills() > 0

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 _PAGE = os.sysconf("SC_PAGE_SIZE")
+_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
 class Entry(NamedTuple):
@@ -51,6 +52,16 @@ def family(table: Mapping[int, Entry], *leaders: int) -> set[int]:
 def memory_of(*leaders: int) -> int:
     """Bytes that the leaders' family uses. A page that processes share is counted once."""
     return sum(map(_proportional_memory, family(processes(), *leaders)))
+
+
+def processor_time_of(*leaders: int) -> float:
+    """Seconds of processor time that the leaders' family has used, with children that have ended."""
+    ticks = 0
+    for pid in family(processes(), *leaders):
+        with contextlib.suppress(OSError):
+            fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
+            ticks += sum(map(int, fields[11:15]))  # utime, stime, cutime, cstime
+    return ticks / _TICKS_PER_S
 
 
 def over_memory(limits: Mapping[tuple[int, ...], int]) -> list[tuple[int, ...]]:

@@ -24,12 +24,13 @@ _NOT_RUNNING = 502
 class E2bHandler(Authenticated):
     """A request of E2B's clients. Errors are `{"code": STATUS, "message": ...}`."""
 
+    client = "e2b"
+
     def authenticate(self) -> None:
         tenant = self.tenant_of_key()
         if tenant is None:
             raise Unauthorized("E2B_API_KEY must be a token of this broker")
-        self.tenant = self.service.tenants.of(tenant)
-        bind(tenant=tenant.name)
+        self.identify(tenant)
 
     def tenant_of_key(self) -> Tenant | None:
         """Return the tenant of the API key, or of the token, in the headers; None if it is not valid."""
@@ -76,8 +77,8 @@ class SandboxHandler(E2bHandler):
             raise Unauthorized(
                 f"this is no access token of sandbox {self.address.sandbox_id}: connect to it again"
             )
-        self.tenant = self.service.tenants.of(tenant)
-        bind(tenant=tenant.name, session_id=self.address.sandbox_id)
+        self.identify(tenant)
+        bind(session_id=self.address.sandbox_id)
 
     async def session(self) -> Session:
         """Return the sandbox's session, which may be asleep. Raises SessionGone, also if it never was."""

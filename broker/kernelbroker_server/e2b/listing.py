@@ -12,7 +12,7 @@ from urllib.parse import parse_qsl, unquote
 
 from kernelbroker.protocol.errors import BadRequest
 
-from ..api.base import utc_time
+from ..api.descriptions import utc_time
 from ..sessions.session import Session
 from .address import ENVD_VERSION
 from .sandboxes import Sandboxes, SandboxesHandler, metadata_of, state_of

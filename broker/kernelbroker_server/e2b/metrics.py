@@ -6,7 +6,7 @@ import math
 import time
 from typing import Any
 
-from ..api.base import utc_time
+from ..api.descriptions import utc_time
 from ..sessions.session import Session
 from .sandboxes import SandboxesHandler
 

@@ -12,7 +12,8 @@ from kernelbroker.protocol.errors import BadRequest, Conflict, NotFound, Request
 from kernelbroker.protocol.messages import ForkOptions, SessionOptions
 from kernelbroker_kernel.contract import HOME_OF_E2B
 
-from ..api.base import Service, status_of, utc_time
+from ..api.base import Service, status_of
+from ..api.descriptions import utc_time
 from ..api.disconnect import Disconnectable
 from ..backends.base import Isolation, Network
 from ..sessions.session import Session

@@ -21,7 +21,8 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from ..service.tenant_service import TenantService
 from ..sessions.session import Session
 from ..sessions.store import Entry, EventStore
-from .endpoint import TENANT_KEY
+from ..telemetry.origin import set_origin
+from .endpoint import TENANT_KEY, USER_KEY
 
 OPENED_BY = {"opened_by": "mcp"}
 """In the metadata of sessions that tools open."""
@@ -92,6 +93,8 @@ class Call:
         self.store = store
         self.options = options
         self.tenant = tenant_of(ctx)
+        assert ctx.request is not None, "it came over HTTP"
+        set_origin("mcp", ctx.request.scope[USER_KEY])
         self.is_modern = ctx.protocol_version in MODERN_PROTOCOL_VERSIONS
         self.session_id: str | None = None
         self.memory = memory_of(ctx, store)

@@ -13,6 +13,7 @@ from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 from .asgi import Application
 
 TENANT_KEY = "kernelbroker.tenant"
+USER_KEY = "kernelbroker.user"
 """In the scope of a request: the `TenantService` of the token's tenant."""
 _MAX_CONNECTIONS = 1_000
 """Open connections of clients that speak a revision before 2026-07-28. Later ones have none."""

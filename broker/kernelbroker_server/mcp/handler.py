@@ -18,7 +18,7 @@ from tornado.web import HTTPError
 
 from ..api.base import Authenticated, Service
 from .asgi import AsgiExchange
-from .endpoint import TENANT_KEY, McpEndpoint
+from .endpoint import TENANT_KEY, USER_KEY, McpEndpoint
 from .resource_metadata import WELL_KNOWN
 
 MAX_BODY_BYTES = 4 * 1024**2
@@ -84,7 +84,7 @@ class McpHandler(Authenticated):
         connection.stream.set_nodelay(True)
         # The SDK serves a connection of the older revisions only to the one who opened it.
         user = AuthenticatedUser(AccessToken(token="", client_id=self.tenant.name, scopes=[]))
-        scope = {"user": user, TENANT_KEY: self.tenant}
+        scope = {"user": user, TENANT_KEY: self.tenant, USER_KEY: self.caller.user}
         self._exchange = AsgiExchange(self, bytes(self._body), scope)
         self._body.clear()
         await self._exchange.run(self._endpoint.application)

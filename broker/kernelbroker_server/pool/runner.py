@@ -11,7 +11,6 @@ import asyncio
 import contextlib
 import itertools
 import logging
-import math
 import secrets
 import time
 from collections.abc import Callable, Coroutine
@@ -22,9 +21,9 @@ from ..kernels.channel import ChannelClosed
 from ..supervisor import SupervisedTask, Supervisor
 from ..telemetry.events import LaunchEnded, Observer, ignore_event
 from ..telemetry.logs import detached_context
-from .sandboxes import SandboxState
+from .pool_view import PoolView
 from .state import Action, Assign, Check, Launch, PoolFull, PoolLimits, PoolState, Refuse, Remove
-from .status import LaunchFailure, PoolDetails, PoolStatus
+from .status import LaunchFailure
 from .warm_sandbox import WarmSandbox, discard, first_of, health_check, launch
 
 logger = logging.getLogger(__name__)
@@ -41,7 +40,11 @@ class PoolClosed(Exception):
     """The pool is shutting down."""
 
 
-class Pool:
+class PoolDraining(Exception):
+    """An operator drains the pool: only sessions that are open get sandboxes."""
+
+
+class Pool(PoolView):
     """The warm sandboxes of one template.
 
     Call `start` first and `stop` last. Each `acquire` must be followed by a `release`, also if the sandbox
@@ -86,6 +89,7 @@ class Pool:
         self._ticking: SupervisedTask | None = None
         self._launch_failure: LaunchFailure | None = None
         self._closed = False
+        self.draining = False
         self._empty = asyncio.Event()
 
     def start(self) -> None:
@@ -106,10 +110,12 @@ class Pool:
             urgent: whether to go before all callers that are not urgent.
 
         Raises:
-            PoolClosed, PoolFull, AcquireTimeout
+            PoolClosed, PoolDraining, PoolFull, AcquireTimeout
         """
         if self._closed:
             raise PoolClosed
+        if self.draining and not urgent:
+            raise PoolDraining
         waiter = next(self._waiter_ids)
         future: asyncio.Future[WarmSandbox] = asyncio.get_running_loop().create_future()
         self._waiters[waiter] = future
@@ -150,48 +156,13 @@ class Pool:
         """End a lease. The sandbox is removed in the background and never leased again."""
         self._carry_out(self._state.release(warm.sandbox.id))
 
-    def status(self) -> PoolStatus:
-        count = self._state.count
-        return PoolStatus(
-            total_containers=count(),
-            idle_containers=count(SandboxState.IDLE, SandboxState.CHECKING),
-            busy_containers=count(SandboxState.LEASED),
-            starting_containers=count(SandboxState.STARTING),
-            pending_requests=self._state.waiters,
-        )
+    def set_draining(self, draining: bool) -> None:
+        """Lease no sandboxes to new sessions and remove the free ones, or take that back.
 
-    def details(self) -> PoolDetails:
-        state, failure = self._state, self._launch_failure
-        return PoolDetails(
-            removing_containers=state.count(SandboxState.REMOVING),
-            spare_containers=state.spare,
-            utilization=round(state.load, 3) if math.isfinite(state.load) else None,
-            last_launch_failure=None if failure is None else failure.reason,
-            failing_since=None if failure is None else failure.since,
-            failed_launches=state.failures,
-            back_off_s=round(state.back_off, 3),
-        )
-
-    @property
-    def ready(self) -> bool:
-        """Whether it is sensible to open a session.
-
-        That is so if a sandbox is free or in use. If the pool keeps none free, it is so unless launches
-        fail at present.
+        Callers that wait already are served.
         """
-        state = self._state
-        warm = state.count(SandboxState.IDLE, SandboxState.CHECKING, SandboxState.LEASED)
-        return bool(warm) or not (state.spare or state.back_off)
-
-    @property
-    def launch_failure(self) -> LaunchFailure | None:
-        """Why launches fail; None if the latest one succeeded, or none has ended yet."""
-        return self._launch_failure
-
-    @property
-    def last_failure(self) -> str:
-        """The reason of `launch_failure`; empty if there is none."""
-        return "" if self._launch_failure is None else self._launch_failure.reason
+        self.draining = draining
+        self._carry_out(self._state.set_draining(draining))
 
     def drain(self) -> None:
         """From now on launch sandboxes only for callers that wait."""

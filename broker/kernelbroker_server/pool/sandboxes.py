@@ -120,6 +120,9 @@ class Sandboxes:
         entry = self._entries.get(sandbox_id)
         return entry is not None and entry.state in states
 
+    def state_of(self, sandbox_id: str) -> SandboxState:
+        return self._entries[sandbox_id].state
+
     def names(self, *states: SandboxState) -> list[str]:
         """The ids of all sandboxes in one of these states."""
         return [name for name, entry in self._entries.items() if entry.state in states]

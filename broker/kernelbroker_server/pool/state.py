@@ -21,11 +21,10 @@ from typing import TypeAlias
 from ..fair_queue import FairQueue
 from .autoscaler import Autoscaler, Load
 from .sandboxes import Sandboxes, SandboxState
+from .state_view import FREE, WARM, PoolStateView
 
 _BACKOFF_S = (0.5, 1.0, 2.0, 4.0, 8.0, 15.0)
 """Pauses after launches that failed in a row."""
-_WARM = (SandboxState.IDLE, SandboxState.CHECKING)
-_FREE = (SandboxState.STARTING, *_WARM)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +101,7 @@ class PoolLimits:
     health_check_interval: float = 15.0
 
 
-class PoolState:
+class PoolState(PoolStateView):
     """The state of a pool and its rules. `validate_state` holds after every call.
 
     Attributes:
@@ -164,6 +163,13 @@ class PoolState:
         """From now on launch only for waiters."""
         self._draining = True
 
+    def set_draining(self, draining: bool) -> list[Action]:
+        """Launch only for waiters and remove the free sandboxes, or take that back."""
+        self._draining = draining
+        if not draining:
+            return self._assign_and_launch()
+        return [self._remove(name) for name in self._sandboxes.names(SandboxState.IDLE)]
+
     def leave(self) -> None:
         """Stop launching. Free and leased sandboxes stay, for the next broker."""
         self._closed = self._leaves = True
@@ -171,7 +177,7 @@ class PoolState:
     def close(self) -> list[Action]:
         """Stop launching and remove all free sandboxes. Leased ones are removed when they are released."""
         self._closed = True
-        return [self._remove(name) for name in self._sandboxes.names(*_WARM)]
+        return [self._remove(name) for name in self._sandboxes.names(*WARM)]
 
     # Reports of the runner.
 
@@ -223,7 +229,7 @@ class PoolState:
 
     def died(self, sandbox_id: str) -> list[Action]:
         """A sandbox ended by itself. A leased one stays leased until its session releases it."""
-        if not self._sandboxes.is_in(sandbox_id, *_WARM):
+        if not self._sandboxes.is_in(sandbox_id, *WARM):
             return []
         return [self._remove(sandbox_id), *self._assign_and_launch()]
 
@@ -231,41 +237,6 @@ class PoolState:
         """The sandbox has been removed."""
         self._sandboxes.drop(sandbox_id, SandboxState.REMOVING)
         return self._assign_and_launch()
-
-    # Queries.
-
-    def count(self, *states: SandboxState) -> int:
-        """The number of sandboxes in any of these states; of all sandboxes if none is given."""
-        return self._sandboxes.count(*states) if states else len(self._sandboxes)
-
-    def is_checking(self, sandbox_id: str) -> bool:
-        return self._sandboxes.is_in(sandbox_id, SandboxState.CHECKING)
-
-    @property
-    def waiters(self) -> int:
-        return len(self._urgent) + len(self._waiting)
-
-    @property
-    def empty(self) -> bool:
-        return not self._sandboxes
-
-    @property
-    def spare(self) -> int:
-        """How many sandboxes the pool tries to keep free at present."""
-        return 0 if self._draining else self._autoscaler.target
-
-    @property
-    def back_off(self) -> float:
-        """Seconds until launches are tried again after a failure; 0 if they are not held back."""
-        return max(0.0, self._no_launch_before - self._now)
-
-    @property
-    def load(self) -> float:
-        """Sandboxes leased or waited for, divided by those leased, free or starting."""
-        demand = self.count(SandboxState.LEASED) + self.waiters
-        if supply := self.count(SandboxState.LEASED, *_FREE):
-            return demand / supply
-        return math.inf if demand else 0.0
 
     def validate_state(self) -> None:
         """Raise AssertionError unless the invariants hold."""
@@ -277,7 +248,7 @@ class PoolState:
         assert len(self._waiting) <= limits.max_waiters + 1
         assert not (self._sandboxes.idle and self.waiters), "idle although there are waiters"
         is_kept = self._leaves or not self._closed
-        assert is_kept or not self.count(*_WARM), "a closed pool keeps free sandboxes"
+        assert is_kept or not self.count(*WARM), "a closed pool keeps free sandboxes"
         least = 0 if self._draining else limits.min_size
         assert least <= self.spare <= max(limits.min_size, limits.max_size), self.spare
 
@@ -306,7 +277,7 @@ class PoolState:
             return False
         limits, replacement = self.limits, self._expired() is not None
         may_start = self.count(SandboxState.STARTING) < limits.max_launches
-        has_too_few = self.count(*_FREE) < self.waiters + self.spare + replacement
+        has_too_few = self.count(*FREE) < self.waiters + self.spare + replacement
         return may_start and has_too_few and self.count() < limits.max_size
 
     def _expired(self) -> str | None:
@@ -319,7 +290,7 @@ class PoolState:
 
     def _may_expire(self) -> bool:
         """Whether the one that is too old may be removed: its replacement is warm, or needs its room."""
-        if self.count(*_WARM) > self.spare:
+        if self.count(*WARM) > self.spare:
             return True
         in_transition = self.count(SandboxState.STARTING, SandboxState.REMOVING)
         full = self.count() >= self.limits.max_size
@@ -330,7 +301,7 @@ class PoolState:
         # If launches fail, a higher target does not help.
         due = self._autoscaler.step(self.load, self._now, may_grow=not self.failures)
         idle = self._sandboxes.idle
-        if due is Load.LOW and idle and self.count(*_FREE) > self.spare:
+        if due is Load.LOW and idle and self.count(*FREE) > self.spare:
             return [self._remove(idle[0])]
         return []
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+
+from ..backends.base import Sandbox
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,6 +21,54 @@ class PoolStatus:
     busy_containers: int
     starting_containers: int
     pending_requests: int
+
+
+@dataclass(frozen=True, slots=True)
+class PoolSandbox:
+    """A sandbox of a pool.
+
+    Attributes:
+        state: the value of its `SandboxState`.
+        sandbox: None while it starts.
+        uptime: seconds since it is warm; None while it starts.
+        memory_limit: bytes.
+    """
+
+    sandbox_id: str
+    template: str
+    state: str
+    sandbox: Sandbox | None
+    uptime: float | None
+    memory_limit: int
+
+
+@dataclass(frozen=True, slots=True)
+class WaitingTenant:
+    tenant: str
+    waiting: int
+
+
+@dataclass(frozen=True, slots=True)
+class Next:
+    """What a pool does next: lease this sandbox, or serve this tenant. None if there is none."""
+
+    sandbox: str | None
+    tenant: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class PoolQueue:
+    """Who waits, in the order in which they are served next.
+
+    Attributes:
+        draining: no new session gets a sandbox.
+        max_size: sandboxes in any state.
+    """
+
+    draining: bool
+    max_size: int
+    queue: Sequence[WaitingTenant]
+    next: Next
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,9 +21,10 @@ from ..sessions.limits import SessionLimits
 from ..sessions.memory_store import MemoryLog
 from ..sessions.registry import Registry
 from ..sessions.session import Session
-from ..sessions.store import EventStore, ExecutionLog, ExecutionSummary, lost_result
+from ..sessions.store import EventStore, ExecutionLog, lost_result
 from .idempotency import IdempotencyCache, IdempotencyKey, StoredKeys
 from .policy import Policies
+from .stored_executions import StoredExecutions
 from .target import Target, session_options
 from .webhooks import Webhooks
 
@@ -55,7 +56,7 @@ class Submitted:
             self.session.interrupt(self.log.id)
 
 
-class Executions:
+class Executions(StoredExecutions):
     """The executions of one tenant."""
 
     def __init__(
@@ -67,43 +68,14 @@ class Executions:
         store: EventStore,
         webhooks: Webhooks,
     ) -> None:
-        self._registry = registry
+        super().__init__(registry, store)
         self._limits = limits
         self._queue = queue
         self._policies = policies
-        self._store = store
         self._webhooks = webhooks
-        self._tenant = tenant = registry.tenant.name
+        tenant = self._tenant
         stored = StoredKeys[Submitted](store, "execute", tenant, _dump, self._submitted_before)
         self._submitted: IdempotencyCache[Submitted] = IdempotencyCache(_weight, stored=stored)
-
-    async def find(self, session_id: str, execution_id: str) -> ExecutionLog:
-        """Return an execution of an open session, or of one that has ended.
-
-        Raises:
-            NotFound, SessionGone, Unavailable
-        """
-        try:
-            return self._registry.get(session_id).execution(execution_id)
-        except (NotFound, SessionGone):
-            log = await self._store.past_execution(self._tenant, session_id, execution_id)
-            if log is None:
-                raise
-            return log
-
-    async def list(self, session_id: str) -> Sequence[ExecutionLog | ExecutionSummary]:
-        """Return the executions of an open session, or of all with this id if none is open.
-
-        Raises:
-            NotFound, SessionGone, Unavailable
-        """
-        try:
-            return list(self._registry.get(session_id).executions.values())
-        except (NotFound, SessionGone):
-            found = await self._store.past_executions(self._tenant, session_id)
-            if not found and await self._store.closed_reason(self._tenant, session_id) is None:
-                raise
-            return found
 
     async def assess(self, code: str, language: Language) -> Assessment:
         """Assess code without running it. This counts against the tenant's rate, like an execution.
@@ -158,6 +130,8 @@ class Executions:
         request = resolved(session, request)
         if (earlier := _known(session, request)) is not None:
             return earlier
+        if (started := self._policies.pending.started(request.confirm, request)) is not None:
+            return started[1]
         timeout = self._check(request, session.limits)
         template, scope = session.options.template, session.id if scope is None else scope
         self._queue.admit()
@@ -204,7 +178,12 @@ class Executions:
 
     @contextlib.asynccontextmanager
     async def execute(
-        self, request: ExecutionRequest, target: Target, key: IdempotencyKey | None = None
+        self,
+        request: ExecutionRequest,
+        target: Target,
+        key: IdempotencyKey | None = None,
+        *,
+        allow_stdin: bool = False,
     ) -> AsyncIterator[Submitted]:
         """Submit a cell to an open session, to a new session, or without a session.
 
@@ -214,7 +193,7 @@ class Executions:
         Raises:
             as `submit` and `Sessions.open`.
         """
-        submitted = await self.accept(request, target, key)
+        submitted = await self.accept(request, target, key, allow_stdin=allow_stdin)
         try:
             yield submitted
         finally:
@@ -222,7 +201,12 @@ class Executions:
                 self._registry.close_soon(submitted.session, _EPHEMERAL_OVER)
 
     async def accept(
-        self, request: ExecutionRequest, target: Target, key: IdempotencyKey | None = None
+        self,
+        request: ExecutionRequest,
+        target: Target,
+        key: IdempotencyKey | None = None,
+        *,
+        allow_stdin: bool = False,
     ) -> Submitted:
         """Submit a cell as `execute` does. It runs to its end, whether its client waits or not.
 
@@ -230,51 +214,30 @@ class Executions:
             as `submit` and `Sessions.open`.
         """
         if key is None:
-            return await self._submit_to(request, target)
+            return await self._submit_to(request, target, allow_stdin)
         submitted, replayed = await self._submitted.once(
-            key, lambda: self._submit_to(request, target)
+            key, lambda: self._submit_to(request, target, allow_stdin)
         )
         return replace(submitted, replayed=replayed)
 
-    async def locate(self, execution_id: str) -> tuple[str, ExecutionLog]:
-        """Return an execution of any session, and the id of the session; the latest with this id.
-
-        Raises:
-            NotFound, Unavailable
-        """
-        session_id = await self._store.session_of(self._tenant, execution_id)
-        if session_id is not None:
-            log = await self._store.past_execution(self._tenant, session_id, execution_id)
-            if log is not None:
-                return session_id, log
-        raise NotFound(
-            f"there is no execution {execution_id}: check its id. An execution is kept for a time "
-            "after the end of its session (the setting sessions.result_retention)"
-        )
-
-    async def interrupt(self, execution_id: str) -> None:
-        """Interrupt an execution, or take it out of the queue. Does nothing if it has ended.
-
-        Raises:
-            as `locate`.
-        """
-        session_id, log = await self.locate(execution_id)
-        if log.result is None:
-            with contextlib.suppress(NotFound, SessionGone):
-                self._registry.get(session_id).interrupt(execution_id)
-
-    async def _submit_to(self, request: ExecutionRequest, target: Target) -> Submitted:
+    async def _submit_to(
+        self, request: ExecutionRequest, target: Target, allow_stdin: bool
+    ) -> Submitted:
+        if (started := self._policies.pending.started(request.confirm, request)) is not None:
+            return Submitted(None, started[1], started[0])  # by a person
         if target.session_id is None:
-            return await self._submit_alone(request, target)
+            return await self._submit_alone(request, target, allow_stdin)
         if target.must_exist:
             session = await self._registry.resolve(target.session_id)
         else:
             session, _ = await self._registry.open(session_options(target, self._registry))
         assessment = await self.assess_for(session, request)
-        log = self.submit(session, request, assessment=assessment)
+        log = self.submit(session, request, allow_stdin=allow_stdin, assessment=assessment)
         return Submitted(session, log, session.id)
 
-    async def _submit_alone(self, request: ExecutionRequest, target: Target) -> Submitted:
+    async def _submit_alone(
+        self, request: ExecutionRequest, target: Target, allow_stdin: bool
+    ) -> Submitted:
         """Submit a cell without a session. Invalid requests are refused before a sandbox is leased."""
         options = session_options(target, self._registry)
         self._check(request, self._registry.limits_of(options.template))
@@ -284,7 +247,13 @@ class Executions:
             self._policies.check(request, options.template, _NO_SESSION, assessment)
         session, _ = await self._registry.open(options)
         try:
-            log = self.submit(session, request, assessment=assessment, scope=_NO_SESSION)
+            log = self.submit(
+                session,
+                request,
+                allow_stdin=allow_stdin,
+                assessment=assessment,
+                scope=_NO_SESSION,
+            )
         except BaseException:
             self._registry.close_soon(session, "its one execution was refused")
             raise

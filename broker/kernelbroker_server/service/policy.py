@@ -27,9 +27,10 @@ from kernelbroker.protocol.findings import (
 from kernelbroker.protocol.messages import ExecutionRequest
 
 from ..sessions.store import Entry, EventStore
-from ..telemetry.events import ExecutionRefused, Observer, code_hash, ignore_event
+from ..telemetry.events import ExecutionRefused, Observer, RiskyCode, code_hash, ignore_event
 from ..tenants.tenant import Tenant
 from .assessor import Assessor
+from .pending_confirmations import PendingConfirmation, PendingConfirmations
 
 CONFIRMATION_S = 300.0
 _MAX_CONFIRMATIONS = 10_000
@@ -99,7 +100,11 @@ class Confirmations:
 
 
 class Policies:
-    """The policies of one tenant: those of its templates, or one of the tenant for all templates."""
+    """The policies of one tenant: those of its templates, or one of the tenant for all templates.
+
+    Attributes:
+        pending: code that waits for a confirmation.
+    """
 
     def __init__(
         self,
@@ -118,6 +123,7 @@ class Policies:
         self._own = own
         self._clock = clock
         self._confirmations = Confirmations(clock, tenant, store)
+        self.pending = PendingConfirmations()
 
     def for_tenant(self, tenant: Tenant, observer: Observer, store: EventStore) -> Policies:
         """Return the policies of one tenant, with separate confirmations."""
@@ -177,7 +183,17 @@ class Policies:
         if not at_least(assessment.level, policy.threshold):
             return []
         findings = [f for f in assessment.findings if at_least(f.level, policy.threshold)]
+        risk = RiskyCode(
+            self._tenant,
+            template,
+            scope,
+            request.language or "python",
+            policy.mode,
+            assessment.level,
+            tuple(dict.fromkeys(each.rule for each in findings)),
+        )
         if policy.mode == "warn":
+            self._observer(risk)
             return findings
         summary = f"the code is assessed as {assessment.level}: {_summary(findings)}"
         refusal = ExecutionRefused(
@@ -189,19 +205,29 @@ class Policies:
             policy.mode,
         )
         if policy.mode == "block":
+            self._observer(risk)
             self._observer(refusal)
             raise PolicyRefused(
                 f"{summary}. It was not run; rewrite it without these", findings=findings
             )
         bound_to = _digest(request.language or "python", scope, template, request.code)
-        if request.confirm is not None and self._confirmations.redeem(request.confirm, bound_to):
-            return findings
+        if request.confirm is not None:
+            self.pending.expect_not_declined(request.confirm)
+            if self._confirmations.redeem(request.confirm, bound_to):
+                self.pending.confirmed(request.confirm)
+                return findings
+        self._observer(risk)
         self._observer(refusal)
+        token = self._confirmations.issue(bound_to)
+        until = time.time() + CONFIRMATION_S
+        self.pending.add(
+            PendingConfirmation(scope, template, request, assessment.level, findings, token, until)
+        )
         raise ConfirmationRequired(
             f"{summary}. It was not run; to run it anyway, send it again unchanged in the same "
             f"session, with this confirmation as 'confirm', within {CONFIRMATION_S:g} s",
             findings=findings,
-            confirmation=self._confirmations.issue(bound_to),
+            confirmation=token,
             expires_in=CONFIRMATION_S,
         )
 

@@ -101,8 +101,12 @@ async def export(
     format: Format,
     *,
     lossy: bool = False,
+    offset: int = 0,
+    limit: int | None = None,
 ) -> AsyncIterator[Export]:
-    """Send a table in the given format. Leaving the block early interrupts the kernel.
+    """Send a table, or `limit` of its rows from `offset` on, in the given format.
+
+    Leaving the block early interrupts the kernel.
 
     With `lossy`, values that the format has no type for are changed, and the changes are listed in the
     metadata of the Arrow schema. Without it such a table is refused.
@@ -115,7 +119,8 @@ async def export(
     """
     _check_name(name)
     ticket = secrets.token_hex(16)
-    asked = {"export": {"name": name, "format": format, "ticket": ticket, "lossy": lossy}}
+    rows = {"offset": offset, "limit": limit} if offset or limit is not None else {}
+    asked = {"export": {"name": name, "format": format, "ticket": ticket, "lossy": lossy, **rows}}
     with file_operation(session, "export", name) as progress:
         async with answered(executions, session, asked, _Answer) as answer:
             if not answer.ready:

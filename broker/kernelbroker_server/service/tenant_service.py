@@ -16,6 +16,7 @@ from ..telemetry.events import Observer, ignore_event
 from ..tenants.tenant import Tenant, Tenants
 from ..workspaces.store import WorkspaceStore
 from .checkpoints import Checkpoints
+from .confirmations import Confirmations
 from .executions import Executions
 from .notebooks import Notebooks
 from .policy import Policies
@@ -57,6 +58,7 @@ class TenantService:
         self.notebooks = Notebooks(registry, store)
         self.sessions = Sessions(registry, store)
         self.executions = Executions(registry, registry.limits, queue, policies, store, webhooks)
+        self.confirmations = Confirmations(tenant.name, self.executions, policies.pending, observer)
         self.checkpoints = Checkpoints(registry, self.executions, workspaces.checkpoints)
         self.processes = Processes(policies)
         self.sleeper = Sleeper(

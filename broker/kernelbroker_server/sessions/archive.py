@@ -17,6 +17,7 @@ from kernelbroker.protocol.events import Event, Result
 from kernelbroker.protocol.findings import Finding
 from kernelbroker.protocol.messages import ExecutionRequest, SessionOptions
 
+from ..telemetry.origin import Origin
 from .database import Database
 from .journal import Damaged, Journal, Segment, SegmentReader, left_segments
 from .memory_store import REMEMBERED, MemoryLog
@@ -49,7 +50,7 @@ class Archive:
         clock: seconds since the epoch.
 
     Attributes:
-        serial: the serial number of the last record of the journal when it was opened.
+        serial: that of the last record of the journal when it was opened.
     """
 
     def __init__(
@@ -178,27 +179,30 @@ class Archive:
 
     def open_sessions(self) -> list[LeftSession]:
         """Return the sessions that have not ended, oldest first."""
-        begun = {each.key: each.progress for each in self._database.unended() if each.begun}
+        begun = self._begun()
         return [
             LeftSession(
                 SessionRecord(
                     key, tenant, session_id, decode_as(options, SessionOptions), opened_at
                 ),
-                begun.get(key),
+                begun[key].progress if key in begun else None,
                 closing,
             )
             for key, tenant, session_id, options, opened_at, closing in self._database.open_sessions()
         ]
 
     def adoptable(self) -> list[LeftSession]:
-        stuck = {
-            each.key for each in self._database.unended() if each.begun and not _can_go_on(each)
-        }
+        stuck = {key for key, each in self._begun().items() if not each.can_go_on}
         return [
             left
             for left in self.open_sessions()
             if left.record.key not in stuck and not left.record.options.secrets
         ]
+
+    def _begun(self) -> dict[str, Unended]:
+        """Return the executions that ran when the last broker ended, by the keys of their sessions."""
+        unended = self._database.unended()
+        return {each.key: each for each in unended if each.begun and not each.passed}
 
     def latest_executions(self, key: str) -> list[tuple[int, MemoryLog]]:
         """Return the executions of an open session that are remembered, by number, oldest first."""
@@ -219,10 +223,12 @@ class Archive:
         """
         results = []
         for each in self._database.unended():
-            if each.key in adopted and _can_go_on(each):
+            if each.key in adopted and each.can_go_on and not each.passed:
                 continue
             message = _FATE_UNKNOWN if each.begun else _NEVER_RAN
-            result = lost_result(message, begun=bool(each.begun))
+            if each.passed:
+                message = _NOT_STORED
+            result = lost_result(message, begun=bool(each.begun or each.passed))
             result.execution_id, result.seq = each.id, each.last + 1
             results.append((each.number, result.seq, encode(result)))
         self._database.end_lost(results, "the broker ended", self._clock(), adopted)
@@ -249,8 +255,9 @@ class Archive:
                 tuple(decode_as(packages, list[str])),
                 "done",
                 self._last_result(number),
+                Origin(*origin),
             )
-            for key, number, execution_id, packages, accepted_at in self._database.executions(
+            for key, number, execution_id, packages, accepted_at, *origin in self._database.executions(
                 tenant, session_id, self._horizon
             )
             if key not in left_out
@@ -260,9 +267,7 @@ class Archive:
         self, tenant: str, session_id: str, execution_id: str
     ) -> ExecutionLog | None:
         row = self._database.execution(tenant, session_id, execution_id, self._horizon)
-        if row is None:
-            return None
-        return self._log(execution_id, *row)
+        return None if row is None else self._log(execution_id, *row)
 
     def session_logs(
         self,
@@ -299,7 +304,7 @@ class Archive:
         packages: bytes,
         findings: bytes,
         accepted_at: float,
-        *,
+        *origin: str,
         is_open: bool = False,
     ) -> MemoryLog:
         """Args:
@@ -311,7 +316,7 @@ class Archive:
             decode_as(packages, list[str]),
             decode_as(findings, list[Finding]),
         )
-        log.accepted_at = accepted_at
+        log.accepted_at, log.origin = accepted_at, Origin(*origin)
         log.restore(StoredEvent(_event(json), json) for json in self._database.events(number))
         if log.result is None and not is_open:
             log.append(lost_result(_NOT_STORED, begun=True))
@@ -329,18 +334,6 @@ class Archive:
     @property
     def _horizon(self) -> float:
         return self._clock() - self._retention
-
-
-def _can_go_on(execution: Unended) -> bool:
-    """Whether another broker can go on with it, or run it.
-
-    The values of secrets are not stored. What installs packages is not stored either, only its progress.
-    """
-    if decode_as(execution.request, ExecutionRequest).secrets:
-        return False
-    if execution.begun:
-        return bool(execution.progress)
-    return not decode_as(execution.packages, list[str])
 
 
 def _event(json: bytes) -> Event:

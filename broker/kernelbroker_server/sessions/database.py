@@ -22,6 +22,7 @@ from .records import (
     ExecutionBegun,
     ExecutionCreated,
     Record,
+    SessionChanged,
     SessionClosing,
     SessionEnded,
     SessionOpened,
@@ -121,7 +122,7 @@ class Database(Queries):
                 ],
             )
             execute_many(
-                "INSERT OR IGNORE INTO executions VALUES (?, ?, ?, ?, ?, ?, ?, 0, NULL, ?, ?, x'')",
+                "INSERT OR IGNORE INTO executions VALUES (?, ?, ?, ?, ?, ?, ?, 0, NULL, ?, ?, x'', ?, ?)",
                 [_execution(each) for each in of[ExecutionCreated]],
             )
             execute_many(
@@ -139,6 +140,10 @@ class Database(Queries):
             execute_many(
                 "UPDATE executions SET ended_at = ?, progress = x'' WHERE number = ?",
                 [(e.ended_at, e.number) for e in events if e.ended_at is not None],
+            )
+            execute_many(
+                "UPDATE sessions SET options = ? WHERE key = ?",
+                [(each.options, each.key) for each in of[SessionChanged]],
             )
             execute_many(
                 "UPDATE sessions SET closing = ? WHERE key = ?",
@@ -268,6 +273,7 @@ _KINDS: tuple[type[Record], ...] = (
     ExecutionCreated,
     ExecutionBegun,
     EventAppended,
+    SessionChanged,
     SessionClosing,
     SessionEnded,
     EntryPut,
@@ -287,4 +293,6 @@ def _execution(each: ExecutionCreated) -> Row:
         each.accepted_at,
         size,
         each.allow_stdin,
+        each.client,
+        each.user,
     )

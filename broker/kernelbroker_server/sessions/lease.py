@@ -22,7 +22,7 @@ from kernelbroker_kernel.contract import CONFIGURE_CODE
 from ..backends.base import Isolation, LaunchError, SandboxSpec, Usage
 from ..cancellation import run_to_completion
 from ..kernels.channel import ChannelClosed
-from ..pool.runner import AcquireTimeout, Pool, PoolClosed
+from ..pool.runner import AcquireTimeout, Pool, PoolClosed, PoolDraining
 from ..pool.state import PoolFull
 from ..pool.warm_sandbox import WarmSandbox, run_silently
 from ..telemetry.events import SandboxLeased, SandboxReplaced, SessionEmitter
@@ -284,6 +284,10 @@ def _pool_errors(timeout: float) -> Iterator[None]:
             f"no sandbox became free within {timeout:g} s ({exc}); "
             "close sessions that are done, or raise pool.max_size",
             retry_after=5,
+        ) from None
+    except PoolDraining:
+        raise Unavailable(
+            "an operator drains this template: use another one, or try again later", retry_after=30
         ) from None
     except PoolClosed:
         raise Unavailable("the broker is shutting down", retry_after=10) from None

@@ -160,7 +160,7 @@ class _Ended:
 
 def summaries(sessions: Iterable[MemorySession]) -> list[ExecutionSummary]:
     return [
-        ExecutionSummary(log.id, log.accepted_at, log.packages, log.state, log.result)
+        ExecutionSummary(log.id, log.accepted_at, log.packages, log.state, log.result, log.origin)
         for session in sessions
         for log in session.logs.values()
     ]

@@ -5,6 +5,9 @@ from __future__ import annotations
 import sqlite3
 from typing import Any, NamedTuple
 
+from kernelbroker.protocol.codec import decode_as
+from kernelbroker.protocol.messages import ExecutionRequest
+
 Row = tuple[Any, ...]
 
 
@@ -14,6 +17,7 @@ class Unended(NamedTuple):
     Attributes:
         key: of its session.
         last: the `seq` of its last event.
+        passed: a later execution of its session has begun, so this one has ended.
     """
 
     number: int
@@ -24,6 +28,19 @@ class Unended(NamedTuple):
     request: bytes
     packages: bytes
     progress: bytes
+    passed: bool
+
+    @property
+    def can_go_on(self) -> bool:
+        """Whether another broker can go on with it, or run it.
+
+        The values of secrets are not stored, nor is what installs packages, except its progress.
+        """
+        if decode_as(self.request, ExecutionRequest).secrets:
+            return False
+        if self.begun:
+            return bool(self.progress)
+        return not decode_as(self.packages, list[str])
 
 
 class Queries:
@@ -37,7 +54,10 @@ class Queries:
         rows = self._query(
             """SELECT number, id, session_key, begun, (
                 SELECT coalesce(max(seq), 0) FROM events WHERE events.number = executions.number
-            ), request, packages, progress FROM executions WHERE ended_at IS NULL ORDER BY number"""
+            ), request, packages, progress, EXISTS (
+                SELECT 1 FROM executions AS later WHERE later.session_key = executions.session_key
+                AND later.number > executions.number AND later.begun
+            ) FROM executions WHERE ended_at IS NULL ORDER BY number"""
         )
         return [Unended(*row) for row in rows]
 
@@ -59,10 +79,11 @@ class Queries:
             count: of both together, unless more have not ended.
 
         Returns:
-            number, id, request, packages, findings, accepted_at, ended_at, allow_stdin, begun
+            number, id, request, packages, findings, accepted_at, client, user, ended_at, allow_stdin, begun
         """
-        rows = self._query(
-            """SELECT number, id, request, packages, findings, accepted_at, ended_at, allow_stdin, begun
+        return self._query(
+            """SELECT number, id, request, packages, findings, accepted_at, client, user,
+                ended_at, allow_stdin, begun
             FROM executions WHERE session_key = ? AND (ended_at IS NULL OR number IN (
                 SELECT number FROM executions WHERE session_key = ? ORDER BY number DESC LIMIT ?
             )) ORDER BY number""",
@@ -70,7 +91,6 @@ class Queries:
             key,
             count,
         )
-        return rows
 
     def closed_reason(self, tenant: str, session_id: str, horizon: float) -> str | None:
         """Why the latest session with this id ended, if it ended after the horizon."""
@@ -87,10 +107,10 @@ class Queries:
         """Executions of the sessions with this id that ended after the horizon, oldest first.
 
         Returns:
-            key of the session, number, id, packages, accepted_at
+            key of the session, number, id, packages, accepted_at, client, user
         """
         return self._query(
-            """SELECT key, number, id, packages, accepted_at
+            """SELECT key, number, id, packages, accepted_at, client, user
             FROM sessions JOIN executions ON session_key = key
             WHERE tenant = ? AND session_id = ? AND sessions.ended_at > ? ORDER BY number""",
             tenant,
@@ -104,10 +124,10 @@ class Queries:
         """The latest execution with this id, unless its session ended before the horizon.
 
         Returns:
-            number, request, packages, findings, accepted_at
+            number, request, packages, findings, accepted_at, client, user
         """
         rows = self._query(
-            """SELECT number, request, packages, findings, accepted_at
+            """SELECT number, request, packages, findings, accepted_at, client, user
             FROM sessions JOIN executions ON session_key = key
             WHERE tenant = ? AND session_id = ? AND id = ?
                 AND (sessions.ended_at IS NULL OR sessions.ended_at > ?)
@@ -131,9 +151,13 @@ class Queries:
         return rows[0][0] if rows else None
 
     def session(self, key: str) -> list[Row]:
-        """The executions of a session: number, id, request, packages, findings, accepted_at, size."""
+        """The executions of a session.
+
+        Returns:
+            number, id, request, packages, findings, accepted_at, client, user, size
+        """
         return self._query(
-            """SELECT number, id, request, packages, findings, accepted_at, size
+            """SELECT number, id, request, packages, findings, accepted_at, client, user, size
             FROM executions WHERE session_key = ? ORDER BY number""",
             key,
         )

@@ -39,6 +39,8 @@ class ExecutionCreated(msgspec.Struct, array_like=True, frozen=True, tag=3):
     findings: bytes
     accepted_at: float
     allow_stdin: bool = False
+    client: str = ""
+    user: str = ""
 
 
 class ExecutionBegun(msgspec.Struct, array_like=True, frozen=True, tag=4):
@@ -81,8 +83,16 @@ class SessionClosing(msgspec.Struct, array_like=True, frozen=True, tag=8):
     reason: str
 
 
+class SessionChanged(msgspec.Struct, array_like=True, frozen=True, tag=9):
+    """New options of an open session, as in `SessionOpened`."""
+
+    key: str
+    options: bytes
+
+
 Record: TypeAlias = (
     SessionOpened
+    | SessionChanged
     | SessionClosing
     | SessionEnded
     | ExecutionCreated

@@ -29,7 +29,7 @@ from .gone import GoneSessions, gone
 from .ids import new_id
 from .limits import SessionLimits
 from .opening import Opening
-from .progress import Left
+from .progress import LeftExecution
 from .reopening import same_session
 from .restoring import Source
 from .saved_state import AsleepSession, SavedState
@@ -255,14 +255,18 @@ class Registry:
         )
 
     async def adopt(
-        self, left: LeftSession, workspace: Workspace, warm: WarmSandbox, running: Left | None
+        self,
+        left: LeftSession,
+        workspace: Workspace,
+        warm: WarmSandbox,
+        running: LeftExecution | None,
     ) -> None:
         """Go on with a session of an earlier broker, which the store has restored."""
         session = self._factory.session(left.record, workspace, adopted=warm)
         await self._go_on(session, left, running)
 
     async def adopt_context(
-        self, left: LeftSession, warm: WarmSandbox, running: Left | None
+        self, left: LeftSession, warm: WarmSandbox, running: LeftExecution | None
     ) -> None:
         """Go on with a context of a session that was adopted."""
         assert left.record.options.context_of is not None
@@ -271,7 +275,9 @@ class Registry:
         session.add_context(context)
         await self._go_on(context, left, running)
 
-    async def _go_on(self, session: Session, left: LeftSession, running: Left | None) -> None:
+    async def _go_on(
+        self, session: Session, left: LeftSession, running: LeftExecution | None
+    ) -> None:
         await session.open(adopted=True)
         self._sessions[session.id] = session
         for execution in session.go_on(running):

@@ -63,9 +63,15 @@ def _version_3(connection: sqlite3.Connection) -> None:
         connection.execute(statement)
 
 
+def _version_4(connection: sqlite3.Connection) -> None:
+    """Executions have an origin."""
+    for column in ("client", "user"):
+        connection.execute(f"ALTER TABLE executions ADD COLUMN {column} TEXT NOT NULL DEFAULT ''")
+
+
 Migration = Callable[[sqlite3.Connection], None]
 
-MIGRATIONS: Sequence[Migration] = (_version_1, _version_2, _version_3)
+MIGRATIONS: Sequence[Migration] = (_version_1, _version_2, _version_3, _version_4)
 
 
 def migrate(connection: sqlite3.Connection, migrations: Sequence[Migration] = MIGRATIONS) -> None:

@@ -82,6 +82,17 @@ class SessionView:
         return self._lease.spec
 
     @property
+    def sandbox_id(self) -> str | None:
+        """The id of its sandbox; None while it has none."""
+        warm = self._lease.current
+        return None if warm is None else warm.sandbox.id
+
+    async def memory(self) -> int | None:
+        """Return the bytes of memory that its sandbox uses; None if it has none, or it is not known."""
+        warm = self._lease.alive
+        return None if warm is None else await warm.sandbox.memory()
+
+    @property
     def limits(self) -> SessionLimits:
         """The limits of its present template."""
         return self._limits.of_template(self.spec.limits)

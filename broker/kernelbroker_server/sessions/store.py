@@ -24,6 +24,8 @@ from kernelbroker.protocol.events import Cause, ErrorDetail, Event, Result
 from kernelbroker.protocol.findings import Finding
 from kernelbroker.protocol.messages import ExecutionRequest, SessionOptions
 
+from ..telemetry.origin import Origin, current_origin
+
 PublicState: TypeAlias = Literal["queued", "running", "done"]
 
 
@@ -73,6 +75,7 @@ class ExecutionLog(ABC):
         findings: the warnings of the policy.
         allow_stdin: its client answers `input()`.
         accepted_at: seconds since the epoch.
+        origin: who asked for it, through which client.
         state: `running` from the moment a sandbox runs it.
         queued_s: seconds from its acceptance until a kernel took it, or until its end if none did.
         size: bytes of JSON that its events hold.
@@ -94,6 +97,7 @@ class ExecutionLog(ABC):
         self.packages = tuple(packages)
         self.findings = list(findings)
         self.accepted_at = time.time()
+        self.origin = current_origin()
         self.state: PublicState = "queued"
         self.queued_s: float | None = None
         self.size = 0
@@ -112,13 +116,17 @@ class ExecutionLog(ABC):
         detail = self.result.error_detail
         return "success" if detail is None else detail.cause
 
-    def begin(self, progress: msgspec.Struct | None = None) -> None:  # noqa: ARG002
+    def begin(self, progress: msgspec.Struct | None = None) -> bool:  # noqa: ARG002
         """Record that a sandbox runs it from now on. Called before the sandbox gets the code.
 
         Args:
             progress: with it another broker can go on.
+
+        Returns:
+            False if it must not run: this could not be stored, so another broker could run it again.
         """
         self.state = "running"
+        return True
 
     def proceed(self, progress: msgspec.Struct) -> None:  # noqa: B027
         """Record how far it has come, in place of what was recorded before."""
@@ -151,6 +159,7 @@ class ExecutionSummary(NamedTuple):
     packages: tuple[str, ...]
     state: PublicState
     result: Result | None
+    origin: Origin = Origin()
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,6 +217,9 @@ class EventStore(ABC):
     @abstractmethod
     def record_session(self, session: SessionRecord) -> None:
         """Record an opened session."""
+
+    def change_session(self, key: str, options: SessionOptions) -> None:  # noqa: B027
+        """Record new options of a session that has not ended."""
 
     def close_when_idle(self, key: str, reason: str) -> None:  # noqa: B027
         """Record that the session ends as soon as nothing is left to do."""

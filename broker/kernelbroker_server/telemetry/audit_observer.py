@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ..audit import Audit
 from .events import (
+    ConfirmationAnswered,
     ExecutionEnded,
     ExecutionRefused,
     FileOperationEnded,
@@ -66,6 +67,14 @@ class AuditObserver:
                     language=event.language,
                     code_sha256=event.code_sha256,
                     policy=event.mode,
+                )
+            case ConfirmationAnswered():
+                self._audit.record(
+                    "confirmation",
+                    **_session_fields(event),
+                    code_sha256=event.code_sha256,
+                    answer=event.answer,
+                    user=event.user,
                 )
             case ProcessStarted():
                 self._audit.record(

@@ -129,6 +129,35 @@ class ExecutionRefused(SessionEvent):
 
 
 @dataclass(frozen=True, slots=True)
+class RiskyCode(SessionEvent):
+    """A policy found code risky: it ran with a warning, waits for a confirmation, or was refused.
+
+    Attributes:
+        mode: of the policy: `warn`, `confirm` or `block`.
+        rules: that the code matches.
+    """
+
+    language: str
+    mode: str
+    level: str
+    rules: Sequence[str]
+
+
+@dataclass(frozen=True, slots=True)
+class ConfirmationAnswered(SessionEvent):
+    """A person decided about code that waited for a confirmation.
+
+    Attributes:
+        answer: `approve` or `decline`.
+        user: the name or the id of the person's token.
+    """
+
+    code_sha256: str
+    answer: str
+    user: str
+
+
+@dataclass(frozen=True, slots=True)
 class ProcessStarted(SessionEvent):
     """A process beside the kernel was started, or refused.
 
@@ -179,6 +208,8 @@ TelemetryEvent: TypeAlias = (
     | SandboxReplaced
     | ExecutionEnded
     | ExecutionRefused
+    | RiskyCode
+    | ConfirmationAnswered
     | ProcessStarted
     | FileOperationEnded
 )

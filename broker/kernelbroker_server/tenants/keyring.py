@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+_SETTINGS_USER = "default"
+"""The user of the token in the settings."""
+
 
 class Keyring:
     """All valid tokens.
@@ -44,18 +47,23 @@ class Keyring:
             supervisor.start("keys of JWTs", self.jwt.keep_keys)
 
     def tenant_of(self, token: str) -> Tenant | None:
-        """Return the tenant that a token belongs to.
+        """Return the tenant that a token belongs to, with the token's name and right.
 
         Returns:
             None if the token is invalid. If the token file cannot be read, its tokens are invalid.
         """
         if self._token is not None and hmac.compare_digest(token.encode(), self._token.encode()):
-            return self.tenants[DEFAULT.name]
+            return self._caller(DEFAULT.name, _SETTINGS_USER, operator=True)
         try:
-            name = self._file.tenant_of(token) if self._file is not None else None
+            record = self._file.find(token) if self._file is not None else None
         except TokenError as error:
             logger.error("the token file cannot be used; its tokens are refused: %s", error)
             return None
-        if name is None and self.jwt is not None:
-            name = self.jwt.tenant_of(token)
-        return None if name is None else self.tenants[name]
+        if record is not None:
+            return self._caller(record.tenant, record.name or record.id, operator=record.operator)
+        name = None if self.jwt is None else self.jwt.tenant_of(token)
+        return None if name is None else self._caller(name, name)
+
+    def _caller(self, tenant: str, user: str, *, operator: bool = False) -> Tenant:
+        limits = self.tenants[tenant].limits
+        return Tenant(tenant, limits, user, operator or limits.operator)

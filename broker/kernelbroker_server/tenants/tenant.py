@@ -18,6 +18,7 @@ class TenantLimits:
         rate: executions that it may submit in a minute.
         templates: names of templates that it may use.
         policy, policy_threshold: replace the risk policy of its templates.
+        operator: its tokens may use the calls for operators.
     """
 
     sessions: int | None = None
@@ -26,14 +27,22 @@ class TenantLimits:
     templates: frozenset[str] | None = None
     policy: PolicyMode | None = None
     policy_threshold: Level = "high"
+    operator: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Tenant:
-    """A user of the broker, who sees only its own sessions, files and executions."""
+    """A user of the broker, who sees only its own sessions, files and executions.
+
+    Attributes:
+        user: the name or the id of the token that names it; empty if unknown.
+        operator: the token has the operators' right.
+    """
 
     name: str
     limits: TenantLimits = field(default_factory=TenantLimits)
+    user: str = ""
+    operator: bool = False
 
 
 DEFAULT = Tenant("default")

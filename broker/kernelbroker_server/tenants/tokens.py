@@ -22,6 +22,7 @@ from pathlib import Path
 
 import msgspec
 
+TOKEN_NAME = r"^[A-Za-z0-9][A-Za-z0-9_.@-]{0,63}$"
 TENANT_NAME = r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$"
 _TOKEN = re.compile(r"kb_([0-9a-f]{12})_[0-9a-f]{64}")
 
@@ -31,13 +32,20 @@ class TokenError(Exception):
 
 
 class TokenRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One token without its secret. Times are in seconds since the epoch; None stands for never."""
+    """One token without its secret. Times are in seconds since the epoch; None stands for never.
+
+    Attributes:
+        name: of the person or program that has it, for those who see what it did; empty if not given.
+        operator: it may use the calls for operators.
+    """
 
     id: str
     tenant: str
     sha256: str
     created_at: float
     expires_at: float | None = None
+    name: str = ""
+    operator: bool = False
 
     @property
     def expired(self) -> bool:
@@ -56,11 +64,19 @@ class TokenFile:
         self._seen: tuple[int, ...] | None = None
         self._by_id: dict[str, TokenRecord] = {}
 
-    def create(self, tenant: str, lifetime: float | None = None) -> str:
+    def create(
+        self,
+        tenant: str,
+        lifetime: float | None = None,
+        *,
+        name: str = "",
+        operator: bool = False,
+    ) -> str:
         """Create a token.
 
         Args:
             lifetime: seconds until it expires; None for never.
+            name, operator: see `TokenRecord`.
 
         Returns:
             the token, which cannot be read again.
@@ -72,11 +88,17 @@ class TokenFile:
             raise TokenError(
                 f"{tenant!r} is not a valid tenant name: use letters, digits, '_', '.' and '-', at most 64"
             )
+        if name and not re.fullmatch(TOKEN_NAME, name):
+            raise TokenError(
+                f"{name!r} is not a valid name: use letters, digits, '_', '.', '@' and '-', at most 64"
+            )
         token_id, now = secrets.token_hex(6), time.time()
         token = f"kb_{token_id}_{secrets.token_hex(32)}"
         expires_at = None if lifetime is None else now + lifetime
         with self._changing() as content:
-            content.tokens.append(TokenRecord(token_id, tenant, _hash(token), now, expires_at))
+            content.tokens.append(
+                TokenRecord(token_id, tenant, _hash(token), now, expires_at, name, operator)
+            )
         return token
 
     def list(self) -> list[TokenRecord]:
@@ -97,12 +119,21 @@ class TokenFile:
         Raises:
             TokenError: the file cannot be read.
         """
+        record = self.find(token)
+        return None if record is None else record.tenant
+
+    def find(self, token: str) -> TokenRecord | None:
+        """The record of a token; None if the token is unknown, expired or revoked.
+
+        Raises:
+            TokenError: the file cannot be read.
+        """
         if not (match := _TOKEN.fullmatch(token)):
             return None
         self._refresh()
         if (record := self._by_id.get(match[1])) is None or record.expired:
             return None
-        return record.tenant if hmac.compare_digest(record.sha256, _hash(token)) else None
+        return record if hmac.compare_digest(record.sha256, _hash(token)) else None
 
     def _refresh(self) -> None:
         """Read the file again if it has changed."""

@@ -6,6 +6,7 @@ The tree::
     ├── RequestError              the broker refused or failed a request; `code` says which
     │   ├── BadRequest            the request is malformed, or a value is out of bounds
     │   ├── Unauthorized          the token is missing or invalid
+    │   ├── Forbidden             the token does not have this right
     │   ├── NotFound              it does not exist, or belongs to another tenant
     │   ├── MethodNotAllowed      the path does not support the method
     │   ├── Conflict              not possible in this state
@@ -78,6 +79,10 @@ class Unauthorized(RequestError):
     code = "unauthorized"
 
 
+class Forbidden(RequestError):
+    code = "forbidden"
+
+
 class NotFound(RequestError):
     code = "not_found"
 
@@ -147,6 +152,7 @@ _BY_CODE: dict[str, type[RequestError]] = {
     for cls in (
         BadRequest,
         Unauthorized,
+        Forbidden,
         NotFound,
         MethodNotAllowed,
         Conflict,

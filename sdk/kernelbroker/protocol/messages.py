@@ -364,6 +364,8 @@ class ExecutionInfo(msgspec.Struct, kw_only=True):
         accepted_at: in UTC (ISO 8601 in JSON).
         packages: the packages to install; empty for a cell.
         success, error, execution_time: of its result; null until it has ended.
+        client: what it came through: `sdk`, `mcp`, `e2b`, `jupyter`, `console`, `rest`.
+        user: the name or the id of the token.
     """
 
     execution_id: str
@@ -374,6 +376,8 @@ class ExecutionInfo(msgspec.Struct, kw_only=True):
     success: bool | None = None
     error: str | None = None
     execution_time: float | None = None
+    client: str = ""
+    user: str = ""
 
 
 class ExecutionList(msgspec.Struct, kw_only=True):

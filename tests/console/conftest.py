@@ -1,0 +1,166 @@
+"""A broker for people, and a real browser in which its page is used."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
+
+import kernelbroker.sync
+import pytest
+from kernelbroker_server.tenants.tokens import TokenFile
+from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
+
+from tests.e2e.support import BrokerProcess
+
+TIMEOUT_MS = 60_000
+"""For what should take a second: a busy machine is no failure."""
+
+
+@dataclass
+class Console:
+    """A broker with a console, and tokens of several people."""
+
+    broker: BrokerProcess
+    alice: str
+    bob: str
+    stranger: str
+    url: str = ""
+
+    def call(self, method: str, path: str, body: object = None, **options: Any) -> tuple[int, Any]:
+        """Call the API. Returns the status and the JSON of the answer."""
+        token = options.pop("token", self.alice)
+        request = Request(
+            f"{self.broker.url}/api/v1{path}",
+            method=method,
+            data=None if body is None else json.dumps(body).encode(),
+            headers={
+                "Authorization": f"Bearer {token}",
+                "Accept": "application/json",
+                **options,
+            },
+        )
+        try:
+            with urlopen(request, timeout=60) as answer:
+                data, status = answer.read(), answer.status
+        except HTTPError as error:
+            data, status = error.read(), error.code
+        return status, json.loads(data) if data else None
+
+    def connect(self, token: str | None = None) -> kernelbroker.sync.Broker:
+        return kernelbroker.sync.connect(self.broker.url, token or self.alice)
+
+    @contextmanager
+    def session(self, session_id: str) -> Iterator[kernelbroker.sync.Session]:
+        """A session of the SDK, closed at the end."""
+        with self.connect() as broker, broker.session(session_id) as session:
+            yield session
+
+
+@contextmanager
+def running_console(**settings: object) -> Iterator[Console]:
+    """A broker with tokens of two people of one tenant, the first an operator, and of a stranger."""
+    with tempfile.TemporaryDirectory(prefix="kb-") as name:
+        directory = Path(name)
+        tokens = TokenFile(directory / "tokens.json")
+        alice = tokens.create("team", name="alice", operator=True)
+        bob = tokens.create("team", name="bob")
+        stranger = tokens.create("others", name="stranger")
+        broker = BrokerProcess(
+            directory,
+            TOKENS_FILE=directory / "tokens.json",
+            AUDIT_LOG=directory / "audit.log",
+            TOKEN="the-settings-token",
+            SANDBOX__POLICY="confirm",
+            **settings,
+        )
+        with broker.running():
+            yield Console(broker, alice, bob, stranger, f"{broker.url}/console")
+
+
+@pytest.fixture(scope="session")
+def console() -> Iterator[Console]:
+    with running_console(POOL__MIN_SIZE=2, POOL__MAX_SIZE=8, SANDBOX__MEMORY="2GiB") as console:
+        yield console
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    program = shutil.which("chromium") or shutil.which("chromium-browser")
+    if program is None:
+        pytest.skip("chromium is not installed")
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(
+            executable_path=program,
+            args=["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-proxy-server"],
+        )
+        yield browser
+        browser.close()
+
+
+class Problems:
+    """What a page must not do: fail, violate its policy, or ask another origin."""
+
+    def __init__(self, page: Page, origin: str) -> None:
+        self.found: list[str] = []
+        self.expected: tuple[str, ...] = ()
+        page.on("pageerror", lambda error: self.found.append(f"error: {error}"))
+        page.on("console", lambda m: m.type == "error" and self.found.append(m.text))
+        page.on("request", lambda request: self._look(request.url, origin))
+
+    def _look(self, url: str, origin: str) -> None:
+        if not url.startswith(
+            (origin, origin.replace("http", "ws", 1), "data:", "blob:", "about:")
+        ):
+            self.found.append(f"request to {url}")
+
+    def unexpected(self) -> list[str]:
+        return [each for each in self.found if not any(text in each for text in self.expected)]
+
+
+OpenPage = Callable[..., Page]
+
+
+@pytest.fixture
+def open_page(browser: Browser, console: Console) -> Iterator[OpenPage]:
+    """Opens the console in a tab of its own, signed in. A page that complains fails the test."""
+    contexts: list[BrowserContext] = []
+    watched: list[Problems] = []
+
+    def open_one(
+        path: str = "",
+        token: str | None = None,
+        expected: tuple[str, ...] = (),
+        url: str = "",
+        **options: Any,
+    ) -> Page:
+        options = {"viewport": {"width": 1280, "height": 800}, "locale": "en-GB"} | options
+        context = browser.new_context(**options)
+        contexts.append(context)
+        context.set_default_timeout(TIMEOUT_MS)
+        page = context.new_page()
+        problems = Problems(page, (url or console.url).removesuffix("/console"))
+        problems.expected = expected
+        watched.append(problems)
+        page.goto(f"{url or console.url}{path}")
+        sign_in(page, console.alice if token is None else token)
+        return page
+
+    yield open_one
+    for context in contexts:
+        context.close()
+    assert [each for problems in watched for each in problems.unexpected()] == []
+
+
+def sign_in(page: Page, token: str) -> None:
+    if token:
+        page.get_by_label("Token").fill(token)
+        page.keyboard.press("Enter")
+        page.locator(".link-state.open").wait_for(state="attached")

@@ -1,0 +1,244 @@
+"""The page is small, accessible, usable on a phone and by keyboard, and complete in both languages."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from tests.e2e.support import ROOT, whole_system
+
+from .conftest import TIMEOUT_MS, Console, OpenPage, sign_in
+from .test_watching import RISKY, see
+
+pytestmark = whole_system
+
+SOURCE = ROOT / "broker" / "console"
+BUILT = ROOT / "broker" / "kernelbroker_server" / "console" / "static"
+PAGES = ["sessions", "sessions/shown", "confirmations", "sandboxes", "metrics", "audit"]
+
+
+@pytest.fixture(scope="module")
+def node_modules() -> Path:
+    """The packages of the console's build."""
+    found = SOURCE / "node_modules"
+    if not (found / ".bin" / "esbuild").exists():
+        if "CI" not in os.environ and shutil.which("npm") is None:
+            pytest.skip("npm is not installed")
+        subprocess.run(["npm", "ci", "--no-audit", "--no-fund"], cwd=SOURCE, check=True)
+    return found
+
+
+def test_the_bundle_is_what_the_source_builds(node_modules: Path, tmp_path: Path) -> None:
+    """Building the source gives the files of the package, byte for byte."""
+    subprocess.run(["node", "build.mjs", str(tmp_path / "out")], cwd=SOURCE, check=True)
+    made = {each.name: each.read_bytes() for each in (tmp_path / "out").iterdir()}
+    kept = {each.name: each.read_bytes() for each in BUILT.iterdir()}
+    assert sorted(made) == sorted(kept), "run: make console"
+    assert [name for name in made if made[name] != kept[name]] == [], "run: make console"
+
+
+def test_the_source_has_no_type_errors(node_modules: Path) -> None:
+    """TypeScript finds nothing."""
+    done = subprocess.run(
+        ["node", "node_modules/typescript/bin/tsc", "--noEmit"],
+        cwd=SOURCE,
+        capture_output=True,
+        text=True,
+    )
+    assert (done.returncode, done.stdout) == (0, "")
+
+
+def test_licences_are_in_the_package() -> None:
+    """The licence of each package whose code is in the bundle is part of the wheel."""
+    text = (BUILT / "licenses.txt").read_text()
+    for name in (
+        "preact",
+        "@codemirror/view",
+        "apache-arrow",
+        "uplot",
+        "anser",
+        "@fontsource-variable/inter",
+    ):
+        assert re.search(rf"^{re.escape(name)} \d", text, re.MULTILINE), name
+    assert "Apache License" in text
+    assert "SIL OPEN FONT LICENSE" in text
+
+
+def test_every_text_is_translated() -> None:
+    """Each text that the source translates has a Chinese form with the same places for values."""
+    source = "".join(
+        each.read_text() for each in (SOURCE / "src").glob("*.ts*") if each.name != "chinese.ts"
+    )
+    table = dict(
+        re.findall(
+            r'^  (?:"((?:[^"])+)"|\w+): "([^"]+)",$',
+            re.sub(
+                r"^  (\w+): ", r'  "\1": ', (SOURCE / "src" / "chinese.ts").read_text(), flags=re.M
+            ),
+            re.MULTILINE,
+        )
+    )
+    used = set(re.findall(r'\bt\("([^"]+)"', source))
+    used |= {
+        "idle",
+        "busy",
+        "asleep",
+        "closed",
+        "starting",
+        "checking",
+        "leased",
+        "removing",
+        "dead",
+    }
+    used |= {"low", "medium", "high", "critical"}
+    assert len(used) > 150
+    assert sorted(used - table.keys()) == []
+    places = re.compile(r"\{\d\}")
+    assert [
+        t for t, c in table.items() if sorted(places.findall(t)) != sorted(places.findall(c))
+    ] == []
+
+
+def test_the_first_load_is_small_and_fast(console: Console, open_page: OpenPage) -> None:
+    """Until the sessions are shown, less than 300 kB come, compressed; editor, tables and plots later."""
+    page = open_page(token="")
+    got: list[str] = []
+    page.on("response", lambda answer: got.append(answer.url))
+    page.reload()
+    sign_in(page, console.alice)
+    see(page, "h1", "Sessions")
+    names = [url.rpartition("/")[2] for url in got if "/console/assets/" in url]
+    sizes = {
+        name: len(gzip.compress((BUILT / name).read_bytes()))
+        if not name.endswith("woff2")
+        else (BUILT / name).stat().st_size
+        for name in dict.fromkeys(names)
+    }
+    assert sum(sizes.values()) < 300_000, sizes
+    assert not [name for name in sizes if name.startswith(("editor", "table", "operator"))]
+    page.reload()
+    see(page, "h1", "Sessions")
+    took = page.evaluate(
+        """performance.getEntriesByType('paint')
+          .find(each => each.name === 'first-contentful-paint').startTime"""
+    )
+    assert took < 10_000, "on an idle machine it is some 150 ms"
+
+
+def fill(console: Console) -> None:
+    """Show something on each page."""
+    console.call("POST", "/sessions", {"session_id": "shown"})
+    code = "import pandas as pd\ndf = pd.DataFrame({'a': [1]})\nprint('x' * 300)\nprint('y\\n' * 50)\ndf"
+    console.call("POST", "/sessions/shown/exec", {"code": code})
+    console.call("POST", "/sessions/shown/exec", {"code": "open('f.txt', 'w').write('x'); 1/0"})
+    console.call("POST", "/sessions/shown/exec", {"code": RISKY})
+
+
+AXE = """async () => (await axe.run(document, {resultTypes: ['violations'],
+  runOnly: ['wcag2a', 'wcag2aa', 'wcag21a', 'wcag21aa', 'best-practice']})).violations
+  .filter(each => ['serious', 'critical'].includes(each.impact))
+  .map(each => [each.id, each.nodes.slice(0, 5)
+    .map(node => node.html.slice(0, 160) + ' ' + node.failureSummary.slice(0, 300))])"""
+
+
+def serious_faults(page: Page, axe: str) -> object:
+    if not page.evaluate("typeof axe === 'object'"):
+        page.evaluate(axe)  # by the debugger, which no policy stops
+    return page.evaluate(AXE)
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_axe_finds_no_serious_fault(
+    console: Console, open_page: OpenPage, node_modules: Path, scheme: str
+) -> None:
+    """No page, dialog or tab has a serious or critical accessibility fault, in light and in dark."""
+    axe = (node_modules / "axe-core" / "axe.min.js").read_text()
+    fill(console)
+    page = open_page(token="", color_scheme=scheme, reduced_motion="reduce")
+    found = {"sign in": serious_faults(page, axe)}
+    sign_in(page, console.alice)
+    for path in PAGES:
+        page.goto(f"{console.url}#/{path}")
+        page.locator("main :is(h1, .empty-title)").first.wait_for()
+        if path == "sessions/shown":
+            see(page, ".line.traceback", "ZeroDivisionError")
+            see(page, ".cm-content")
+            for tab in ("Files", "About", "Variables"):
+                page.get_by_role("tab", name=tab).click()
+                found[tab] = serious_faults(page, axe)
+            page.locator("button.entry", has_text="df").click()
+            see(page, "[role=gridcell]")
+            found["table"] = serious_faults(page, axe)
+            page.keyboard.press("Escape")
+        if path == "sessions":
+            page.get_by_role("button", name="New session").click()
+            found["dialog"] = serious_faults(page, axe)
+            page.keyboard.press("Escape")
+        found[path] = serious_faults(page, axe)
+    assert {name: each for name, each in found.items() if each} == {}
+
+
+@pytest.mark.parametrize("path", PAGES)
+def test_a_narrow_phone(console: Console, open_page: OpenPage, path: str) -> None:
+    """At 360 pixels nothing reaches beyond the edge of the screen, and all pages can be reached."""
+    fill(console)
+    page = open_page(f"#/{path}", viewport={"width": 360, "height": 740}, has_touch=True)
+    page.locator("main :is(h1, .empty-title)").first.wait_for()
+    if path == "sessions/shown":
+        see(page, ".line.traceback", "ZeroDivisionError")
+    assert page.evaluate("document.documentElement.scrollWidth") <= 360
+    wide = page.evaluate(
+        """[...document.querySelectorAll('main > *, .page > *, .cell, .composer, .page-head > *')]
+           .filter(each => each.getBoundingClientRect().right > 361).map(each => each.className)"""
+    )
+    assert wide == []
+    expect(page.get_by_role("link", name="Sessions").first).to_be_visible(timeout=TIMEOUT_MS)
+
+
+def test_everything_by_keyboard(console: Console, open_page: OpenPage) -> None:
+    """Without a mouse: filter, open a session, run a cell, change the tab, leave; focus is seen."""
+    fill(console)
+    page = open_page()
+    see(page, ".session-name", "shown")
+    page.keyboard.press("/")
+    page.keyboard.type("shown")
+    page.keyboard.press("Tab")
+    page.keyboard.press("Tab")
+    expect(page.locator(".session-name")).to_be_focused(timeout=TIMEOUT_MS)
+    style = page.evaluate("getComputedStyle(document.activeElement).outlineStyle")
+    assert style == "solid"
+    page.keyboard.press("Enter")
+    page.locator(".cm-content").wait_for()
+    page.locator(".cm-content").focus()
+    page.keyboard.type("print('typed')")
+    page.keyboard.press("Shift+Enter")
+    see(page, ".cell.ok .line", "typed")
+    page.keyboard.press("Escape")
+    page.get_by_role("tab", name="Variables").focus()
+    page.keyboard.press("ArrowRight")
+    expect(page.get_by_role("tab", name="Files")).to_be_focused(timeout=TIMEOUT_MS)
+    see(page, ".entry", "f.txt")
+    page.get_by_label("All sessions").focus()
+    page.keyboard.press("Enter")
+    see(page, "h1", "Sessions")
+
+
+def test_chinese(console: Console, open_page: OpenPage) -> None:
+    """A browser in Chinese gets Chinese, and the choice of a language is kept."""
+    page = open_page(token="", locale="zh-CN")
+    page.get_by_label("令牌").fill(console.alice)
+    page.keyboard.press("Enter")
+    see(page, "h1", "会话")
+    assert page.evaluate("document.documentElement.lang") == "zh-CN"
+    page.get_by_role("button", name="English").click()
+    see(page, "h1", "Sessions")
+    page.reload()
+    see(page, "h1", "Sessions")
+    assert page.evaluate("document.documentElement.lang") == "en"
