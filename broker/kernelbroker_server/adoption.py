@@ -15,7 +15,7 @@ from .kernels.channel import ChannelClosed
 from .pool.runner import Pool
 from .pool.warm_sandbox import WarmSandbox, join
 from .service.tenant_service import TenantServices
-from .sessions.progress import Left, decode_progress
+from .sessions.progress import LeftExecution, decode_progress
 from .sessions.registry import Registry
 from .sessions.store import EventStore, LeftSession
 from .tenants.tenant import Tenants
@@ -34,7 +34,7 @@ class _Adopted:
     session: LeftSession
     workspace: Workspace
     warm: WarmSandbox
-    running: Left | None
+    running: LeftExecution | None
 
 
 class Adoption:
@@ -104,7 +104,7 @@ class Adoption:
             return None
         adopted: _Adopted | WarmSandbox | None = warm
         if session is not None:
-            running = None if progress is None else Left(progress, warm.channel)
+            running = None if progress is None else LeftExecution(progress, warm.channel)
             adopted = await self._claim(session, warm, running)
         if adopted is None or not pool.adopt(warm, leased=session is not None):
             if isinstance(adopted, _Adopted):
@@ -114,7 +114,7 @@ class Adoption:
         return adopted
 
     async def _claim(
-        self, session: LeftSession, warm: WarmSandbox, running: Left | None
+        self, session: LeftSession, warm: WarmSandbox, running: LeftExecution | None
     ) -> _Adopted | None:
         record = session.record
         registry = self._tenants.of(self._names[record.tenant]).registry

@@ -140,10 +140,10 @@ class Node:
             os.write(
                 self._requests, b'\n{"interrupt": true}\n'
             )  # the request before may have been cut off
-            for patience in (_RESPONSE_S, _GRACE_S):
+            for timeout in (_RESPONSE_S, _GRACE_S):
                 try:
                     # Skip responses to earlier requests, complete or cut off.
-                    while (line := self._line(patience)) is not None:
+                    while (line := self._line(timeout)) is not None:
                         if line.endswith(b'{"stopped":true}'):
                             return True
                         if line.endswith(b'{"stopped":false}'):
@@ -163,10 +163,10 @@ class Node:
         status = self._process.wait()
         return status if status >= 0 else 128 - status
 
-    def _line(self, patience: float | None = None) -> bytes | None:
-        """The next line; None if the process ended. Raises TimeoutError after `patience` seconds."""
+    def _line(self, timeout: float | None = None) -> bytes | None:
+        """The next line; None if the process ended. Raises TimeoutError after `timeout` seconds."""
         while b"\n" not in self._read:
-            if not select.select([self._responses], [], [], patience)[0]:
+            if not select.select([self._responses], [], [], timeout)[0]:
                 raise TimeoutError
             data = os.read(self._responses, _READ_BYTES)
             if not data or len(self._read) > _MAX_LINE:

@@ -72,7 +72,7 @@ class Relay:
     def join(self, send: Callable[[bytes], None], after: int | None) -> None:
         """Go on with a broker that has everything up to the message `after`; None: it needs nothing.
 
-        It is told how many messages the kernel was sent, and the number of the first one that follows.
+        It first gets the number of messages that the kernel was sent, and that of the first one to follow.
         """
         self.connect(send)
         self.acknowledge(self._outbox.last if after is None else after)

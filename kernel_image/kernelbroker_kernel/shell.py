@@ -56,8 +56,8 @@ def _signal_name(number: int) -> str:
 
 def end(process: subprocess.Popen[Any]) -> None:
     """Interrupt a process group, by its first process, and kill what is left."""
-    for number, patience in ((signal.SIGINT, _GRACE_S), (signal.SIGKILL, None)):
+    for number, timeout in ((signal.SIGINT, _GRACE_S), (signal.SIGKILL, None)):
         with suppress(ProcessLookupError):
             os.killpg(process.pid, number)
         with suppress(subprocess.TimeoutExpired):
-            process.wait(patience)
+            process.wait(timeout)

@@ -1,4 +1,4 @@
-"""The kernel of a forked gateway: forked from it at its beginning, and told later what to run.
+"""The kernel of a forked gateway: forked from it at its beginning, and started later.
 
 A process that has an event loop, threads or ZeroMQ's sockets must not be forked. So the kernel's process
 is forked before the gateway has them, and waits. When the gateway is asked to start its kernel, it sends

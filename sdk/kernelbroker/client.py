@@ -197,7 +197,7 @@ class Broker:
         return await self._requests(session_id).notebook()
 
     async def follow(self, session_id: str) -> AsyncGenerator[events.Event, None]:
-        """Yield the events of all executions of an open session, whoever submits them, until it ends.
+        """Yield the events of all executions of an open session, from any client, until it ends.
 
         Executions that run or wait are yielded from their beginning. If the connection is lost, it is made
         again, and nothing is left out; the events of several executions may then be mixed.

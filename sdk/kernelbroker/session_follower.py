@@ -1,4 +1,4 @@
-"""Follows a session: the events of all its executions, whoever submits them."""
+"""Follows a session: the events of all its executions, from any client."""
 
 from __future__ import annotations
 

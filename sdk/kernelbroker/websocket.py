@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import random
 from contextlib import suppress
 from dataclasses import dataclass
+from random import SystemRandom
 
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus, WebSocketException
@@ -134,7 +134,7 @@ async def reconnect_session(
     """
     problem: KernelBrokerError | None = None
     for delay in RETRY_DELAYS:
-        await asyncio.sleep(delay * random.uniform(0.5, 1.0))
+        await asyncio.sleep(delay * SystemRandom().uniform(0.5, 1.0))
         try:
             return await connect_session(address, request, timeouts, None, known)
         except (ConnectionFailed, Unavailable) as exc:

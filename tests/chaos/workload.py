@@ -110,11 +110,17 @@ class Worker:
         if self._session is None:
             if not self._sessions or self._rng.random() < 0.7:  # otherwise return to the last one
                 self._sessions += 1
-            self._session = self._broker.session(
-                f"s{self._number}-{self._sessions}", workspace=self.workspace
-            )
-            await self._session.open()
+            try:
+                self._session = await self._open_session(self._sessions)
+            except kernelbroker.Conflict:  # the last one outlived its broker, and has the workspace
+                self._sessions -= 1
+                self._session = await self._open_session(self._sessions)
         return self._session
+
+    async def _open_session(self, number: int) -> kernelbroker.Session:
+        session = self._broker.session(f"s{self._number}-{number}", workspace=self.workspace)
+        await session.open()
+        return session
 
     async def _stream(self, cell: Cell) -> None:
         """Over the session's WebSocket. If that is lost for good, go on by the execution's id."""

@@ -86,11 +86,14 @@ async def test_a_session_and_the_pool_outlive_a_killed_broker(broker: BrokerProc
         )
         assert first.success
         before = await warm_sandboxes(broker, 2)
+        changes = {"metadata": {"b": 2}, "idle_timeout": 1234.0}
+        assert (await call(broker, "PATCH", "/api/v1/sessions/mine", changes))[0] == 200
         broker.kill()
     broker.start()
     async with kernelbroker.connect(broker.url, broker.token) as client:
         assert await warm_sandboxes(broker, 2) == before
-        assert [each.session_id for each in await client.sessions()] == ["mine"]
+        (info,) = await client.sessions()
+        assert (info.session_id, info.metadata, info.idle_timeout) == ("mine", {"b": 2}, 1234.0)
         session = client.session("mine")
         result = await session.run("print(x, open('note.txt').read())")
         assert result.stdout == "42 kept\n"
@@ -275,7 +278,7 @@ async def test_a_cell_that_goes_on_can_be_used(broker: BrokerProcess) -> None:
     """It can be interrupted, it gets answers to `input()`, and its timeout counts from its beginning."""
     async with kernelbroker.connect(broker.url, broker.token) as client:
         endless, asking, slow = (client.session(name) for name in ("endless", "asking", "slow"))
-        endless_stream = endless.stream("print('runs')\nwhile True: pass")
+        endless_stream = endless.stream("print('runs')\nwhile True: pass", timeout=300)
         slow_stream = slow.stream("print('runs')\nwhile True: pass", timeout=8)
         asked, answer = asyncio.Event(), asyncio.Event()
 
@@ -302,7 +305,7 @@ async def test_a_cell_that_goes_on_can_be_used(broker: BrokerProcess) -> None:
         _, result = await rest(slow_stream)
         assert result.error_detail is not None
         assert result.error_detail.cause == "timeout"
-        assert time.monotonic() - began < 30
+        assert time.monotonic() - began < 120  # a busy machine starts brokers slowly
         assert (await slow.run("print(1)")).stdout == "1\n"
 
 
@@ -311,7 +314,8 @@ async def test_a_kernel_waits_for_the_next_broker(broker: BrokerProcess) -> None
     async with kernelbroker.connect(broker.url, broker.token) as client:
         session = client.session("mine")
         code = "for i in range(400_000): print('line', i, 'x' * 100)"  # 45 MB
-        stream = session.stream(f"print('begins')\n{code}\nprint('ends')")
+        cell = f"print('begins')\n{code}\nprint('ends')"
+        stream = session.stream(cell, timeout=200)  # a slow machine is no fault
         begun = await until_line(stream, 1)
         broker.kill()
         await asyncio.sleep(3)

@@ -18,7 +18,7 @@ import pytest
 from kernelbroker.protocol.errors import Unavailable
 from kernelbroker.protocol.events import Image, Result, Started, Stdout
 from kernelbroker.protocol.messages import ExecutionRequest, SessionOptions
-from kernelbroker_server.sessions import journal, schema
+from kernelbroker_server.sessions import backlog, journal, schema
 from kernelbroker_server.sessions.database import Database
 from kernelbroker_server.sessions.durable_store import DurableStore
 from kernelbroker_server.sessions.records import SessionEnded
@@ -393,8 +393,50 @@ async def test_segments_are_removed_when_they_are_copied(
 async def test_executions_go_on_when_the_disk_is_full(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Readers get all events; what is not stored is reported, and a later result says so."""
+    """Readers get all events; what is not stored is reported, waits for room, and is there later."""
     write = os.write
+    async with opened(tmp_path) as store:
+        store.record_session(SessionRecord("a", "t", "a", SessionOptions()))
+        log = store.create_execution("a", "e", ExecutionRequest(code="1"))
+        for fault in (lambda fd, data: write(fd, data[:10]), _no_space):
+            monkeypatch.setattr(os, "write", fault)
+            log.append(Stdout(content="late"))
+            (problem,) = store.problems()
+            assert "not stored" in problem
+            monkeypatch.setattr(os, "write", write)
+        log.append(Result(success=True))
+        assert store.problems() == []
+        monkeypatch.setattr(os, "write", _no_space)
+        store.end_session("a", "over")
+        monkeypatch.setattr(os, "write", write)
+        store.expect_newest()  # nothing else happens
+        assert store.problems() == []
+        found = await store.past_execution("t", "a", "e")
+        assert found is not None
+        assert [type(each.event) for each in found.read()] == [Stdout, Stdout, Result]
+
+
+async def test_what_might_run_twice_does_not_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If only the beginning of an execution cannot be stored, another broker would run it as well."""
+    write = os.write
+    async with opened(tmp_path) as store:
+        store.record_session(SessionRecord("a", "t", "a", SessionOptions()))
+        known = store.create_execution("a", "known", ExecutionRequest(code="1"))
+        assert known.begin()
+        known = store.create_execution("a", "known, too", ExecutionRequest(code="1"))
+        monkeypatch.setattr(os, "write", _no_space)
+        assert not known.begin()
+        unknown = store.create_execution("a", "unknown", ExecutionRequest(code="1"))
+        assert unknown.begin()
+        monkeypatch.setattr(os, "write", write)
+
+
+async def test_too_much_for_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What waits for room is bounded. If it is too much, a later result says so."""
+    write = os.write
+    monkeypatch.setattr(backlog, "MAX_BYTES", 10)
     async with opened(tmp_path) as store:
         store.record_session(SessionRecord("a", "t", "a", SessionOptions()))
         log = store.create_execution("a", "e", ExecutionRequest(code="1"))

@@ -23,7 +23,7 @@ from kernelbroker_server.pool.warm_sandbox import WarmSandbox
 from kernelbroker_server.sessions.durable_store import DurableStore
 from kernelbroker_server.sessions.execution import Execution
 from kernelbroker_server.sessions.memory_store import REMEMBERED
-from kernelbroker_server.sessions.progress import Left, Progress, decode_progress
+from kernelbroker_server.sessions.progress import LeftExecution, Progress, decode_progress
 from kernelbroker_server.sessions.store import ExecutionLog, SessionRecord
 
 from tests.support.backend import FakeSandbox
@@ -45,8 +45,7 @@ async def lines(cell: Cell) -> None:
 async def lines_later(cell: Cell) -> None:
     """Print when a broker has left the cell."""
     cell.stdout("begins\n")
-    while not cell.interrupted.is_set():
-        await asyncio.sleep(0)
+    await cell.interrupted.wait()
     await lines(cell)
 
 
@@ -54,8 +53,7 @@ async def interrupted_late(cell: Cell) -> None:
     """React to an interrupt when the broker that has sent it is gone."""
     cell.stdout("begins\n")
     await cell.interrupted.wait()
-    while cell.kernel.connected.is_set():
-        await asyncio.sleep(0)
+    await until(lambda: not cell.kernel.connected.is_set())
     await cell.until_interrupted()
 
 
@@ -111,10 +109,12 @@ class Broker:
             progress = decode_progress(session.progress)
             assert progress.received >= self._sandbox.gateway.acknowledged
             channel = await self.connection.join_kernel("the-kernel", DEADLINE_S, progress.received)
-            self._run(log, channel, Left(progress, channel))
+            self._run(log, channel, LeftExecution(progress, channel))
         return log
 
-    def _run(self, log: ExecutionLog, channel: KernelChannel, left: Left | None = None) -> None:
+    def _run(
+        self, log: ExecutionLog, channel: KernelChannel, left: LeftExecution | None = None
+    ) -> None:
         async def remark(_result: Result) -> None:
             return None
 
@@ -218,6 +218,35 @@ async def test_the_reason_of_an_interrupt_is_kept(sandbox: FakeSandbox, tmp_path
     assert isinstance(result, Result)
     assert cause_of(result) == "quota_exceeded"
     await broker.stop()
+
+
+async def test_only_the_latest_execution_goes_on(tmp_path: Path) -> None:
+    """What was not stored before a later one began has ended: it is neither run again nor gone on with."""
+    store = DurableStore(tmp_path / "state")
+    await store.start()
+    store.record_session(SessionRecord(KEY, "default", "mine", SessionOptions()))
+    request = ExecutionRequest(code="1")
+    progress = [
+        Progress(0, 1, False, 0, number, 0, CellExecution(request, OutputLimits()).state)
+        for number in range(2)
+    ]
+    store.create_execution(KEY, "not begun, it seems", request)
+    store.create_execution(KEY, "not ended, it seems", request).begin(progress[0])
+    store.create_execution(KEY, "runs", request).begin(progress[1])
+    await store.stop()
+    store = DurableStore(tmp_path / "state")
+    await store.start()
+    (session,) = await store.adoptable()
+    assert session.progress is not None
+    assert decode_progress(session.progress).received == 1
+    await store.end_lost([KEY])
+    logs = store.executions(KEY)
+    assert logs["runs"].result is None
+    for name in ("not begun, it seems", "not ended, it seems"):
+        result = logs[name].result
+        assert result is not None
+        assert cause_of(result) == "sandbox_lost"
+    await store.stop()
 
 
 async def test_all_that_wait_are_restored(tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 The watch is a process beside the broker, which no sandbox sees. It starts with the broker, and holds the
 lock `watch` of the broker's directory, so that other brokers leave the sandboxes alone. When the broker has
-died, it counts their grace. Whoever adopts them has the broker's own lock: the watch then ends.
+died, it counts their grace. A broker that adopts them takes the lock of the dead one: the watch then ends.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The MCP server: which tools there are, how one is called, and how its errors are told.
+"""The MCP server: lists the tools, calls them, and reports their errors.
 
 It serves the revision 2026-07-28 and the older ones at one address. It keeps nothing in memory: sessions
 are named in the arguments, and what a client echoes is sealed.

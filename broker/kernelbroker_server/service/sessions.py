@@ -32,6 +32,7 @@ class Sessions:
 
     def __init__(self, registry: Registry, store: EventStore) -> None:
         self._registry = registry
+        self._store = store
         tenant = registry.tenant.name
         stored = StoredKeys[str](store, "open", tenant, lambda opened: [opened], _opened_before)
         self._opened: IdempotencyCache[str] = IdempotencyCache(lambda _: 0, stored=stored)
@@ -84,10 +85,14 @@ class Sessions:
         session.limits.check_metadata(change.metadata or {})
         if change.limits is not None:
             await session.change_limits(change.limits)
-        session.idle_timeout = change.idle_timeout or session.idle_timeout
-        session.max_lifetime = change.max_lifetime or session.max_lifetime
+        options = session.options
+        if change.idle_timeout is not None:
+            session.idle_timeout = options.idle_timeout = change.idle_timeout
+        if change.max_lifetime is not None:
+            session.max_lifetime = options.max_lifetime = change.max_lifetime
         if change.metadata is not None:
-            session.options.metadata = change.metadata
+            options.metadata = change.metadata
+        self._store.change_session(session.key, options)
         return session
 
     def set_lifetime(self, session: Session, seconds: float, *, only_longer: bool = False) -> None:
@@ -106,7 +111,8 @@ class Sessions:
             )
         lifetime = min(limit, session.age + seconds)
         if not (only_longer and lifetime < session.max_lifetime):
-            session.max_lifetime = lifetime
+            session.max_lifetime = session.options.max_lifetime = lifetime
+            self._store.change_session(session.key, session.options)
 
     async def wake(self, session: Session) -> None:
         """Wake a session that sleeps. Raises as `Session.borrow`."""

@@ -1,19 +1,19 @@
-"""Webhooks: programs that are told when an execution has ended.
+"""Webhooks: sends a message to a URL when an execution has ended.
 
-What has to be told is an entry of the event store from before the execution is accepted until it is
-delivered, so that it survives the broker. Each message is sent with pauses that grow, for a bounded time.
-It may arrive more than once, with the same id. One task has one message; it is cancelled when the broker
-stops, and the next broker begins again.
+Each message is an entry of the event store, from before its execution is accepted until it is delivered. So
+it survives the broker. It is sent with pauses that grow, for a bounded time, and may arrive more than once,
+with the same id. One task has one message; it is cancelled when the broker stops, and the next broker
+begins again.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import random
 import time
 from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Coroutine
+from random import SystemRandom
 
 import msgspec
 from kernelbroker.protocol.codec import decode_as, encode
@@ -96,7 +96,7 @@ class Webhooks:
             )
 
     def expect(self, tenant: str, session_id: str, execution_id: str, url: str) -> str:
-        """Store, before an execution is accepted, what is to be told. Returns the id of the message."""
+        """Store the message of an execution that will be accepted. Returns the message's id."""
         name = f"msg_{new_id()}"
         self._put(tenant, name, _Pending(session_id, execution_id, url))
         return name
@@ -144,7 +144,7 @@ class Webhooks:
             pending = msgspec.structs.replace(pending, attempts=pending.attempts + 1)
             if outcome is Outcome.DELIVERED:
                 break
-            pause = PAUSES_S[min(pending.attempts, len(PAUSES_S)) - 1] * random.uniform(0.8, 1.2)
+            pause = PAUSES_S[min(pending.attempts, len(PAUSES_S)) - 1] * SystemRandom().uniform(0.8, 1.2)
             is_late = self._clock() + pause > ended_at + self._max_age
             if outcome is Outcome.UNWANTED or is_late:
                 logger.warning("the webhook %s is given up: %s", name, reason)

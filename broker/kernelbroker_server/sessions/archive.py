@@ -50,7 +50,7 @@ class Archive:
         clock: seconds since the epoch.
 
     Attributes:
-        serial: the serial number of the last record of the journal when it was opened.
+        serial: that of the last record of the journal when it was opened.
     """
 
     def __init__(
@@ -179,27 +179,30 @@ class Archive:
 
     def open_sessions(self) -> list[LeftSession]:
         """Return the sessions that have not ended, oldest first."""
-        begun = {each.key: each.progress for each in self._database.unended() if each.begun}
+        begun = self._begun()
         return [
             LeftSession(
                 SessionRecord(
                     key, tenant, session_id, decode_as(options, SessionOptions), opened_at
                 ),
-                begun.get(key),
+                begun[key].progress if key in begun else None,
                 closing,
             )
             for key, tenant, session_id, options, opened_at, closing in self._database.open_sessions()
         ]
 
     def adoptable(self) -> list[LeftSession]:
-        stuck = {
-            each.key for each in self._database.unended() if each.begun and not _can_go_on(each)
-        }
+        stuck = {key for key, each in self._begun().items() if not each.can_go_on}
         return [
             left
             for left in self.open_sessions()
             if left.record.key not in stuck and not left.record.options.secrets
         ]
+
+    def _begun(self) -> dict[str, Unended]:
+        """Return the executions that ran when the last broker ended, by the keys of their sessions."""
+        unended = self._database.unended()
+        return {each.key: each for each in unended if each.begun and not each.passed}
 
     def latest_executions(self, key: str) -> list[tuple[int, MemoryLog]]:
         """Return the executions of an open session that are remembered, by number, oldest first."""
@@ -220,10 +223,12 @@ class Archive:
         """
         results = []
         for each in self._database.unended():
-            if each.key in adopted and _can_go_on(each):
+            if each.key in adopted and each.can_go_on and not each.passed:
                 continue
             message = _FATE_UNKNOWN if each.begun else _NEVER_RAN
-            result = lost_result(message, begun=bool(each.begun))
+            if each.passed:
+                message = _NOT_STORED
+            result = lost_result(message, begun=bool(each.begun or each.passed))
             result.execution_id, result.seq = each.id, each.last + 1
             results.append((each.number, result.seq, encode(result)))
         self._database.end_lost(results, "the broker ended", self._clock(), adopted)
@@ -329,18 +334,6 @@ class Archive:
     @property
     def _horizon(self) -> float:
         return self._clock() - self._retention
-
-
-def _can_go_on(execution: Unended) -> bool:
-    """Whether another broker can go on with it, or run it.
-
-    The values of secrets are not stored. What installs packages is not stored either, only its progress.
-    """
-    if decode_as(execution.request, ExecutionRequest).secrets:
-        return False
-    if execution.begun:
-        return bool(execution.progress)
-    return not decode_as(execution.packages, list[str])
 
 
 def _event(json: bytes) -> Event:

@@ -22,6 +22,7 @@ from .records import (
     ExecutionBegun,
     ExecutionCreated,
     Record,
+    SessionChanged,
     SessionClosing,
     SessionEnded,
     SessionOpened,
@@ -139,6 +140,10 @@ class Database(Queries):
             execute_many(
                 "UPDATE executions SET ended_at = ?, progress = x'' WHERE number = ?",
                 [(e.ended_at, e.number) for e in events if e.ended_at is not None],
+            )
+            execute_many(
+                "UPDATE sessions SET options = ? WHERE key = ?",
+                [(each.options, each.key) for each in of[SessionChanged]],
             )
             execute_many(
                 "UPDATE sessions SET closing = ? WHERE key = ?",
@@ -268,6 +273,7 @@ _KINDS: tuple[type[Record], ...] = (
     ExecutionCreated,
     ExecutionBegun,
     EventAppended,
+    SessionChanged,
     SessionClosing,
     SessionEnded,
     EntryPut,

@@ -26,13 +26,15 @@ class DurableLog(MemoryLog):
 
     Args:
         number: of the execution in the database; an attribute, too.
-        record: appends to the journal. Returns whether it did.
+        record: stores a record, at once or when there is room. Returns False if it is lost.
+        is_behind: returns whether records wait for room.
     """
 
     def __init__(
         self,
         number: int,
         record: Callable[[Record], bool],
+        is_behind: Callable[[], bool],
         execution_id: str,
         request: ExecutionRequest,
         packages: Sequence[str] = (),
@@ -43,8 +45,11 @@ class DurableLog(MemoryLog):
         super().__init__(execution_id, request, packages, findings, allow_stdin=allow_stdin)
         self.number = number
         self._record = record
+        self._is_behind = is_behind
         self._is_stored = True
-        """Whether everything so far is in the journal. What follows a gap is not stored."""
+        """Whether everything so far is stored, or waits for room. What follows a gap is not stored."""
+        self._is_known = True
+        """Whether another broker would know of the execution."""
 
     def created(self, key: str) -> None:
         """Store the execution itself."""
@@ -61,10 +66,12 @@ class DurableLog(MemoryLog):
                 *self.origin,
             )
         )
+        self._is_known = self._is_stored and not self._is_behind()
 
-    def begin(self, progress: msgspec.Struct | None = None) -> None:
+    def begin(self, progress: msgspec.Struct | None = None) -> bool:
         super().begin()
         self._store(ExecutionBegun(self.number, b"" if progress is None else encode(progress)))
+        return not self._is_known or (self._is_stored and not self._is_behind())
 
     def proceed(self, progress: msgspec.Struct) -> None:
         self._store(ExecutionBegun(self.number, encode(progress)))

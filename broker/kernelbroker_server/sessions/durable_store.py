@@ -4,7 +4,8 @@ Open sessions and their executions are in memory, as in `memory_store.py`. Each 
 before anybody sees it, so `kill -9` of the broker loses nothing that a client has seen. A thread copies the
 journal into a database, which answers for sessions that have ended, also after a restart.
 
-If the disk is full, executions go on; what was not stored is missing after a restart, and says so.
+If the disk is full, executions go on, and what was not stored waits in memory until there is room. What a
+broker could not store until its end is missing after a restart, and says so.
 """
 
 from __future__ import annotations
@@ -24,9 +25,10 @@ import msgspec
 from kernelbroker.protocol.codec import encode
 from kernelbroker.protocol.errors import Unavailable
 from kernelbroker.protocol.findings import Finding
-from kernelbroker.protocol.messages import ExecutionRequest
+from kernelbroker.protocol.messages import ExecutionRequest, SessionOptions
 
 from .archive import Archive
+from .backlog import Backlog
 from .durable_log import DurableLog, hidden
 from .journal import Journal
 from .memory_store import MemoryLog, MemorySession, MemoryStore, summaries
@@ -34,6 +36,7 @@ from .records import (
     EntryDropped,
     EntryPut,
     Record,
+    SessionChanged,
     SessionClosing,
     SessionEnded,
     SessionOpened,
@@ -75,6 +78,7 @@ class _Open:
     directory: StateDirectory
     archive: Archive
     journal: Journal
+    backlog: Backlog
     thread: StoreThread
 
 
@@ -102,8 +106,6 @@ class DurableStore(MemoryStore):
         self._on_superseded = on_superseded
         self._open: _Open | None = None
         self._next_number = 1
-        self._failure: OSError | None = None
-        """Why the latest record is not in the journal."""
         self._aside: list[Path] = []
 
     # Opening and closing.
@@ -131,12 +133,13 @@ class DurableStore(MemoryStore):
         self._next_number = archive.last_number + 1
         journal = Journal(directory.path, archive.serial + 1)
         thread = StoreThread(partial(archive.copy, journal), archive.tidy)
-        self._open = _Open(directory, archive, journal, thread)
+        self._open = _Open(directory, archive, journal, Backlog(journal), thread)
 
     async def stop(self) -> None:
         if (opened := self._open) is None:
             return
         self._open = None
+        opened.backlog.flush()
         try:
             await opened.thread.stop()
             opened.journal.close()
@@ -160,6 +163,7 @@ class DurableStore(MemoryStore):
                 log = DurableLog(
                     number,
                     self._record,
+                    self._is_behind,
                     past.id,
                     past.request,
                     past.packages,
@@ -176,7 +180,8 @@ class DurableStore(MemoryStore):
             f"{path}: kept aside, since it could not be used; move or delete it, and restart"
             for path in self._aside
         ]
-        error = self._failure or (None if self._open is None else self._open.thread.problem)
+        opened = self._open
+        error = None if opened is None else opened.backlog.failure or opened.thread.problem
         if error is not None:
             found.append(f"state_dir: new results are not stored: {error}")
         return found
@@ -185,12 +190,15 @@ class DurableStore(MemoryStore):
 
     def record_session(self, session: SessionRecord) -> None:
         super().record_session(session)
-        options = encode(msgspec.structs.replace(session.options, secrets=hidden(session.options)))
+        options = _stored(session.options)
         self._record(
             SessionOpened(
                 session.key, session.tenant, session.session_id, options, session.opened_at
             )
         )
+
+    def change_session(self, key: str, options: SessionOptions) -> None:
+        self._record(SessionChanged(key, _stored(options)))
 
     def close_when_idle(self, key: str, reason: str) -> None:
         self._record(SessionClosing(key, reason))
@@ -218,6 +226,7 @@ class DurableStore(MemoryStore):
         log = DurableLog(
             number,
             self._record,
+            self._is_behind,
             execution_id,
             request,
             packages,
@@ -237,25 +246,26 @@ class DurableStore(MemoryStore):
         self._record(EntryDropped(kind, tenant, name))
 
     def _record(self, record: Record) -> bool:
-        """Append to the journal. Returns whether it is stored."""
-        if (opened := self._open) is None:
+        """Append to the journal. Returns whether it is stored, or will be when there is room."""
+        if (opened := self._open) is None or not self._expect_newest(opened):
             return False
-        if not self._expect_newest(opened):
-            return False
-        try:
-            opened.journal.append(record)
-        except OSError as exc:
-            if self._failure is None:
-                logger.error("%s: results are not stored: %s", self._path, exc)
-            self._failure = exc
-            return False
-        self._failure = None
-        opened.thread.wake()
-        return True
+        had_failed = opened.backlog.failure is not None
+        is_kept = opened.backlog.append(record)
+        if (failure := opened.backlog.failure) is None:
+            opened.thread.wake()
+        elif not had_failed:
+            logger.error("%s: results are not stored: %s", self._path, failure)
+        return is_kept
+
+    def _is_behind(self) -> bool:
+        """Whether the journal has not taken all records."""
+        return self._open is None or self._open.backlog.waiting > 0
 
     def expect_newest(self) -> None:
-        if self._open is not None:
-            self._expect_newest(self._open)
+        opened = self._open
+        if opened is not None and self._expect_newest(opened) and opened.backlog.failure:
+            opened.backlog.flush()
+            opened.thread.wake()
 
     def _expect_newest(self, opened: _Open) -> bool:
         if is_newest := opened.directory.is_newest:
@@ -313,3 +323,8 @@ class DurableStore(MemoryStore):
         except sqlite3.Error as exc:
             logger.exception("the stored results cannot be read")
             raise Unavailable(f"the stored results cannot be read: {exc}") from exc
+
+
+def _stored(options: SessionOptions) -> bytes:
+    """The options as JSON, without the values of secrets."""
+    return encode(msgspec.structs.replace(options, secrets=hidden(options)))

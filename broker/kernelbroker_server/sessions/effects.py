@@ -23,6 +23,10 @@ class Failure:
         return Result(success=False, error=f"{self.name}: {self.message}", error_detail=detail)
 
 
+NOT_STORED = Failure(
+    "rejected", "NotStored", "the disk of the broker is full; make room, and send the cell again"
+)
+
 # Actions, for the runner.
 
 

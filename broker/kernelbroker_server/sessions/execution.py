@@ -27,8 +27,8 @@ from ..kernels.requests import InternalCell
 from ..pool.warm_sandbox import WarmSandbox, first_of
 from ..telemetry.events import code_hash
 from ..telemetry.logs import bound_ids
-from .effects import Failure
-from .progress import Left, Progress, begun
+from .effects import NOT_STORED, Failure
+from .progress import LeftExecution, Progress, begun
 from .store import ExecutionLog
 
 logger = logging.getLogger(__name__)
@@ -65,7 +65,7 @@ class Execution:
         *,
         secrets: Iterable[str] = (),
         internal_cell: InternalCell | None = None,
-        left: Left | None = None,
+        left: LeftExecution | None = None,
     ) -> None:
         self.log = log
         self.timeout = timeout
@@ -200,7 +200,9 @@ class Execution:
         self._state_lost = state_lost
         if self._progress is None:
             self._progress = begun(self.timeout, state_lost, channel, self._cell.state)
-            self.log.begin(self._progress)
+            if not self.log.begin(self._progress):
+                self._append(NOT_STORED.result())
+                return None
         self._state_lost |= self._progress.state_lost
         self.begun.set()
         finished: asyncio.Future[None] = asyncio.get_running_loop().create_future()

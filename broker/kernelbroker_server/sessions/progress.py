@@ -46,7 +46,7 @@ class Progress(msgspec.Struct):
 
 
 @dataclass(frozen=True, slots=True)
-class Left:
+class LeftExecution:
     """An execution that an earlier broker has left, and the channel to its kernel."""
 
     progress: Progress

@@ -5,6 +5,9 @@ from __future__ import annotations
 import sqlite3
 from typing import Any, NamedTuple
 
+from kernelbroker.protocol.codec import decode_as
+from kernelbroker.protocol.messages import ExecutionRequest
+
 Row = tuple[Any, ...]
 
 
@@ -14,6 +17,7 @@ class Unended(NamedTuple):
     Attributes:
         key: of its session.
         last: the `seq` of its last event.
+        passed: a later execution of its session has begun, so this one has ended.
     """
 
     number: int
@@ -24,6 +28,19 @@ class Unended(NamedTuple):
     request: bytes
     packages: bytes
     progress: bytes
+    passed: bool
+
+    @property
+    def can_go_on(self) -> bool:
+        """Whether another broker can go on with it, or run it.
+
+        The values of secrets are not stored, nor is what installs packages, except its progress.
+        """
+        if decode_as(self.request, ExecutionRequest).secrets:
+            return False
+        if self.begun:
+            return bool(self.progress)
+        return not decode_as(self.packages, list[str])
 
 
 class Queries:
@@ -37,7 +54,10 @@ class Queries:
         rows = self._query(
             """SELECT number, id, session_key, begun, (
                 SELECT coalesce(max(seq), 0) FROM events WHERE events.number = executions.number
-            ), request, packages, progress FROM executions WHERE ended_at IS NULL ORDER BY number"""
+            ), request, packages, progress, EXISTS (
+                SELECT 1 FROM executions AS later WHERE later.session_key = executions.session_key
+                AND later.number > executions.number AND later.begun
+            ) FROM executions WHERE ended_at IS NULL ORDER BY number"""
         )
         return [Unended(*row) for row in rows]
 

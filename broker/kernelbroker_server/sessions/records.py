@@ -83,8 +83,16 @@ class SessionClosing(msgspec.Struct, array_like=True, frozen=True, tag=8):
     reason: str
 
 
+class SessionChanged(msgspec.Struct, array_like=True, frozen=True, tag=9):
+    """New options of an open session, as in `SessionOpened`."""
+
+    key: str
+    options: bytes
+
+
 Record: TypeAlias = (
     SessionOpened
+    | SessionChanged
     | SessionClosing
     | SessionEnded
     | ExecutionCreated

@@ -29,7 +29,7 @@ from .ids import new_id
 from .lease import Lease
 from .limits import SessionLimits
 from .opening import Opening
-from .progress import Left
+from .progress import LeftExecution
 from .reopening import same_session
 from .restoring import Source
 from .saved_state import AsleepSession, SavedState
@@ -233,7 +233,11 @@ class Registry:
         )
 
     async def adopt(
-        self, left: LeftSession, workspace: Workspace, warm: WarmSandbox, running: Left | None
+        self,
+        left: LeftSession,
+        workspace: Workspace,
+        warm: WarmSandbox,
+        running: LeftExecution | None,
     ) -> None:
         """Go on with a session of an earlier broker, which the store has restored."""
         session = self._session(left.record, workspace, adopted=warm)

@@ -27,7 +27,7 @@ from .borrowing import borrowed
 from .execution import Execution
 from .lease import Lease
 from .limits import SessionLimits
-from .progress import Left
+from .progress import LeftExecution
 from .runner import SessionRunner
 from .saved_state import SavedState
 from .session_view import SessionView
@@ -222,7 +222,7 @@ class Session(SessionView):
         )
         return self._submit(log, timeout, internal_cell)
 
-    def go_on(self, left: Left | None) -> Sequence[Execution]:
+    def go_on(self, left: LeftExecution | None) -> Sequence[Execution]:
         """Go on with the executions that an earlier broker has left in the log, also those that waited.
 
         Args:
@@ -253,7 +253,7 @@ class Session(SessionView):
         log: ExecutionLog,
         timeout: float,
         internal_cell: InternalCell | None,
-        left: Left | None = None,
+        left: LeftExecution | None = None,
     ) -> Execution:
         execution = Execution(
             log,

@@ -116,13 +116,17 @@ class ExecutionLog(ABC):
         detail = self.result.error_detail
         return "success" if detail is None else detail.cause
 
-    def begin(self, progress: msgspec.Struct | None = None) -> None:  # noqa: ARG002
+    def begin(self, progress: msgspec.Struct | None = None) -> bool:  # noqa: ARG002
         """Record that a sandbox runs it from now on. Called before the sandbox gets the code.
 
         Args:
             progress: with it another broker can go on.
+
+        Returns:
+            False if it must not run: this could not be stored, so another broker could run it again.
         """
         self.state = "running"
+        return True
 
     def proceed(self, progress: msgspec.Struct) -> None:  # noqa: B027
         """Record how far it has come, in place of what was recorded before."""
@@ -213,6 +217,9 @@ class EventStore(ABC):
     @abstractmethod
     def record_session(self, session: SessionRecord) -> None:
         """Record an opened session."""
+
+    def change_session(self, key: str, options: SessionOptions) -> None:  # noqa: B027
+        """Record new options of a session that has not ended."""
 
     def close_when_idle(self, key: str, reason: str) -> None:  # noqa: B027
         """Record that the session ends as soon as nothing is left to do."""

@@ -67,7 +67,7 @@ class Connection(ZMQChannelsWebsocketConnection):
 
     def handle_incoming_message(self, incoming_msg: Any) -> None:
         """Pass a message on to the kernel. A text is the number of a message that is acknowledged."""
-        # What an earlier broker has sent comes too late: the present one was told that it did not arrive.
+        # What an earlier broker has sent comes too late: the present one sends it again.
         if Connection.current is not self or self.relay is None:
             return
         if isinstance(incoming_msg, str):

@@ -75,7 +75,7 @@ class Stream(PromptStream):
             os.set_blocking(self._fid, False)
 
     def write(self, string: str) -> int:
-        """Add text to that which is sent next.
+        """Add text to the next message.
 
         The stock method takes a lock, asks for the process's id, and makes a set of the request's header
         for each text. This one takes a fifth of its time. A forked process uses the stock method.

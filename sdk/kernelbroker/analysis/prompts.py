@@ -1,4 +1,4 @@
-"""What a model is asked, and what callers are told who must send code."""
+"""The prompts for a model, and the instructions for callers that send code themselves."""
 
 from __future__ import annotations
 
