@@ -57,7 +57,7 @@ class TenantService:
         self.notebooks = Notebooks(registry, store)
         self.sessions = Sessions(registry, store)
         self.executions = Executions(registry, registry.limits, queue, policies, store, webhooks)
-        self.confirmations = Confirmations(tenant.name, self.executions, policies.pending, observer)
+        self.confirmations = Confirmations(registry, self.executions, policies.pending, observer)
         self.checkpoints = Checkpoints(registry, self.executions, workspaces.checkpoints)
         self.sleeper = Sleeper(registry, self.checkpoints, workspaces.checkpoints, store)
 
