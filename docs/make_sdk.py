@@ -257,6 +257,18 @@ EXAMPLES: dict[str, tuple[str, str]] = {
         'print(await session.run("x"))',
         "1",
     ),
+    "Session.context": (
+        'async with await session.context(language="bash") as shell:\n'
+        '    await shell.run("echo shared > note")\n'
+        "print(await session.run(\"print(open('note').read())\"))",
+        "shared",
+    ),
+    "Session.contexts": (
+        'context = await session.context("helper")\n'
+        "print([each.session_id for each in await session.contexts()])\n"
+        "await context.close()",
+        "['helper']",
+    ),
     "Session.interrupt": (
         'stream = session.stream("import time; print(1); time.sleep(60)")\n'
         "async for event in stream:\n"

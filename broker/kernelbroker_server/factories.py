@@ -45,6 +45,10 @@ BROKER_ID = "broker-id"
 """In the state directory: the name of the broker's directories below data_dir and run_dir."""
 
 
+KERNEL_THREADS = 12
+"""Of an idle kernel. The contexts that a session may have come on top of what its code may start."""
+
+
 def proxy(
     settings: Settings, audit: Audit, resolve: Resolve | None, supervisor: Supervisor
 ) -> Proxy:
@@ -218,7 +222,7 @@ def spec(name: str, template: TemplateSettings, settings: Settings) -> SandboxSp
         limits=Limits(
             cpus=template.cpus,
             memory=template.memory,
-            processes=template.processes,
+            processes=template.processes + KERNEL_THREADS * settings.limits.contexts,
             tmp_size=template.tmp_size,
             open_files=template.open_files,
             workspace_size=template.workspace_size,
@@ -234,6 +238,7 @@ def spec(name: str, template: TemplateSettings, settings: Settings) -> SandboxSp
         network=template.network,
         allow=template.allow,
         orphan_grace=_orphan_grace(settings, template),
+        ports=template.ports,
     )
 
 
@@ -296,6 +301,7 @@ def session_limits(settings: Settings) -> SessionLimits:
         interrupt_grace=sessions.interrupt_grace,
         sleep_after=sessions.sleep_after if sessions.checkpoint == "on_idle" else None,
         asleep_retention=sessions.asleep_retention,
+        contexts=limits.contexts,
         max_code_chars=limits.code_chars,
         max_preview_rows=limits.preview_rows,
         max_file_bytes=limits.file,

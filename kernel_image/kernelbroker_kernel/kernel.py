@@ -28,7 +28,7 @@ from ipykernel.zmqshell import ZMQInteractiveShell
 from jupyter_client.jsonutil import json_clean, json_default
 from traitlets import List, Type, Unicode
 
-from . import early_imports, fonts, package_path
+from . import charts, early_imports, fonts, package_path
 from .compat import named_like, streams
 from .compat.kernel import BoundedErrorKernel, BoundedErrorShell, PromptKernelApp
 from .contract import (
@@ -233,6 +233,7 @@ class KernelApp(PromptKernelApp):
         # IPython's advice on SystemExit, for a terminal.
         warnings.filterwarnings("ignore", "To exit: use")
         package_path.add_to_path()
+        charts.install(shell)
         super().init_code()
         rehearse()
 
@@ -242,6 +243,7 @@ def import_all(imports: Iterable[str]) -> None:
     for name in (*imports, *_INTERNAL):
         importlib.import_module(name)
     fonts.install()
+    charts.load()
 
 
 def main(argv: list[str]) -> None:

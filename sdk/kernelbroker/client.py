@@ -35,13 +35,14 @@ from .protocol.messages import (
     CheckpointSummary,
     ExecutionInfo,
     ExecutionRequest,
+    OnError,
     Open,
     SessionInfo,
     SessionList,
     WorkspaceInfo,
 )
 from .results import ExecutionResult
-from .session import OnDisconnect, OnError, Session
+from .session import OnDisconnect, Session
 from .session_follower import follow
 from .session_requests import SessionRequests
 from .websocket import Timeouts
@@ -104,6 +105,8 @@ class Broker:
         idle_timeout: float | None = None,
         max_lifetime: float | None = None,
         from_checkpoint: str | None = None,
+        language: str = "python",
+        on_error: OnError | None = None,
         keep: bool = False,
     ) -> Session:
         """Return a session, which `async with`, `open` or the first cell opens, and `async with` closes.
@@ -123,6 +126,7 @@ class Broker:
             max_lifetime: seconds after which the broker closes it in any case.
             from_checkpoint: begin with the variables and files of this checkpoint (`Session.checkpoint`).
                 `info.not_restored` lists what could not be loaded.
+            language, on_error: those of cells that name none; by default `python` and `rollback`.
             keep: `close` and `async with` only close the connection; the session stays open.
         """
         request = Open(
@@ -137,6 +141,8 @@ class Broker:
             idle_timeout=idle_timeout,
             max_lifetime=max_lifetime,
             from_checkpoint=from_checkpoint,
+            language=language,
+            on_error=on_error,
         )
         return Session(
             self._address,

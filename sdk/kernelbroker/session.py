@@ -33,6 +33,7 @@ from .protocol.messages import (
     ForkOptions,
     InstallRequest,
     Interrupt,
+    OnError,
     Open,
     Restart,
     SessionInfo,
@@ -45,7 +46,6 @@ from .websocket import CLOSE_TIMEOUT, Timeouts
 if TYPE_CHECKING:
     import pandas
 
-OnError: TypeAlias = Literal["rollback", "rollback_all", "keep"]
 OnDisconnect: TypeAlias = Literal["continue", "interrupt"]
 
 MAX_TABLE_BYTES = 4 * 2**30
@@ -118,14 +118,14 @@ class Session:
         self,
         code: str,
         *,
-        language: Language = "python",
+        language: Language | None = None,
         timeout: float | None = None,
         cwd: str | None = None,
         env: Mapping[str, str] | None = None,
         secrets: Mapping[str, str] | None = None,
         result_var: str | None = None,
         preview_rows: int = 10,
-        on_error: OnError = "rollback",
+        on_error: OnError | None = None,
         on_disconnect: OnDisconnect = "continue",
         confirm: str | None = None,
         allow_stdin: bool = False,
@@ -141,7 +141,7 @@ class Session:
 
         Args:
             code: the cell.
-            language: `python`, `javascript` or `shell`.
+            language: `python`, `javascript` or `shell`; that of the session if None.
             timeout: seconds until the cell is interrupted. The broker has a default and a maximum.
             cwd: working directory of this execution.
             env: environment variables of this execution.
@@ -150,7 +150,7 @@ class Session:
             preview_rows: rows of the table to report.
             on_error: `rollback` removes the data that a failed cell bound to new names, and keeps what
                 `import`, `def` and `class` statements bound; `rollback_all` removes every new name;
-                `keep` removes none.
+                `keep` removes none. That of the session if None.
             on_disconnect: `continue` lets the cell run on, `interrupt` interrupts it, when the caller
                 is cancelled or the connection is lost.
             confirm: the `confirmation` of the `ConfirmationRequired` that this cell got before.
@@ -202,14 +202,14 @@ class Session:
         self,
         code: str,
         *,
-        language: Language = "python",
+        language: Language | None = None,
         timeout: float | None = None,
         cwd: str | None = None,
         env: Mapping[str, str] | None = None,
         secrets: Mapping[str, str] | None = None,
         result_var: str | None = None,
         preview_rows: int = 10,
-        on_error: OnError = "rollback",
+        on_error: OnError | None = None,
         on_disconnect: OnDisconnect = "continue",
         confirm: str | None = None,
         allow_stdin: bool = False,
@@ -256,14 +256,14 @@ class Session:
         self,
         code: str,
         *,
-        language: Language = "python",
+        language: Language | None = None,
         timeout: float | None = None,
         cwd: str | None = None,
         env: Mapping[str, str] | None = None,
         secrets: Mapping[str, str] | None = None,
         result_var: str | None = None,
         preview_rows: int = 10,
-        on_error: OnError = "rollback",
+        on_error: OnError | None = None,
         confirm: str | None = None,
         execution_id: str | None = None,
         callback_url: str | None = None,
@@ -512,6 +512,61 @@ class Session:
             known=info,
         )
         return await fork.open()
+
+    async def context(
+        self,
+        context_id: str | None = None,
+        *,
+        language: str = "python",
+        cwd: str | None = None,
+        on_error: OnError | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        keep: bool = False,
+    ) -> Session:
+        """Open a context: one more kernel in the sandbox of this session.
+
+            context = await session.context(language="bash", cwd="project")
+            await context.run("ls")
+
+        It has its own variables and its own order of executions, which run beside those of the session. It
+        shares the files, the environment, the secrets, the limits and the network. It ends with the
+        session, or when it is closed. If the session's sandbox is replaced, the variables of all its
+        contexts are lost, and their next result says `kernel_restarted`.
+
+        Args:
+            context_id: use the context with this id if it is open, else open a new one with this id.
+            language: that of its cells: `python`, `javascript` or `bash` (`shell`).
+            cwd: working directory, relative to `/data`; that of the session if None.
+            on_error: see `run`; that of the session if None.
+            metadata: your own notes, kept with the context.
+            keep: `close` and `async with` only close the connection; the context stays open.
+
+        Raises:
+            BadRequest: there is no such language or directory.
+            TooManyRequests: the session has all contexts that it may have.
+            RequestError, ConnectionLost, SessionGone: as the other calls.
+        """
+        await self.open()
+        request = Open(
+            session_id=context_id or None,
+            language=language,
+            cwd=cwd,
+            on_error=on_error,
+            metadata=dict(metadata or {}),
+            context_of=self.session_id,
+        )
+        context = Session(
+            self._address,
+            request,
+            keep=keep,
+            timeouts=self._timeouts,
+            open_sessions=self._open_sessions,
+        )
+        return await context.open()
+
+    async def contexts(self) -> list[SessionInfo]:
+        """Return the contexts of this session, oldest first; their ids are `session_id`."""
+        return await self._requests.contexts()
 
     async def interrupt(self) -> None:
         """Raise KeyboardInterrupt in the running cell. The variables are kept."""

@@ -326,6 +326,7 @@ for top, directories, _ in os.walk("/"):
     try:
         open(os.path.join(top, "new-file"), "x").close()
         writable.append(top)
+        os.unlink(os.path.join(top, "new-file"))  # the workspace has two paths
     except OSError:
         pass
 result = sorted(writable)"""

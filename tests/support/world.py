@@ -155,7 +155,7 @@ def executions_of(session: Session) -> Executions:
 
 def submit(session: Session, code: str = "pass", **request: Any) -> ExecutionLog:
     asked = ExecutionRequest(code=code, **request)
-    assessment = assess(asked.code, asked.language)
+    assessment = assess(asked.code, asked.language or "python")
     return executions_of(session).submit(session, asked, assessment=assessment)
 
 

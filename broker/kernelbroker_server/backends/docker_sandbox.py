@@ -208,6 +208,9 @@ class DockerSandbox(MeasuredContainer):
     async def stats(self) -> Mapping[str, Any]:
         return await self._context.engine.stats(self._placement.name)
 
+    def ran_out_of_memory(self) -> bool:
+        return self._out_of_memory
+
     async def limit_memory(self, size: int) -> None:
         size = min(size, self.spec.limits.memory)
         if not self._placement.gvisor:

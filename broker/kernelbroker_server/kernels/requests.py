@@ -45,7 +45,7 @@ def cell(
 ) -> Outgoing:
     """The request for the user's code, or for an internal cell in its place."""
     options: dict[str, Any] = {
-        "on_error": request.on_error,
+        "on_error": request.on_error or "rollback",
         "max_variables": limits.max_variables,
         "env": {**request.env, **request.secrets},
     }
@@ -55,7 +55,7 @@ def cell(
     if internal_cell is not None:
         options |= internal_cell.options
         return execute_request(internal_cell.code, options, silent=internal_cell.silent)
-    if request.language != "python":
+    if request.language not in (None, "python"):
         options["language"] = {
             "name": request.language,
             "code": code,

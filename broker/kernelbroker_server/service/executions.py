@@ -14,6 +14,7 @@ from kernelbroker.protocol.messages import ExecutionRequest
 
 from ..kernels.requests import InternalCell
 from ..sessions.admission import TenantQueue
+from ..sessions.contexts import resolved
 from ..sessions.execution import Execution
 from ..sessions.ids import new_id
 from ..sessions.limits import SessionLimits
@@ -97,6 +98,7 @@ class Executions(StoredExecutions):
             SessionGone, BadRequest, Unavailable
         """
         session.expect_open()
+        request = resolved(session, request)
         if _known(session, request) is not None:
             return None
         self._check(request, session.limits)
@@ -125,6 +127,7 @@ class Executions(StoredExecutions):
             PolicyRefused, ConfirmationRequired: the policy refuses it, or asks for a confirmation.
         """
         session.expect_open()
+        request = resolved(session, request)
         if (earlier := _known(session, request)) is not None:
             return earlier
         if (started := self._policies.pending.started(request.confirm, request)) is not None:

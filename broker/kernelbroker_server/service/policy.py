@@ -145,7 +145,7 @@ class Policies:
         """
         if self.effective(template).mode == "off":
             return None
-        return await self.assess(request.code, request.language)
+        return await self.assess(request.code, request.language or "python")
 
     async def assess(self, code: str, language: Language) -> Assessment:
         """Assess code. Raises as `Assessor.assess`."""
@@ -187,7 +187,7 @@ class Policies:
             self._tenant,
             template,
             scope,
-            request.language,
+            request.language or "python",
             policy.mode,
             assessment.level,
             tuple(dict.fromkeys(each.rule for each in findings)),
@@ -200,7 +200,7 @@ class Policies:
             self._tenant,
             template,
             scope,
-            request.language,
+            request.language or "python",
             code_hash(request.code),
             policy.mode,
         )
@@ -210,7 +210,7 @@ class Policies:
             raise PolicyRefused(
                 f"{summary}. It was not run; rewrite it without these", findings=findings
             )
-        bound_to = _digest(request.language, scope, template, request.code)
+        bound_to = _digest(request.language or "python", scope, template, request.code)
         if request.confirm is not None:
             self.pending.expect_not_declined(request.confirm)
             if self._confirmations.redeem(request.confirm, bound_to):

@@ -20,6 +20,7 @@ from .confirmations import Confirmations
 from .executions import Executions
 from .notebooks import Notebooks
 from .policy import Policies
+from .processes import Processes
 from .sessions import Sessions
 from .sleeper import Sleeper
 from .webhooks import Webhooks
@@ -59,7 +60,10 @@ class TenantService:
         self.executions = Executions(registry, registry.limits, queue, policies, store, webhooks)
         self.confirmations = Confirmations(registry, self.executions, policies.pending, observer)
         self.checkpoints = Checkpoints(registry, self.executions, workspaces.checkpoints)
-        self.sleeper = Sleeper(registry, self.checkpoints, workspaces.checkpoints, store)
+        self.processes = Processes(policies)
+        self.sleeper = Sleeper(
+            registry, self.checkpoints, self.processes, workspaces.checkpoints, store
+        )
 
     async def stop(self, reason: str, *, leave: bool = False) -> None:
         """Refuse new sessions and close all, with `leave` except those that are left."""
@@ -136,7 +140,7 @@ class TenantServices:
 
     @property
     def open_sessions(self) -> int:
-        return sum(len(service.registry.list()) for service in self)
+        return sum(len(service.sessions.list()) for service in self)
 
     @property
     def asleep_sessions(self) -> int:

@@ -126,7 +126,7 @@ class Execution:
         log, total = self.log, self.age
         return {
             "execution_id": log.id,
-            "language": self.request.language,
+            "language": self.request.language or "python",
             "code_sha256": code_hash(self.request.code),
             "outcome": log.outcome,
             "started_at": log.accepted_at,
@@ -303,7 +303,7 @@ class Execution:
         timeout = self.timeout if self._left is None else self._left.progress.seconds_left
         if not await first_of(*ends, timeout=timeout):
             kept = "the state is kept"
-            if self.request.language != "python":
+            if self.request.language not in (None, "python"):
                 kept = "Python's state is kept"
             self.interrupt("timeout", f"{too_long} and was interrupted; {kept}")
             await first_of(*ends, timeout=grace)

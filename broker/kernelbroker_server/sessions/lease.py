@@ -47,7 +47,11 @@ class Lease:
         replaced: how often a sandbox was replaced.
         not_restored: what could not be loaded of the checkpoint that the session began with.
         timeout: seconds that an acquisition may take.
+        is_shared: the sandbox and the workspace are those of another session.
+        pool, tenant, emit: where its sandboxes come from, for whom, and its telemetry.
     """
+
+    is_shared = False
 
     def __init__(
         self,
@@ -69,10 +73,10 @@ class Lease:
         self.replaced = 0
         self.not_restored: Sequence[MissingVariable] = ()
         self.timeout = pool.acquire_timeout
-        self._pool = pool
+        self.pool = pool
         self._options = options
-        self._tenant = tenant
-        self._emit = emit
+        self.tenant = tenant
+        self.emit = emit
         self._source = source
         self._saved: SavedState | None = None
         self._failed_loads = 0
@@ -83,17 +87,17 @@ class Lease:
     @property
     def spec(self) -> SandboxSpec:
         """The specification of its sandboxes."""
-        return self._pool.spec
+        return self.pool.spec
 
     @property
     def isolation(self) -> Isolation:
         """The isolation of its sandboxes."""
-        return self._pool.backend.isolation
+        return self.pool.backend.isolation
 
     @property
     def sandbox_spec(self) -> SandboxSpec:
         """The specification of the present sandbox, as far as the backend can fulfil it."""
-        return self._pool.spec if self._warm is None else self._warm.sandbox.spec
+        return self.pool.spec if self._warm is None else self._warm.sandbox.spec
 
     @property
     def current(self) -> WarmSandbox | None:
@@ -140,7 +144,7 @@ class Lease:
         self.not_restored = ()
         if self._warm is not None:
             self.replaced += 1
-            self._emit(SandboxReplaced, cause)
+            self.emit(SandboxReplaced, cause)
             await self._give_back(self._warm)
         self._warm = await self._acquire(urgent=True)
 
@@ -185,6 +189,10 @@ class Lease:
         """Announce `release`, so that the next session waits for the workspace."""
         self.workspace.leave()
 
+    def hand_over(self) -> None:
+        """Give the workspace to the next broker; see `Workspace.hand_over`."""
+        self.workspace.hand_over()
+
     async def release(self) -> None:
         """Give sandbox and workspace back, even if the caller is cancelled. A second call does nothing."""
         self.leave()
@@ -193,7 +201,7 @@ class Lease:
                 await self._give_back(self._warm)
         finally:
             if self._warm is not None:  # its files are not needed any more
-                self._pool.release(self._warm)
+                self.pool.release(self._warm)
                 self._warm = None
             self.workspace.release()
             await self._forget_saved()
@@ -203,17 +211,15 @@ class Lease:
         try:
             await self.workspace.detach(warm.sandbox)
         finally:
-            self._pool.release(warm)
+            self.pool.release(warm)
 
     async def _acquire(
         self, *, urgent: bool, source: Source | None = None, plan: DirectoryPlan | None = None
     ) -> WarmSandbox:
         asked_at = time.monotonic()
         with _pool_errors(self.timeout):
-            warm = await self._pool.acquire(
-                timeout=self.timeout, tenant=self._tenant, urgent=urgent
-            )
-        self._emit(SandboxLeased, warm.sandbox.id, time.monotonic() - asked_at)
+            warm = await self.pool.acquire(timeout=self.timeout, tenant=self.tenant, urgent=urgent)
+        self.emit(SandboxLeased, warm.sandbox.id, time.monotonic() - asked_at)
         try:
             _remember(warm, self._key)  # from now on it is no longer unused
             await limit_memory(warm, self._options.limits.memory)
@@ -233,7 +239,7 @@ class Lease:
                 if self.workspace.is_stored:
                     await self.workspace.detach(warm.sandbox)
             finally:
-                self._pool.release(warm)
+                self.pool.release(warm)
             raise
         return warm
 

@@ -11,7 +11,7 @@ from kernelbroker.protocol.errors import (
     BadRequest,
     Conflict,
     NotFound,
-    TooManyRequests,
+    RequestError,
     Unavailable,
 )
 from kernelbroker.protocol.messages import SessionOptions
@@ -20,13 +20,13 @@ from ..backends.base import Sandbox
 from ..pool.runner import Pool
 from ..pool.warm_sandbox import WarmSandbox
 from ..supervisor import Supervisor
-from ..telemetry.events import Observer, SessionEmitter
+from ..telemetry.events import Observer
 from ..tenants.tenant import Tenant
 from ..workspaces.store import Workspace, WorkspaceStore
 from .admission import TenantQueue
+from .contexts import context_options, expect_room, language_of
 from .gone import GoneSessions, gone
 from .ids import new_id
-from .lease import Lease
 from .limits import SessionLimits
 from .opening import Opening
 from .progress import LeftExecution
@@ -34,6 +34,7 @@ from .reopening import same_session
 from .restoring import Source
 from .saved_state import AsleepSession, SavedState
 from .session import Session
+from .session_factory import SessionFactory
 from .store import EventStore, LeftSession, SessionRecord
 
 _LEAVE_S = 2.0
@@ -66,8 +67,9 @@ class Registry:
         self._queue = queue
         self._workspaces = workspaces
         self._store = store
-        self._observer = observer
-        self._supervisor = supervisor
+        self._factory = SessionFactory(
+            pools, limits, queue, store, observer, supervisor, self._ended
+        )
         self._sessions: dict[str, Session] = {}
         self._opening: dict[str, Opening] = {}
         self._gone = GoneSessions(queue.clock)
@@ -85,6 +87,9 @@ class Registry:
             BadRequest, Conflict, SessionGone, TooManyRequests, Unavailable
         """
         self.limits.check_metadata(options.metadata)
+        options.language = language_of(options.language)
+        if options.context_of is not None:
+            options = context_options(self.get(options.context_of), options)
         self._pool(options.template)  # it is there
         session_id = options.session_id or new_id()
         session = self._sessions.get(session_id)
@@ -96,9 +101,11 @@ class Registry:
         opening = self._opening.get(session_id)
         is_new = opening is None
         if opening is None:
-            self._expect_room()
+            self._expect_room(options.context_of)
             task = self._own(self._open(session_id, options), f"session {session_id} opens")
-            opening = self._opening[session_id] = Opening(task, options.workspace or session_id)
+            opening = self._opening[session_id] = Opening(
+                task, options.workspace or session_id, options.context_of
+            )
             task.add_done_callback(lambda _: self._opened(session_id, opening))
         opening.waiting += 1
         try:
@@ -139,7 +146,8 @@ class Registry:
             if opening.workspace == workspace:
                 await asyncio.wait([opening.task])
         for session in self.list():
-            if session.workspace == workspace and not session.is_left:
+            is_context = session.session is not None
+            if session.workspace == workspace and not session.is_left and not is_context:
                 return session
         return None
 
@@ -178,7 +186,7 @@ class Registry:
         self.stopping = True
         for opening in self._opening.values():
             opening.task.cancel()
-        for session in self.list():
+        for session in [each for each in self.list() if each.session is None]:
             if session.sleeping.is_asleep and session.outlives_the_broker:
                 self._own(session.leave(reason), f"session {session.id} is left asleep")
             elif leave:
@@ -188,7 +196,8 @@ class Registry:
         if sessions := self.list():
             await asyncio.wait([session.drained for session in sessions], timeout=_LEAVE_S)
             for session in sessions:
-                session.leave_now()
+                if session.session is None:
+                    session.leave_now()
             await asyncio.wait([session.drained for session in sessions])
 
     async def stop(self, reason: str, *, leave: bool = False) -> None:
@@ -210,11 +219,24 @@ class Registry:
             await checkpoints.get(self.tenant.name, options.from_checkpoint)  # it is there
             source = Source(checkpoints, self.tenant.name, options.from_checkpoint)
         record = SessionRecord(new_id(), self.tenant.name, session_id, options)
+        if options.context_of is not None:
+            return await self._open_context(record, self.get(options.context_of))
         workspace = await self.claim(record)
-        session = self._session(record, workspace, source)
+        session = self._factory.session(record, workspace, source)
         await session.open()
         self._sessions[session_id] = session
         return session
+
+    async def _open_context(self, record: SessionRecord, session: Session) -> Session:
+        context = self._factory.context(record, session)
+        await context.open()
+        try:
+            session.add_context(context)
+        except RequestError as exc:
+            self.close_soon(context, exc.message)
+            raise
+        self._sessions[context.id] = context
+        return context
 
     async def claim(self, record: SessionRecord, sandbox: Sandbox | None = None) -> Workspace:
         """Claim the workspace of a session; `sandbox` is its own, if an earlier broker has attached it.
@@ -240,7 +262,22 @@ class Registry:
         running: LeftExecution | None,
     ) -> None:
         """Go on with a session of an earlier broker, which the store has restored."""
-        session = self._session(left.record, workspace, adopted=warm)
+        session = self._factory.session(left.record, workspace, adopted=warm)
+        await self._go_on(session, left, running)
+
+    async def adopt_context(
+        self, left: LeftSession, warm: WarmSandbox, running: LeftExecution | None
+    ) -> None:
+        """Go on with a context of a session that was adopted."""
+        assert left.record.options.context_of is not None
+        session = self.get(left.record.options.context_of)
+        context = self._factory.context(left.record, session, warm)
+        session.add_context(context)
+        await self._go_on(context, left, running)
+
+    async def _go_on(
+        self, session: Session, left: LeftSession, running: LeftExecution | None
+    ) -> None:
         await session.open(adopted=True)
         self._sessions[session.id] = session
         for execution in session.go_on(running):
@@ -248,38 +285,6 @@ class Registry:
                 await execution.begun.wait()
         if left.closing is not None:
             session.close_when_idle(left.closing)
-
-    def _session(
-        self,
-        record: SessionRecord,
-        workspace: Workspace,
-        source: Source | None = None,
-        adopted: WarmSandbox | None = None,
-        asleep_at: float | None = None,
-    ) -> Session:
-        tenant, options = self.tenant.name, record.options
-        emit = SessionEmitter(self._observer, tenant, options.template, record.session_id)
-        lease = Lease(
-            self.pools[options.template],
-            options,
-            workspace,
-            tenant,
-            emit,
-            source,
-            key=record.key,
-            adopted=adopted,
-        )
-        return Session(
-            record,
-            self.limits,
-            lease,
-            self._queue,
-            self._store,
-            emit,
-            self._ended,
-            self._supervisor,
-            asleep_at,
-        )
 
     async def resume(self, asleep: AsleepSession, saved: SavedState) -> None:
         """Take over a session that an earlier broker left asleep.
@@ -296,7 +301,7 @@ class Registry:
             new_id(), self.tenant.name, asleep.session_id, options, asleep.opened_at
         )
         asleep_at = self._queue.clock() - max(0.0, time.time() - asleep.asleep_at)
-        session = self._session(record, await self.claim(record), asleep_at=asleep_at)
+        session = self._factory.session(record, await self.claim(record), asleep_at=asleep_at)
         session.idle_timeout, session.max_lifetime = asleep.idle_timeout, asleep.max_lifetime
         session.resume(saved, asleep.awake)
         self._sessions[session.id] = session
@@ -330,6 +335,10 @@ class Registry:
         return task
 
     def _ended(self, session: Session, reason: str) -> None:
+        for context in (*session.contexts.values(),):
+            self.close_soon(context, f"its session was closed: {reason}")
+        if session.session is not None:
+            session.session.remove_context(session)
         self._ending.add(session.closed)
         session.closed.add_done_callback(self._ending.discard)
         if self._sessions.get(session.id) is not session:
@@ -337,12 +346,10 @@ class Registry:
         del self._sessions[session.id]
         self._gone.add(session.id, reason)
 
-    def _expect_room(self) -> None:
-        limit = self.tenant.limits.sessions
-        if limit is not None and len(self._sessions) + len(self._opening) >= limit:
-            raise TooManyRequests(
-                f"{limit} sessions are open, the most that you may have; close one", retry_after=5
-            )
+    def _expect_room(self, context_of: str | None) -> None:
+        session = None if context_of is None else self.get(context_of)
+        opening = [each.context_of for each in self._opening.values()].count(context_of)
+        expect_room(session, opening, self.list(), self.tenant.limits.sessions)
 
 
 def _shutting_down() -> Unavailable:

@@ -18,7 +18,7 @@ from ..pool.warm_sandbox import WarmSandbox
 from ..supervisor import SupervisedTask, Supervisor
 from ..telemetry.events import ExecutionEnded, SessionClosed, SessionEmitter, SessionOpened
 from ..telemetry.logs import bound, detached_context
-from ..workspaces.quota import Quota, QuotaAction
+from ..workspaces.quota import QuotaAction
 from ..workspaces.quota_watch import QuotaWatch
 from . import effects
 from .admission import TenantQueue
@@ -41,6 +41,7 @@ class SessionRunner:
     Args:
         grace: seconds that an interrupted cell has to end.
         on_ended: called once, when an open session ends, with the reason.
+        watch: of the workspace. A context has that of its session.
 
     Attributes:
         opened: resolved when there is a first sandbox, or with the error.
@@ -62,6 +63,7 @@ class SessionRunner:
         grace: float,
         on_ended: Callable[[str], None],
         supervisor: Supervisor,
+        watch: QuotaWatch,
         first: SessionState = SessionState.OPENING,
     ) -> None:
         loop = asyncio.get_running_loop()
@@ -72,13 +74,7 @@ class SessionRunner:
         self.executions: dict[str, Execution] = {}
         self.uses = 0
         self.active, self.active_at = queue.clock(), record.opened_at
-        self.watch = QuotaWatch(
-            Quota.of(lease.spec.limits).lowered_to(lease.workspace.max_size),
-            lease.workspace.initial_usage,
-            usage=lease.usage,
-            on_exceeded=self._on_quota_exceeded,
-            grace=grace,
-        )
+        self.watch = watch
         self._id = record.session_id
         self._context = detached_context(tenant=record.tenant, session_id=self._id)
         self._record = record
@@ -220,9 +216,11 @@ class SessionRunner:
             self._settled.answer()
 
     def _opened_now(self) -> None:
-        self._watching = self._supervisor.start(
-            "quota watch", self.watch.run, context=self._context.copy()
-        )
+        self.watch.listeners.add(self._on_quota_exceeded)
+        if not self._lease.is_shared:
+            self._watching = self._supervisor.start(
+                "quota watch", self.watch.run, context=self._context.copy()
+            )
         self.opened.set_result(None)
         self._emit(SessionOpened)
 
@@ -337,6 +335,7 @@ class SessionRunner:
         try:
             if self._watching is not None:
                 await self._watching.stop()
+            self.watch.listeners.discard(self._on_quota_exceeded)
             self._store.end_session(self._record.key, self.machine.closed_reason or "")
             await self._lease.release()
         finally:

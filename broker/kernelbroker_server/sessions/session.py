@@ -14,14 +14,14 @@ from kernelbroker.protocol.errors import RequestError
 from kernelbroker.protocol.findings import Finding
 from kernelbroker.protocol.messages import ExecutionRequest, SandboxLimits
 
-from ..backends.base import Usage
 from ..cancellation import run_to_completion
 from ..kernels.channel import ChannelClosed
 from ..kernels.gateway import GatewayConnection
 from ..kernels.requests import InternalCell
 from ..supervisor import Supervisor
 from ..telemetry.events import SessionEmitter
-from ..workspaces.quota_watch import Upload
+from ..workspaces.quota import Quota
+from ..workspaces.quota_watch import QuotaWatch, Upload
 from .admission import TenantQueue
 from .borrowing import borrowed
 from .execution import Execution
@@ -30,19 +30,20 @@ from .limits import SessionLimits
 from .progress import LeftExecution
 from .runner import SessionRunner
 from .saved_state import SavedState
-from .session_view import SessionView
+from .session_contexts import SessionWithContexts
 from .sleeping import Sleeping
 from .states import SessionState
 from .store import EventStore, ExecutionLog, SessionRecord, lost_result
 from .streams import Streams
 
 
-class Session(SessionView):
+class Session(SessionWithContexts):
     """One session, from `open` to `closed`. The registry creates it.
 
     Args:
         on_ended: called once, when an open session ends, with the session and the reason.
         asleep_at: by the queue's clock, for a session that fell asleep in an earlier broker.
+        context_of: the session that this one is a context of; it shares the sandbox of that one.
 
     Attributes:
         emit: emits telemetry of this session.
@@ -61,7 +62,9 @@ class Session(SessionView):
         on_ended: Callable[[Session, str], None],
         supervisor: Supervisor,
         asleep_at: float | None = None,
+        context_of: Session | None = None,
     ) -> None:
+        super().__init__(context_of)
         self.id, self.key = record.session_id, record.key
         self.options = options = record.options
         self._limits = limits
@@ -74,6 +77,13 @@ class Session(SessionView):
         self._store = store
         self._queue = queue
         self.emit = emit
+        watch = QuotaWatch(
+            Quota.of(lease.spec.limits).lowered_to(lease.workspace.max_size),
+            lease.workspace.initial_usage,
+            usage=lease.usage,
+            grace=limits.interrupt_grace,
+        )
+        watch = watch if context_of is None else context_of._runner.watch
         self._runner = runner = SessionRunner(
             record,
             lease,
@@ -83,6 +93,7 @@ class Session(SessionView):
             limits.interrupt_grace,
             self._ended,
             supervisor,
+            watch,
             SessionState.OPENING if asleep_at is None else SessionState.ASLEEP,
         )
         self._machine = runner.machine
@@ -127,8 +138,13 @@ class Session(SessionView):
         await self._until_closed()
 
     def close_when_idle(self, reason: str) -> None:
-        """Close the session as soon as nothing runs, waits or is transferred. `closed` resolves then."""
-        self._runner.apply(self._machine.close_when_idle(reason))
+        """Close the session as soon as nothing runs, waits or is transferred. `closed` resolves then.
+
+        Its contexts are closed so before it.
+        """
+        for context in (*self.contexts.values(),):
+            context.close_when_idle(reason)
+        self._after_contexts(lambda: self._machine.close_when_idle(reason))
 
     def leave_when_idle(self, reason: str) -> None:
         """As `close_when_idle`, but if it can go on, leave it to the next broker. `drained` tells when."""
@@ -136,17 +152,24 @@ class Session(SessionView):
         decide = self._machine.leave_when_idle
         if secret or not spec.orphan_grace:  # no broker could go on with it
             decide = self._machine.close_when_idle
-        self._runner.apply(decide(reason))
+        for context in (*self.contexts.values(),):
+            context.leave_when_idle(reason)
+        self._after_contexts(lambda: decide(reason))
 
     def leave_now(self) -> None:
         """After `leave_when_idle`: leave it with what runs and waits, if the next broker can go on."""
+        for context in (*self.contexts.values(),):
+            context.leave_now()
+        if (decide := self._pending) is not None:
+            self._pending = None
+            self._runner.apply(decide())
         running = self._runner.executions.get(self._machine.running or "")
         if running is None or not running.request.secrets:  # their values are not stored
             self._runner.apply(self._machine.leave())
 
     def hand_over(self) -> None:
         """Give the next broker what it needs of a session that is left. Nothing may follow."""
-        self._lease.workspace.hand_over()
+        self._lease.hand_over()
 
     async def leave(self, reason: str) -> None:
         """End a sleeping session here; its saved variables and its record stay for a later broker."""
@@ -171,22 +194,6 @@ class Session(SessionView):
 
     def _ended(self, reason: str) -> None:
         self._on_ended(self, reason)
-
-    @property
-    def age(self) -> float:
-        """Seconds that it was awake since it was opened, which count for `max_lifetime`."""
-        return self._queue.clock() - self._created - self.sleeping.slept
-
-    @property
-    def expires_in(self) -> float:
-        """Seconds until it expires, if nobody uses it."""
-        return self.expires_at[0] - self._queue.clock()
-
-    async def usage(self) -> tuple[int | None, Usage | None]:
-        """Return the bytes of memory that its sandbox uses, and the size of its files, as far as known."""
-        warm = self._lease.alive
-        memory = None if warm is None else await warm.sandbox.memory()
-        return memory, await self._lease.usage(self.spec.limits.workspace_files)
 
     # Executions.
 

@@ -60,6 +60,10 @@ class Stderr(EventBase, tag="stderr", omit_defaults=True):
     error_value: str = ""
 
 
+CHART_MIME = "application/vnd.kernelbroker.chart+json"
+"""The form of a picture's `chart` in a notebook's outputs."""
+
+
 class Image(EventBase, tag="image"):
     """A picture. `content` is base64, except for `image/svg+xml`, which is text.
 
@@ -68,6 +72,8 @@ class Image(EventBase, tag="image"):
         data: the rest of the MIME bundle that held the picture, such as `text/html` and `text/plain`.
         metadata: of the MIME bundle.
         is_result: the picture is the value of the cell's last expression.
+        chart: what a figure of matplotlib shows: its `type` (`line`, `scatter`, `bar`, `pie`,
+            `box_and_whisker`, or `superchart` with several axes), its `title`, axes and `elements`.
     """
 
     mime: str
@@ -77,6 +83,7 @@ class Image(EventBase, tag="image"):
     data: dict[str, Any] = {}
     metadata: dict[str, Any] = {}
     is_result: bool = False
+    chart: dict[str, Any] | None = None
 
 
 class Display(EventBase, tag="display"):

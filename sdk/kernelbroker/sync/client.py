@@ -17,11 +17,12 @@ from ..protocol.messages import (
     CheckpointInfo,
     CheckpointSummary,
     ExecutionInfo,
+    OnError,
     SessionInfo,
     WorkspaceInfo,
 )
 from ..results import ExecutionResult
-from ..session import OnDisconnect, OnError
+from ..session import OnDisconnect
 from .execution_handle import ExecutionHandle
 from .session import Session
 
@@ -64,6 +65,8 @@ class Broker:
         idle_timeout: float | None = None,
         max_lifetime: float | None = None,
         from_checkpoint: str | None = None,
+        language: str = "python",
+        on_error: OnError | None = None,
         keep: bool = False,
     ) -> Session:
         session = self._async.session(
@@ -78,6 +81,8 @@ class Broker:
             idle_timeout=idle_timeout,
             max_lifetime=max_lifetime,
             from_checkpoint=from_checkpoint,
+            language=language,
+            on_error=on_error,
             keep=keep,
         )
         return Session(session, self._thread)

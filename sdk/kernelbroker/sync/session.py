@@ -13,9 +13,9 @@ from ..file_transfer import Progress
 from ..loop_thread import LoopThread, in_caller
 from ..protocol import events
 from ..protocol.findings import Language
-from ..protocol.messages import CheckpointInfo, ExecutionInfo, SessionInfo
+from ..protocol.messages import CheckpointInfo, ExecutionInfo, OnError, SessionInfo
 from ..results import ExecutionResult
-from ..session import MAX_TABLE_BYTES, OnDisconnect, OnError
+from ..session import MAX_TABLE_BYTES, OnDisconnect
 from ..session_requests import ExportFormat
 from .execution_handle import ExecutionHandle
 from .files import Files
@@ -51,14 +51,14 @@ class Session:
         self,
         code: str,
         *,
-        language: Language = "python",
+        language: Language | None = None,
         timeout: float | None = None,
         cwd: str | None = None,
         env: Mapping[str, str] | None = None,
         secrets: Mapping[str, str] | None = None,
         result_var: str | None = None,
         preview_rows: int = 10,
-        on_error: OnError = "rollback",
+        on_error: OnError | None = None,
         on_disconnect: OnDisconnect = "continue",
         confirm: str | None = None,
         allow_stdin: bool = False,
@@ -94,14 +94,14 @@ class Session:
         self,
         code: str,
         *,
-        language: Language = "python",
+        language: Language | None = None,
         timeout: float | None = None,
         cwd: str | None = None,
         env: Mapping[str, str] | None = None,
         secrets: Mapping[str, str] | None = None,
         result_var: str | None = None,
         preview_rows: int = 10,
-        on_error: OnError = "rollback",
+        on_error: OnError | None = None,
         on_disconnect: OnDisconnect = "continue",
         confirm: str | None = None,
         allow_stdin: bool = False,
@@ -127,14 +127,14 @@ class Session:
         self,
         code: str,
         *,
-        language: Language = "python",
+        language: Language | None = None,
         timeout: float | None = None,
         cwd: str | None = None,
         env: Mapping[str, str] | None = None,
         secrets: Mapping[str, str] | None = None,
         result_var: str | None = None,
         preview_rows: int = 10,
-        on_error: OnError = "rollback",
+        on_error: OnError | None = None,
         confirm: str | None = None,
         execution_id: str | None = None,
         callback_url: str | None = None,
@@ -261,6 +261,29 @@ class Session:
             keep=keep,
         )
         return Session(self._thread.call(fork), self._thread)
+
+    def context(
+        self,
+        context_id: str | None = None,
+        *,
+        language: str = "python",
+        cwd: str | None = None,
+        on_error: OnError | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        keep: bool = False,
+    ) -> Session:
+        context = self._async.context(
+            context_id,
+            language=language,
+            cwd=cwd,
+            on_error=on_error,
+            metadata=metadata,
+            keep=keep,
+        )
+        return Session(self._thread.call(context), self._thread)
+
+    def contexts(self) -> list[SessionInfo]:
+        return self._thread.call(self._async.contexts())
 
     def interrupt(self) -> None:
         self._thread.call(self._async.interrupt())
