@@ -67,6 +67,7 @@ async def test_a_cell_is_run_and_its_session_named(
     assert text_of(result).startswith("hello\n")
     session = api.world.registry.get(session_of(result))
     assert session.options.metadata == {"opened_by": "mcp"}
+    assert [each.origin for each in session.executions.values()] == [("mcp", "default")]
 
 
 async def test_a_session_is_a_handle(era: Era, api: McpApi, backend: FakeBackend) -> None:

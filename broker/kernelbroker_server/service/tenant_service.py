@@ -61,7 +61,7 @@ class TenantService:
         self.sessions = Sessions(registry, store)
         self.executions = Executions(registry, registry.limits, queue, policies, store, webhooks)
         self.kernels = Kernels(self.sessions, self.executions)
-        self.confirmations = Confirmations(tenant.name, self.executions, policies.pending, observer)
+        self.confirmations = Confirmations(registry, self.executions, policies.pending, observer)
         self.checkpoints = Checkpoints(registry, self.executions, workspaces.checkpoints)
         self.processes = Processes(policies)
         self.sleeper = Sleeper(
