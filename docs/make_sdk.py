@@ -388,6 +388,13 @@ EXAMPLES: dict[str, tuple[str, str]] = {
         "print(len(info.preview_to_pandas()), len(await session.table(info.var_name)))",
         "2 1000",
     ),
+    "AgentWorkspace": (
+        'async with kernelbroker.AgentWorkspace("plan", broker, layout="agent") as workspace:\n'
+        '    await workspace.write_file("code/main.py", "print(1)")\n'
+        '    print(await workspace.list_files("code"), workspace.get_container_path("code"))\n'
+        "    await workspace.cleanup()",
+        "['code/main.py'] /data/code",
+    ),
     "SandboxClient": (
         "async with kernelbroker.SandboxClient() as client:\n"
         '    await client.execute("x = 20")\n'
@@ -418,7 +425,7 @@ EXAMPLES: dict[str, tuple[str, str]] = {
 _SECTIONS: list[tuple[str, list[str]]] = [
     ("Connecting", ["connect", "Broker"]),
     ("Sessions", ["Session"]),
-    ("Files", ["Files", "Listing", "FileInfo"]),
+    ("Files", ["Files", "Listing", "FileInfo", "AgentWorkspace"]),
     ("Submitted executions", ["ExecutionHandle"]),
     ("Results", ["ExecutionResult", "Image", "Display", "DataFrameInfo"]),
     ("SandboxClient", ["SandboxClient", "StreamChunk"]),
@@ -426,6 +433,7 @@ _SECTIONS: list[tuple[str, list[str]]] = [
         "Facts about sessions",
         [
             "SessionInfo",
+            "SandboxLimits",
             "ExecutionInfo",
             "CheckpointInfo",
             "CheckpointSummary",
@@ -474,7 +482,7 @@ def documented() -> set[str]:
     names = {name for _, group in _SECTIONS for name in group}
     failures = {n for n in kernelbroker.__all__ if inspect.isclass(getattr(kernelbroker, n))}
     found = {n for n in failures if issubclass(getattr(kernelbroker, n), Exception)}
-    return names | found | {"events", "risk", "sync"}
+    return names | found | {"agents", "events", "risk", "sync"}
 
 
 def _described(name: str, member: Any) -> list[str]:

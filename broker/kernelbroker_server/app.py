@@ -203,8 +203,8 @@ class Broker:
             each.start(self.supervisor)
         self._workspaces.start(self.supervisor)
         self.supervisor.start("session expiry", self.tenants.close_expired)
-        self.supervisor.start("memory sampler", self._memory.run)
         self.supervisor.start("metrics of the last hour", self._operations.keep_history)
+        self.supervisor.start("memory sampler", self._memory.run)
         for pool in self.pools.values():
             pool.start()
         self._webhooks.resume()

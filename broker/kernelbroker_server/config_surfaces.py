@@ -50,3 +50,10 @@ class E2bSettings(_Section):
     @classmethod
     def _with_defaults(cls, templates: dict[str, str]) -> dict[str, str]:
         return {**dict.fromkeys(_E2B_TEMPLATES, "default"), **templates}
+
+
+class JupyterSettings(_Section):
+    """The Jupyter kernel server at /jupyter."""
+
+    enabled: bool = True
+    """Let Jupyter's clients use sessions as kernels."""

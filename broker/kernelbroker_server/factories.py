@@ -38,6 +38,7 @@ from .supervisor import Supervisor
 from .telemetry.events import Observer
 from .workspaces.checkpoint_store import CheckpointLimits
 from .workspaces.directory_store import DirectoryStore
+from .workspaces.shared_directories import make_shared_directories
 
 logger = logging.getLogger(__name__)
 
@@ -290,11 +291,14 @@ def pool(
 
 
 def workspaces(settings: Settings, data_dir: Path) -> DirectoryStore:
-    """Return the store of workspaces and checkpoints, not started.
+    """Return the store of workspaces and checkpoints, not started. Makes the directories of shared data.
 
     Args:
         data_dir: that of the backends.
     """
+    for template in settings.templates.values():
+        if template.shared_data is not None:
+            make_shared_directories(template.shared_data)
     checkpoints = settings.checkpoints
     return DirectoryStore(
         data_dir,

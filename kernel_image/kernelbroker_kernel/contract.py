@@ -7,7 +7,10 @@ broker removes from the stream.
 A user's cell has these options (all optional)::
 
     {"on_error": "rollback" | "rollback_all" | "keep", "max_variables": int, "cwd": str,
-     "env": {name: value}}
+     "env": {name: value}, "notebook": bool}
+
+A cell of a notebook's client is `notebook`. It finds a stock kernel, except that the reply has the summary.
+A cell without any options finds one in all.
 
 A cell in another language runs `LANGUAGE_CODE`, and has this option as well::
 

@@ -12,7 +12,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from . import risk, sync
+    from . import agents, risk, sync
+    from .agent_workspace import AgentWorkspace, NotOnThisMachine
     from .client import Broker, connect
     from .dataframe_info import DataFrameInfo
     from .execution_handle import ExecutionHandle
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
         ExecutionInfo,
         FileInfo,
         MissingVariable,
+        SandboxLimits,
         SavedVariable,
         SessionInfo,
         WorkspaceInfo,
@@ -60,6 +62,7 @@ if TYPE_CHECKING:
     __version__: str
 
 _MODULES = {
+    ".agent_workspace": ("AgentWorkspace", "NotOnThisMachine"),
     ".client": ("Broker", "connect"),
     ".dataframe_info": ("DataFrameInfo",),
     ".execution_handle": ("ExecutionHandle",),
@@ -94,6 +97,7 @@ _MODULES = {
         "ExecutionInfo",
         "FileInfo",
         "MissingVariable",
+        "SandboxLimits",
         "SavedVariable",
         "SessionInfo",
         "WorkspaceInfo",
@@ -105,9 +109,10 @@ _MODULES = {
     ".session": ("Session",),
 }
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
-_SUBMODULES = {"events": ".protocol.events", "risk": ".risk", "sync": ".sync"}
+_SUBMODULES = {"agents": ".agents", "events": ".protocol.events", "risk": ".risk", "sync": ".sync"}
 
 __all__ = [
+    "AgentWorkspace",
     "Assessment",
     "BadRequest",
     "Broker",
@@ -135,10 +140,12 @@ __all__ = [
     "MethodNotAllowed",
     "MissingVariable",
     "NotFound",
+    "NotOnThisMachine",
     "PolicyRefused",
     "ProtocolError",
     "RequestError",
     "SandboxClient",
+    "SandboxLimits",
     "SavedVariable",
     "Session",
     "SessionGone",
@@ -149,6 +156,7 @@ __all__ = [
     "Unauthorized",
     "Unavailable",
     "WorkspaceInfo",
+    "agents",
     "assess",
     "connect",
     "events",

@@ -37,9 +37,11 @@ from .protocol.messages import (
     ExecutionRequest,
     OnError,
     Open,
+    SandboxLimits,
     SessionInfo,
     SessionList,
     WorkspaceInfo,
+    WorkspaceLayout,
 )
 from .results import ExecutionResult
 from .session import OnDisconnect, Session
@@ -91,6 +93,16 @@ class Broker:
         """The broker's address."""
         return self._address.url
 
+    @property
+    def address(self) -> discovery.Address:
+        """The broker's address with its token, for other parts of the SDK."""
+        return self._address
+
+    @property
+    def timeout(self) -> float:
+        """Seconds to wait for an answer."""
+        return self._timeouts.answer
+
     def session(
         self,
         session_id: str | None = None,
@@ -105,6 +117,8 @@ class Broker:
         idle_timeout: float | None = None,
         max_lifetime: float | None = None,
         from_checkpoint: str | None = None,
+        layout: WorkspaceLayout | None = None,
+        limits: SandboxLimits | None = None,
         language: str = "python",
         on_error: OnError | None = None,
         keep: bool = False,
@@ -126,6 +140,9 @@ class Broker:
             max_lifetime: seconds after which the broker closes it in any case.
             from_checkpoint: begin with the variables and files of this checkpoint (`Session.checkpoint`).
                 `info.not_restored` lists what could not be loaded.
+            layout: directories and files that the workspace gets where they are missing: `agent` or
+                `analysis`.
+            limits: limits of memory and output that are lower than those of the template.
             language, on_error: those of cells that name none; by default `python` and `rollback`.
             keep: `close` and `async with` only close the connection; the session stays open.
         """
@@ -141,6 +158,8 @@ class Broker:
             idle_timeout=idle_timeout,
             max_lifetime=max_lifetime,
             from_checkpoint=from_checkpoint,
+            layout=layout,
+            limits=limits or SandboxLimits(),
             language=language,
             on_error=on_error,
         )

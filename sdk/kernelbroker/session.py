@@ -36,6 +36,7 @@ from .protocol.messages import (
     OnError,
     Open,
     Restart,
+    SandboxLimits,
     SessionInfo,
     Stdin,
 )
@@ -446,16 +447,21 @@ class Session:
         idle_timeout: float | None = None,
         max_lifetime: float | None = None,
         metadata: Mapping[str, Any] | None = None,
+        limits: SandboxLimits | None = None,
     ) -> SessionInfo:
-        """Change the session's timeouts (seconds) or metadata; None leaves a value as it is.
+        """Change the session's timeouts (seconds), metadata or limits; None leaves a value as it is.
+
+        Args:
+            limits: replace the earlier ones, up to those of the template.
 
         Raises:
-            BadRequest: more than the broker allows.
+            BadRequest: more than the broker allows, or less memory than the sandbox uses.
         """
         changes = {
             "idle_timeout": idle_timeout,
             "max_lifetime": max_lifetime,
             "metadata": None if metadata is None else dict(metadata),
+            "limits": limits,
         }
         given = {name: value for name, value in changes.items() if value is not None}
         return await self._requests.update(given)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
+from urllib.request import Request, urlopen
+
 from tests.e2b.support import E2bClients
-from tests.e2e.support import whole_system
+from tests.e2e.support import BrokerProcess, whole_system
 
 pytestmark = whole_system
 
@@ -28,6 +31,25 @@ def test_cells_share_a_state(e2b: E2bClients) -> None:
     assert third == [[], [], "20", 3, None], (
         "what a failed cell has created stays, as in a notebook"
     )
+
+
+def test_executions_say_that_they_came_through_e2b(
+    e2b: E2bClients, e2b_broker: BrokerProcess
+) -> None:
+    """The native API names the client of an execution; the access token of a sandbox belongs to nobody."""
+    listed = e2b.python("""
+        from e2b_code_interpreter import Sandbox
+        with Sandbox.create() as sandbox:
+            sandbox.run_code("1")
+            report(sandbox.sandbox_id)
+    """)
+    request = Request(
+        f"{e2b_broker.url}/api/v1/sessions/{listed}/executions",
+        headers={"Authorization": f"Bearer {e2b_broker.token}"},
+    )
+    with urlopen(request) as answer:
+        executions = json.load(answer)["executions"]
+    assert {(each["client"], each["user"]) for each in executions} == {("e2b", "")}
 
 
 def test_a_killed_sandbox_is_gone(e2b: E2bClients) -> None:

@@ -18,7 +18,7 @@ from kernelbroker_kernel.contract import KERNEL_ENDED
 from websockets.asyncio.client import ClientConnection
 from websockets.exceptions import ConnectionClosed, WebSocketException
 
-from .framing import Incoming, Outgoing, decode_frame, encode_frame
+from .framing import BROKER_SESSION, Incoming, Outgoing, decode_frame, encode_frame
 
 logger = logging.getLogger(__name__)
 
@@ -155,9 +155,13 @@ class KernelChannel:
         Raises:
             ChannelClosed: the channel has ended.
         """
+        await self.forward(encode_frame(message, BROKER_SESSION))
+
+    async def forward(self, frame: bytes) -> None:
+        """Send a message that is a frame already. Raises as `send`."""
         self.sent += 1
         try:
-            await self._websocket.send(encode_frame(message, "broker"))
+            await self._websocket.send(frame)
         except (WebSocketException, OSError) as exc:
             raise ChannelClosed(f"the gateway closed the channel: {exc}") from exc
 
@@ -169,7 +173,7 @@ class KernelChannel:
         await self._send_interrupt()
         with suppress(ChannelClosed):
             # The signal alone does not wake the kernel's event loop; any message on shell does.
-            await self.send(Outgoing("shell", "kernel_info_request", {}))
+            await self.send(Outgoing("shell", "kernel_info_request", {}, internal=True))
 
     async def close(self) -> None:
         """Close the channel. Never raises, and does not wait for the other side."""

@@ -48,12 +48,18 @@ class PoolView:
         return PoolDetails(
             removing_containers=state.count(SandboxState.REMOVING),
             spare_containers=state.spare,
+            max_containers=state.limits.max_size,
             utilization=round(state.load, 3) if math.isfinite(state.load) else None,
             last_launch_failure=None if failure is None else failure.reason,
             failing_since=None if failure is None else failure.since,
             failed_launches=state.failures,
             back_off_s=round(state.back_off, 3),
         )
+
+    async def memory(self) -> int:
+        """Return the bytes that all its sandboxes use. What is unknown does not count."""
+        used = [await warm.sandbox.memory() for warm in list(self._sandboxes.values())]
+        return sum(each or 0 for each in used)
 
     def queue(self) -> PoolQueue:
         state = self._state

@@ -13,7 +13,7 @@ from kernelbroker.protocol.errors import Conflict, NotFound, RequestError, Sessi
 from kernelbroker.protocol.findings import Assessment
 from kernelbroker.protocol.messages import ExecutionRequest
 
-from ..kernels.requests import InternalCell
+from ..kernels.requests import InternalCell, NotebookCell
 from ..sessions.admission import TenantQueue
 from ..sessions.contexts import resolved
 from ..sessions.execution import Execution
@@ -124,9 +124,10 @@ class Executions(StoredExecutions):
         allow_stdin: bool = False,
         assessment: Assessment | None = None,
         internal_cell: InternalCell | None = None,
+        notebook_cell: NotebookCell | None = None,
         scope: str | None = None,
     ) -> ExecutionLog:
-        """Queue a cell in a session, or an internal cell in its place.
+        """Queue a cell in a session, or another one in its place.
 
         A repeated request with the same id returns the same execution, and needs no second confirmation.
 
@@ -167,6 +168,8 @@ class Executions(StoredExecutions):
             findings=findings,
             internal_cell=internal_cell,
             place=place,
+            notebook_cell=notebook_cell,
+            listed=notebook_cell is None or not notebook_cell.silent,
         )
         if message:
             self._webhooks.accepted(self._tenant, message, execution.log)

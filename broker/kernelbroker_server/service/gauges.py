@@ -14,7 +14,7 @@ def gauges(
     """Return the values by metric, and by the values of its labels.
 
     Args:
-        memory: bytes that the sandboxes of each pool use.
+        memory: bytes that the sandboxes of each template use.
     """
     status = {name: pool.status() for name, pool in pools.items()}
     return {

@@ -19,6 +19,7 @@ from ..workspaces.store import WorkspaceStore
 from .checkpoints import Checkpoints
 from .confirmations import Confirmations
 from .executions import Executions
+from .kernels import Kernels
 from .notebooks import Notebooks
 from .policy import Policies
 from .processes import Processes
@@ -59,7 +60,8 @@ class TenantService:
         self.notebooks = Notebooks(registry, store)
         self.sessions = Sessions(registry, store)
         self.executions = Executions(registry, registry.limits, queue, policies, store, webhooks)
-        self.confirmations = Confirmations(tenant.name, self.executions, policies.pending, observer)
+        self.kernels = Kernels(self.sessions, self.executions)
+        self.confirmations = Confirmations(registry, self.executions, policies.pending, observer)
         self.checkpoints = Checkpoints(registry, self.executions, workspaces.checkpoints)
         self.processes = Processes(policies)
         self.sleeper = Sleeper(

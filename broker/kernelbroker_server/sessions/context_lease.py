@@ -10,8 +10,8 @@ import time
 from dataclasses import dataclass
 from uuid import UUID
 
-from kernelbroker.protocol.errors import Unavailable
-from kernelbroker.protocol.messages import SessionOptions
+from kernelbroker.protocol.errors import BadRequest, Unavailable
+from kernelbroker.protocol.messages import SandboxLimits, SessionOptions
 
 from ..backends.base import EndCause, SandboxEnd
 from ..backends.exit_reason import end_of
@@ -78,6 +78,7 @@ class ContextLease(Lease):
 
     def leave(self) -> None:
         """The workspace is its session's."""
+        self.feed.end()
 
     def hand_over(self) -> None:
         """The workspace is its session's."""
@@ -87,6 +88,12 @@ class ContextLease(Lease):
         warm, self._warm = self._warm, None
         if warm is not None:
             await run_to_completion(self._end_kernel(warm))
+
+    async def _limit(self, warm: WarmSandbox) -> None:
+        """The session limits the sandbox."""
+
+    async def change_limits(self, limits: SandboxLimits) -> None:  # noqa: ARG002
+        raise BadRequest("a context has the limits of its session; change them there")
 
     async def _give_back(self, warm: WarmSandbox) -> None:
         self._warm = None
@@ -112,7 +119,7 @@ class ContextLease(Lease):
                 channel = await gateway.start_kernel(_START_S, self._kernel_id)
                 warm = ContextSandbox(session_warm.sandbox, gateway, channel)
                 env = {**self._options.env, **self._options.secrets}
-                await self._configure(warm, {"env": env, "cwd": self._options.cwd})
+                await self._deliver(warm, {"env": env, "cwd": self._options.cwd})
             except BaseException as exc:
                 await run_to_completion(gateway.end_kernel(self._kernel_id))
                 if isinstance(exc, ChannelClosed):

@@ -23,7 +23,7 @@ from ..kernels.execution import CellExecution
 from ..kernels.framing import Incoming, Outgoing
 from ..kernels.outputs import OutputLimits
 from ..kernels.redaction import Redactor
-from ..kernels.requests import InternalCell
+from ..kernels.requests import InternalCell, NotebookCell
 from ..pool.warm_sandbox import WarmSandbox, first_of
 from ..telemetry.events import code_hash
 from ..telemetry.logs import bound_ids
@@ -43,7 +43,7 @@ _END_NAMES = {
 
 
 class Execution:
-    """A cell, or an internal cell in its place.
+    """A cell, or an internal cell or the cell of a Jupyter client in its place.
 
     The values of `secrets` and of the request's secrets are masked in all events. With `left`, this is the
     execution that an earlier broker has begun, and goes on.
@@ -54,7 +54,7 @@ class Execution:
         ids: the ids for log records about this execution.
         begun: set when the execution runs, or has ended without running.
         done: resolved with the result when the result is stored.
-        is_silent: an internal cell that the session's user does not see.
+        is_silent: a cell that the session's user does not see.
         place: where it has to run; None for anywhere.
         is_detached: nothing of it is stored from now on, and it is left to the next broker.
     """
@@ -67,13 +67,14 @@ class Execution:
         *,
         secrets: Iterable[str] = (),
         internal_cell: InternalCell | None = None,
+        notebook_cell: NotebookCell | None = None,
         left: LeftExecution | None = None,
         place: Place | None = None,
     ) -> None:
         self.log = log
         self.timeout = timeout
         self.ids = bound_ids()
-        self.is_silent = internal_cell is not None and internal_cell.silent
+        self.is_notebook_cell = notebook_cell is not None
         self.is_detached = False
         self.place = place
         self._tell: Callable[[Result, Place | None], None] | None = None
@@ -86,10 +87,12 @@ class Execution:
             limits,
             allow_stdin=log.allow_stdin,
             internal_cell=internal_cell,
+            notebook_cell=notebook_cell,
             clean=self._redactor.clean,
             clean_beginning=self._redactor.clean_beginning,
             state=None if left is None else left.progress.cell,
         )
+        self.is_silent = self._cell.is_silent
         self._left = left
         self._progress: Progress | None = None if left is None else left.progress
         self._repeated = 0 if left is None else len(log.read()) - left.progress.events

@@ -29,6 +29,7 @@ from ..pool.warm_sandbox import WarmSandbox, run_silently
 from ..telemetry.events import SandboxLeased, SandboxReplaced, SessionEmitter
 from ..workspaces.directory_plans import DirectoryPlan, plan_of
 from ..workspaces.store import Workspace
+from .kernel_feed import KernelFeed
 from .memory_limit import limit_memory
 from .restoring import LoadFailed, Source, restore
 from .routes import Place, Routes
@@ -50,6 +51,7 @@ class Lease:
         replaced: how often a sandbox was replaced.
         not_restored: what could not be loaded of the checkpoint that the session began with.
         timeout: seconds that an acquisition may take.
+        feed: what the kernels of its sandboxes send.
         is_shared: the sandbox and the workspace are those of another session.
         pool, tenant, emit: where its sandboxes come from, for whom, and its telemetry.
     """
@@ -74,6 +76,7 @@ class Lease:
         """
         self.workspace = workspace
         self.routes: Routes | None = None
+        self.feed = KernelFeed()
         self.replaced = 0
         self.not_restored: Sequence[MissingVariable] = ()
         self.timeout = pool.acquire_timeout
@@ -130,10 +133,11 @@ class Lease:
         """
         self._warm, self._adopted = self._adopted, None
         if self._warm is not None:
-            await limit_memory(self._warm, self._options.limits.memory)
-            return
-        plan = plan_of(self._options.layout)
-        self._warm = await self._acquire(urgent=False, source=self._source, plan=plan)
+            await self._limit(self._warm)
+        else:
+            plan = plan_of(self._options.layout)
+            self._warm = await self._acquire(urgent=False, source=self._source, plan=plan)
+        self.feed.connect(self._warm.channel)
 
     async def replace(self, cause: str) -> None:
         """Get a fresh sandbox with the files of the old one. Raises the same errors as `acquire`.
@@ -144,16 +148,19 @@ class Lease:
         Args:
             cause: the reason, for telemetry.
         """
+        self.feed.disconnect(lost=True)
         await self._forget_saved()
         self.not_restored = ()
         if self._warm is not None:
             self.replaced += 1
             self.emit(SandboxReplaced, cause)
             await self._give_back(self._warm)
-        self._warm = await self._acquire(urgent=True)
+        self._warm = warm = await self._acquire(urgent=True)
+        self.feed.connect(warm.channel)
 
     async def suspend(self) -> None:
         """Give the sandbox back. `wake` loads the saved variables in another one."""
+        self.feed.disconnect(lost=False)
         if self._warm is not None:
             await self._give_back(self._warm)
 
@@ -181,8 +188,11 @@ class Lease:
             await self._wake_without(exc.message)
         self._failed_loads = 0
         await self._forget_saved()
+        if self._warm is not None:
+            self.feed.connect(self._warm.channel)
 
     async def _wake_without(self, reason: str) -> None:
+        self.feed.disconnect(lost=True)
         self._warm = await self._acquire(urgent=True)
         self.not_restored = [MissingVariable(name="<all>", reason=reason)]
 
@@ -209,6 +219,7 @@ class Lease:
 
     def leave(self) -> None:
         """Announce `release`, so that the next session waits for the workspace."""
+        self.feed.end()
         self.workspace.leave()
 
     def hand_over(self) -> None:
@@ -244,17 +255,15 @@ class Lease:
         self.emit(SandboxLeased, warm.sandbox.id, time.monotonic() - asked_at)
         try:
             _remember(warm, self._key)  # from now on it is no longer unused
-            await limit_memory(warm, self._options.limits.memory)
             await self.workspace.attach(warm.sandbox)
-            env = {**self._options.env, **self._options.secrets}
-            if env or self._options.cwd is not None:
-                await self._configure(warm, {"env": env, "cwd": self._options.cwd})
+            await self._configure(warm)
             if source is not None:
                 has_cwd = self._options.cwd is not None
                 self.not_restored = await restore(warm, source, has_cwd=has_cwd)
             if plan is not None:
                 layout = {"directories": plan.directories, "files": plan.files}
-                await self._configure(warm, {"layout": layout})
+                await self._deliver(warm, {"layout": layout})
+            await self._limit(warm)
             _remember(warm, self._key, is_ready=True)
         except BaseException:
             try:
@@ -265,13 +274,26 @@ class Lease:
             raise
         return warm
 
+    async def _limit(self, warm: WarmSandbox) -> None:
+        """Apply the limits of the session, also those that change meanwhile."""
+        applied = None
+        while applied is not self._options.limits:
+            applied = self._options.limits
+            await limit_memory(warm, applied.memory)
+
     async def change_limits(self, limits: SandboxLimits) -> None:
         """Change the limits of the session. Raises BadRequest, Unavailable; they are as before then."""
         if self.alive is not None:
             await limit_memory(self.alive, limits.memory)
         self._options.limits = limits
 
-    async def _configure(self, warm: WarmSandbox, settings: dict[str, Any]) -> None:
+    async def _configure(self, warm: WarmSandbox) -> None:
+        """Deliver the session's environment and working directory."""
+        env = {**self._options.env, **self._options.secrets}
+        if env or self._options.cwd is not None:
+            await self._deliver(warm, {"env": env, "cwd": self._options.cwd})
+
+    async def _deliver(self, warm: WarmSandbox, settings: dict[str, Any]) -> None:
         """Deliver settings of the session; see `CONFIGURE_CODE`."""
         asked = {"configure": settings}
         try:

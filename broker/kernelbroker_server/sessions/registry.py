@@ -116,9 +116,9 @@ class Registry:
         if opening is None:
             self._expect_room(options.context_of)
             task = self._own(self._open(session_id, options, place), f"session {session_id} opens")
-            opening = self._opening[session_id] = Opening(
-                task, options.workspace or session_id, options.context_of
-            )
+            of = options.context_of
+            workspace = "" if of is not None else options.workspace or session_id
+            opening = self._opening[session_id] = Opening(task, workspace, context_of=of)
             task.add_done_callback(lambda _: self._opened(session_id, opening))
         opening.waiting += 1
         try:

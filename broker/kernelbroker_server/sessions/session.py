@@ -18,13 +18,14 @@ from kernelbroker.protocol.messages import ExecutionRequest, SandboxLimits
 from ..cancellation import run_to_completion
 from ..kernels.channel import ChannelClosed
 from ..kernels.gateway import GatewayConnection
-from ..kernels.requests import InternalCell
+from ..kernels.requests import InternalCell, NotebookCell
 from ..supervisor import Supervisor
 from ..telemetry.events import SessionEmitter
 from ..workspaces.quota import Quota
 from ..workspaces.quota_watch import QuotaWatch, Upload
 from .admission import TenantQueue
 from .borrowing import borrowed
+from .effects import Failure
 from .execution import Execution
 from .lease import Lease
 from .limits import SessionLimits
@@ -38,6 +39,8 @@ from .states import SessionState
 from .store import EventStore, ExecutionLog, SessionRecord, lost_result
 from .streams import Streams
 
+_SKIPPED = Failure("rejected", "Aborted", "a cell before it failed")
+
 
 class Session(SessionWithContexts):
     """One session, from `open` to `closed`. The registry creates it.
@@ -49,6 +52,7 @@ class Session(SessionWithContexts):
 
     Attributes:
         emit: emits telemetry of this session.
+        feed: what its kernels send.
         closed: resolved when its sandbox and workspace are given back.
         drained: resolved when it is closed, or left to the next broker.
     """
@@ -75,7 +79,7 @@ class Session(SessionWithContexts):
         self.created_at = record.opened_at
         self._created = queue.clock()
         self._on_ended = on_ended
-        self._lease = lease
+        self._lease, self.feed = lease, lease.feed
         self._store = store
         self._queue = queue
         self.emit = emit
@@ -208,10 +212,11 @@ class Session(SessionWithContexts):
         allow_stdin: bool = False,
         findings: Sequence[Finding] = (),
         internal_cell: InternalCell | None = None,
+        notebook_cell: NotebookCell | None = None,
         listed: bool = True,
         place: Place | None = None,
     ) -> Execution:
-        """Queue a cell, or an internal cell in its place, that the tenant's queue has admitted.
+        """Queue a cell, or another one in its place, that the tenant's queue has admitted.
 
         Args:
             timeout: seconds.
@@ -231,7 +236,7 @@ class Session(SessionWithContexts):
             findings,
             allow_stdin=allow_stdin,
         )
-        return self._submit(log, timeout, internal_cell, place=place)
+        return self._submit(log, timeout, internal_cell, notebook_cell=notebook_cell, place=place)
 
     def reject(self, execution_id: str, request: ExecutionRequest, result: Result) -> ExecutionLog:
         """Store a cell that must not run, with its result. Raises SessionGone."""
@@ -276,16 +281,21 @@ class Session(SessionWithContexts):
         internal_cell: InternalCell | None,
         left: LeftExecution | None = None,
         place: Place | None = None,
+        notebook_cell: NotebookCell | None = None,
     ) -> Execution:
         execution = Execution(
             log,
             timeout,
-            self.limits.output.lowered_to(self.options.limits.output),
+            self.output_limits,
             secrets=self.options.secrets.values(),
             internal_cell=internal_cell,
+            notebook_cell=notebook_cell,
             left=left,
             place=place,
         )
+        if notebook_cell is not None:
+            on_end = notebook_cell.on_end
+            execution.done.add_done_callback(lambda done: on_end(done.result()))
         execution.ids = {**execution.ids, "session_id": self.id, "execution_id": execution.id}
         self._runner.submit(execution)
         return execution
@@ -294,6 +304,13 @@ class Session(SessionWithContexts):
         """Take an internal cell out of the queue, or interrupt it. Does nothing if it has ended."""
         if self.closed_reason is None and not execution.done.done():
             self._runner.apply(self._machine.interrupt(execution.id))
+
+    def skip_notebook_cells(self) -> None:
+        """End the cells of Jupyter clients that wait, as a stock kernel does after a cell that failed."""
+        if self.closed_reason is None:
+            for execution in list(self._runner.executions.values()):
+                if execution.is_notebook_cell:
+                    self._runner.apply(self._machine.reject(execution.id, _SKIPPED))
 
     def interrupt(self, execution_id: str | None = None) -> None:
         """Raise KeyboardInterrupt in the running cell. Does nothing if none runs.
@@ -328,13 +345,7 @@ class Session(SessionWithContexts):
         await self._runner.restart()
 
     async def change_limits(self, limits: SandboxLimits) -> None:
-        """Change the limits of the sandbox and of the executions that follow.
-
-        Raises:
-            SessionGone
-            BadRequest: the sandbox uses more memory already. The limits are as before then.
-            Unavailable: they cannot be changed.
-        """
+        """Change its own limits. Raises SessionGone, and as `Lease.change_limits`."""
         self.expect_open()
         await self._lease.change_limits(limits)
 

@@ -11,6 +11,7 @@ from kernelbroker.protocol.messages import MissingVariable, SessionOptions
 from kernelbroker.protocol.messages import SessionState as PublicState
 
 from ..backends.base import Isolation, SandboxSpec, Usage
+from ..kernels.outputs import OutputLimits
 from .admission import TenantQueue
 from .lease import Lease
 from .limits import SessionLimits
@@ -78,14 +79,21 @@ class SessionView:
         return queue_length - 1 if queue_length and self._machine.running is None else queue_length
 
     @property
+    def secrets(self) -> frozenset[str]:
+        """The values that are masked in all output: of the session, and of its executions."""
+        executions = self._runner.executions.values()
+        own = (value for each in executions for value in each.request.secrets.values())
+        return frozenset([*self.options.secrets.values(), *own])
+
+    @property
+    def is_running(self) -> bool:
+        """Whether an execution runs, which an interrupt would end."""
+        return self._machine.running is not None
+
+    @property
     def spec(self) -> SandboxSpec:
         """The specification of its sandboxes."""
         return self._lease.spec
-
-    @property
-    def routes(self) -> Routes | None:
-        """Where its cells can run, if its template is `auto`."""
-        return self._lease.routes
 
     @property
     def sandbox_id(self) -> str | None:
@@ -99,6 +107,11 @@ class SessionView:
         return None if warm is None else await warm.sandbox.memory()
 
     @property
+    def routes(self) -> Routes | None:
+        """Where its cells can run, if its template is `auto`."""
+        return self._lease.routes
+
+    @property
     def limits(self) -> SessionLimits:
         """The limits of its present template."""
         return self._limits.of_template(self.spec.limits)
@@ -107,6 +120,18 @@ class SessionView:
     def isolation(self) -> Isolation:
         """The isolation of its sandboxes."""
         return self._lease.isolation
+
+    @property
+    def output_limits(self) -> OutputLimits:
+        """Those of its executions. A context has the limits of its session."""
+        own = (self.session or self).options.limits
+        return self.limits.output.lowered_to(own.output)
+
+    @property
+    def sandbox_type(self) -> str:
+        """The kind of its sandboxes, as the routing of code names it."""
+        is_container = self.isolation in (Isolation.CONTAINER, Isolation.GVISOR)
+        return "docker_simple" if is_container else "subprocess"
 
     @property
     def workspace(self) -> str:

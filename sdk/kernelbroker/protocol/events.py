@@ -169,10 +169,17 @@ class Variable(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class FileChange(msgspec.Struct, kw_only=True):
-    """A workspace file that the execution created or changed: path under `/data`, size in bytes."""
+    """A workspace file that the execution created or changed.
+
+    Attributes:
+        path: under `/data`.
+        size: bytes.
+        created: it was not there before.
+    """
 
     path: str
     size: int
+    created: bool = False
 
 
 class Truncated(msgspec.Struct, kw_only=True, omit_defaults=True):

@@ -18,8 +18,10 @@ from ..protocol.messages import (
     CheckpointSummary,
     ExecutionInfo,
     OnError,
+    SandboxLimits,
     SessionInfo,
     WorkspaceInfo,
+    WorkspaceLayout,
 )
 from ..results import ExecutionResult
 from ..session import OnDisconnect
@@ -65,6 +67,8 @@ class Broker:
         idle_timeout: float | None = None,
         max_lifetime: float | None = None,
         from_checkpoint: str | None = None,
+        layout: WorkspaceLayout | None = None,
+        limits: SandboxLimits | None = None,
         language: str = "python",
         on_error: OnError | None = None,
         keep: bool = False,
@@ -81,6 +85,8 @@ class Broker:
             idle_timeout=idle_timeout,
             max_lifetime=max_lifetime,
             from_checkpoint=from_checkpoint,
+            layout=layout,
+            limits=limits,
             language=language,
             on_error=on_error,
             keep=keep,

@@ -13,7 +13,13 @@ from ..file_transfer import Progress
 from ..loop_thread import LoopThread, in_caller
 from ..protocol import events
 from ..protocol.findings import Language
-from ..protocol.messages import CheckpointInfo, ExecutionInfo, OnError, SessionInfo
+from ..protocol.messages import (
+    CheckpointInfo,
+    ExecutionInfo,
+    OnError,
+    SandboxLimits,
+    SessionInfo,
+)
 from ..results import ExecutionResult
 from ..session import MAX_TABLE_BYTES, OnDisconnect
 from ..session_requests import ExportFormat
@@ -236,10 +242,14 @@ class Session:
         idle_timeout: float | None = None,
         max_lifetime: float | None = None,
         metadata: Mapping[str, Any] | None = None,
+        limits: SandboxLimits | None = None,
     ) -> SessionInfo:
         return self._thread.call(
             self._async.update(
-                idle_timeout=idle_timeout, max_lifetime=max_lifetime, metadata=metadata
+                idle_timeout=idle_timeout,
+                max_lifetime=max_lifetime,
+                metadata=metadata,
+                limits=limits,
             )
         )
 
