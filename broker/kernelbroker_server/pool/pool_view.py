@@ -56,11 +56,6 @@ class PoolView:
             back_off_s=round(state.back_off, 3),
         )
 
-    async def memory(self) -> int:
-        """Return the bytes that all its sandboxes use. What is unknown does not count."""
-        used = [await warm.sandbox.memory() for warm in list(self._sandboxes.values())]
-        return sum(each or 0 for each in used)
-
     def queue(self) -> PoolQueue:
         state = self._state
         waiting = [WaitingTenant(tenant, count) for tenant, count in state.order]
