@@ -217,6 +217,7 @@ def _serve(argv: list[str]) -> int | None:
         case None:
             os._exit(EXIT_GATEWAY_FAILED)
         case kernel_order:
+            template.forget()
             waiting_kernel.run(kernel_order)
             return None
 

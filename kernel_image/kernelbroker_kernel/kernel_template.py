@@ -67,6 +67,12 @@ class KernelTemplate:
         assert self._channel is not None
         return self._channel.fileno()
 
+    def forget(self) -> None:
+        """Give up the descriptor in a forked kernel, which has closed it: the number may be another file's."""
+        assert self._channel is not None
+        self._channel.detach()
+        self._channel = None
+
     def can_run(self, command: Sequence[str]) -> bool:
         """Whether it lives, and the command is one of a kernel of ours."""
         return self._channel is not None and waiting_kernel.is_kernel(command)

@@ -27,6 +27,16 @@ async def test_shell_cells_stream_and_exit(session: kernelbroker.Session) -> Non
     assert (await session.run("print(open('from-shell.txt').read())")).stdout == "kept\n\n"
 
 
+async def test_much_output_of_a_program_without_a_newline(session: kernelbroker.Session) -> None:
+    """The beginning arrives, the rest is counted, and the session goes on."""
+    size = 12_000_000
+    result = await session.run(f"head -c {size} /dev/zero | tr '\\0' x", language="shell")
+    assert result.success
+    assert result.truncated is not None
+    assert len(result.stdout) + result.truncated.output_bytes == size
+    assert (await session.run("1 + 1")).text == "2"
+
+
 async def test_shell_is_streamed(session: kernelbroker.Session) -> None:
     """A line arrives while the shell still runs, and the shell can be interrupted."""
     code = "echo first; sleep 100; echo last"

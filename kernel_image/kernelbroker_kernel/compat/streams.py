@@ -69,6 +69,8 @@ class Stream(PromptStream):
         self._latest: tuple[object, frozenset[Any]] = (None, frozenset())
         """The last request's header, as it is and as it stands in `_written`."""
         self._emptying = threading.Lock()
+        self._emptier: int | None = None
+        """The thread that empties the pipe."""
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         super().__init__(*args, **kwargs)
         if self._fid is not None:
@@ -175,13 +177,21 @@ class Stream(PromptStream):
             self._empty(pipe)
 
     def _empty(self, pipe: int) -> None:
+        if self._emptier == threading.get_ident():
+            return  # `write` flushes what this thread has just read
         with self._emptying:
+            self._emptier = threading.get_ident()
             try:
-                data = os.read(pipe, _PIPE_BYTES)
-            except BlockingIOError:
-                return  # there is nothing, or another thread was first
-            except OSError:  # user code closed it
-                self._should_watch = False
-                return
-            if text := self._decoder.decode(data):
-                self.write(text)
+                if text := self._decoder.decode(self._read(pipe)):
+                    self.write(text)
+            finally:
+                self._emptier = None
+
+    def _read(self, pipe: int) -> bytes:
+        try:
+            return os.read(pipe, _PIPE_BYTES)
+        except BlockingIOError:  # there is nothing, or another thread was first
+            return b""
+        except OSError:  # user code closed it
+            self._should_watch = False
+            return b""
