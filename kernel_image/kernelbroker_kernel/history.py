@@ -12,11 +12,14 @@ from typing import Any
 
 from IPython.core.history import HistoryManager
 
+from .compat import named_like
+
 _DEFAULT_TAIL = 10
 _SESSION = 1
 """The number that IPython gives to the first session of a new file."""
 
 
+@named_like(HistoryManager)
 class SessionHistory(HistoryManager):
     """Answers as the stock class with a new file."""
 

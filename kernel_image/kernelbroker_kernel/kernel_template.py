@@ -68,7 +68,7 @@ class KernelTemplate:
         return self._channel.fileno()
 
     def forget(self) -> None:
-        """Give up the descriptor in a forked kernel, which has closed it: the number may be another file's."""
+        """Give up the descriptor in a forked kernel, which has closed it; the number may be reused."""
         assert self._channel is not None
         self._channel.detach()
         self._channel = None

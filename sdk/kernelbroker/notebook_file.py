@@ -15,6 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from .protocol.events import CHART_MIME
 from .protocol.findings import Language
 from .results import ExecutionResult
 from .session import Session
@@ -121,7 +122,8 @@ async def run(
             on_error="keep",
             on_disconnect="interrupt",
         )
-        cell["outputs"], cell["execution_count"] = result.outputs, result.execution_count
+        cell["outputs"] = [_of_jupyter(output) for output in result.outputs]
+        cell["execution_count"] = result.execution_count
         on_cell(number, len(cells), result)
         if not result.success and not allow_errors and _RAISES not in tags:
             return result
@@ -139,6 +141,14 @@ def _is_code(cell: dict[str, Any]) -> bool:
 
 def _table(value: object) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
+
+
+def _of_jupyter(output: dict[str, Any]) -> dict[str, Any]:
+    """An output without the form that is not Jupyter's: the data of a chart."""
+    data = output.get("data")
+    if not isinstance(data, dict) or CHART_MIME not in data:
+        return output
+    return {**output, "data": {mime: data[mime] for mime in data if mime != CHART_MIME}}
 
 
 def _on_disk(notebook: dict[str, Any]) -> dict[str, Any]:

@@ -586,7 +586,8 @@ async def test_the_limit_of_memory_is_lowered(backend: Backend) -> None:
     await sandbox.limit_memory(100 * MIB)
     await sandbox.limit_memory(200 * MIB)
     assert await ask(sandbox, "result = len(bytearray(1 << 20))") == 1 << 20
-    await tell(sandbox, "held = [bytearray(1 << 20) for _ in range(500)]")
+    hold = "held = [bytearray(1 << 20) for _ in range(500)]\nimport time\ntime.sleep(60)"
+    await tell(sandbox, hold)
     expected = SandboxEnd(EndCause.OUT_OF_MEMORY, "the sandbox exceeded its limit of 0.2 GiB")
     assert await end(sandbox) == expected
 

@@ -17,6 +17,7 @@ from typing import Any, TypeAlias
 
 import kernelbroker
 import pytest
+from kernelbroker.protocol.events import CHART_MIME
 from kernelbroker_server.config_sections import SandboxSettings
 
 from tests.e2e.support import KERNEL_PYTHON, ROOT, BrokerProcess, running_broker, whole_system
@@ -132,7 +133,18 @@ def pictures_without_spaces(outputs: Outputs) -> Outputs:
     return [{**o, "data": compact(o["data"])} if "data" in o else o for o in outputs]
 
 
-EVERYWHERE = {"plain-traceback": plain_tracebacks}
+def without_charts(outputs: Outputs) -> Outputs:
+    """Without the form and its formatter, which a cell can list."""
+    listed = rf"ChartFormatter [^\n]*\nenabled = True\n|,\s+'{re.escape(CHART_MIME)}'(: \[\])?"
+    return [
+        {**o, "data": {mime: o["data"][mime] for mime in o["data"] if mime != CHART_MIME}}
+        if "data" in o
+        else o
+        for o in without(listed)(outputs)
+    ]
+
+
+EVERYWHERE = {"plain-traceback": plain_tracebacks, "charts": without_charts}
 DIFFERENCES: dict[str, Callable[[Outputs], Outputs]] = {
     "help": without_displays,
     "figure-once": first_of_each_picture,
