@@ -196,17 +196,19 @@ class AgentWorkspace:
         async def path() -> str:
             return self._path
 
-        return Files(self._broker.address, self._broker.timeout, path)
+        return Files(self._broker._address, self._broker._timeouts.answer, path)
 
     async def _made(self) -> None:
         async with self._making.current:
             if not self._is_made:
                 body = encode(self._options)
-                await call(self._broker.address, "PUT", self._path, self._broker.timeout, body)
+                await call(
+                    self._broker._address, "PUT", self._path, self._broker._timeouts.answer, body
+                )
                 self._is_made = True
 
     async def _details(self) -> WorkspaceDetails:
-        answer = await call(self._broker.address, "GET", self._path, self._broker.timeout)
+        answer = await call(self._broker._address, "GET", self._path, self._broker._timeouts.answer)
         return msgspec.convert(answer, WorkspaceDetails)
 
 

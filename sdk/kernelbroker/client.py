@@ -93,16 +93,6 @@ class Broker:
         """The broker's address."""
         return self._address.url
 
-    @property
-    def address(self) -> discovery.Address:
-        """The broker's address with its token, for other parts of the SDK."""
-        return self._address
-
-    @property
-    def timeout(self) -> float:
-        """Seconds to wait for an answer."""
-        return self._timeouts.answer
-
     def session(
         self,
         session_id: str | None = None,

@@ -21,7 +21,7 @@ def test_summary_of_a_cell(kernel: Kernel) -> None:
         {"name": "f", "type": "function"},
     ]
     assert ran.summary["variables_dropped"] == 0
-    assert ran.summary["files"] == [{"path": "f.txt", "size": 4}]
+    assert ran.summary["files"] == [{"path": "f.txt", "size": 4, "created": True}]
     assert ran.summary["files_truncated"] is False
 
 
