@@ -2,8 +2,8 @@
 
 It differs from the stock gateway in five ways: it can listen on a unix socket, or serve connections
 that it receives as descriptors; it starts our kernel class; it has no rate limits, which drop output
-silently; it serves the workspace's files, the session's tables, and the sandbox's processes and ports; and it exits when its kernel or the
-broker ends. A kernel is never restarted in place. The broker replaces the whole sandbox, so that
+silently; it serves the workspace's files, the session's tables, operations on its project, and the sandbox's
+processes and ports; and it exits when its kernel or the broker ends. A kernel is never restarted in place. The broker replaces the whole sandbox, so that
 nothing of a dead kernel (children, files in /tmp, memory) outlives it.
 """
 
@@ -35,6 +35,7 @@ from tornado.netutil import bind_sockets, bind_unix_socket
 from . import (
     export_server,
     file_server,
+    operation_server,
     port_server,
     process_server,
     socket_filter,
@@ -55,6 +56,7 @@ ROUTES = [
     *process_server.ROUTES,
     *watch_server.ROUTES,
     *port_server.ROUTES,
+    *operation_server.ROUTES,
 ]
 """The broker's own paths, beside those of the stock gateway."""
 READ_BYTES = 256 * 1024

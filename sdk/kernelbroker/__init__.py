@@ -14,6 +14,15 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from . import risk, sync
     from .client import Broker, connect
+    from .code import Code
+    from .code_errors import (
+        CodeOperationError,
+        CodeOperationValidationError,
+        SandboxConnectionError,
+        SandboxResourceError,
+        SandboxSecurityError,
+        SandboxTimeoutError,
+    )
     from .dataframe_info import DataFrameInfo
     from .execution_handle import ExecutionHandle
     from .files import Files, Listing
@@ -51,6 +60,7 @@ if TYPE_CHECKING:
         SessionInfo,
         WorkspaceInfo,
     )
+    from .protocol.operations import CodeOperationResponse
     from .results import ExecutionResult
     from .rich_outputs import Display, Image
     from .risk import assess
@@ -61,6 +71,15 @@ if TYPE_CHECKING:
 
 _MODULES = {
     ".client": ("Broker", "connect"),
+    ".code": ("Code",),
+    ".code_errors": (
+        "CodeOperationError",
+        "CodeOperationValidationError",
+        "SandboxConnectionError",
+        "SandboxResourceError",
+        "SandboxSecurityError",
+        "SandboxTimeoutError",
+    ),
     ".dataframe_info": ("DataFrameInfo",),
     ".execution_handle": ("ExecutionHandle",),
     ".files": ("Files", "Listing"),
@@ -98,6 +117,7 @@ _MODULES = {
         "SessionInfo",
         "WorkspaceInfo",
     ),
+    ".protocol.operations": ("CodeOperationResponse",),
     ".results": ("ExecutionResult",),
     ".rich_outputs": ("Display", "Image"),
     ".risk": ("assess",),
@@ -113,6 +133,10 @@ __all__ = [
     "Broker",
     "CheckpointInfo",
     "CheckpointSummary",
+    "Code",
+    "CodeOperationError",
+    "CodeOperationResponse",
+    "CodeOperationValidationError",
     "ConfirmationRequired",
     "Conflict",
     "ConnectionFailed",
@@ -139,6 +163,10 @@ __all__ = [
     "ProtocolError",
     "RequestError",
     "SandboxClient",
+    "SandboxConnectionError",
+    "SandboxResourceError",
+    "SandboxSecurityError",
+    "SandboxTimeoutError",
     "SavedVariable",
     "Session",
     "SessionGone",
