@@ -68,7 +68,9 @@ def components(path: str, *, system: bool = False) -> list[str]:
 
 def _system_components(path: str) -> list[str]:
     if "\0" in path or len(os.fsencode(path)) > MAX_PATH_BYTES:
-        raise Refused("bad_request", f"a path has at most {MAX_PATH_BYTES:,} bytes, and no NUL in it")
+        raise Refused(
+            "bad_request", f"a path has at most {MAX_PATH_BYTES:,} bytes, and no NUL in it"
+        )
     folder, name = os.path.split(os.path.normpath(f"/{path}"))
     names = [each for each in os.path.realpath(folder).split("/") if each]
     if names[:1] == ["proc"] or (not names and name == "proc"):

@@ -23,7 +23,13 @@ from .discovery import Address
 from .file_transfer import upload
 from .http_request import HTTPRequest
 from .protocol.codec import encode
-from .protocol.errors import ConnectionFailed, ConnectionLost, RequestError, SessionGone, Unauthorized
+from .protocol.errors import (
+    ConnectionFailed,
+    ConnectionLost,
+    RequestError,
+    SessionGone,
+    Unauthorized,
+)
 from .protocol.operations import FAILED, READING, RUNNING, CodeOperationResponse
 
 Framework: TypeAlias = Literal["auto", "pytest", "unittest", "node", "jest", "vitest", "go"]
@@ -206,7 +212,9 @@ class Code:
         self, message: str, paths: Sequence[str] | None = None
     ) -> CodeOperationResponse:
         """Commit all changes, or those of some paths. No hooks run. `result` has `commit`, `branch` and `files`."""
-        return await self._ask("git_commit", message=message, paths=None if paths is None else [*paths])
+        return await self._ask(
+            "git_commit", message=message, paths=None if paths is None else [*paths]
+        )
 
     async def execute(self, operation: str, parameters: dict[str, Any]) -> CodeOperationResponse:
         """Run an operation by its name, as the broker names it."""
@@ -272,14 +280,16 @@ class Code:
                 raise _translated(exc, sandbox_id, operation) from exc
         return await self._checked(operation, answer)
 
-    async def _sent(
-        self, operation: str, parameters: dict[str, Any], accept: str
-    ) -> HTTPRequest:
+    async def _sent(self, operation: str, parameters: dict[str, Any], accept: str) -> HTTPRequest:
         """A request that was answered. The connection alone is tried again: nothing was sent then."""
         body = encode({name: value for name, value in parameters.items() if value is not None})
         path = f"{await self._opened()}/operations/{quote(operation, safe='')}"
         timeout = _SILENCE_TIMEOUT if operation in RUNNING else _OPERATION_TIMEOUT
-        head = {"Content-Type": "application/json", "Content-Length": str(len(body)), "Accept": accept}
+        head = {
+            "Content-Type": "application/json",
+            "Content-Length": str(len(body)),
+            "Accept": accept,
+        }
         attempt = 0
         while True:
             attempt += 1
@@ -304,11 +314,15 @@ class Code:
         shortest, longest = self._pauses
         await asyncio.sleep(min(shortest * 2 ** (attempt - 1), longest))
 
-    async def _checked(self, operation: str, answer: CodeOperationResponse) -> CodeOperationResponse:
+    async def _checked(
+        self, operation: str, answer: CodeOperationResponse
+    ) -> CodeOperationResponse:
         """The answer, unless the operation was refused."""
         if not answer.success and not (operation in RUNNING and answer.code == FAILED):
             sandbox_id = (await self._opened()).rpartition("/")[2]
-            raise error_of(answer.code or FAILED, answer.error or "it failed", sandbox_id, operation)
+            raise error_of(
+                answer.code or FAILED, answer.error or "it failed", sandbox_id, operation
+            )
         return answer
 
     def _remember(self, path: str, answer: CodeOperationResponse) -> None:
@@ -339,7 +353,7 @@ def _archive(local: Path, exclude: frozenset[str]) -> IO[bytes]:
         return local.open("rb")
     if not local.is_dir():
         raise NotADirectoryError(f"{local}: the project is a directory, or a tar archive")
-    file = tempfile.TemporaryFile()
+    file = tempfile.TemporaryFile()  # noqa: SIM115  closed by the caller
 
     def wanted(entry: tarfile.TarInfo) -> tarfile.TarInfo | None:
         tar.inodes.clear()  # type: ignore[attr-defined]  # a second name of a file is sent as a file

@@ -105,8 +105,12 @@ async def test_the_story(opened: kernelbroker.Session, tmp_path: Path) -> None:
         ("shop/service.py", 6),
     ]
 
-    await code.edit("shop/model.py", old="balance = balance", new="balance = balance\n        self.log = []")
-    await code.edit("shop/service.py", old="def transfer", new="class Broke(Exception): ...\n\n\ndef transfer")
+    await code.edit(
+        "shop/model.py", old="balance = balance", new="balance = balance\n        self.log = []"
+    )
+    await code.edit(
+        "shop/service.py", old="def transfer", new="class Broke(Exception): ...\n\n\ndef transfer"
+    )
     extra = "\n\ndef test_no_debt():\n    import pytest\n    from shop.service import Broke\n"
     extra += "    with pytest.raises(Broke):\n        transfer(Account('a', 1), Account('b'), 4)\n"
     await code.edit("tests/test_service.py", TESTS + extra)
@@ -127,7 +131,11 @@ async def test_the_story(opened: kernelbroker.Session, tmp_path: Path) -> None:
     await code.git_branch("no-debt")
     committed = await code.git_commit("service: refuse debts")
     assert committed.result["branch"] == "no-debt"
-    assert sorted(committed.result["files"]) == ["shop/model.py", "shop/service.py", "tests/test_service.py"]
+    assert sorted(committed.result["files"]) == [
+        "shop/model.py",
+        "shop/service.py",
+        "tests/test_service.py",
+    ]
     assert (await code.git_status()).result["clean"] is True
     assert (await code.git_log()).result["commits"][0]["subject"] == "service: refuse debts"
 
@@ -155,7 +163,9 @@ async def test_unittest_and_node(opened: kernelbroker.Session) -> None:
     """Tests of unittest and of Node's runner have the same structure."""
     python = "import unittest\nclass T(unittest.TestCase):\n"
     python += "    def test_a(self): self.assertEqual(1, 2)\n    def test_b(self): pass\n"
-    python += "    @unittest.skip('later')\n    def test_c(self): pass\n    def test_d(self): 1 / 0\n"
+    python += (
+        "    @unittest.skip('later')\n    def test_c(self): pass\n    def test_d(self): 1 / 0\n"
+    )
     node = 'const test = require("node:test"); const assert = require("node:assert");\n'
     node += 'test("good", () => {});\ntest("bad", () => assert.equal(1, 2));\ntest("later", {skip: true}, () => {});\n'
     code = await with_files(opened, {"test_a.py": python, "some.test.js": node})
@@ -168,7 +178,10 @@ async def test_unittest_and_node(opened: kernelbroker.Session) -> None:
     ran = await code.run_tests("some.test.js")
     counts = {name: ran.result[name] for name in ("framework", "passed", "failed", "skipped")}
     assert counts == {"framework": "node", "passed": 1, "failed": 1, "skipped": 1}
-    assert (ran.result["failures"][0]["test"], ran.result["failures"][0]["file"]) == ("bad", "some.test.js")
+    assert (ran.result["failures"][0]["test"], ran.result["failures"][0]["file"]) == (
+        "bad",
+        "some.test.js",
+    )
 
 
 async def test_commands_and_builds(opened: kernelbroker.Session) -> None:
@@ -204,10 +217,14 @@ async def test_edits_are_exact(opened: kernelbroker.Session) -> None:
     await code.edit("a.txt", "mine")
     await code.edit("crlf.txt", old="x\ny", new="x\nz")
     assert await opened.files.read("project/crlf.txt") == b"x\r\nz\r\n"
-    with pytest.raises(CodeOperationError, match="does not apply, and nothing was changed") as caught:
+    with pytest.raises(
+        CodeOperationError, match="does not apply, and nothing was changed"
+    ) as caught:
         await code.apply_patch("--- a/a.txt\n+++ b/a.txt\n@@ -1 +1 @@\n-other\n+text\n")
     assert caught.value.code == "stale"
-    applied = await code.apply_patch("--- a/a.txt\n+++ b/a.txt\n@@ -1 +1 @@\n-mine\n\\ No newline at end of file\n+text\n")
+    applied = await code.apply_patch(
+        "--- a/a.txt\n+++ b/a.txt\n@@ -1 +1 @@\n-mine\n\\ No newline at end of file\n+text\n"
+    )
     assert applied.result["files"] == ["a.txt"]
     assert await opened.files.read("project/a.txt") == b"text\n"
 
@@ -219,7 +236,11 @@ async def test_binaries_and_encodings(opened: kernelbroker.Session) -> None:
     await opened.files.write("project/l.txt", "für\n".encode("latin-1"))
     await opened.run("import os; os.chmod('/data/project/a.sh', 0o750)")
     binary = await code.read("b.bin")
-    assert (binary.result["binary"], binary.result["content"], binary.result["size"]) == (True, None, 3)
+    assert (binary.result["binary"], binary.result["content"], binary.result["size"]) == (
+        True,
+        None,
+        3,
+    )
     assert (await code.read("l.txt")).result["encoding"] == "latin-1"
     await code.edit("l.txt", old="für", new="öl")
     assert await opened.files.read("project/l.txt") == "öl\n".encode("latin-1")
@@ -228,12 +249,25 @@ async def test_binaries_and_encodings(opened: kernelbroker.Session) -> None:
 
 
 @pytest.mark.parametrize(
-    "path", ["../x", "a/../../x", "/etc/passwd", "/sys/x", "/proc/self/environ", "~/.ssh/id_rsa", "/data/x", "link", "dir/passwd"]
+    "path",
+    [
+        "../x",
+        "a/../../x",
+        "/etc/passwd",
+        "/sys/x",
+        "/proc/self/environ",
+        "~/.ssh/id_rsa",
+        "/data/x",
+        "link",
+        "dir/passwd",
+    ],
 )
 async def test_paths_outside_are_refused(session: kernelbroker.Session, path: str) -> None:
     """Paths that leave the project, and links, lead nowhere, with the reason."""
     code = await with_files(session, {"a.txt": "a"})
-    await session.run("import os; os.symlink('/etc/passwd', '/data/project/link'); os.symlink('/etc', '/data/project/dir')")
+    await session.run(
+        "import os; os.symlink('/etc/passwd', '/data/project/link'); os.symlink('/etc', '/data/project/dir')"
+    )
     with pytest.raises(SandboxSecurityError, match=r"system|outside|'\.\.'|home|link"):
         await code.read(path)
     with pytest.raises((SandboxSecurityError, CodeOperationError)):
@@ -312,7 +346,14 @@ async def test_hostile_archives(opened: kernelbroker.Session, tmp_path: Path) ->
 
 async def test_hostile_git(opened: kernelbroker.Session) -> None:
     """Hooks, monitors, filters and submodules of a project run nothing on a look or a commit."""
-    code = await with_files(opened, {"a.txt": "a\n", "with\nnewline.txt": "b\n", ".gitattributes": "*.txt filter=evil diff=evil\n"})
+    code = await with_files(
+        opened,
+        {
+            "a.txt": "a\n",
+            "with\nnewline.txt": "b\n",
+            ".gitattributes": "*.txt filter=evil diff=evil\n",
+        },
+    )
     await code.run(
         "git init -q; for h in pre-commit post-commit post-checkout post-index-change prepare-commit-msg commit-msg;"
         " do printf '#!/bin/sh\\ntouch /data/pwned-hook\\n' > .git/hooks/$h; chmod +x .git/hooks/$h; done;"
@@ -330,7 +371,9 @@ async def test_hostile_git(opened: kernelbroker.Session) -> None:
     assert "+changed" in (await code.git_diff()).result["diff"]
     await code.git_branch("other")
     await code.git_log()
-    listed = await opened.run("import os; [n for n in os.listdir('/data') if n.startswith('pwned')]")
+    listed = await opened.run(
+        "import os; [n for n in os.listdir('/data') if n.startswith('pwned')]"
+    )
     assert listed.text.strip() == "[]"
     found = await code.search("^b$")
     assert [each["path"] for each in found.result["matches"]] == ["with\nnewline.txt"]
@@ -343,7 +386,10 @@ async def test_tests_that_kill_their_parent(opened: kernelbroker.Session) -> Non
     await opened.run("kept = 42")
     code = await with_files(
         opened,
-        {"conftest.py": "import os, signal\nos.kill(os.getppid(), signal.SIGKILL)\n", "test_a.py": "def test_a(): pass\n"},
+        {
+            "conftest.py": "import os, signal\nos.kill(os.getppid(), signal.SIGKILL)\n",
+            "test_a.py": "def test_a(): pass\n",
+        },
     )
     try:
         ran = await code.run_tests()
@@ -365,7 +411,9 @@ async def test_gigabytes_of_output(opened: kernelbroker.Session) -> None:
 async def test_reading_beside_a_cell(opened: kernelbroker.Session) -> None:
     """A file is read and edited while a cell runs."""
     code = await with_files(opened, {"a.txt": "a"})
-    async for event in opened.stream("import time\nprint('runs', flush=True)\ntime.sleep(600)", on_disconnect="interrupt"):
+    async for event in opened.stream(
+        "import time\nprint('runs', flush=True)\ntime.sleep(600)", on_disconnect="interrupt"
+    ):
         if isinstance(event, kernelbroker.events.Stdout):
             assert (await code.edit("a.txt", "b")).success
             assert (await code.read("a.txt")).result["content"].endswith("b")
@@ -386,7 +434,9 @@ async def test_rest(session: kernelbroker.Session, broker: BrokerProcess) -> Non
     assert (status, answer["stdout"], answer["result"]["exit_code"]) == (200, "hi\n", 0)
     status, answer = await call(broker, "POST", f"{path}/nonsense", {})
     assert (status, answer["error"]["code"]) == (404, "not_found")
-    status, answer = await call(broker, "POST", "/api/v1/sessions/nobodys/operations/read", {"path": "a"})
+    status, answer = await call(
+        broker, "POST", "/api/v1/sessions/nobodys/operations/read", {"path": "a"}
+    )
     assert status == 404
 
 
@@ -405,4 +455,6 @@ def test_sync(broker: BrokerProcess, tmp_path: Path) -> None:
         session.code.upload(make_project(tmp_path))
         assert session.code.run_tests().result["passed"] == 1
         assert session.code.search("Account").result["matches"]
-        assert [e["type"] for e in session.code.stream("run", {"command": "echo a"})][-1] == "result"
+        assert [e["type"] for e in session.code.stream("run", {"command": "echo a"})][
+            -1
+        ] == "result"

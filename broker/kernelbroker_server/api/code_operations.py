@@ -53,7 +53,9 @@ class CodeOperation(StreamingHandler):
         chosen = negotiate(self.request.headers.get("Accept", ""), JSON)
         if chosen is SSE or chosen is NDJSON:
             self.set_header("Content-Type", chosen.content_type)
-            self.finish(_line(chosen, "result", {"type": "result", **msgspec.to_builtins(response)}))
+            self.finish(
+                _line(chosen, "result", {"type": "result", **msgspec.to_builtins(response)})
+            )
         else:
             self.reply(response)
 

@@ -38,9 +38,7 @@ _SHOWN_CHARS = 4096
 _ERROR_CHARS = 8_000
 
 
-async def operate(
-    session: Session, name: str, parameters: dict[str, Any]
-) -> CodeOperationResponse:
+async def operate(session: Session, name: str, parameters: dict[str, Any]) -> CodeOperationResponse:
     """Run an operation that runs no code of the project. A refusal by the sandbox is an answer.
 
     Raises:
@@ -78,7 +76,9 @@ async def submit(
         request = ExecutionRequest(
             code=_code(name, given),
             language="shell",
-            timeout=session.limits.max_timeout if timeout is None else msgspec.convert(timeout, float),
+            timeout=session.limits.max_timeout
+            if timeout is None
+            else msgspec.convert(timeout, float),
             confirm=None if confirm is None else msgspec.convert(confirm, str),
             env=env,
             result_var=OPERATION_VARIABLE,

@@ -35,7 +35,9 @@ def unpack(archive: str, replace: bool = False) -> dict[str, Any]:
     scratch = f".project-{token_hex(8)}"
     try:
         if os.path.lexists(target) and not replace:
-            raise Refused("conflict", "the session has a project: upload with replace=true to replace it")
+            raise Refused(
+                "conflict", "the session has a project: upload with replace=true to replace it"
+            )
         workspace.make_directory([scratch])
         with refusing(archive), os.fdopen(workspace.open_file(names), "rb") as file:
             try:
@@ -45,7 +47,9 @@ def unpack(archive: str, replace: bool = False) -> dict[str, Any]:
                 raise Refused("bad_request", f"this is no complete tar archive: {error}") from error
             except OSError as error:
                 if error.errno is None:  # zlib, lzma
-                    raise Refused("bad_request", f"this is no complete tar archive: {error}") from error
+                    raise Refused(
+                        "bad_request", f"this is no complete tar archive: {error}"
+                    ) from error
                 raise
         if target.is_symlink() or target.is_file():
             target.unlink()
@@ -79,7 +83,9 @@ def _extract(tar: tarfile.TarFile, scratch: str) -> tuple[int, int]:
         elif entry.isreg():
             size += entry.size
             if size > MAX_BYTES:
-                raise Refused("too_large", f"the archive's files have more than {MAX_BYTES:,} bytes")
+                raise Refused(
+                    "too_large", f"the archive's files have more than {MAX_BYTES:,} bytes"
+                )
             content = tar.extractfile(entry)
             assert content is not None, "it is a regular file"
             upload = workspace.Upload([scratch, *names])

@@ -74,7 +74,9 @@ def checked(function: Callable[..., Any], parameters: dict[str, Any]) -> dict[st
     for name, value in parameters.items():
         if name not in expected:
             known = ", ".join(expected)
-            raise Refused("bad_request", f"there is no parameter {name[:100]!r}; there are: {known}")
+            raise Refused(
+                "bad_request", f"there is no parameter {name[:100]!r}; there are: {known}"
+            )
         kind, _, optional = str(expected[name].annotation).partition(" | ")
         if value is None and optional:
             continue

@@ -28,7 +28,7 @@ from ..streams import outputs
 from . import calls, programs, project, testing
 
 _ANNOUNCED_S = 0.2
-MAX_OUTPUT_BYTES = 8 * 1024**2
+MAX_OUTPUT_BYTES = 2 * 1024**2
 """Of a program that is passed on. The broker's own limit may be lower."""
 _POLL_S = 0.1
 _READ_BYTES = 64 * 1024
@@ -42,7 +42,9 @@ def run() -> None:
     shell: Any = get_ipython()
     options, hooks = request_options(shell).get("operation"), installed(shell)
     if not isinstance(options, dict) or hooks is None:
-        raise CellError("Error", "the request has no operation, or the kernel's hooks are not loaded")
+        raise CellError(
+            "Error", "the request has no operation, or the kernel's hooks are not loaded"
+        )
     function = _OPERATIONS.get(str(options.get("name")))
 
     def work() -> dict[str, Any]:
@@ -91,7 +93,9 @@ def run_tests(target: str | None = None, framework: str = "auto") -> dict[str, A
     announce()
     counts = tests.counts
     if not any(counts.values()) and status not in (0, 5):
-        raise Refused("failed", f"{found} ended with status {status} before any test; see its output")
+        raise Refused(
+            "failed", f"{found} ended with status {status} before any test; see its output"
+        )
     ended_early = status not in (0, 1) and not (found == "pytest" and status in (2, 5))
     result = {"framework": found, **counts, "failures": tests.failures, "exit_code": status}
     if found == "pytest" and status == 5:  # no tests were collected
@@ -120,7 +124,9 @@ def build_command(root: Path) -> str:
     if (root / "Makefile").is_file() or (root / "makefile").is_file():
         return "make"
     with suppress(OSError, ValueError, AttributeError, TypeError):
-        if "build" in json.loads((root / "package.json").read_bytes()[: 1024**2]).get("scripts", {}):
+        if "build" in json.loads((root / "package.json").read_bytes()[: 1024**2]).get(
+            "scripts", {}
+        ):
             return "npm run build"
     if (root / "go.mod").is_file():
         return "go build ./..."

@@ -73,7 +73,7 @@ _Opcode = tuple[str, int, int, int, int]
 def _groups(a: list[str], b: list[str], head: int, tail: int) -> list[list[_Opcode]]:
     if max(len(a), len(b)) <= _MAX_LINES:
         matcher = SequenceMatcher(None, a, b, autojunk=True)
-        return [[*map(tuple, group)] for group in matcher.get_grouped_opcodes(_CONTEXT)]  # type: ignore[misc]
+        return [[*group] for group in matcher.get_grouped_opcodes(_CONTEXT)]
     m, n = len(a), len(b)
     return [
         [
@@ -92,4 +92,6 @@ def _range(start: int, stop: int) -> str:
 
 
 def _line(sign: str, line: str) -> str:
-    return f"{sign}{line}" if line.endswith("\n") else f"{sign}{line}\n\\ No newline at end of file\n"
+    return (
+        f"{sign}{line}" if line.endswith("\n") else f"{sign}{line}\n\\ No newline at end of file\n"
+    )

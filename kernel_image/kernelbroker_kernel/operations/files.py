@@ -148,7 +148,9 @@ def edit(
         try:
             data = after.encode(encoding)
         except UnicodeEncodeError:
-            raise Refused("bad_request", f"{path}: {encoding} has not all of these characters") from None
+            raise Refused(
+                "bad_request", f"{path}: {encoding} has not all of these characters"
+            ) from None
         if len(data) > MAX_FILE_BYTES:
             raise Refused("too_large", f"{path}: more than {MAX_FILE_BYTES:,} bytes")
         upload = workspace.Upload(names)
@@ -186,7 +188,10 @@ def _replaced(path: str, text: str, old: str, new: str, count: int) -> str:
             f"{path}: old occurs {found} times, not {count} (lines {where}); give more text around it, or count",
         )
     hint = nearest(text, old)
-    raise Refused("no_match", f"{path}: old does not occur in it." + (f" The nearest text:\n{hint}" if hint else ""))
+    raise Refused(
+        "no_match",
+        f"{path}: old does not occur in it." + (f" The nearest text:\n{hint}" if hint else ""),
+    )
 
 
 def _lines_of(text: str, old: str) -> Any:

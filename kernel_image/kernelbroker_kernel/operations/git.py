@@ -46,7 +46,14 @@ _AUTHOR = {"NAME": "kernelbroker", "EMAIL": "kernelbroker@localhost"}
 
 def git_status() -> dict[str, Any]:
     """The branch, and the files that differ from the last commit."""
-    ended = _git("status", "--porcelain=v1", "-z", "--branch", "--untracked-files=all", "--ignore-submodules=all")
+    ended = _git(
+        "status",
+        "--porcelain=v1",
+        "-z",
+        "--branch",
+        "--untracked-files=all",
+        "--ignore-submodules=all",
+    )
     head, *items = programs.text(ended).split("\0")
     branch = head.removeprefix("## ").removeprefix("No commits yet on ").partition("...")[0]
     files: list[dict[str, str]] = []
@@ -70,7 +77,9 @@ def git_diff(
         argv.append(_revision(base))
     ended = _git_ended(*argv, "--", *_paths(paths))
     if ended.is_cut:
-        raise Refused("too_large", f"the diff has more than {programs.OUTPUT_BYTES:,} bytes; name paths")
+        raise Refused(
+            "too_large", f"the diff has more than {programs.OUTPUT_BYTES:,} bytes; name paths"
+        )
     return {"diff": programs.text(ended.stdout)}
 
 
@@ -79,10 +88,19 @@ def git_log(max: int = 20, path: str | None = None) -> dict[str, Any]:
     if not 1 <= max <= MAX_COMMITS:
         raise Refused("bad_request", f"max is from 1 to {MAX_COMMITS}")
     fields = "%H%x1f%an%x1f%aI%x1f%s%x1f%b"
-    argv = ["log", f"--max-count={max}", "-z", f"--format={fields}", "--no-color", "--no-show-signature"]
+    argv = [
+        "log",
+        f"--max-count={max}",
+        "-z",
+        f"--format={fields}",
+        "--no-color",
+        "--no-show-signature",
+    ]
     lines = programs.text(_git(*argv, "--", *_paths([path] if path else None))).split("\0")
     names = ("commit", "author", "date", "subject", "body")
-    return {"commits": [dict(zip(names, line.split("\x1f"), strict=False)) for line in lines if line]}
+    return {
+        "commits": [dict(zip(names, line.split("\x1f"), strict=False)) for line in lines if line]
+    }
 
 
 def git_branch(name: str | None = None, create: bool = True) -> dict[str, Any]:
@@ -93,7 +111,13 @@ def git_branch(name: str | None = None, create: bool = True) -> dict[str, Any]:
             raise Refused("bad_request", f"{name[:200]!r} is no name of a branch")
         if name not in listed and not create:
             raise Refused("not_found", f"there is no branch {name}")
-        _git("switch", "--no-guess", "--no-recurse-submodules", *([] if name in listed else ["-c"]), name)
+        _git(
+            "switch",
+            "--no-guess",
+            "--no-recurse-submodules",
+            *([] if name in listed else ["-c"]),
+            name,
+        )
         listed = sorted({*listed, name})
     current = programs.text(_git("branch", "--show-current")).strip()
     return {"current": current, "branches": listed}
@@ -109,12 +133,23 @@ def git_commit(message: str, paths: list[str] | None = None) -> dict[str, Any]:
     for field, value in _AUTHOR.items():
         if _git_ended("config", f"user.{field.lower()}", may_fail=True).status:
             author |= {f"GIT_AUTHOR_{field}": value, f"GIT_COMMITTER_{field}": value}
-    argv = ["commit", "--no-verify", "--no-edit", "--no-post-rewrite", "--cleanup=whitespace", "--file=-"]
-    ended = _git_ended(*argv, "--", *chosen, env=author, data=message.encode(errors="replace"), may_fail=True)
+    argv = [
+        "commit",
+        "--no-verify",
+        "--no-edit",
+        "--no-post-rewrite",
+        "--cleanup=whitespace",
+        "--file=-",
+    ]
+    ended = _git_ended(
+        *argv, "--", *chosen, env=author, data=message.encode(errors="replace"), may_fail=True
+    )
     if ended.status:
         said = (programs.text(ended.stdout) + ended.stderr).strip()
         if "nothing to commit" in said or "nothing added" in said or "no changes added" in said:
-            raise Refused("conflict", "there is nothing to commit: the files are as in the last commit")
+            raise Refused(
+                "conflict", "there is nothing to commit: the files are as in the last commit"
+            )
         raise Refused("failed", f"git commit: {said[:1000]}")
     commit = programs.text(_git("rev-parse", "HEAD")).strip()
     changed = _git("show", "--name-only", "--format=", "-z", *_LOOKING, "HEAD")
@@ -122,7 +157,9 @@ def git_commit(message: str, paths: list[str] | None = None) -> dict[str, Any]:
     return {
         "commit": commit,
         "branch": branch,
-        "files": [each for each in programs.text(changed).strip("\n").split("\0") if each][:_MAX_FILES],
+        "files": [each for each in programs.text(changed).strip("\n").split("\0") if each][
+            :_MAX_FILES
+        ],
     }
 
 
@@ -160,7 +197,15 @@ def _git_ended(
     root = project.root()
     environment = {**_ENV, "GIT_CEILING_DIRECTORIES": str(root.parent), **(env or {})}
     filters = programs.run(
-        ["git", *_options([]), "config", "-z", "--name-only", "--get-regexp", r"^(filter|diff|merge)\..*\."],
+        [
+            "git",
+            *_options([]),
+            "config",
+            "-z",
+            "--name-only",
+            "--get-regexp",
+            r"^(filter|diff|merge)\..*\.",
+        ],
         root,
         env=environment,
     )
@@ -169,7 +214,9 @@ def _git_ended(
     if ended.status and not may_fail and not ended.is_cut:
         said = ended.stderr.strip()[:1000]
         if "not a git repository" in said:
-            raise Refused("conflict", "the project is no git repository; run_command('git init') makes it one")
+            raise Refused(
+                "conflict", "the project is no git repository; run_command('git init') makes it one"
+            )
         raise Refused("failed", f"git {argv[0]}: {said or f'status {ended.status}'}")
     return ended
 
@@ -178,11 +225,21 @@ def _options(configured: list[str]) -> list[str]:
     """Options that switch off what runs programs; `configured` are the project's filters and drivers."""
     settings = dict(_SAFE)
     for name in configured:
-        if name.rpartition(".")[2] in ("clean", "smudge", "process", "command", "textconv", "driver"):
+        if name.rpartition(".")[2] in (
+            "clean",
+            "smudge",
+            "process",
+            "command",
+            "textconv",
+            "driver",
+        ):
             settings[name] = ""
         elif name.endswith(".required"):
             settings[name] = "false"
-    return ["--no-pager", *(part for name, value in settings.items() for part in ("-c", f"{name}={value}"))]
+    return [
+        "--no-pager",
+        *(part for name, value in settings.items() for part in ("-c", f"{name}={value}")),
+    ]
 
 
 def _paths(paths: list[str] | None) -> list[str]:

@@ -35,7 +35,9 @@ def names(path: str) -> list[str]:
         raise Refused("bad_request", "a path has no NUL in it")
     parts = path.split("/")
     if ".." in parts:
-        raise Refused("security", f"{shown}: a path has no '..' in it; name it from the project's root")
+        raise Refused(
+            "security", f"{shown}: a path has no '..' in it; name it from the project's root"
+        )
     if path.startswith("/"):
         for base in (SHOWN_ROOT, f"{environment.WORKSPACE}/{PROJECT}"):
             if path == base or path.startswith(f"{base}/"):
@@ -54,7 +56,9 @@ def inside(path: str) -> Path:
     for name in names(path):
         found /= name
         if found.is_symlink():
-            raise Refused("security", f"{path[:200]}: it leads over a link, and links are not followed")
+            raise Refused(
+                "security", f"{path[:200]}: it leads over a link, and links are not followed"
+            )
     if not found.exists():
         raise Refused("not_found", f"{path[:200]}: there is no such file or directory")
     return found
@@ -64,7 +68,9 @@ def writable(path: str) -> list[str]:
     """As `names`, for a file that is changed. Raises Refused for git's own files."""
     found = names(path)
     if any(name.lower() == ".git" for name in found):
-        raise Refused("security", f"{path[:200]}: git's own files are changed by git operations only")
+        raise Refused(
+            "security", f"{path[:200]}: git's own files are changed by git operations only"
+        )
     if len(found) == 1:
         raise Refused("bad_request", "this is the project itself; name a file in it")
     return found

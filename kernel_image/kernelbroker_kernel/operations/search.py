@@ -26,7 +26,9 @@ def search(
     if not pattern:
         raise Refused("bad_request", "the pattern is empty")
     if not 0 <= context <= _MAX_CONTEXT or not 1 <= max <= MAX_MATCHES:
-        raise Refused("bad_request", f"context is at most {_MAX_CONTEXT}, max at most {MAX_MATCHES}")
+        raise Refused(
+            "bad_request", f"context is at most {_MAX_CONTEXT}, max at most {MAX_MATCHES}"
+        )
     root, place = project.root(), project.inside(path)
     argv = ["rg", "--json", "--no-config", "--hidden", "--sort=path", f"--context={context}"]
     argv += ["--no-messages", "--glob=!.git", "--max-filesize=64M"]
@@ -43,7 +45,9 @@ def search(
     ended = programs.run([*argv, "-e", pattern, "--", target], root, enough=enough)
     if ended.status == 2 and not ended.stdout:
         raise Refused("bad_request", f"ripgrep: {ended.stderr.strip()[:1000] or 'invalid pattern'}")
-    matches, before, truncated = [], [], ended.is_cut
+    matches: list[dict[str, Any]] = []
+    before: list[dict[str, Any]] = []
+    truncated = ended.is_cut
     for line in ended.stdout.splitlines():
         try:
             item = json.loads(line)
@@ -54,9 +58,16 @@ def search(
             before = []
         if kind not in ("match", "context"):
             continue
-        entry = {"line": data["line_number"], "text": _text(data["lines"]).rstrip("\n")[:_TEXT_CHARS]}
+        entry = {
+            "line": data["line_number"],
+            "text": _text(data["lines"]).rstrip("\n")[:_TEXT_CHARS],
+        }
         if kind == "context":
-            if matches and matches[-1]["path"] == _path(data) and _follows(matches[-1], entry, context):
+            if (
+                matches
+                and matches[-1]["path"] == _path(data)
+                and _follows(matches[-1], entry, context)
+            ):
                 matches[-1]["after"].append(entry["text"])
             before = [*before, entry][-context:]
             continue
@@ -65,7 +76,9 @@ def search(
             break
         columns = [[each["start"], each["end"]] for each in data["submatches"][:20]]
         earlier = [each["text"] for each in before if each["line"] >= entry["line"] - context]
-        matches.append({"path": _path(data), **entry, "columns": columns, "before": earlier, "after": []})
+        matches.append(
+            {"path": _path(data), **entry, "columns": columns, "before": earlier, "after": []}
+        )
         before = []
     return {"matches": matches, "truncated": truncated}
 

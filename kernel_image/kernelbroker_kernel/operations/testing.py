@@ -101,7 +101,9 @@ def command(framework: str, target: str | None, report: str) -> tuple[str, Comma
         options = ["-p", "kernelbroker_pytest", "-p", "no:cacheprovider", "--color=no"]
         return found, _python(["-m", "pytest", *options], targets, "pytest")
     if found == "unittest":
-        return found, _python([str(REPORTERS / "kernelbroker_unittest.py")], targets, "python -m unittest")
+        return found, _python(
+            [str(REPORTERS / "kernelbroker_unittest.py")], targets, "python -m unittest"
+        )
     if found == "node":
         programs.find("node")
         reporter = f"--test-reporter={REPORTERS / 'kernelbroker_node.mjs'}"
@@ -110,14 +112,20 @@ def command(framework: str, target: str | None, report: str) -> tuple[str, Comma
     if found in ("jest", "vitest"):
         program = root / "node_modules" / ".bin" / found
         if not program.exists():
-            raise Refused("missing_program", f"{found} is not installed in the project: run_command('npm ci')")
+            raise Refused(
+                "missing_program", f"{found} is not installed in the project: run_command('npm ci')"
+            )
         verb = ["run", "--reporter=default", "--reporter=json"] if found == "vitest" else ["--json"]
         argv = ["node", str(program), *verb, f"--outputFile={report}", *targets]
         return found, Command(argv, "jest", found)
     if found == "go":
         programs.find("go")
-        return found, Command(["go", "test", "-json", *(targets or ["./..."])], "go", "go test ./...")
-    raise Refused("bad_request", f"framework is auto, {', '.join(FRAMEWORKS)}; not {framework[:100]!r}")
+        return found, Command(
+            ["go", "test", "-json", *(targets or ["./..."])], "go", "go test ./..."
+        )
+    raise Refused(
+        "bad_request", f"framework is auto, {', '.join(FRAMEWORKS)}; not {framework[:100]!r}"
+    )
 
 
 def detect(root: Path, target: str | None = None) -> str:
@@ -130,14 +138,18 @@ def detect(root: Path, target: str | None = None) -> str:
     if (root / "go.mod").is_file() and suffix != ".py":
         return "go"
     names = [path.name for path in _files(root)]
-    has_tests = any(n.startswith("test") and n.endswith(".py") or n.endswith("_test.py") for n in names)
+    has_tests = any(
+        n.endswith("_test.py") or (n.startswith("test") and n.endswith(".py")) for n in names
+    )
     if "conftest.py" in names or "pytest.ini" in names:
         return "pytest"
     if has_tests or suffix == ".py":
         return "pytest" if importlib.util.find_spec("pytest") is not None else "unittest"
     if any(".test." in name for name in names):
         return "node"
-    raise Refused("not_found", "the project has no tests of a known framework; name it, or use run_command")
+    raise Refused(
+        "not_found", "the project has no tests of a known framework; name it, or use run_command"
+    )
 
 
 def _of_node(root: Path) -> str | None:
@@ -203,9 +215,16 @@ def of_jest(document: bytes) -> Iterable[dict[str, Any]]:
             tests = each.get("assertionResults", [])
             if not tests and each.get("status") == "failed":
                 message = str(each.get("message", ""))
-                yield {"test": each["name"], "outcome": "error", "file": each["name"], "message": message}
+                yield {
+                    "test": each["name"],
+                    "outcome": "error",
+                    "file": each["name"],
+                    "message": message,
+                }
             for test in tests:
-                outcome = {"passed": "passed", "failed": "failed"}.get(test.get("status"), "skipped")
+                outcome = {"passed": "passed", "failed": "failed"}.get(
+                    test.get("status"), "skipped"
+                )
                 text = "\n".join(map(str, test.get("failureMessages") or []))
                 yield {
                     "test": test.get("fullName") or test.get("title", ""),

@@ -36,7 +36,9 @@ class Reporter:
                 "file": crash.path if crash else report.fspath or location[0],
                 "line": crash.lineno if crash else (location[1] or 0) + 1,
                 "message": (crash.message if crash else text.strip().rpartition("\n")[2])[:2_000],
-                "output": "\n".join(filter(None, (text, report.capstdout, report.capstderr)))[:_TEXT_CHARS],
+                "output": "\n".join(filter(None, (text, report.capstdout, report.capstderr)))[
+                    :_TEXT_CHARS
+                ],
             }
         os.write(self._descriptor, json.dumps(record).encode() + b"\n")
 

@@ -14,38 +14,38 @@ from typing import Any
 _TEXT_CHARS = 8_000
 
 
-class Result(unittest.TextTestResult):
+class Result(unittest.TextTestResult):  # type: ignore[type-arg,unused-ignore]
     report = -1
 
-    def startTest(self, test: unittest.TestCase) -> None:
+    def startTest(self, test: unittest.TestCase) -> None:  # noqa: N802
         self._started_at = time.monotonic()
         super().startTest(test)
 
-    def addSuccess(self, test: unittest.TestCase) -> None:
+    def addSuccess(self, test: unittest.TestCase) -> None:  # noqa: N802
         super().addSuccess(test)
         self._write(test, "passed")
 
-    def addExpectedFailure(self, test: unittest.TestCase, err: Any) -> None:
+    def addExpectedFailure(self, test: unittest.TestCase, err: Any) -> None:  # noqa: N802
         super().addExpectedFailure(test, err)
         self._write(test, "passed")
 
-    def addUnexpectedSuccess(self, test: unittest.TestCase) -> None:
+    def addUnexpectedSuccess(self, test: unittest.TestCase) -> None:  # noqa: N802
         super().addUnexpectedSuccess(test)
         self._write(test, "failed")
 
-    def addSkip(self, test: unittest.TestCase, reason: str) -> None:
+    def addSkip(self, test: unittest.TestCase, reason: str) -> None:  # noqa: N802
         super().addSkip(test, reason)
         self._write(test, "skipped")
 
-    def addFailure(self, test: unittest.TestCase, err: Any) -> None:
+    def addFailure(self, test: unittest.TestCase, err: Any) -> None:  # noqa: N802
         super().addFailure(test, err)
         self._write(test, "failed", err)
 
-    def addError(self, test: unittest.TestCase, err: Any) -> None:
+    def addError(self, test: unittest.TestCase, err: Any) -> None:  # noqa: N802
         super().addError(test, err)
         self._write(test, "error", err)
 
-    def addSubTest(self, test: unittest.TestCase, subtest: unittest.TestCase, err: Any) -> None:
+    def addSubTest(self, test: unittest.TestCase, subtest: unittest.TestCase, err: Any) -> None:  # noqa: N802
         super().addSubTest(test, subtest, err)
         if err is not None:
             failed = issubclass(err[0], test.failureException)
@@ -53,10 +53,16 @@ class Result(unittest.TextTestResult):
 
     def _write(self, test: unittest.TestCase, outcome: str, err: Any = None) -> None:
         seconds = time.monotonic() - getattr(self, "_started_at", time.monotonic())
-        record: dict[str, Any] = {"test": test.id(), "outcome": outcome, "seconds": round(seconds, 4)}
+        record: dict[str, Any] = {
+            "test": test.id(),
+            "outcome": outcome,
+            "seconds": round(seconds, 4),
+        }
         if err is not None:
             frames = traceback.extract_tb(err[2])
-            own = [each for each in frames if Path(each.filename).is_relative_to(Path.cwd())] or frames
+            own = [
+                each for each in frames if Path(each.filename).is_relative_to(Path.cwd())
+            ] or frames
             text = "".join(traceback.format_exception(*err))
             record |= {
                 "file": own[-1].filename if own else "",
@@ -79,7 +85,8 @@ def main() -> None:
         suite = loader.discover(str(Path(target).parent), pattern=Path(target).name)
     else:
         suite = loader.loadTestsFromName(target)
-    result = unittest.TextTestRunner(resultclass=Result, verbosity=2).run(suite)
+    made: Any = Result
+    result = unittest.TextTestRunner(resultclass=made, verbosity=2).run(suite)
     sys.exit(not result.wasSuccessful())
 
 
