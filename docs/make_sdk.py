@@ -33,7 +33,8 @@ sessions:
         ...
 
 `kernelbroker.sync` has the same names without `await`: `connect`, `Broker`, `Session`, `ExecutionHandle`,
-`Files` and `SandboxClient`. Durations are seconds, sizes are bytes, times are `datetime`s in UTC.
+`Files` and `SandboxClient`. `kernelbroker.agents` has [requests, actions and a tool](agents.md#requests-actions-and-a-tool)
+for agents. Durations are seconds, sizes are bytes, times are `datetime`s in UTC.
 """
 
 EXAMPLES: dict[str, tuple[str, str]] = {
@@ -257,6 +258,18 @@ EXAMPLES: dict[str, tuple[str, str]] = {
         'print(await session.run("x"))',
         "1",
     ),
+    "Session.context": (
+        'async with await session.context(language="bash") as shell:\n'
+        '    await shell.run("echo shared > note")\n'
+        "print(await session.run(\"print(open('note').read())\"))",
+        "shared",
+    ),
+    "Session.contexts": (
+        'context = await session.context("helper")\n'
+        "print([each.session_id for each in await session.contexts()])\n"
+        "await context.close()",
+        "['helper']",
+    ),
     "Session.interrupt": (
         'stream = session.stream("import time; print(1); time.sleep(60)")\n'
         "async for event in stream:\n"
@@ -376,6 +389,13 @@ EXAMPLES: dict[str, tuple[str, str]] = {
         "print(len(info.preview_to_pandas()), len(await session.table(info.var_name)))",
         "2 1000",
     ),
+    "AgentWorkspace": (
+        'async with kernelbroker.AgentWorkspace("plan", broker, layout="agent") as workspace:\n'
+        '    await workspace.write_file("code/main.py", "print(1)")\n'
+        '    print(await workspace.list_files("code"), workspace.get_container_path("code"))\n'
+        "    await workspace.cleanup()",
+        "['code/main.py'] /data/code",
+    ),
     "SandboxClient": (
         "async with kernelbroker.SandboxClient() as client:\n"
         '    await client.execute("x = 20")\n'
@@ -406,7 +426,7 @@ EXAMPLES: dict[str, tuple[str, str]] = {
 _SECTIONS: list[tuple[str, list[str]]] = [
     ("Connecting", ["connect", "Broker"]),
     ("Sessions", ["Session"]),
-    ("Files", ["Files", "Listing", "FileInfo"]),
+    ("Files", ["Files", "Listing", "FileInfo", "AgentWorkspace"]),
     ("Submitted executions", ["ExecutionHandle"]),
     ("Results", ["ExecutionResult", "Image", "Display", "DataFrameInfo"]),
     ("SandboxClient", ["SandboxClient", "StreamChunk"]),
@@ -414,6 +434,7 @@ _SECTIONS: list[tuple[str, list[str]]] = [
         "Facts about sessions",
         [
             "SessionInfo",
+            "SandboxLimits",
             "ExecutionInfo",
             "CheckpointInfo",
             "CheckpointSummary",
@@ -462,7 +483,7 @@ def documented() -> set[str]:
     names = {name for _, group in _SECTIONS for name in group}
     failures = {n for n in kernelbroker.__all__ if inspect.isclass(getattr(kernelbroker, n))}
     found = {n for n in failures if issubclass(getattr(kernelbroker, n), Exception)}
-    return names | found | {"events", "risk", "sync"}
+    return names | found | {"agents", "events", "risk", "sync"}
 
 
 def _described(name: str, member: Any) -> list[str]:

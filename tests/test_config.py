@@ -291,7 +291,7 @@ def test_templates_inherit_from_sandbox_and_pool(tmp_path: Path) -> None:
         """
     )
     templates = load(path).templates
-    assert sorted(templates) == ["big", "default"]
+    assert sorted(templates) == ["big", "default", "strict"]  # for code that must be isolated
     default, big = templates["default"], templates["big"]
     assert (default.memory, big.memory) == (1024**3, 8 * 1024**3)
     assert (default.image, big.image) == (None, "mine")

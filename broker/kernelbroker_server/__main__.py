@@ -44,7 +44,7 @@ def main(argv: list[str] | None = None) -> int:
         settings = load(options.config)
         if options.command == "token":
             return token_command(options, settings)
-        logs.configure(settings.log_level, settings.log_format)
+        logs.configure(settings.log_level, settings.log_format, settings.log_file)
         return asyncio.run(_serve(settings, take_over=options.take_over))
     except (ConfigError, BackendUnavailable, TokenError, OSError, ValueError) as exc:
         print(f"kernelbroker-server: {exc}", file=sys.stderr)

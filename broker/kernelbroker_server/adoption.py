@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from kernelbroker.protocol.errors import ProtocolError, RequestError
 
@@ -15,8 +15,10 @@ from .kernels.channel import ChannelClosed
 from .pool.runner import Pool
 from .pool.warm_sandbox import WarmSandbox, join
 from .service.tenant_service import TenantServices
-from .sessions.progress import LeftExecution, decode_progress
+from .sessions.context_lease import ContextSandbox, kernel_id_of
+from .sessions.progress import LeftExecution, Progress, decode_progress
 from .sessions.registry import Registry
+from .sessions.routes import AUTO
 from .sessions.store import EventStore, LeftSession
 from .tenants.tenant import Tenants
 from .workspaces.store import Workspace
@@ -28,11 +30,19 @@ _JOIN_TIMEOUT_S = 10.0
 
 @dataclass(frozen=True, slots=True)
 class _Adopted:
-    """A session that goes on, and its execution that ran."""
+    """A session that goes on, its execution that ran, and its contexts."""
 
     registry: Registry
     session: LeftSession
     workspace: Workspace
+    warm: WarmSandbox
+    running: LeftExecution | None
+    contexts: Sequence[_AdoptedContext] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _AdoptedContext:
+    session: LeftSession
     warm: WarmSandbox
     running: LeftExecution | None
 
@@ -65,9 +75,15 @@ class Adoption:
         unwanted = [
             orphan.sandbox for orphan, each in zip(orphans, results, strict=True) if each is None
         ]
-        await self._store.end_lost({each.session.record.key for each in adopted})
+        adopted = await asyncio.gather(*(self._with_contexts(each, sessions) for each in adopted))
+        all_left: list[_Adopted | _AdoptedContext] = []
+        for each in adopted:
+            all_left += [each, *each.contexts]
+        await self._store.end_lost({left.session.record.key for left in all_left})
         for each in adopted:
             await each.registry.adopt(each.session, each.workspace, each.warm, each.running)
+            for context in each.contexts:
+                await each.registry.adopt_context(context.session, context.warm, context.running)
         await asyncio.gather(
             *(
                 backend.end_orphans([o.sandbox for o in each if o.sandbox in unwanted], rescue)
@@ -94,10 +110,7 @@ class Adoption:
         if orphan.session is not None and session is None:
             return None
         try:
-            progress = None
-            if session is not None and session.progress is not None:
-                progress = decode_progress(session.progress)
-            received = None if progress is None else progress.received
+            progress, received = _progress(session)
             warm = await join(orphan, _JOIN_TIMEOUT_S, received)
         except (ChannelClosed, ProtocolError) as exc:
             logger.warning("sandbox %s cannot be adopted: %s", orphan.sandbox.id, exc)
@@ -113,15 +126,34 @@ class Adoption:
             return None
         return adopted
 
+    async def _with_contexts(self, adopted: _Adopted, sessions: dict[str, LeftSession]) -> _Adopted:
+        """Join the kernels of the session's contexts. Those that cannot be joined are ended."""
+        record, gateway = adopted.session.record, adopted.warm.gateway
+        contexts = []
+        for key, left in sessions.items():
+            options = left.record.options
+            if (left.record.tenant, options.context_of) != (record.tenant, record.session_id):
+                continue
+            kernel_id = kernel_id_of(key)
+            try:
+                progress, received = _progress(left)
+                channel = await gateway.join_kernel(kernel_id, _JOIN_TIMEOUT_S, received)
+            except (ChannelClosed, ProtocolError) as exc:
+                logger.warning("context %s cannot be adopted: %s", left.record.session_id, exc)
+                await gateway.end_kernel(kernel_id)
+                continue
+            warm = ContextSandbox(adopted.warm.sandbox, gateway, channel)
+            running = None if progress is None else LeftExecution(progress, channel)
+            contexts.append(_AdoptedContext(left, warm, running))
+        return replace(adopted, contexts=contexts)
+
     async def _claim(
         self, session: LeftSession, warm: WarmSandbox, running: LeftExecution | None
     ) -> _Adopted | None:
         record = session.record
         registry = self._tenants.of(self._names[record.tenant]).registry
-        if (
-            registry.pools.get(record.options.template)
-            is not self._pools[warm.sandbox.spec.template]
-        ):
+        template = warm.sandbox.spec.template
+        if record.options.template not in (AUTO, template) or template not in registry.pools:
             return None
         try:
             workspace = await registry.claim(record, warm.sandbox)
@@ -129,3 +161,14 @@ class Adoption:
             logger.warning("session %s cannot go on: %s", record.session_id, exc.message)
             return None
         return _Adopted(registry, session, workspace, warm, running)
+
+
+def _progress(session: LeftSession | None) -> tuple[Progress | None, int | None]:
+    """How far the execution that ran had come, and the last message that was received of its kernel.
+
+    Raises ProtocolError.
+    """
+    if session is None or session.progress is None:
+        return None, None
+    progress = decode_progress(session.progress)
+    return progress, progress.received

@@ -28,6 +28,8 @@ from .api.server import BrokerServer
 from .audit import Audit
 from .config import ConfigError, Settings
 from .egress.upstream import Resolve
+from .pool.memory_sampler import MemorySampler
+from .service.assessor import Assessor
 from .service.gauges import gauges
 from .service.operations import Operations
 from .service.policy import Policies, Policy
@@ -40,6 +42,7 @@ from .supervisor import Supervisor
 from .surfaces import make_surfaces
 from .telemetry.audit_observer import AuditObserver
 from .telemetry.events import combine_observers
+from .telemetry.execution_log import log_executions
 from .telemetry.history import History
 from .telemetry.metrics import Metrics
 from .telemetry.traces import tracing
@@ -86,7 +89,7 @@ class Broker:
             factories.state_directory(settings, data_dir) if self._can_leave else None
         )
         self._history = History()
-        self._metrics = Metrics(lambda: gauges(self.pools, self.tenants))
+        self._metrics = Metrics(lambda: gauges(self.pools, self.tenants, self._memory.used))
         self._traces = tracing(os.environ, version("kernelbroker"))
         self.startup_check = StartupCheck(
             name for name, template in settings.templates.items() if template.pool.min_size
@@ -98,7 +101,8 @@ class Broker:
             self._history,
             self.startup_check,
         )
-        observer = combine_observers([each.on_event for each in listening if each is not None])
+        observers = [each.on_event for each in listening if each is not None]
+        observer = combine_observers([*observers, log_executions])
         self.pools = {
             spec.template: factories.pool(
                 spec,
@@ -111,10 +115,12 @@ class Broker:
             )
             for spec in self._specs
         }
+        self._memory = MemorySampler(self.pools)
         admission = Admission(settings.limits.concurrent, settings.limits.queued)
         self._workspaces = factories.workspaces(settings, data_dir)
         policies = Policies(
-            {name: Policy(t.policy, t.policy_threshold) for name, t in settings.templates.items()}
+            {name: Policy(t.policy, t.policy_threshold) for name, t in settings.templates.items()},
+            assessor=Assessor(settings.risk.rules, settings.risk.dangerous_patterns),
         )
         self._store = factories.store(settings, data_dir)
         self._webhooks = factories.webhooks(settings, self._store)
@@ -128,6 +134,7 @@ class Broker:
             policies,
             self.supervisor,
             self._webhooks,
+            factories.routing(settings),
         )
         self._operations = Operations(self.tenants, self.pools, self._history, settings.audit_log)
         self._service = Service(
@@ -197,6 +204,7 @@ class Broker:
         self._workspaces.start(self.supervisor)
         self.supervisor.start("session expiry", self.tenants.close_expired)
         self.supervisor.start("metrics of the last hour", self._operations.keep_history)
+        self.supervisor.start("memory sampler", self._memory.run)
         for pool in self.pools.values():
             pool.start()
         self._webhooks.resume()

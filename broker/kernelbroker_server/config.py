@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal, Self, TypeAlias
 from pydantic import BaseModel, Field, SecretStr, field_validator, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
+from .config_routing import RiskSettings, RoutingSettings
 from .config_sections import (
     AuthSettings,
     CheckpointSettings,
@@ -25,13 +26,16 @@ from .config_sections import (
     TlsSettings,
     WebhookSettings,
 )
-from .config_surfaces import E2bSettings, McpSettings
+from .config_surfaces import E2bSettings, JupyterSettings, McpSettings
 from .config_templates import PROFILES, BackendName, TemplateSettings
 from .tenants.tokens import TENANT_NAME
 
 PREFIX = "KERNELBROKER_"
 
 TemplateName: TypeAlias = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]{0,31}$")]
+
+AUTO = "auto"
+"""No template has this name: with it, each cell runs in the template that its code needs."""
 
 TenantName: TypeAlias = Annotated[str, Field(pattern=TENANT_NAME)]
 
@@ -72,6 +76,8 @@ class Settings(BaseSettings):
     log_format: Literal["text", "json"] = "text"
     """`text`, or `json`: one object for each line. Both name the request, the session and the execution
     that a line belongs to. Neither contains code, output, tokens or values of environment variables."""
+    log_file: Path | None = None
+    """A file for the log, in addition to standard error. At 100 MB it is renamed; five files are kept."""
     metrics_token: SecretStr | None = None
     """A token that gives access to /metrics only. The token of the tenant `default` gives it as well."""
     shutdown: Literal["adopt", "close"] = "adopt"
@@ -107,6 +113,9 @@ class Settings(BaseSettings):
     tls: TlsSettings = TlsSettings()
     auth: AuthSettings = AuthSettings()
     mcp: McpSettings = McpSettings()
+    risk: RiskSettings = RiskSettings()
+    routing: RoutingSettings = RoutingSettings()
+    jupyter: JupyterSettings = JupyterSettings()
     e2b: E2bSettings = E2bSettings()
     templates: dict[TemplateName, TemplateSettings] = {}
     """Named recipes for sandboxes. There is always one named `default`."""
@@ -128,7 +137,8 @@ class Settings(BaseSettings):
         if sandbox is None or pool is None or templates is None:
             return values  # the fields refuse these
         complete: dict[str, Any] = {}
-        for name, given in {"default": {}, **templates}.items():
+        isolated = _isolated_template(values, templates)
+        for name, given in {"default": {}, **isolated, **templates}.items():
             if (template := _table(given)) is None:
                 complete[name] = given
                 continue
@@ -147,6 +157,11 @@ class Settings(BaseSettings):
         for name, template in self.templates.items():
             if template.runtime is not None and self.backend_of(template) != "docker":
                 raise ValueError(f'templates.{name}.runtime needs backend = "docker"')
+        if AUTO in self.templates:
+            raise ValueError(f"templates.{AUTO}: this name selects routing; choose another one")
+        for kind, named in self.routing:
+            if isinstance(named, str) and named not in self.templates:
+                raise ValueError(f"routing.{kind}: there is no template {named!r}")
         for name, target in self.e2b.templates.items():
             if target not in self.templates:
                 raise ValueError(f"e2b.templates.{name}: there is no template {target!r}")
@@ -187,3 +202,18 @@ def _table(value: Any) -> Mapping[str, Any] | None:
     if isinstance(value, BaseModel):
         return {name: getattr(value, name) for name in value.model_fields_set}
     return value if isinstance(value, Mapping) else None
+
+
+def _isolated_template(values: Mapping[str, Any], templates: Mapping[str, Any]) -> dict[str, Any]:
+    """A template for code that must be isolated, if none has containers or the profile `strict`."""
+    tables = [_table(each) or {} for each in templates.values()]
+    routing = _table(values.get("routing", {})) or {}
+    default = values.get("backend", "local")
+    has_one = any(
+        each.get("profile") == "strict" or each.get("backend", default) == "docker"
+        for each in tables
+    )
+    if has_one or routing.get("docker_simple") is not None or default == "docker":
+        return {}
+    name = "strict" if "strict" not in templates else "strict-jail"
+    return {name: {"profile": "strict", "pool": {"min_size": 0}}}

@@ -94,7 +94,7 @@ class SandboxSettings(_Section):
         "Memory. A kernel that needs more is ended; its execution fails with out_of_memory.",
     )
     processes: int = Field(default=100, ge=20)
-    """Processes and threads."""
+    """Processes and threads, besides those of the kernels of contexts: 12 for each of `limits.contexts`."""
     tmp_size: ByteSize = _size(100 * _MIB, "Size of the private /tmp.")
     open_files: int = Field(default=1024, ge=64)
     """File descriptors of one process."""
@@ -117,6 +117,9 @@ class SandboxSettings(_Section):
     """How long a sandbox lives without a broker, so that the next broker with the same state_dir goes on
     with its session and what runs in it: see docs/operations.md. 0 ends it with the broker. Not with
     network = "allowlist"."""
+    ports: bool | tuple[Annotated[int, Field(ge=1, le=65535)], ...] = False
+    """The ports of servers in the sandbox that clients with a token may reach through the broker: true for
+    all, or a list such as [8000]. See docs/api.md."""
     policy: PolicyMode = "off"
     """The treatment of risky code: run it, report findings in its result, ask for a confirmation, or
     refuse it. See docs/risk.md."""
@@ -266,6 +269,8 @@ class LimitSettings(_Section):
     """Executions that run at the same time, over all sessions."""
     queued: int = Field(default=100, ge=1)
     """Executions of one tenant that may wait, over all its sessions; more are refused with 429."""
+    contexts: int = Field(default=16, ge=0, le=100)
+    """Contexts of one session: further kernels in its sandbox. 0 for none."""
 
 
 class JwtSettings(_Section):

@@ -34,7 +34,8 @@ def token(settings: Settings) -> str | None:
     elif settings.token is not None:
         given = settings.token.get_secret_value()
     else:
-        return secrets.token_urlsafe(24) if settings.tokens_file is None else None
+        # E2B's clients insist on this form, and others take any.
+        return f"e2b_{secrets.token_hex(24)}" if settings.tokens_file is None else None
     if not given:
         raise ConfigError("token is empty; leave it out to get a generated one")
     return given

@@ -12,6 +12,8 @@ import stat
 import tempfile
 from pathlib import Path
 
+from kernelbroker.protocol.findings import SandboxKind
+
 from .audit import Audit
 from .backends.backend_set import BackendSet
 from .backends.base import Backend, Limits, Network, SandboxSpec
@@ -30,11 +32,13 @@ from .service.webhooks import Webhooks
 from .sessions.durable_store import DurableStore
 from .sessions.limits import SessionLimits
 from .sessions.memory_store import MemoryStore
+from .sessions.routes import Routing
 from .sessions.store import EventStore
 from .supervisor import Supervisor
 from .telemetry.events import Observer
 from .workspaces.checkpoint_store import CheckpointLimits
 from .workspaces.directory_store import DirectoryStore
+from .workspaces.shared_directories import make_shared_directories
 
 logger = logging.getLogger(__name__)
 
@@ -43,6 +47,10 @@ STATE = ".state"
 
 BROKER_ID = "broker-id"
 """In the state directory: the name of the broker's directories below data_dir and run_dir."""
+
+
+KERNEL_THREADS = 12
+"""Of an idle kernel. The contexts that a session may have come on top of what its code may start."""
 
 
 def proxy(
@@ -218,7 +226,7 @@ def spec(name: str, template: TemplateSettings, settings: Settings) -> SandboxSp
         limits=Limits(
             cpus=template.cpus,
             memory=template.memory,
-            processes=template.processes,
+            processes=template.processes + KERNEL_THREADS * settings.limits.contexts,
             tmp_size=template.tmp_size,
             open_files=template.open_files,
             workspace_size=template.workspace_size,
@@ -234,6 +242,22 @@ def spec(name: str, template: TemplateSettings, settings: Settings) -> SandboxSp
         network=template.network,
         allow=template.allow,
         orphan_grace=_orphan_grace(settings, template),
+        ports=template.ports,
+    )
+
+
+def routing(settings: Settings) -> Routing:
+    """Return where cells run in sessions whose template is `auto`."""
+    own = settings.routing
+    kinds: dict[SandboxKind, str | None] = {
+        "subprocess": own.subprocess,
+        "docker_simple": own.docker_simple,
+        "aio_sandbox": own.aio_sandbox,
+    }
+    return Routing(
+        {kind: name for kind, name in kinds.items() if name is not None},
+        own.require,
+        frozenset(n for n, each in settings.templates.items() if each.profile == "strict"),
     )
 
 
@@ -267,11 +291,14 @@ def pool(
 
 
 def workspaces(settings: Settings, data_dir: Path) -> DirectoryStore:
-    """Return the store of workspaces and checkpoints, not started.
+    """Return the store of workspaces and checkpoints, not started. Makes the directories of shared data.
 
     Args:
         data_dir: that of the backends.
     """
+    for template in settings.templates.values():
+        if template.shared_data is not None:
+            make_shared_directories(template.shared_data)
     checkpoints = settings.checkpoints
     return DirectoryStore(
         data_dir,
@@ -296,6 +323,7 @@ def session_limits(settings: Settings) -> SessionLimits:
         interrupt_grace=sessions.interrupt_grace,
         sleep_after=sessions.sleep_after if sessions.checkpoint == "on_idle" else None,
         asleep_retention=sessions.asleep_retention,
+        contexts=limits.contexts,
         max_code_chars=limits.code_chars,
         max_preview_rows=limits.preview_rows,
         max_file_bytes=limits.file,

@@ -12,6 +12,7 @@ from .config import ConfigError, Settings
 from .console.surface import ConsoleSurface
 from .e2b.factory import make_surface as make_e2b
 from .factories import state_directory
+from .jupyter.surface import JupyterSurface
 from .sessions.store import EventStore
 from .supervisor import Supervisor
 from .tenants.keyring import Keyring
@@ -44,6 +45,8 @@ def make_surfaces(
     surfaces: list[Surface] = []
     if settings.e2b.enabled:
         surfaces.append(make_e2b(settings, state_dir))
+    if settings.jupyter.enabled:
+        surfaces.append(JupyterSurface())
     if settings.console:
         surfaces.append(ConsoleSurface())
     if (mcp := _mcp(settings, store, state_dir, keyring)) is not None:

@@ -33,6 +33,7 @@ class FileState(NamedTuple):
 class FileChange(TypedDict):
     path: str
     size: int
+    created: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +85,7 @@ def changes(before: Snapshot, after: Snapshot) -> tuple[list[FileChange], bool]:
         else:
             new = known[:2] != state[:2]
         if new:
-            found.append({"path": path, "size": state.size})
+            found.append({"path": path, "size": state.size, "created": known is None})
     found.sort(key=lambda change: change["path"])
     truncated = before.truncated or after.truncated or len(found) > MAX_REPORTED
     return found[:MAX_REPORTED], truncated

@@ -7,7 +7,10 @@ broker removes from the stream.
 A user's cell has these options (all optional)::
 
     {"on_error": "rollback" | "rollback_all" | "keep", "max_variables": int, "cwd": str,
-     "env": {name: value}}
+     "env": {name: value}, "notebook": bool}
+
+A cell of a notebook's client is `notebook`. It finds a stock kernel, except that the reply has the summary.
+A cell without any options finds one in all.
 
 A cell in another language runs `LANGUAGE_CODE`, and has this option as well::
 
@@ -64,6 +67,11 @@ str}}``, when it can be fetched at EXPORTS_PATH; for a load ``{"loaded": {"missi
 "env_missing": [str]}}``; for a completion ``{"completed": {"matches": [str], "cursor_start": int,
 "cursor_end": int}}``."""
 
+CHART_MIME = "application/vnd.kernelbroker.chart+json"
+"""Sent with a figure's picture: what the figure shows, as E2B's library describes it: ``{"type":
+"line" | "scatter" | "bar" | "pie" | "box_and_whisker" | "superchart", "title": str | null,
+"elements": [...], ...}``."""
+
 DROPPED_MIME = "application/vnd.kernelbroker.dropped+json"
 """Sent by the gateway with an output that is too large to pass on, of which only the plain text is left:
 ``{"bytes": int, "text_bytes": int, "rich": bool}``: the size of all, the bytes that the text lost, and
@@ -106,41 +114,50 @@ SYSTEM_FILES_PATH = "/kernelbroker/system-files"
 DETAILS_PATH = "/kernelbroker/details"
 """GET below this path (``?depth=N``, ``?system=true``) describes an entry, or with a depth those below it:
 ``{"entries": [{"path", "kind", "size", "modified_at", "mode", "target"}], "truncated": bool}``, at most
-MAX_LIST_BYTES. `mode` is that of stat(2); `target` is where a link leads, otherwise null; a link's `kind` is that
-of the entry to which it leads, or "symlink" if it leads nowhere. `modified_at` is in seconds since the epoch."""
+MAX_LIST_BYTES. `mode` is that of stat(2). `target` is where a link leads, otherwise null. A link's `kind`
+is that of the entry to which it leads, or "symlink" if it leads nowhere. `modified_at` is in seconds
+since the epoch."""
 WATCH_PATH = "/kernelbroker/watch"
-"""GET below this path (``?recursive=true``, ``?system=true``) streams frames: ``w`` once the directory is watched,
-and ``c`` for each change, ``{"path", "type"}``: `type` is create, write, remove, rename or chmod, and `path` is
-relative to the directory; ``k`` as below."""
+"""GET below this path (``?recursive=true``, ``?system=true``) streams frames: ``w`` once the directory is
+watched, and ``c`` for each change, ``{"path", "type"}``: `type` is create, write, remove, rename or chmod,
+and `path` is relative to the directory; ``k`` as below."""
 PROCESSES_PATH = "/kernelbroker/processes"
-"""GET lists the processes that the broker has started: ``{"processes": [{"pid", "cmd", "args", "env", "cwd",
-"size", "tag"}]}``. POST starts one, ``{"cmd", "args", "env", "cwd", "size": {"cols", "rows"} | null, "stdin": bool,
-"tag", "timeout"}``, and GET of ``/PID`` joins one. Both answer with its frames: ``s`` ``{"pid"}``; ``o``, ``e`` and
-``p``, the bytes of its standard output, standard error and terminal; ``x`` ``{"exit_code", "exited": bool,
-"signal"?}``, the last one; ``k``, with nothing, at least every FRAMES_ALIVE_S. POST of ``/PID?op=`` has ``input`` with
-bytes as the body, ``close``, ``signal&number=N``, and ``resize&cols=N&rows=N``.
+"""GET lists the processes that the broker has started: ``{"processes": [{"pid", "cmd", "args", "env",
+"cwd", "size", "tag"}]}``. POST starts one, ``{"cmd", "args", "env", "cwd", "size": {"cols", "rows"} | null,
+"stdin": bool, "tag", "timeout"}``, and GET of ``/PID`` joins one. Both answer with its frames: ``s``
+``{"pid"}``; ``o``, ``e`` and ``p``, the bytes of its standard output, standard error and terminal; ``x``
+``{"exit_code", "exited": bool, "signal"?}``, the last one; ``k``, with nothing, at least every
+FRAMES_ALIVE_S. POST of ``/PID?op=`` has ``input`` with bytes as the body, ``close``, ``signal&number=N``,
+and ``resize&cols=N&rows=N``.
 
 A frame is one byte for its kind, four for the length (big-endian), and the content."""
 FRAMES_ALIVE_S = 10.0
 OPERATIONS_PATH = "/kernelbroker/operations"
-"""POST of ``{parameter: value}`` to ``/NAME`` runs an operation on the project beside the cells, and answers
+"""POST of ``{parameter: value}`` to ``/NAME`` runs an operation on the project beside the cells, and
+answers
 ``{"success": bool, "result"?, "error"?, "code"?, "execution_time_ms"}``, at most MAX_OPERATION_BYTES."""
 MAX_OPERATION_BYTES = 16 * 1024**2
 OPERATION_VARIABLE = "operation"
 TEST_OUTPUT_MIME = "application/vnd.kernelbroker.test-output+json"
-"""Displayed by `run_tests` while it runs: ``{"tests": [{"test", "outcome", "seconds"}], "passed", "failed", "errors",
+"""Displayed by `run_tests` while it runs: ``{"tests": [{"test", "outcome", "seconds"}], "passed",
+"failed", "errors",
 "skipped"}``: the tests that have ended since the last one, and the numbers so far."""
 PORTS_PATH = "/kernelbroker/ports"
 """GET of ``/PORT`` with ``Upgrade: tcp`` connects to a server inside the sandbox. After status 101 the
 connection carries its bytes in both directions. 502 if nothing listens there."""
 EXPORTS_PATH = "/kernelbroker/exports"
 """GET of a ticket (32 hex digits) below this path returns the export's data, once, from the kernel."""
+KERNELS_PATH = "/kernelbroker/kernels"
+"""DELETE of an id below this path ends a further kernel with its processes. The first one is not there."""
+KERNEL_ENDED = 4001
+"""The code with which the gateway closes the channels of a further kernel that has ended. The reason is the
+exit status, as a shell gives it."""
 GATEWAY_MODULE = "kernelbroker_kernel"
 """``python -P -m kernelbroker_kernel (--fd N | --handover PATH | --socket PATH | --tcp HOST:PORT)
 [--alone SECONDS] [--import MODULE]... [--egress PATH]``
 
 The gateway listens there (with `--handover` it connects there, and receives each of its connections
-as a descriptor), starts its one kernel, and exits when that kernel ends, with the kernel's
+as a descriptor), starts kernels, and exits when the first one ends, with that kernel's
 exit status as a shell gives it: the code itself, or 128 + the signal's number. It also exits when
 the broker dies: with `--fd` its output is a pipe that the broker reads, with `--handover` the socket
 stays open, with `--tcp` there is `--alone`. With `--outlives-broker` a jail goes on, and a gateway with

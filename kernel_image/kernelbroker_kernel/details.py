@@ -6,6 +6,7 @@ import os
 import stat
 from collections.abc import Iterator
 from contextlib import suppress
+from pathlib import Path
 from typing import TypedDict
 
 from . import environment
@@ -26,14 +27,14 @@ class Detail(TypedDict):
 class Details:
     """The entries below a directory down to a depth, by path; with depth 0 the entry itself.
 
-    Run `read` to its end. Then `entries` has them in order, and `truncated` says whether there are more. Links
-    are described, and not followed further down.
+    Run `read` to its end. Then `entries` has them in order, and `truncated` says whether there are more.
+    Links are described, and not followed further down.
     """
 
     def __init__(self, names: list[str], depth: int) -> None:
         self.entries: list[Detail] = []
         self.truncated = False
-        self._root = os.path.join(environment.WORKSPACE, *names)
+        self._root = str(Path(environment.WORKSPACE, *names))
         self._shown = "/".join(names).removeprefix("/")
         self._depth = depth
         self._chars = 0
@@ -67,7 +68,7 @@ class Details:
         if stat.S_ISLNK(status.st_mode):
             target, kind = os.path.realpath(path), "symlink"
             with suppress(OSError):
-                kind = _KINDS.get(stat.S_IFMT(os.stat(path).st_mode), "other")
+                kind = _KINDS.get(stat.S_IFMT(Path(path).stat().st_mode), "other")
         self._chars += len(shown)
         if len(self.entries) >= MAX_ENTRIES or self._chars > MAX_LISTED_CHARS:
             self.truncated = True

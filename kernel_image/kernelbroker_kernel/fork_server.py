@@ -54,6 +54,8 @@ _SANDBOX_UID = 1000
 _GATEWAY = (
     "jupyter_core.migrate",
     "kernelbroker_kernel.gateway",
+    "kernelbroker_kernel.kernels",
+    "kernelbroker_kernel.kernel_template",
     "kernelbroker_kernel.waiting_kernel",
     "tornado.options",
 )
@@ -196,15 +198,20 @@ def _gateway(order: Order, descriptors: list[int]) -> int | None:
 
 
 def _serve(argv: list[str]) -> int | None:
-    """Be our gateway, or its kernel, which is forked from it at once."""
-    from . import gateway, waiting_kernel
+    """Be our gateway, or one of its kernels. The first is forked at once, as is the template of others."""
+    from . import gateway, kernel_template, kernels, waiting_kernel
 
     module = importlib.import_module(GATEWAY_MODULE)
     program = str(Path(str(module.__file__)).with_name("__main__.py"))
     fresh_process.set_command([sys.executable, *argv], program, WORKSPACE)
-    match waiting_kernel.fork(close=[_LISTENER, _STATUS]):
+    template = kernel_template.fork(close=[_LISTENER, _STATUS])
+    if not isinstance(template, kernel_template.KernelTemplate):
+        waiting_kernel.run(template)
+        return None
+    match waiting_kernel.fork(close=[_LISTENER, _STATUS, template.descriptor]):
         case waiting_kernel.WaitingKernel() as kernel:
-            gateway.Provisioner.waiting = kernel
+            kernels.Provisioner.waiting = kernel
+            kernels.Provisioner.template = template
             gateway.status_pipe = _STATUS
             return gateway.main()
         case None:

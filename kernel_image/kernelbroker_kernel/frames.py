@@ -11,6 +11,6 @@ ALIVE = _HEAD.pack(b"k", 0)
 
 
 def frame(kind: bytes, content: bytes | object) -> bytes:
-    """A frame: one byte for its kind, four for the length, and the content, which is bytes or becomes JSON."""
+    """A frame: one byte for its kind, four for the length, and the content: bytes, or what becomes JSON."""
     body = content if isinstance(content, bytes) else json.dumps(content).encode()
     return _HEAD.pack(kind, len(body)) + body

@@ -1,10 +1,10 @@
-"""The Jupyter Kernel Gateway of one sandbox, with its one kernel.
+"""The Jupyter Kernel Gateway of one sandbox, with its kernels.
 
 It differs from the stock gateway in five ways: it can listen on a unix socket, or serve connections
 that it receives as descriptors; it starts our kernel class; it has no rate limits, which drop output
-silently; it serves the workspace's files, the session's tables, operations on its project, and the sandbox's
-processes and ports; and it exits when its kernel or the broker ends. A kernel is never restarted in place. The broker replaces the whole sandbox, so that
-nothing of a dead kernel (children, files in /tmp, memory) outlives it.
+silently; it serves files, tables, operations, processes and ports; and it exits when its first kernel
+or the broker ends. That kernel is never restarted in place. The broker replaces the whole sandbox, so that
+nothing of a dead kernel (children, files in /tmp, memory) outlives it. `kernels.py` has the other kernels.
 """
 
 from __future__ import annotations
@@ -16,16 +16,13 @@ import os
 import socket
 import sys
 import tempfile
-import threading
 import traceback
 from importlib.metadata import EntryPoint
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import zmq
-from jupyter_client.kernelspec import KernelSpec, KernelSpecManager
 from jupyter_client.provisioning.factory import KernelProvisionerFactory
-from jupyter_client.provisioning.local_provisioner import LocalProvisioner
 from kernel_gateway.gatewayapp import KernelGatewayApp
 from tornado.httpserver import HTTPServer
 from tornado.ioloop import IOLoop
@@ -35,6 +32,7 @@ from tornado.netutil import bind_sockets, bind_unix_socket
 from . import (
     export_server,
     file_server,
+    kernels,
     operation_server,
     port_server,
     process_server,
@@ -43,11 +41,9 @@ from . import (
 )
 from .compat.gateway import Connection
 from .contract import ALONE_S, EXIT_GATEWAY_FAILED, TOKEN_VARIABLE, WAITING_MESSAGES
+from .kernels import DRAIN_QUIET_S, KernelSpecs, exit_status
 from .proxy_forwarder import Forwarder
-from .waiting_kernel import WaitingKernel
 
-DRAIN_QUIET_S = 0.05
-"""The time that a dead kernel's last messages have to reach the gateway; they are local."""
 DRAIN_LIMIT_S = 0.5
 """The time that the broker has to read them."""
 ROUTES = [
@@ -57,6 +53,7 @@ ROUTES = [
     *watch_server.ROUTES,
     *port_server.ROUTES,
     *operation_server.ROUTES,
+    *kernels.ROUTES,
 ]
 """The broker's own paths, beside those of the stock gateway."""
 READ_BYTES = 256 * 1024
@@ -71,73 +68,19 @@ status_pipe: int | None = None
 """A pipe of the broker's for the exit status, if the gateway was forked."""
 
 
-class KernelSpecs(KernelSpecManager):
-    """Provides one kernel, ours, under any name."""
-
-    imports: tuple[str, ...] = ()
-
-    def get_kernel_spec(self, _kernel_name: str) -> KernelSpec:
-        argv = [sys.executable, "-m", "kernelbroker_kernel.kernel", "-f", "{connection_file}"]
-        argv += [f"--import={name}" for name in self.imports]
-        return KernelSpec(argv=argv, display_name="Python 3", language="python")
-
-
-class Provisioner(LocalProvisioner):
-    """Starts the kernel, and exits the gateway as soon as the kernel has ended.
-
-    The stock restarter polls every 3 s, and a request to a dead kernel never gets a reply. A thread
-    that waits for the kernel notices within a millisecond, also without pidfds (gVisor).
-    """
-
-    waiting: WaitingKernel | None = None
-    """A kernel that was forked in advance, if the gateway was forked."""
-
-    async def launch_kernel(self, cmd: list[str], **kwargs: Any) -> Any:
-        if self.waiting is not None and self.waiting.can_run(cmd):
-            self.process = self.waiting.start(cmd, kwargs.get("env"), kwargs.get("cwd"))
-            self.pid = self.pgid = self.process.pid
-            self.cwd = kwargs.get("cwd", Path.cwd())
-            info = self.connection_info
-        else:
-            info = await super().launch_kernel(cmd, **kwargs)
-        process = self.process
-        assert process is not None, "the kernel was launched just now"
-        loop = asyncio.get_running_loop()
-
-        def on_exit(status: int) -> None:
-            self.exiting = loop.create_task(exit_after_drain(status))
-
-        def wait() -> None:
-            status = process.wait()
-            with contextlib.suppress(RuntimeError):  # the loop is closed: the gateway ends as well
-                loop.call_soon_threadsafe(on_exit, status)
-
-        # A daemon thread does not keep the gateway from exiting.
-        threading.Thread(target=wait, name="kernel exit", daemon=True).start()
-        return info
-
-
 async def exit_after_drain(status: int) -> None:
     """Pass on the kernel's last messages, then exit with its status in the form of a shell.
 
     If the broker has died, wait for the next one, which gets them.
     """
     loop = asyncio.get_running_loop()
-    limit = DRAIN_LIMIT_S if Connection.current is not None else Gateway.instance().alone
+    limit = DRAIN_LIMIT_S if Connection.current else Gateway.instance().alone
     deadline = loop.time() + limit
     await asyncio.sleep(DRAIN_QUIET_S)
-    while _has_unread() and loop.time() < deadline:  # noqa: ASYNC110  streams do not tell
+    while Connection.is_behind() and loop.time() < deadline:  # noqa: ASYNC110  streams do not tell
         await asyncio.sleep(0.01)
     # The rest of the process belongs to a dead kernel; an orderly shutdown would only wait for it.
-    end(128 - status if status < 0 else status)
-
-
-def _has_unread() -> bool:
-    """Whether a broker has not read all messages of the kernel, or there is none that could."""
-    relay = Connection.relay
-    if relay is None:
-        return False
-    return Connection.current is None or Connection.is_writing() or relay.is_held
+    end(exit_status(status))
 
 
 def end(status: int) -> NoReturn:
@@ -253,10 +196,10 @@ def _serve(options: argparse.Namespace) -> None:
     # Only this sandbox sees the directory of the kernel's own sockets. ipc is also faster than TCP.
     directory = os.environ["JUPYTER_RUNTIME_DIR"] = tempfile.mkdtemp(prefix="kernel-")
     KernelSpecs.imports = tuple(options.imports)
+    kernels.Provisioner.on_first_exit = staticmethod(exit_after_drain)
     gateway = Gateway.instance(
         kernel_spec_manager_class=KernelSpecs,
         kernel_websocket_connection_class=Connection,
-        max_kernels=1,
         log_level="ERROR",
     )
     gateway.sockets = _listen(options)
@@ -314,7 +257,7 @@ async def _end_when_alone(seconds: float) -> None:
     last_seen = loop.time()
     while loop.time() - last_seen < seconds:
         await asyncio.sleep(seconds / 10)
-        if Connection.current is not None:
+        if Connection.current:
             last_seen = loop.time()
     sys.stderr.write(f"no channel was open for {seconds:g} s\n")
     end(EXIT_GATEWAY_FAILED)
@@ -332,5 +275,5 @@ def _register_provisioner() -> None:
     factory = KernelProvisionerFactory.instance()
     factory.default_provisioner_name = "kernelbroker"
     factory.provisioners["kernelbroker"] = EntryPoint(
-        "kernelbroker", f"{__name__}:Provisioner", KernelProvisionerFactory.GROUP_NAME
+        "kernelbroker", f"{kernels.__name__}:Provisioner", KernelProvisionerFactory.GROUP_NAME
     )

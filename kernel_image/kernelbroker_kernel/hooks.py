@@ -59,10 +59,19 @@ def configure() -> None:
 
 def request_options(shell: Any) -> dict[str, Any]:
     """The options in the metadata of the running request; empty if there are none."""
+    options = _metadata(shell).get(METADATA_KEY)
+    return options if isinstance(options, dict) else {}
+
+
+def is_ours(shell: Any) -> bool:
+    """Whether the running cell is one of the broker's clients. Others expect a stock kernel."""
+    return METADATA_KEY in _metadata(shell) and request_options(shell).get("notebook") is not True
+
+
+def _metadata(shell: Any) -> dict[str, Any]:
     request = shell.get_parent()
     metadata = request.get("metadata") if isinstance(request, dict) else None
-    options = metadata.get(METADATA_KEY) if isinstance(metadata, dict) else None
-    return options if isinstance(options, dict) else {}
+    return metadata if isinstance(metadata, dict) else {}
 
 
 def publish(shell: Any, mime: str, payload: dict[str, Any]) -> None:
@@ -184,7 +193,7 @@ class CellHooks:
         summary: dict[str, Any] = {"execution_time": 0.0, "files": [], "files_truncated": False}
         if execution is not None:  # IPython calls no `pre_run_cell` for an empty cell
             execution.override.undo()
-            if self.failed and options.get("on_error") != "keep":
+            if self.failed and is_ours(shell) and options.get("on_error") != "keep":
                 defining = [] if options.get("on_error") == "rollback_all" else execution.trees
                 with suppress(BaseException), time_limit(REMOVAL_S):
                     remove_new_names(shell.user_ns, execution.names, defining)

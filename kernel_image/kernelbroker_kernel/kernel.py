@@ -28,7 +28,7 @@ from ipykernel.zmqshell import ZMQInteractiveShell
 from jupyter_client.jsonutil import json_clean, json_default
 from traitlets import List, Type, Unicode
 
-from . import early_imports, fonts, package_path
+from . import charts, early_imports, fonts, package_path
 from .compat import named_like, streams
 from .compat.kernel import BoundedErrorKernel, BoundedErrorShell, PromptKernelApp
 from .contract import (
@@ -39,7 +39,8 @@ from .contract import (
     WAITING_MESSAGES,
 )
 from .error_bounds import bounded_error
-from .hooks import configure, installed
+from .history import SessionHistory
+from .hooks import configure, installed, is_ours
 from .rehearsal import rehearse
 from .unused_imports import DEBUGGER, left_out
 
@@ -79,6 +80,8 @@ class DisplayHook(ZMQShellDisplayHook):
         The inline backend shows all open figures after the cell, so this one would come twice.
         """
         data, metadata = super().compute_format_data(result)
+        if not is_ours(self.shell):
+            return data, metadata
         pyplot = sys.modules.get("matplotlib.pyplot")
         if pyplot is not None and isinstance(result, pyplot.Figure) and "image/png" in data:
             pyplot.close(result)
@@ -89,8 +92,16 @@ class DisplayHook(ZMQShellDisplayHook):
 class Shell(BoundedErrorShell):
     displayhook_class = Type(DisplayHook)
 
+    def init_history(self) -> None:
+        history: Any = SessionHistory(shell=self, parent=self)
+        self.history_manager = history
+        self.configurables.append(history)
+
     def ask_exit(self) -> None:
         """End the cell; `exit` and `quit` call this. The stock method ends the kernel a moment later."""
+        if not is_ours(self):
+            super().ask_exit()
+            return
         argument = self.keepkernel_on_exit  # ipykernel stores the argument there
         raise SystemExit(*filter(None, [argument]))
 
@@ -116,7 +127,14 @@ class Kernel(BoundedErrorKernel):
 
     def pre_handler_hook(self) -> None:
         self._interrupt_is_due = False
+        # Callbacks of widgets are the user's code as well.
+        kind = self.get_parent("shell").get("header", {}).get("msg_type", "")
+        self._interruptible = kind.startswith("comm_")
         self.saved_sigint_handler = signal.signal(signal.SIGINT, self._on_sigint)
+
+    def post_handler_hook(self) -> None:
+        self._interruptible = False
+        super().post_handler_hook()
 
     def _on_sigint(self, _number: int, _frame: object) -> None:
         if self._interruptible:
@@ -141,7 +159,8 @@ class Kernel(BoundedErrorKernel):
         """The metadata of the reply, with the summary of a user's cell."""
         metadata = super().finish_metadata(parent, metadata, reply_content)
         hooks = installed(self.shell)
-        if hooks is not None and (summary := hooks.take_summary()) is not None:
+        summary = None if hooks is None else hooks.take_summary()
+        if summary is not None and METADATA_KEY in parent.get("metadata", {}):
             metadata[METADATA_KEY] = summary
         return metadata
 
@@ -233,6 +252,7 @@ class KernelApp(PromptKernelApp):
         # IPython's advice on SystemExit, for a terminal.
         warnings.filterwarnings("ignore", "To exit: use")
         package_path.add_to_path()
+        charts.install(shell)
         super().init_code()
         rehearse()
 
@@ -242,6 +262,7 @@ def import_all(imports: Iterable[str]) -> None:
     for name in (*imports, *_INTERNAL):
         importlib.import_module(name)
     fonts.install()
+    charts.load()
 
 
 def main(argv: list[str]) -> None:
@@ -255,7 +276,6 @@ def main(argv: list[str]) -> None:
     # A default of the class, which may have been made before the process was forked.
     app.parent_handle = int(os.environ.get("JPY_PARENT_PID") or 0)
     app.config.Session.packer = f"{__name__}.pack_json"
-    app.config.HistoryManager.enabled = False  # no SQLite file; In and Out still work
     app.log.setLevel(
         "WARNING"
     )  # at its default level, each message becomes a log record that is then dropped

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Coroutine
 from contextlib import suppress
+from typing import Any
 
 from tornado.iostream import StreamClosedError
 
@@ -15,7 +17,9 @@ from .contract import FRAMES_ALIVE_S, PROCESSES_PATH
 from .errors import Refused
 from .file_server import Handler
 from .frames import ALIVE, frame
-from .processes import Command, Process, Processes, Watcher, environment_of
+from .process import Command, Process
+from .process_watcher import Watcher
+from .processes import Processes, environment_of
 
 _processes = Processes()
 _MAX_SIGNAL = 64
@@ -26,6 +30,7 @@ class ProcessHandler(Handler):
     """Answers with the frames of a process."""
 
     watched: tuple[Process, Watcher] | None = None
+    is_closed = False
 
     async def send(self, process: Process, watcher: Watcher) -> None:
         """Stream what the watcher gets, until the process ends or the broker closes the connection."""
@@ -34,7 +39,7 @@ class ProcessHandler(Handler):
         self.write(frame(b"s", {"pid": process.pid}))
         try:
             await self.flush()
-            while self.watched and not (process.ended is not None and watcher.is_empty):
+            while not self.is_closed and not (process.ended is not None and watcher.is_empty):
                 data = await watcher.next(FRAMES_ALIVE_S)
                 process.taken()
                 self.write(data or ALIVE)
@@ -46,9 +51,9 @@ class ProcessHandler(Handler):
 
     def on_connection_close(self) -> None:
         super().on_connection_close()
+        self.is_closed = True
         if self.watched is not None:
             process, watcher = self.watched
-            self.watched = None
             process.leave(watcher)
             watcher.wake()
 
@@ -79,16 +84,16 @@ class One(ProcessHandler):
             case "close":
                 await self.act(process.close_input())
             case "signal":
-                process.signal(self.number("number", _MAX_SIGNAL))
+                await process.signal(self.number("number", _MAX_SIGNAL))
             case "resize":
                 process.resize((self.number("cols", _MAX_SIZE), self.number("rows", _MAX_SIZE)))
             case other:
                 raise Refused("bad_request", f"unknown op {other!r}")
         self.set_status(204)
 
-    async def act(self, work: object) -> None:
+    async def act(self, work: Coroutine[Any, Any, None]) -> None:
         """Wait for an input, which is given up if the broker closes the connection."""
-        self.feeding = asyncio.ensure_future(work)  # type: ignore[arg-type]
+        self.feeding = asyncio.create_task(work)
         with suppress(asyncio.CancelledError):
             await self.feeding
 

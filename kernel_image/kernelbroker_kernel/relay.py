@@ -7,6 +7,7 @@ acknowledges them. A broker that goes on with the kernel gets those again that i
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import struct
 from collections.abc import Callable
@@ -38,6 +39,7 @@ class Channel(Protocol):
 
     def on_recv_stream(self, callback: Callable[[Any, list[bytes]], None]) -> None: ...
     def stop_on_recv(self) -> None: ...
+    def close(self) -> None: ...
 
 
 class Relay:
@@ -84,6 +86,18 @@ class Relay:
         """Keep what comes from now on, if this is the present connection."""
         if self._send == send:
             self._send = None
+
+    def end(self) -> None:
+        """Pass on what the kernel has sent, and close its channels: it has ended."""
+        for channel in self.channels.values():
+            with contextlib.suppress(zmq.ZMQError):  # nothing waits any more
+                while True:
+                    self.receive(channel, channel.socket.recv_multipart(zmq.NOBLOCK))
+        if self._writing is not None:
+            self._writing.cancel()
+        self._write()
+        for channel in self.channels.values():
+            channel.close()
 
     def acknowledge(self, number: int) -> None:
         """Forget the messages up to this number."""

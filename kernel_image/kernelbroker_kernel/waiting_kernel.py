@@ -29,25 +29,47 @@ class WaitingKernel:
 
     def can_run(self, command: Sequence[str]) -> bool:
         """Whether it has not begun yet, and the command is one of a kernel of ours."""
-        return SUPPORTED and self._orders is not None and list(command[1:3]) == ["-m", MODULE]
+        return SUPPORTED and self._orders is not None and is_kernel(command)
 
     def start(
         self, command: Sequence[str], env: Mapping[str, str] | None, cwd: str | None
     ) -> ForkedProcess:
         """Let it begin; only once."""
         assert self._orders is not None
-        variables = dict(os.environ if env is None else env)
-        variables["JPY_PARENT_PID"] = str(os.getpid())  # as jupyter_client's launcher sets it
-        order = {
-            "command": list(command),
-            "env": variables,
-            "cwd": str(cwd or Path.cwd()),
-            "ignored": fresh_process.ignored_signals(),
-        }
+        order = order_of(command, env, cwd)
         descriptor, self._orders = self._orders, None
         with os.fdopen(descriptor, "w", errors="surrogateescape") as file:
             json.dump(order, file)
         return ForkedProcess(self._pid, command)
+
+
+def is_kernel(command: Sequence[str]) -> bool:
+    """Whether a command starts a kernel of ours."""
+    return list(command[1:3]) == ["-m", MODULE]
+
+
+def order_of(
+    command: Sequence[str], env: Mapping[str, str] | None, cwd: str | None
+) -> dict[str, Any]:
+    """What a forked kernel needs to know to be the one that this process would start."""
+    variables = dict(os.environ if env is None else env)
+    variables["JPY_PARENT_PID"] = str(os.getpid())  # as jupyter_client's launcher sets it
+    return {
+        "command": list(command),
+        "env": variables,
+        "cwd": str(cwd or Path.cwd()),
+        "ignored": fresh_process.ignored_signals(),
+    }
+
+
+def become_kernel() -> None:
+    """Leave the session of the gateway, in a forked process, and read from nobody."""
+    os.setsid()  # an interrupt is sent to the kernel's group
+    # Standard input is a pipe that nobody writes to, as jupyter_client gives it to its kernels.
+    empty, nobody = os.pipe()
+    os.dup2(empty, 0)
+    os.close(empty)
+    os.close(nobody)
 
 
 def fork(close: Sequence[int]) -> WaitingKernel | dict[str, Any] | None:
@@ -67,12 +89,7 @@ def fork(close: Sequence[int]) -> WaitingKernel | dict[str, Any] | None:
         return WaitingKernel(pid, writing)
     for descriptor in (writing, *close):
         os.close(descriptor)
-    os.setsid()  # an interrupt is sent to the kernel's group
-    # Standard input is a pipe that nobody writes to, as jupyter_client gives it to its kernels.
-    empty, nobody = os.pipe()
-    os.dup2(empty, 0)
-    os.close(empty)
-    os.close(nobody)
+    become_kernel()
     with os.fdopen(reading, errors="surrogateescape") as file:
         order = file.read()
     return json.loads(order) if order else None

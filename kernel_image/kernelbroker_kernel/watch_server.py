@@ -1,4 +1,4 @@
-"""Changes of a directory, as the kernel of the system reports them (inotify), over HTTP; for the broker only."""
+"""Changes of a directory, as the system reports them (inotify), over HTTP; for the broker only."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ import asyncio
 import ctypes
 import errno
 import os
+import re
 from collections.abc import Iterator
 from contextlib import suppress
+from pathlib import Path
 from struct import Struct
 
 from tornado.iostream import StreamClosedError
@@ -35,11 +37,14 @@ _TYPES = {
     _ATTRIB: "chmod",
 }
 
+_NAMELESS = re.compile("#[0-9]+")
+"""The system's names of files that have none, such as uploads."""
+
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class Watch(Handler):
-    """GET ?recursive=true&system=true: the changes below a directory, until the broker closes the connection."""
+    """GET ?recursive=true&system=true: the changes below a directory, until the broker hangs up."""
 
     reading: asyncio.Event | None = None
     is_closed = False
@@ -47,7 +52,7 @@ class Watch(Handler):
     async def get(self, path: str) -> None:
         names = workspace.components(path, system=self.argument("system") == "true")
         with refusing(path):
-            notify = Notify(os.path.join(environment.WORKSPACE, *names))
+            notify = Notify(Path(environment.WORKSPACE, *names))
             try:
                 notify.add("", recursive=self.argument("recursive") == "true")
             except BaseException:
@@ -88,18 +93,20 @@ class Watch(Handler):
 class Notify:
     """The watches of one directory and, if asked, of those below it."""
 
-    def __init__(self, root: str) -> None:
+    def __init__(self, root: Path) -> None:
         self.descriptor = _libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
         if self.descriptor < 0:
             raise Refused("conflict", "the sandbox has too many watches; stop one of them")
         self._root = root
         self._folders: dict[int, str] = {}
         self._is_recursive = False
+        self._uploads: dict[int, str] = {}
+        """The temporary name of an upload that is being renamed, by the number of the rename."""
 
     def add(self, folder: str, *, recursive: bool) -> None:
         """Watch a directory, by its path below the root. Raises OSError."""
         self._is_recursive = recursive
-        path = os.path.join(self._root, folder) if folder else self._root
+        path = self._root / folder
         number = _libc.inotify_add_watch(self.descriptor, os.fsencode(path), _ALL | _ONLYDIR)
         if number < 0:
             code = ctypes.get_errno()
@@ -126,7 +133,7 @@ class Notify:
             raise
         offset = 0
         while offset < len(data):
-            number, mask, _, size = _EVENT.unpack_from(data, offset)
+            number, mask, cookie, size = _EVENT.unpack_from(data, offset)
             name = os.fsdecode(data[offset + _EVENT.size :][:size].rstrip(b"\0"))
             offset += _EVENT.size + size
             folder = self._folders.get(number, "")
@@ -136,6 +143,15 @@ class Notify:
             path = f"{folder}/{name}".strip("/")
             if self._is_recursive and mask & _ISDIR and mask & (_CREATE | _MOVED_TO):
                 self._add_below(path)
+            if _NAMELESS.fullmatch(name) or name.startswith(workspace.UPLOAD_PREFIX):
+                if mask & _MOVED_FROM:
+                    self._uploads = {cookie: name}
+                continue
+            if mask & _MOVED_TO and (upload := self._uploads.pop(cookie, None)) is not None:
+                if not upload.endswith(workspace.REPLACES_SUFFIX):
+                    yield {"path": path, "type": "create"}
+                yield {"path": path, "type": "write"}
+                continue
             for flag, kind in _TYPES.items():
                 # A watched directory reports its own end to the watch of its parent as well.
                 if mask & flag and (name or flag == _ATTRIB):

@@ -29,6 +29,9 @@ MAX_LISTED_CHARS = 1024**2
 MAX_DEPTH = 64
 """The greatest depth of a list."""
 
+UPLOAD_PREFIX, REPLACES_SUFFIX = ".upload-", "-replaces"
+"""Of the temporary names of uploads; the suffix if there is a file at the target."""
+
 _STEP = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _LOOK = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
@@ -48,9 +51,9 @@ def components(path: str, *, system: bool = False) -> list[str]:
     """The components of a path; none for the workspace itself. Raises Refused.
 
     Args:
-        system: the path is one of the sandbox's own file system, without its leading slash. Then links in its
-            parents are followed, here, and the components begin with the root: an absolute name ignores the
-            directory that it is opened in.
+        system: the path is one of the sandbox's own file system, without its leading slash. Then links
+            in its parents are followed, here, and the components begin with the root: an absolute name
+            ignores the directory that it is opened in.
     """
     if system:
         return _system_components(path)
@@ -115,6 +118,7 @@ class Upload:
         if not names:
             raise OSError(errno.EISDIR, "the workspace itself")
         self._name = names[-1]
+        self._replaces = False
         with _directory(names[:-1], make=True) as parent:
             self._parent = os.dup(parent)
         try:
@@ -157,6 +161,7 @@ class Upload:
         with suppress(FileNotFoundError):
             if stat.S_ISDIR(os.lstat(self._name, dir_fd=self._parent).st_mode):
                 raise OSError(errno.EISDIR, "a directory")
+            self._replaces = True
 
     def _open(self) -> int:
         try:
@@ -168,9 +173,9 @@ class Upload:
         flags = os.O_CREAT | os.O_EXCL | _WRITE
         return os.open(self._temporary, flags, 0o666, dir_fd=self._parent)
 
-    @staticmethod
-    def _new_name() -> str:
-        return f".upload-{token_hex(8)}"
+    def _new_name(self) -> str:
+        """A temporary name, which tells those who watch the directory what becomes of it."""
+        return f"{UPLOAD_PREFIX}{token_hex(8)}{REPLACES_SUFFIX if self._replaces else ''}"
 
 
 class List:

@@ -12,7 +12,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from . import risk, sync
+    from . import agents, risk, sync
+    from .agent_workspace import AgentWorkspace, NotOnThisMachine
     from .client import Broker, connect
     from .code import Code
     from .code_errors import (
@@ -56,6 +57,7 @@ if TYPE_CHECKING:
         ExecutionInfo,
         FileInfo,
         MissingVariable,
+        SandboxLimits,
         SavedVariable,
         SessionInfo,
         WorkspaceInfo,
@@ -70,6 +72,7 @@ if TYPE_CHECKING:
     __version__: str
 
 _MODULES = {
+    ".agent_workspace": ("AgentWorkspace", "NotOnThisMachine"),
     ".client": ("Broker", "connect"),
     ".code": ("Code",),
     ".code_errors": (
@@ -113,6 +116,7 @@ _MODULES = {
         "ExecutionInfo",
         "FileInfo",
         "MissingVariable",
+        "SandboxLimits",
         "SavedVariable",
         "SessionInfo",
         "WorkspaceInfo",
@@ -125,9 +129,10 @@ _MODULES = {
     ".session": ("Session",),
 }
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
-_SUBMODULES = {"events": ".protocol.events", "risk": ".risk", "sync": ".sync"}
+_SUBMODULES = {"agents": ".agents", "events": ".protocol.events", "risk": ".risk", "sync": ".sync"}
 
 __all__ = [
+    "AgentWorkspace",
     "Assessment",
     "BadRequest",
     "Broker",
@@ -159,11 +164,13 @@ __all__ = [
     "MethodNotAllowed",
     "MissingVariable",
     "NotFound",
+    "NotOnThisMachine",
     "PolicyRefused",
     "ProtocolError",
     "RequestError",
     "SandboxClient",
     "SandboxConnectionError",
+    "SandboxLimits",
     "SandboxResourceError",
     "SandboxSecurityError",
     "SandboxTimeoutError",
@@ -177,6 +184,7 @@ __all__ = [
     "Unauthorized",
     "Unavailable",
     "WorkspaceInfo",
+    "agents",
     "assess",
     "connect",
     "events",

@@ -38,7 +38,7 @@ from .notebook_file import InvalidNotebook
 from .protocol import events
 from .protocol.codec import encode
 from .protocol.errors import KernelBrokerError
-from .protocol.findings import Language, at_least
+from .protocol.findings import Language, RuleSet, at_least
 from .results import ExecutionResult
 from .risk import assess
 from .session import Session
@@ -150,6 +150,9 @@ def parser() -> argparse.ArgumentParser:
     assessing.add_argument(
         "--language", choices=get_args(Language), help="default: by the file's name, else python"
     )
+    assessing.add_argument(
+        "--rules", choices=get_args(RuleSet), default="agent", help="the rule set (default: agent)"
+    )
     assessing.add_argument("--json", action="store_true", help="print the assessment as JSON")
 
     serving = commands.add_parser(
@@ -165,7 +168,7 @@ def parser() -> argparse.ArgumentParser:
     )
     serving.add_argument(
         "--tools",
-        choices=("all", "code", "analysis"),
+        choices=("all", "code", "analysis", "project"),
         default="all",
         help="the set of tools; default: all that the broker has",
     )
@@ -284,13 +287,15 @@ def _assess(args: argparse.Namespace) -> int:
     """
     code = sys.stdin.read() if args.file == "-" else Path(args.file).read_text("utf-8")
     language = args.language or _LANGUAGES.get(Path(args.file).suffix, "python")
-    assessment = assess(code, language)
+    assessment = assess(code, language, rules=args.rules)
     if args.json:
         print(encode(assessment).decode())
     else:
         for found in assessment.findings:
             where = f"{args.file}:{found.line}:{found.column}"
             print(harmless(f"{where}: {found.level}: {found.reason} [{found.rule}]"))
+        confirm = "ask a person" if assessment.requires_confirmation else "no need to ask"
+        print(f"{confirm}; suggested sandbox: {assessment.suggested_sandbox}")
         print(assessment.level)
     return FAILED if at_least(assessment.level, "high") else 0
 

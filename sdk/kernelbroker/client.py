@@ -35,13 +35,16 @@ from .protocol.messages import (
     CheckpointSummary,
     ExecutionInfo,
     ExecutionRequest,
+    OnError,
     Open,
+    SandboxLimits,
     SessionInfo,
     SessionList,
     WorkspaceInfo,
+    WorkspaceLayout,
 )
 from .results import ExecutionResult
-from .session import OnDisconnect, OnError, Session
+from .session import OnDisconnect, Session
 from .session_follower import follow
 from .session_requests import SessionRequests
 from .websocket import Timeouts
@@ -90,6 +93,16 @@ class Broker:
         """The broker's address."""
         return self._address.url
 
+    @property
+    def address(self) -> discovery.Address:
+        """The broker's address with its token, for other parts of the SDK."""
+        return self._address
+
+    @property
+    def timeout(self) -> float:
+        """Seconds to wait for an answer."""
+        return self._timeouts.answer
+
     def session(
         self,
         session_id: str | None = None,
@@ -104,6 +117,10 @@ class Broker:
         idle_timeout: float | None = None,
         max_lifetime: float | None = None,
         from_checkpoint: str | None = None,
+        layout: WorkspaceLayout | None = None,
+        limits: SandboxLimits | None = None,
+        language: str = "python",
+        on_error: OnError | None = None,
         keep: bool = False,
     ) -> Session:
         """Return a session, which `async with`, `open` or the first cell opens, and `async with` closes.
@@ -123,6 +140,10 @@ class Broker:
             max_lifetime: seconds after which the broker closes it in any case.
             from_checkpoint: begin with the variables and files of this checkpoint (`Session.checkpoint`).
                 `info.not_restored` lists what could not be loaded.
+            layout: directories and files that the workspace gets where they are missing: `agent` or
+                `analysis`.
+            limits: limits of memory and output that are lower than those of the template.
+            language, on_error: those of cells that name none; by default `python` and `rollback`.
             keep: `close` and `async with` only close the connection; the session stays open.
         """
         request = Open(
@@ -137,6 +158,10 @@ class Broker:
             idle_timeout=idle_timeout,
             max_lifetime=max_lifetime,
             from_checkpoint=from_checkpoint,
+            layout=layout,
+            limits=limits or SandboxLimits(),
+            language=language,
+            on_error=on_error,
         )
         return Session(
             self._address,
@@ -374,9 +399,18 @@ class Broker:
         """Return the numbers of sandboxes in the pools: `total_containers`, `idle_containers` and so on."""
         return await self._get("/api/v1/pool/status")
 
-    async def assess(self, code: str, language: Language = "python") -> Assessment:
-        """Assess code in the broker, without running it. `kernelbroker.assess` needs no broker."""
-        body = encode(AssessmentRequest(code=code, language=language))
+    async def assess(
+        self, code: str, language: str = "python", params: Mapping[str, Any] | None = None
+    ) -> Assessment:
+        """Assess code in the broker, without running it. `kernelbroker.assess` needs no broker.
+
+        Args:
+            code: the code, or the action of a browser.
+            language: `python`, `javascript`, `shell` or `browser`. An unknown one is `high`.
+            params: the parameters of a browser's action.
+        """
+        asked = AssessmentRequest(code=code, language=language, params=dict(params or {}))
+        body = encode(asked)
         answer = await call(self._address, "POST", "/api/v1/assess", self._timeouts.answer, body)
         return msgspec.convert(answer, Assessment)
 

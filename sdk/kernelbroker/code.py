@@ -1,7 +1,7 @@
 """Operations on the project in a session: `session.code`.
 
-Each returns a `CodeOperationResponse`. What is refused raises an error of `code_errors`; tests, builds and commands that
-fail are answers, with `success=False`.
+Each returns a `CodeOperationResponse`. What is refused raises an error of `code_errors`; tests, builds
+and commands that fail are answers, with `success=False`.
 """
 
 from __future__ import annotations
@@ -110,7 +110,8 @@ class Code:
     async def list(
         self, path: str = ".", glob: str | None = None, depth: int = 1
     ) -> CodeOperationResponse:
-        """List a directory. `result` has `entries`, with `path`, `kind`, `size` and `modified_at`, and `truncated`."""
+        """List a directory. `result` has `entries`, with `path`, `kind`, `size` and `modified_at`, and
+        `truncated`."""
         return await self._ask("list", path=path, glob=glob, depth=depth)
 
     async def search(
@@ -143,10 +144,12 @@ class Code:
         """Write a file, or replace a text in it, which must occur `count` times. `result` has the `diff`.
 
         Args:
-            base: the `sha256` of an earlier answer; by default that of the last read or edit of this object.
+            base: the `sha256` of an earlier answer; by default that of the last read or edit of this
+            object.
 
         Raises:
-            CodeOperationError: `no_match` with the nearest text, or `stale` if the file has changed since it was read.
+            CodeOperationError: `no_match` with the nearest text, or `stale` if the file has changed
+            since it was read.
         """
         base = base or self._bases.get(_normal(path))
         answer = await self._ask(
@@ -184,7 +187,8 @@ class Code:
         return await self._run("build", command=command, timeout=timeout)
 
     async def run(self, command: str, timeout: float | None = None) -> CodeOperationResponse:
-        """Run a shell command in the project. `result` has `exit_code`; its output is in `stdout` and `stderr`."""
+        """Run a shell command in the project. `result` has `exit_code`; its output is in `stdout` and
+        `stderr`."""
         return await self._run("run", command=command, timeout=timeout)
 
     async def git_status(self) -> CodeOperationResponse:
@@ -211,7 +215,8 @@ class Code:
     async def git_commit(
         self, message: str, paths: Sequence[str] | None = None
     ) -> CodeOperationResponse:
-        """Commit all changes, or those of some paths. No hooks run. `result` has `commit`, `branch` and `files`."""
+        """Commit all changes, or those of some paths. No hooks run. `result` has `commit`, `branch`
+        and `files`."""
         return await self._ask(
             "git_commit", message=message, paths=None if paths is None else [*paths]
         )

@@ -56,6 +56,10 @@ class Collector:
             kernel_restarted=end.kernel_restarted,
             findings=end.findings,
             execution_id=end.execution_id,
+            sandbox=end.sandbox,
+            template=end.template,
+            isolation=end.isolation,
+            moved=end.moved,
         )
 
 

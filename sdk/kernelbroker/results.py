@@ -9,7 +9,7 @@ from . import notebook, result_text
 from .dataframe_info import DataFrameInfo
 from .protocol import events
 from .protocol.errors import ExecutionFailed
-from .protocol.findings import Finding
+from .protocol.findings import Finding, SuggestedSandbox
 from .protocol.outputs import Output
 from .rich_outputs import Display, Image
 
@@ -35,6 +35,10 @@ class ExecutionResult:
         truncated: the amounts of output that were cut, or None.
         kernel_restarted: the session's state was lost.
         findings: the warnings of the broker's policy about the code.
+        sandbox: the kind of sandbox where it ran, in a session whose template is `auto`; `REJECT` if it
+            must not run.
+        template, isolation: of that sandbox.
+        moved: the session moved to that sandbox before: `from_`, `to`, and what was `left`.
     """
 
     success: bool
@@ -56,6 +60,10 @@ class ExecutionResult:
     kernel_restarted: bool = False
     findings: list[Finding] = field(default_factory=list)
     execution_id: str = ""
+    sandbox: SuggestedSandbox | None = None
+    template: str | None = None
+    isolation: str | None = None
+    moved: events.Moved | None = None
 
     @property
     def text(self) -> str:

@@ -31,6 +31,9 @@ class Image:
         bundle: the rest of the MIME bundle that held the picture, such as `text/plain`. Untrusted.
         metadata: of the MIME bundle.
         is_result: the picture is the value of the cell's last expression.
+        chart: what a figure of matplotlib shows: its `type` (`line`, `scatter`, `bar`, `pie`,
+            `box_and_whisker`, or `superchart` with several axes), its `title`, axes and `elements`. None
+            if it is none of these, or has more than 5,000 points. Untrusted.
     """
 
     mime: str
@@ -40,6 +43,7 @@ class Image:
     bundle: dict[str, Any] = field(default_factory=dict, repr=False)
     metadata: dict[str, Any] = field(default_factory=dict, repr=False)
     is_result: bool = False
+    chart: dict[str, Any] | None = field(default=None, repr=False)
 
     @classmethod
     def from_event(cls, event: events.Image) -> Image:
@@ -50,7 +54,9 @@ class Image:
             except (binascii.Error, ValueError):
                 data = b""  # A cell can show anything under any name.
         size = (event.width, event.height)
-        return cls(event.mime, data, *size, event.data, event.metadata, event.is_result)
+        return cls(
+            event.mime, data, *size, event.data, event.metadata, event.is_result, event.chart
+        )
 
     @property
     def content(self) -> bytes:

@@ -26,8 +26,9 @@ from .loop_lock import LoopLock
 from .protocol import events
 from .protocol.errors import KernelBrokerError, SessionGone
 from .protocol.findings import Language
+from .protocol.messages import OnError
 from .results import ExecutionResult
-from .session import OnDisconnect, OnError, Session
+from .session import OnDisconnect, Session
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,8 +34,10 @@ from .protocol.messages import (
     ForkOptions,
     InstallRequest,
     Interrupt,
+    OnError,
     Open,
     Restart,
+    SandboxLimits,
     SessionInfo,
     Stdin,
 )
@@ -46,7 +48,6 @@ from .websocket import CLOSE_TIMEOUT, Timeouts
 if TYPE_CHECKING:
     import pandas
 
-OnError: TypeAlias = Literal["rollback", "rollback_all", "keep"]
 OnDisconnect: TypeAlias = Literal["continue", "interrupt"]
 
 MAX_TABLE_BYTES = 4 * 2**30
@@ -125,16 +126,17 @@ class Session:
         self,
         code: str,
         *,
-        language: Language = "python",
+        language: Language | None = None,
         timeout: float | None = None,
         cwd: str | None = None,
         env: Mapping[str, str] | None = None,
         secrets: Mapping[str, str] | None = None,
         result_var: str | None = None,
         preview_rows: int = 10,
-        on_error: OnError = "rollback",
+        on_error: OnError | None = None,
         on_disconnect: OnDisconnect = "continue",
         confirm: str | None = None,
+        template: str | None = None,
         allow_stdin: bool = False,
         on_stdout: TextCallback | None = None,
         on_stderr: TextCallback | None = None,
@@ -148,7 +150,7 @@ class Session:
 
         Args:
             code: the cell.
-            language: `python`, `javascript` or `shell`.
+            language: `python`, `javascript` or `shell`; that of the session if None.
             timeout: seconds until the cell is interrupted. The broker has a default and a maximum.
             cwd: working directory of this execution.
             env: environment variables of this execution.
@@ -157,10 +159,11 @@ class Session:
             preview_rows: rows of the table to report.
             on_error: `rollback` removes the data that a failed cell bound to new names, and keeps what
                 `import`, `def` and `class` statements bound; `rollback_all` removes every new name;
-                `keep` removes none.
+                `keep` removes none. That of the session if None.
             on_disconnect: `continue` lets the cell run on, `interrupt` interrupts it, when the caller
                 is cancelled or the connection is lost.
             confirm: the `confirmation` of the `ConfirmationRequired` that this cell got before.
+            template: run in a sandbox of this template, in a session whose template is `auto`.
             allow_stdin: `input()` in the cell is answered by `on_input`, which implies it. Without it,
                 `input()` is an error in the cell.
             on_stdout, on_stderr: get text.
@@ -194,6 +197,7 @@ class Session:
             on_error=on_error,
             on_disconnect=on_disconnect,
             confirm=confirm,
+            template=template,
             allow_stdin=on_input is not None,
         )
         callbacks: Callbacks = {
@@ -209,16 +213,17 @@ class Session:
         self,
         code: str,
         *,
-        language: Language = "python",
+        language: Language | None = None,
         timeout: float | None = None,
         cwd: str | None = None,
         env: Mapping[str, str] | None = None,
         secrets: Mapping[str, str] | None = None,
         result_var: str | None = None,
         preview_rows: int = 10,
-        on_error: OnError = "rollback",
+        on_error: OnError | None = None,
         on_disconnect: OnDisconnect = "continue",
         confirm: str | None = None,
+        template: str | None = None,
         allow_stdin: bool = False,
     ) -> AsyncGenerator[events.Event, None]:
         """Run a cell and yield its events as they come; the last one is a `Result`.
@@ -247,6 +252,7 @@ class Session:
             on_error=on_error,
             on_disconnect=on_disconnect,
             confirm=confirm,
+            template=template,
             allow_stdin=allow_stdin,
         )
         queue = await connection.execute(request, execution_id)
@@ -263,15 +269,16 @@ class Session:
         self,
         code: str,
         *,
-        language: Language = "python",
+        language: Language | None = None,
         timeout: float | None = None,
         cwd: str | None = None,
         env: Mapping[str, str] | None = None,
         secrets: Mapping[str, str] | None = None,
         result_var: str | None = None,
         preview_rows: int = 10,
-        on_error: OnError = "rollback",
+        on_error: OnError | None = None,
         confirm: str | None = None,
+        template: str | None = None,
         execution_id: str | None = None,
         callback_url: str | None = None,
     ) -> ExecutionHandle:
@@ -306,6 +313,7 @@ class Session:
             preview_rows=preview_rows,
             on_error=on_error,
             confirm=confirm,
+            template=template,
             callback_url=callback_url,
         )
         wait = self._timeouts.answer
@@ -446,16 +454,21 @@ class Session:
         idle_timeout: float | None = None,
         max_lifetime: float | None = None,
         metadata: Mapping[str, Any] | None = None,
+        limits: SandboxLimits | None = None,
     ) -> SessionInfo:
-        """Change the session's timeouts (seconds) or metadata; None leaves a value as it is.
+        """Change the session's timeouts (seconds), metadata or limits; None leaves a value as it is.
+
+        Args:
+            limits: replace the earlier ones, up to those of the template.
 
         Raises:
-            BadRequest: more than the broker allows.
+            BadRequest: more than the broker allows, or less memory than the sandbox uses.
         """
         changes = {
             "idle_timeout": idle_timeout,
             "max_lifetime": max_lifetime,
             "metadata": None if metadata is None else dict(metadata),
+            "limits": limits,
         }
         given = {name: value for name, value in changes.items() if value is not None}
         return await self._requests.update(given)
@@ -519,6 +532,61 @@ class Session:
             known=info,
         )
         return await fork.open()
+
+    async def context(
+        self,
+        context_id: str | None = None,
+        *,
+        language: str = "python",
+        cwd: str | None = None,
+        on_error: OnError | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        keep: bool = False,
+    ) -> Session:
+        """Open a context: one more kernel in the sandbox of this session.
+
+            context = await session.context(language="bash", cwd="project")
+            await context.run("ls")
+
+        It has its own variables and its own order of executions, which run beside those of the session. It
+        shares the files, the environment, the secrets, the limits and the network. It ends with the
+        session, or when it is closed. If the session's sandbox is replaced, the variables of all its
+        contexts are lost, and their next result says `kernel_restarted`.
+
+        Args:
+            context_id: use the context with this id if it is open, else open a new one with this id.
+            language: that of its cells: `python`, `javascript` or `bash` (`shell`).
+            cwd: working directory, relative to `/data`; that of the session if None.
+            on_error: see `run`; that of the session if None.
+            metadata: your own notes, kept with the context.
+            keep: `close` and `async with` only close the connection; the context stays open.
+
+        Raises:
+            BadRequest: there is no such language or directory.
+            TooManyRequests: the session has all contexts that it may have.
+            RequestError, ConnectionLost, SessionGone: as the other calls.
+        """
+        await self.open()
+        request = Open(
+            session_id=context_id or None,
+            language=language,
+            cwd=cwd,
+            on_error=on_error,
+            metadata=dict(metadata or {}),
+            context_of=self.session_id,
+        )
+        context = Session(
+            self._address,
+            request,
+            keep=keep,
+            timeouts=self._timeouts,
+            open_sessions=self._open_sessions,
+        )
+        return await context.open()
+
+    async def contexts(self) -> list[SessionInfo]:
+        """Return the contexts of this session, oldest first; their ids are `session_id`."""
+        return await self._requests.contexts()
 
     async def interrupt(self) -> None:
         """Raise KeyboardInterrupt in the running cell. The variables are kept."""

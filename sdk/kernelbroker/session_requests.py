@@ -27,6 +27,7 @@ from .protocol.messages import (
     ForkOptions,
     InstallRequest,
     SessionInfo,
+    SessionList,
     VariableList,
 )
 
@@ -74,6 +75,9 @@ class SessionRequests:
 
     async def executions(self) -> list[ExecutionInfo]:
         return self._decode(await self._read("executions", self._timeout), ExecutionList).executions
+
+    async def contexts(self) -> list[SessionInfo]:
+        return self._decode(await self._read("contexts", self._timeout), SessionList).sessions
 
     async def update(self, changes: dict[str, Any]) -> SessionInfo:
         answer = await call(

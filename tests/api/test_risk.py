@@ -13,6 +13,7 @@ from kernelbroker.protocol.events import Input, Result, Stdout
 from kernelbroker.protocol.findings import Assessment, Language, PolicyMode
 from kernelbroker.protocol.messages import Closed, Done, ErrorReply
 from kernelbroker_server.api import websocket
+from kernelbroker_server.service.assessor import Assessor
 from kernelbroker_server.service.policy import CONFIRMATION_S, Policies, Policy
 from kernelbroker_server.sessions.admission import Admission
 from kernelbroker_server.tenants.tenant import DEFAULT, Tenant, TenantLimits
@@ -81,7 +82,8 @@ async def test_assess_reports_findings_without_running_code(
     ("body", "message"),
     [
         ({"code": "x" * 100_001}, "100,000 is the limit"),
-        ({"code": "1", "language": "perl"}, "language"),
+        ({"code": "1", "language": "x" * 65}, "language"),
+        ({"code": "1", "params": 3}, "params"),
         ({"language": "python"}, "code"),
     ],
 )
@@ -90,6 +92,38 @@ async def test_assess_bounds_the_code(api: Api, body: dict[str, str], message: s
     answer = await api.ask("POST", "/api/v1/assess", body)
     assert answer.status == 400
     assert message in answer.error["message"]
+
+
+async def test_the_report_of_an_action(api: Api) -> None:
+    """A browser's action is assessed with its parameters, and an unknown content type is high."""
+    params = {"selector": "#password"}
+    body = {"code": "fill", "language": "browser", "params": params}
+    report = (await api.ask("POST", "/api/v1/assess", body)).json
+    assert report["level"] == "high"
+    assert report["requires_confirmation"] is True
+    assert report["requires_isolation"] is False
+    assert report["suggested_sandbox"] == "aio_sandbox"
+    (text,) = report["detected_patterns"]
+    assert text.startswith("[HIGH] ")
+    unknown = (await api.ask("POST", "/api/v1/assess", {"code": "1", "language": "perl"})).json
+    assert (unknown["level"], unknown["suggested_sandbox"]) == ("high", "docker_simple")
+    async with kernelbroker.connect(f"http://127.0.0.1:{api.port}", TOKEN) as broker:
+        assert (await broker.assess("fill", "browser", params)).reason == report["reason"]
+        assert (await broker.assess("rm -rf /", "shell")).suggested_sandbox == "REJECT"
+
+
+async def test_the_strict_rules_of_a_broker(backend: FakeBackend) -> None:
+    """With `risk.rules = "strict"` and patterns of the operator, both count."""
+    policies = Policies(assessor=Assessor("strict", ("secret project",)))
+    async with (
+        asyncio.timeout(60),
+        world(backend, policies=policies) as w,
+        serving(w) as api,
+    ):
+        for code, level in (("import sys", "high"), ("'Secret project'", "critical")):
+            answer = await api.ask("POST", "/api/v1/assess", {"code": code})
+            assert answer.json["level"] == level
+        await policies.stop()
 
 
 async def test_assess_counts_against_the_rate_of_the_tenant(backend: FakeBackend) -> None:

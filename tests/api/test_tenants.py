@@ -12,7 +12,7 @@ import pytest
 from kernelbroker_server.pool.state import PoolLimits
 from kernelbroker_server.sessions.admission import Admission
 from kernelbroker_server.tenants.keyring import Keyring
-from kernelbroker_server.tenants.tenant import Tenant, TenantLimits
+from kernelbroker_server.tenants.tenant import Tenant, TenantLimits, Tenants
 from websockets.asyncio.client import connect
 from websockets.exceptions import InvalidStatus
 
@@ -27,6 +27,7 @@ class Names(Keyring):
 
     def __init__(self, limits: Mapping[str, TenantLimits]) -> None:
         self._limits = limits
+        self.tenants = Tenants(limits)
 
     def tenant_of(self, token: str) -> Tenant | None:
         return Tenant(token, self._limits.get(token, TenantLimits()))

@@ -225,6 +225,7 @@ status = dict(line.split(":\\t", 1) for line in open("/proc/self/status") if ":\
 def writable(top):
     try:
         open(os.path.join(top, "new-file"), "x").close()
+        os.unlink(os.path.join(top, "new-file"))
     except OSError:
         return False
     return True

@@ -34,16 +34,17 @@ def rows(console: Console, session_id: str, query: str) -> pyarrow.Table:
 )
 def test_some_rows_of_a_table(console: Console, code: str) -> None:
     """`offset` and `limit` choose rows; beyond the end there are none; other values are refused."""
-    with console.session("pages") as session:
+    name = f"pages-{len(code)}"
+    with console.session(name) as session:
         assert session.run(code).success
-        assert rows(console, "pages", "offset=990&limit=5")["n"].to_pylist() == [*range(990, 995)]
-        assert rows(console, "pages", "offset=995&limit=50")["n"].to_pylist() == [*range(995, 1000)]
-        assert rows(console, "pages", "offset=998").num_rows == 2
-        assert rows(console, "pages", "limit=3")["n"].to_pylist() == [0, 1, 2]
-        assert rows(console, "pages", "offset=5000&limit=5").num_rows == 0
-        assert rows(console, "pages", "limit=0").schema.names == ["n"]
+        assert rows(console, name, "offset=990&limit=5")["n"].to_pylist() == [*range(990, 995)]
+        assert rows(console, name, "offset=995&limit=50")["n"].to_pylist() == [*range(995, 1000)]
+        assert rows(console, name, "offset=998").num_rows == 2
+        assert rows(console, name, "limit=3")["n"].to_pylist() == [0, 1, 2]
+        assert rows(console, name, "offset=5000&limit=5").num_rows == 0
+        assert rows(console, name, "limit=0").schema.names == ["n"]
         for query in ("offset=-1", "limit=x", "limit=1.5", f"offset={'9' * 30}"):
-            path = f"/sessions/pages/variables/table?{query}"
+            path = f"/sessions/{name}/variables/table?{query}"
             status, answer = console.call("GET", path)
             assert (status, answer["error"]["code"]) == (400, "bad_request"), query
 

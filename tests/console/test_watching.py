@@ -281,7 +281,11 @@ def test_a_person_answers_what_a_policy_asks(console: Console, open_page: OpenPa
     status, answer = console.call("POST", "/sessions/risky/executions", confirmed)
     assert (status, answer["error"]["code"]) == (422, "policy_refused")
     assert "declined" in answer["error"]["message"]
+
+    assert console.call("POST", "/sessions/risky/executions", {"code": RISKY})[0] == 409
+    see(page, ".confirmation", "rm deletes")
     assert console.call("DELETE", "/sessions/risky")[0] == 204
+    see(page, ".empty-title", "Nothing waits for you")
 
 
 def test_ones_own_risky_code_is_confirmed_in_a_dialog(

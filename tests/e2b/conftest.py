@@ -14,7 +14,12 @@ from tests.e2e.support import BrokerProcess, running_broker
 def e2b_broker() -> Iterator[BrokerProcess]:
     """One broker for all that does not need one of its own."""
     with running_broker(
-        POOL__MIN_SIZE=2, POOL__MAX_SIZE=8, SANDBOX__MEMORY="1GiB", SESSIONS__MAX_TIMEOUT=60
+        SANDBOX__PORTS="[8000, 8001]",
+        SANDBOX__PROCESSES=400,
+        POOL__MIN_SIZE=2,
+        POOL__MAX_SIZE=8,
+        SANDBOX__MEMORY="1GiB",
+        SESSIONS__MAX_TIMEOUT=60,
     ) as broker:
         yield broker
 

@@ -61,7 +61,8 @@ class E2bClients:
         imports = [line for line in lines.splitlines() if line.startswith("import ")]
         rest = [line for line in lines.splitlines() if not line.startswith("import ")]
         program = "\n".join([*imports, _NODE, *rest])
-        return self.run(["node", "--input-type=module", "-e", program], **environ)
+        node = DIRECTORY / "node_modules/.bin/node"
+        return self.run([node, "--input-type=module", "-e", program], **environ)
 
     def run(self, command: list[str | Path], **environ: str) -> Any:
         """Run a command that prints a report."""

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
+from urllib.request import Request, urlopen
+
 from tests.e2b.support import E2bClients
-from tests.e2e.support import whole_system
+from tests.e2e.support import BrokerProcess, whole_system
 
 pytestmark = whole_system
 
@@ -30,6 +33,25 @@ def test_cells_share_a_state(e2b: E2bClients) -> None:
     )
 
 
+def test_executions_say_that_they_came_through_e2b(
+    e2b: E2bClients, e2b_broker: BrokerProcess
+) -> None:
+    """The native API names the client of an execution; the access token of a sandbox belongs to nobody."""
+    listed = e2b.python("""
+        from e2b_code_interpreter import Sandbox
+        with Sandbox.create() as sandbox:
+            sandbox.run_code("1")
+            report(sandbox.sandbox_id)
+    """)
+    request = Request(
+        f"{e2b_broker.url}/api/v1/sessions/{listed}/executions",
+        headers={"Authorization": f"Bearer {e2b_broker.token}"},
+    )
+    with urlopen(request) as answer:
+        executions = json.load(answer)["executions"]
+    assert {(each["client"], each["user"]) for each in executions} == {("e2b", "")}
+
+
 def test_a_killed_sandbox_is_gone(e2b: E2bClients) -> None:
     """`kill` ends a sandbox: what follows is an error of E2B's own kind."""
     killed, again, running, run, info = e2b.python("""
@@ -43,3 +65,93 @@ def test_a_killed_sandbox_is_gone(e2b: E2bClients) -> None:
     assert (killed, again, running) == (True, False, False)
     assert run[0] == "TimeoutException" and "closed" in run[1]
     assert info[0] == "SandboxNotFoundException"
+
+
+def test_contexts_have_their_own_variables(e2b: E2bClients) -> None:
+    """Contexts are listed, have their own variables, language and directory, and end and restart alone."""
+    made, seen, listed, restarted, removed = e2b.python("""
+        from e2b_code_interpreter import Sandbox
+        with Sandbox.create() as sandbox:
+            sandbox.run_code("x = 1")
+            other = sandbox.create_code_context(cwd="/tmp")
+            script = sandbox.create_code_context(language="js")
+            shell = sandbox.create_code_context(language="bash")
+            made = [[each.language, each.cwd] for each in (other, script, shell)]
+            seen = [
+                sandbox.run_code("import os; x = 2; os.getcwd()", context=other).text,
+                sandbox.run_code("let x = 3; x", context=script).text,
+                "".join(sandbox.run_code("pwd", context=shell).logs.stdout),
+                sandbox.run_code("x").text,
+                sandbox.run_code("x", context=other).text,
+            ]
+            ids = [each.id for each in sandbox.list_code_contexts()]
+            listed = ids[1:] == [each.id for each in (other, script, shell)]
+            sandbox.restart_code_context(other)
+            restarted = [sandbox.run_code("x", context=other).error.name, sandbox.run_code("x").text]
+            sandbox.remove_code_context(other)
+            removed = [
+                kind_of(sandbox.run_code, "x", context=other),
+                kind_of(sandbox.create_code_context, language="cobol"),
+                len(sandbox.list_code_contexts()),
+            ]
+            report(made, seen, [listed, ids[0]], restarted, removed)
+    """)
+    assert made == [["python", "/tmp"], ["javascript", "/home/user"], ["bash", "/home/user"]]
+    assert seen == ["/tmp", "3", "/home/user\n", "1", "2"]
+    assert listed == [True, "default"]
+    assert restarted == ["NameError", "1"]
+    assert removed[0][0] == "NotFoundException"
+    assert removed[1][0] == "SandboxException" and "cobol" in removed[1][1]
+    assert removed[2] == 3
+
+
+def test_pictures_and_tables_come_as_results(e2b: E2bClients) -> None:
+    """A figure is a PNG, a table is HTML and text, and `display` is no main result."""
+    figure, table, shown = e2b.python("""
+        from e2b_code_interpreter import Sandbox
+        with Sandbox.create() as sandbox:
+            figure = sandbox.run_code("import matplotlib.pyplot as plt; plt.plot([1, 2]); plt.show()")
+            table = sandbox.run_code("import pandas as pd; pd.DataFrame({'a': [1]})")
+            shown = sandbox.run_code("from IPython.display import *; display(Markdown('*m*')); 'end'")
+            report(*[
+                [[sorted(each.formats()), each.is_main_result] for each in ran.results]
+                for ran in (figure, table, shown)
+            ])
+    """)
+    assert all("png" in forms and not is_main for forms, is_main in figure if "png" in forms)
+    assert any("png" in forms for forms, _ in figure)
+    ((forms, is_main),) = table
+    assert is_main and {"html", "text"} <= set(forms)
+    assert [is_main for _, is_main in shown] == [False, True]
+    assert "markdown" in shown[0][0]
+
+
+def test_a_cell_that_takes_too_long(e2b: E2bClients) -> None:
+    """At the client's timeout its error comes, the cell is interrupted, and the next one runs."""
+    error, text = e2b.python("""
+        from e2b_code_interpreter import Sandbox
+        with Sandbox.create() as sandbox:
+            loop = "import time\\nfor i in range(600): time.sleep(.1)"
+            error = kind_of(sandbox.run_code, loop, timeout=1)
+            report(error, sandbox.run_code("i < 500").text)
+    """)
+    assert error[0] == "TimeoutException"
+    assert text == "True"
+
+
+def test_a_figure_has_its_data(e2b: E2bClients) -> None:
+    """A figure of matplotlib comes with its data, in the form that E2B's client reads."""
+    kind, title, label, points = e2b.python("""
+        from e2b_code_interpreter import Sandbox
+        code = (
+            "import matplotlib.pyplot as plt\\n"
+            "plt.plot([1, 2, 3], [4, 5, 6], label='mine')\\n"
+            "plt.title('Title'); plt.xlabel('X'); plt.show()"
+        )
+        with Sandbox.create() as sandbox:
+            chart = next(each.chart for each in sandbox.run_code(code).results if each.png)
+            (line,) = chart.elements
+            report(chart.type.value, [chart.title, chart.x_label], line.label, line.points)
+    """)
+    assert (kind, title, label) == ("line", ["Title", "X"], "mine")
+    assert [[float(x), float(y)] for x, y in points] == [[1, 4], [2, 5], [3, 6]]

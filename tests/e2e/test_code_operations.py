@@ -80,7 +80,7 @@ async def with_files(session: kernelbroker.Session, files: dict[str, str]) -> ke
 
 
 async def test_the_story(opened: kernelbroker.Session, tmp_path: Path) -> None:
-    """A project is read, searched, edited, tested, mended and committed, and its patch applies to the original."""
+    """A project is read, edited, tested, mended and committed; its patch applies to the original."""
     project = make_project(tmp_path / "shop")
     git(project, "init", "-q", "-b", "main")
     git(project, "add", ".")
@@ -146,7 +146,7 @@ async def test_the_story(opened: kernelbroker.Session, tmp_path: Path) -> None:
 
 
 async def test_tests_are_streamed(opened: kernelbroker.Session) -> None:
-    """The outcomes of tests come as `test_output` while the tests run, and the session has them as an execution."""
+    """The outcomes of tests come as `test_output` while the tests run, which are an execution."""
     tests = "import time\n\n" + "".join(f"def test_{n}(): time.sleep(0.1)\n" for n in range(8))
     code = await with_files(opened, {"test_slow.py": tests})
     events = [event async for event in code.stream("run_tests", {})]
@@ -167,7 +167,8 @@ async def test_unittest_and_node(opened: kernelbroker.Session) -> None:
         "    @unittest.skip('later')\n    def test_c(self): pass\n    def test_d(self): 1 / 0\n"
     )
     node = 'const test = require("node:test"); const assert = require("node:assert");\n'
-    node += 'test("good", () => {});\ntest("bad", () => assert.equal(1, 2));\ntest("later", {skip: true}, () => {});\n'
+    node += 'test("good", () => {});\ntest("bad", () => assert.equal(1, 2));\n'
+    node += 'test("later", {skip: true}, () => {});\n'
     code = await with_files(opened, {"test_a.py": python, "some.test.js": node})
     ran = await code.run_tests(framework="unittest")
     counts = {name: ran.result[name] for name in ("passed", "failed", "errors", "skipped")}
@@ -185,7 +186,7 @@ async def test_unittest_and_node(opened: kernelbroker.Session) -> None:
 
 
 async def test_commands_and_builds(opened: kernelbroker.Session) -> None:
-    """A command runs in the project with its environment; a failed one is an answer, and a slow one an error."""
+    """A command runs in the project; a failed one is an answer, and a slow one an error."""
     code = await with_files(opened, {"Makefile": "all:\n\t@echo built > out.txt\n"})
     ran = await code.run('echo "$PROJECT_PATH $SANDBOX_ID"; pwd; echo oops >&2; exit 3')
     assert (ran.success, ran.code, ran.result["exit_code"]) == (False, "failed", 3)
@@ -202,7 +203,7 @@ async def test_commands_and_builds(opened: kernelbroker.Session) -> None:
 
 
 async def test_edits_are_exact(opened: kernelbroker.Session) -> None:
-    """An edit that does not match as often as said, or of a file that has changed, changes nothing and says why."""
+    """An edit that does not match, or of a file that has changed, changes nothing and says why."""
     code = await with_files(opened, {"a.txt": "one\ntwo\ntwo\n", "crlf.txt": "x\r\ny\r\n"})
     with pytest.raises(CodeOperationError, match=r"occurs 2 times, not 1 \(lines 2, 3\)"):
         await code.edit("a.txt", old="two", new="2")
@@ -266,7 +267,7 @@ async def test_paths_outside_are_refused(session: kernelbroker.Session, path: st
     """Paths that leave the project, and links, lead nowhere, with the reason."""
     code = await with_files(session, {"a.txt": "a"})
     await session.run(
-        "import os; os.symlink('/etc/passwd', '/data/project/link'); os.symlink('/etc', '/data/project/dir')"
+        "import os; os.chdir('/data/project'); os.symlink('/etc/passwd', 'link'); os.symlink('/etc', 'dir')"
     )
     with pytest.raises(SandboxSecurityError, match=r"system|outside|'\.\.'|home|link"):
         await code.read(path)
@@ -355,13 +356,16 @@ async def test_hostile_git(opened: kernelbroker.Session) -> None:
         },
     )
     await code.run(
-        "git init -q; for h in pre-commit post-commit post-checkout post-index-change prepare-commit-msg commit-msg;"
+        "git init -q; for h in pre-commit post-commit post-checkout post-index-change commit-msg;"
         " do printf '#!/bin/sh\\ntouch /data/pwned-hook\\n' > .git/hooks/$h; chmod +x .git/hooks/$h; done;"
-        " git config core.fsmonitor 'touch /data/pwned-monitor'; git config filter.evil.clean 'touch /data/pwned-clean; cat';"
-        " git config filter.evil.required true; git config diff.evil.textconv 'touch /data/pwned-textconv; cat';"
-        " git config diff.evil.command 'touch /data/pwned-diff'; git config core.pager 'touch /data/pwned-pager';"
+        " git config core.fsmonitor 'touch /data/pwned-monitor';"
+        " git config filter.evil.clean 'touch /data/pwned-clean; cat';"
+        " git config filter.evil.required true;"
+        " git config diff.evil.textconv 'touch /data/pwned-textconv; cat';"
+        " git config diff.evil.command 'touch /data/pwned-diff';"
+        " git config core.pager 'touch /data/pwned-pager';"
         " git config core.sshCommand 'touch /data/pwned-ssh';"
-        " printf '[submodule \"s\"]\\n path = s\\n url = ext::sh -c touch% /data/pwned-url\\n' > .gitmodules"
+        " printf '[submodule \"s\"]\\n path = s\\n url = ext::sh -c touch% /data/pwned-u\\n' > .gitmodules"
     )
     committed = await code.git_commit("all of it")
     assert "with\nnewline.txt" in committed.result["files"]
@@ -395,7 +399,7 @@ async def test_tests_that_kill_their_parent(opened: kernelbroker.Session) -> Non
         ran = await code.run_tests()
         assert not ran.success
     except CodeOperationError as exc:
-        assert exc.code == "failed"  # noqa: PT017
+        assert exc.code == "failed"
     assert (await opened.run("kept")).text.strip() == "42"
 
 

@@ -124,3 +124,30 @@ async def test_tables_and_packages(client: Client) -> None:
     await client.call("POST", f"{path}/restart", {})
     imported = await client.run("import firstmade; v = firstmade.VERSION", result_var="v")
     assert imported["result"]["return_value"] == "1.0", imported
+
+
+async def test_javascript_and_prepared_files(client: Client) -> None:
+    """A container has Node.js, files that were there before it, a layout, and the session's own limit."""
+    await client.call("PUT", "/api/v1/workspaces/prepared", {"layout": "agent"})
+    options = {
+        "session_id": "one",
+        "workspace": "prepared",
+        "layout": "analysis",
+        "limits": {"memory": 400 * 2**20},
+    }
+    await client.call("POST", "/api/v1/sessions", options)
+    result = await client.run("console.log(6 * 7, process.version)", language="javascript")
+    assert result["stdout"].startswith("42 v24."), result
+    code = (
+        "import os, pathlib; print(sorted(os.listdir('/data')))\n"
+        "_ = pathlib.Path('/data/.memory/progress.md').open('a').write('- begun')\n"
+        "_ = pathlib.Path('/data/code/a.py').write_text('1')"
+    )
+    result = await client.run(code)
+    assert result["result"]["success"], result
+    names = [".memory", "artifacts", "code", "data", "output", "outputs", "temp", "uploads"]
+    assert result["stdout"] == f"{names}\n"
+    listed = await client.call("GET", "/api/v1/workspaces/prepared/files?path=code")
+    assert [each["path"] for each in listed["entries"]] == ["code/a.py"]
+    result = await client.run("x = bytes(b'x') * (600 << 20)")
+    assert result["result"]["error_detail"]["cause"] == "out_of_memory", result

@@ -273,3 +273,23 @@ async def test_input_is_answered_by_the_client(session: kernelbroker.Session) ->
     result = await session.run(code)
     assert result.error is not None
     assert result.error.startswith("StdinNotImplementedError")
+
+
+async def test_a_figure_comes_with_its_data(session: kernelbroker.Session) -> None:
+    """However it is shown, a figure has a chart, and its notebook output too; an image has none."""
+    plot = "import matplotlib.pyplot as plt\nfig, ax = plt.subplots()\nax.plot([1, 2], [3, 4], label='v')\n"
+    for end in ("plt.show()", "fig", "display(fig)\nplt.close(fig)"):
+        result = await session.run(f"{plot}{end}")
+        (image,) = result.images
+        assert image.chart is not None, end
+        assert image.chart["type"] == "line"
+        assert image.chart["elements"] == [{"label": "v", "points": [[1, 3], [2, 4]]}]
+        (shown,) = [each for each in result.outputs if "image/png" in each.get("data", {})]
+        assert shown["data"]["application/vnd.kernelbroker.chart+json"] == image.chart
+    (image,) = (await session.run("plt.imshow([[1, 2]]); plt.show()")).images
+    assert image.chart is None
+    secret = await session.run(
+        "import os\nax.set_title(os.environ['KEY'])\nfig", secrets={"KEY": "a hidden title"}
+    )
+    assert secret.images[0].chart is not None
+    assert "hidden" not in str(secret.images[0].chart)

@@ -60,10 +60,14 @@ def test_new_and_changed_files(tmp_path: Path, case: str) -> None:
 
 
 def test_change_of_size_alone(tmp_path: Path) -> None:
-    """A change has the file's size."""
+    """A change has the file's size, and whether the file is new."""
     before = scan(str(tmp_path))
     touch(tmp_path / "f", "four")
-    assert changes(before, scan(str(tmp_path))) == ([{"path": "f", "size": 4}], False)
+    created = scan(str(tmp_path))
+    assert changes(before, created) == ([{"path": "f", "size": 4, "created": True}], False)
+    touch(tmp_path / "f", "longer")
+    changed = {"path": "f", "size": 6, "created": False}
+    assert changes(created, scan(str(tmp_path))) == ([changed], False)
 
 
 def test_missing_workspace(tmp_path: Path) -> None:

@@ -302,7 +302,6 @@ KEY = contract.METADATA_KEY
 @pytest.mark.parametrize(
     "metadata",
     [
-        {},
         {KEY: None},
         {KEY: [1]},
         {KEY: {"env": 5, "cwd": [], "max_variables": -1, "on_error": {}}},
@@ -313,6 +312,21 @@ def test_invalid_metadata_is_ignored(kernel: Kernel, metadata: Any) -> None:
     """Metadata of another shape, or for another cell, is ignored."""
     ran = kernel.run("a = 1", metadata=metadata)
     assert (ran.reply["status"], ran.names, ran.reports) == ("ok", ["a"], [])
+
+
+def test_a_stock_client_finds_a_stock_kernel(kernel: Kernel) -> None:
+    """A cell without the broker's options gets no summary, and keeps its names after an error."""
+    ran = kernel.run("left = 1; 1/0", metadata={})
+    assert (ran.reply["status"], ran.summaries, ran.statuses) == ("error", [], ["busy", "idle"])
+    assert kernel.run("left").reply["status"] == "ok"
+
+
+def test_a_notebooks_cell_has_a_summary(kernel: Kernel) -> None:
+    """A notebook's cell finds a stock kernel, but for the summary in its reply."""
+    ran = kernel.run("kept = 1; 1/0", notebook=True)
+    assert (ran.names, ran.statuses) == (["kept"], ["busy", "idle"])
+    ran = kernel.run("exit(True)", notebook=True)
+    assert ran.reply["payload"] == [{"source": "ask_exit", "keepkernel": True}]
 
 
 def test_interrupted_before_it_begins(kernel: Kernel) -> None:

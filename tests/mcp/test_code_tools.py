@@ -62,9 +62,12 @@ async def test_a_cell_is_run_and_its_session_named(
         result = await run(client, "print('hello')")
     assert not result.is_error
     assert result.structured_content["output"] == "hello"
+    data = ("stdout", "stderr", "exit_code", "sandbox_type")
+    assert [result.structured_content[name] for name in data] == ["hello\n", "", 0, "subprocess"]
     assert text_of(result).startswith("hello\n")
     session = api.world.registry.get(session_of(result))
     assert session.options.metadata == {"opened_by": "mcp"}
+    assert [each.origin for each in session.executions.values()] == [("mcp", "default")]
 
 
 async def test_a_session_is_a_handle(era: Era, api: McpApi, backend: FakeBackend) -> None:

@@ -162,6 +162,8 @@ async def test_a_malformed_call_is_an_error(api: McpApi, params: dict[str, Any])
         {"code": "1", "language": "cobol"},
         {"code": "1", "timeout": -1},
         {"code": "1", "timeout": 1e9},
+        {"code": "1", "timeout": 0.5},
+        {"code": "1", "timeout": 301},
         {"code": "1", "session_id": "../../etc"},
         {"code": "x" * 200_000},
         {"code": "\0\ud800"},

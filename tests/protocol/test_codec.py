@@ -207,5 +207,5 @@ def test_operations_have_the_documented_defaults() -> None:
     assert decode_operation(b'{"op":"interrupt"}') == Interrupt()
     execute = decode_operation(b'{"op":"execute","code":"\\ud800"}')
     assert isinstance(execute, Execute)
-    assert (execute.code, execute.preview_rows, execute.on_error) == ("\ud800", 10, "rollback")
+    assert (execute.code, execute.preview_rows, execute.on_error) == ("\ud800", 10, None)
     assert (execute.on_disconnect, execute.allow_stdin) == ("continue", False)

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from kernelbroker.protocol.messages import Execute, ExecutionRequest, Open, SessionOptions
+from kernelbroker.protocol.messages import (
+    Execute,
+    ExecutionRequest,
+    Open,
+    SandboxLimits,
+    SessionOptions,
+)
 
 
 def test_an_execute_operation_gives_its_request() -> None:
@@ -21,6 +27,7 @@ def test_an_execute_operation_gives_its_request() -> None:
         "on_disconnect": "interrupt",
         "confirm": "token",
         "callback_url": "https://hooks.example.org/",
+        "template": "box",
     }
     assert set(fields) == set(ExecutionRequest.__struct_fields__)
     request = Execute(**fields, allow_stdin=True, op_id="7").request()
@@ -42,6 +49,12 @@ def test_an_open_operation_gives_its_options() -> None:
         "idle_timeout": 5.0,
         "max_lifetime": 6.0,
         "from_checkpoint": "c1",
+        "language": "shell",
+        "on_error": "keep",
+        "context_of": "s0",
+        "on_expiry": "sleep",
+        "layout": None,
+        "limits": SandboxLimits(),
     }
     assert set(fields) == set(SessionOptions.__struct_fields__)
     options = Open(**fields).options()

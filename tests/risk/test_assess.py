@@ -287,10 +287,11 @@ def test_the_extra_is_imported_only_when_it_is_needed() -> None:
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
 
 
-def test_an_unknown_language_is_an_error() -> None:
-    """A language that has no analyzer is refused by name."""
-    with pytest.raises(ValueError, match="python, shell, javascript, not 'perl'"):
-        assess("1", "perl")  # type: ignore[arg-type]
+def test_code_in_an_unknown_language_is_high() -> None:
+    """Nothing is known of a language that has no analyzer, so its code is high."""
+    found = assess("1", "perl")
+    assert found.level == "high"
+    assert [finding.rule for finding in found.findings] == ["content_type"]
 
 
 def test_threads_do_not_disturb_each_other() -> None:

@@ -8,7 +8,7 @@ from tests.risk.report import Outcome, lines
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs" / "risk.md"
-MAX_LINES = 1_500
+MAX_LINES = 2000
 """Of the package, tables included."""
 
 
@@ -52,6 +52,6 @@ def test_a_reason_never_quotes_the_code(assessed: list[Outcome]) -> None:
 
 
 def test_the_package_stays_small() -> None:
-    """The package has at most 1,500 lines."""
+    """The package has at most 2,000 lines."""
     files = (ROOT / "sdk" / "kernelbroker" / "risk").glob("*.py")
     assert 0 < sum(len(path.read_text().splitlines()) for path in files) <= MAX_LINES

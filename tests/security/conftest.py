@@ -81,6 +81,7 @@ def kind(request: pytest.FixtureRequest) -> str:
 def world(kind: str) -> Iterator[World]:
     settings: dict[str, Any] = {f"SANDBOX__{name.upper()}": size for name, size in LIMITS.items()}
     settings |= {**backend_settings(kind), "POOL__MIN_SIZE": 2, "POOL__MAX_SIZE": 8}
+    settings["LIMITS__CONTEXTS"] = 0  # the limit of processes has no room for them
     with (
         running_broker(POOL__ACQUIRE_TIMEOUT=60, **settings) as broker,
         kernelbroker.sync.connect(broker.url, broker.token) as client,

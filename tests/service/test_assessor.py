@@ -175,7 +175,7 @@ async def test_a_missing_parser_is_unavailable(
 ) -> None:
     """Code of a language whose parser is missing is not assessed, and not blamed."""
 
-    def refuse(*_: object) -> None:
+    def refuse(*_: object, **__: object) -> None:
         raise risk.ParserMissing("shell needs tree-sitter")
 
     monkeypatch.setattr(assessor_process, "assess", refuse)

@@ -41,7 +41,7 @@ def request(code: str = RISKY, confirm: str | None = None) -> ExecutionRequest:
 
 
 def check(desk: Policies, asked: ExecutionRequest, scope: str) -> list[Finding]:
-    return desk.check(asked, "default", scope, assess(asked.code, asked.language))
+    return desk.check(asked, "default", scope, assess(asked.code, asked.language or "python"))
 
 
 def confirmation(desk: Policies, code: str = RISKY, scope: str = "s") -> str:

@@ -34,6 +34,7 @@ class SessionRules(RuleBasedStateMachine):
         self.suspending = False
         self.awaiting_turn: set[str] = set()
         self.admitted: set[str] = set()
+        self.moving: set[str] = set()
         self.running: str | None = None
         self.told_lost = False
         self.releasing = False
@@ -49,9 +50,12 @@ class SessionRules(RuleBasedStateMachine):
     def carry_out(self, decided: list[Effect]) -> None:
         for effect in decided:
             match effect:
-                case effects.Suspend():
+                case effects.Suspend() | effects.Move():
                     assert not self.acquiring and not self.suspending
                     assert self.running is None and not self.borrowers
+                    if isinstance(effect, effects.Move):
+                        assert effect.execution_id in self.admitted & self.moving
+                        self.moving.discard(effect.execution_id)
                     self.suspending = True
                 case effects.Acquire() | effects.Replace() | effects.Wake():
                     assert not self.acquiring and not self.suspending
@@ -67,7 +71,7 @@ class SessionRules(RuleBasedStateMachine):
                 case effects.Run(execution_id=name, state_lost=state_lost):
                     assert self.running is None
                     assert not self.acquiring
-                    assert name in self.admitted
+                    assert name in self.admitted - self.moving
                     assert name == next(n for n in self.submitted if n not in self.ended)
                     self.running = name
                     self.told_lost = state_lost
@@ -213,12 +217,14 @@ class SessionRules(RuleBasedStateMachine):
         self.carry_out(self.machine.sandbox_died())
 
     @precondition(lambda self: self.awaiting_turn and not self.detached)
-    @rule()
-    def turn_granted(self) -> None:
+    @rule(moves=st.booleans())
+    def turn_granted(self, moves: bool) -> None:
         (name,) = self.awaiting_turn
         self.awaiting_turn.remove(name)
         self.admitted.add(name)
-        self.carry_out(self.machine.turn_granted(name))
+        if moves:
+            self.moving.add(name)
+        self.carry_out(self.machine.turn_granted(name, moves=moves))
 
     @precondition(lambda self: self.running is not None and not self.detached)
     @rule(lost=st.sampled_from([None, "out_of_memory"]))

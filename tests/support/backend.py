@@ -42,9 +42,13 @@ class FakeSandbox(Sandbox):
         self.ended = asyncio.get_running_loop().create_future()
         self.gateway = Gateway(self.endpoint.path, scripts)
         self.memory_used: int | None = 0
+        self.out_of_memory = False
 
     async def memory(self) -> int | None:
         return self.memory_used
+
+    def ran_out_of_memory(self) -> bool:
+        return self.out_of_memory
 
     async def limit_memory(self, size: int) -> None:
         self.limits = dataclasses.replace(self.limits, memory=size)

@@ -20,7 +20,10 @@ from kernelbroker_kernel.contract import (
     ENTRIES_PATH,
     EXPORTS_PATH,
     FILES_PATH,
+    KERNEL_ENDED,
+    KERNELS_PATH,
     METADATA_KEY,
+    PROCESSES_PATH,
 )
 from kernelbroker_server.kernels.framing import SUBPROTOCOL
 from tornado.httpserver import HTTPServer
@@ -118,6 +121,7 @@ class Gateway:
         sent: the frames of the kernel, which a broker that goes on gets again; none are forgotten.
         received: the number of messages to the kernel.
         acknowledged: the number of the last frame that the broker does not need again.
+        further: further kernels, by id. Each is an object of this class without a server.
     """
 
     def __init__(self, path: Path, scripts: dict[str, Script] | None = None) -> None:
@@ -132,7 +136,9 @@ class Gateway:
         self.received = 0
         self.has_begun = False
         self.acknowledged = 0
+        self.further: dict[str, Gateway] = {}
         self.files: dict[str, bytes] = {}
+        self.processes: list[dict[str, Any]] = []
         self.exports: dict[str, bytes | None] = {}
         self.channels: set[_Channels] = set()
         self._count = 0
@@ -146,11 +152,13 @@ class Gateway:
         application = Application(
             [
                 ("/api/kernels", _Kernels, options),
-                ("/api/kernels/[^/]+/interrupt", _Interrupt, options),
-                ("/api/kernels/[^/]+/channels", _Channels, options),
+                ("/api/kernels/([^/]+)/interrupt", _Interrupt, options),
+                ("/api/kernels/([^/]+)/channels", _Channels, options),
+                (f"{KERNELS_PATH}/([^/]+)", _FurtherKernel, options),
                 (f"{FILES_PATH}/(.*)", _File, options),
                 (f"{ENTRIES_PATH}/(.*)", _Entries, options),
                 (f"{EXPORTS_PATH}/(.*)", _Export, options),
+                (PROCESSES_PATH, _Processes, options),
             ],
             log_function=lambda _handler: None,
             websocket_max_message_size=64 * 1024**2,
@@ -165,14 +173,35 @@ class Gateway:
             return
         server, self._server = self._server, None
         server.stop()
-        for channel in list(self.channels):
-            channel.cut()
+        for kernel in (self, *self.further.values()):
+            for channel in list(kernel.channels):
+                channel.cut()
+            for task in kernel._tasks:
+                task.cancel()
         for task in self._tasks:
             task.cancel()
         if self._tasks:
             await asyncio.wait(self._tasks)
         await server.close_all_connections()
         self.path.unlink(missing_ok=True)
+
+    def kernel(self, kernel_id: str) -> Gateway:
+        """The kernel with this id: a further one, or else the first."""
+        return self.further.get(kernel_id, self)
+
+    def add(self, kernel_id: str) -> None:
+        """Start a further kernel."""
+        kernel = self.further[kernel_id] = Gateway(self.path, self.scripts)
+        kernel.spawn(kernel._work())
+
+    async def end(self, kernel_id: str, status: int) -> None:
+        """End a further kernel with this exit status."""
+        kernel = self.further.pop(kernel_id)
+        for channel in list(kernel.channels):
+            channel.close(KERNEL_ENDED, str(status))
+        for task in kernel._tasks:
+            task.cancel()
+        await asyncio.wait(kernel._tasks)
 
     def stop_reading(self) -> None:
         """Read no more, like a stopped process."""
@@ -235,6 +264,14 @@ class Gateway:
         cell.send("iopub", "status", {"execution_state": "idle"})
 
 
+class _Processes(RequestHandler):
+    def initialize(self, gateway: Gateway) -> None:
+        self.gateway = gateway
+
+    def get(self) -> None:
+        self.finish({"processes": self.gateway.processes})
+
+
 class _Kernels(RequestHandler):
     def initialize(self, gateway: Gateway) -> None:
         self.gateway = gateway
@@ -242,8 +279,20 @@ class _Kernels(RequestHandler):
     async def post(self) -> None:
         if self.gateway.on_start is not None:
             await self.gateway.on_start()
+        kernel_id = json.loads(self.request.body).get("kernel_id")
+        if kernel_id is not None:
+            self.gateway.add(kernel_id)
         self.set_status(201)
-        self.write({"id": "the-kernel"})
+        self.write({"id": kernel_id or "the-kernel"})
+
+
+class _FurtherKernel(_Kernels):
+    async def delete(self, kernel_id: str) -> None:
+        if kernel_id not in self.gateway.further:
+            self.set_status(404)
+            return
+        await self.gateway.end(kernel_id, 137)
+        self.set_status(204)
 
 
 class _File(_Kernels):
@@ -289,8 +338,8 @@ class _Export(_Kernels):
 
 
 class _Interrupt(_Kernels):
-    async def post(self) -> None:
-        self.gateway.interrupt()
+    async def post(self, kernel_id: str) -> None:  # type: ignore[override]
+        self.gateway.kernel(kernel_id).interrupt()
         self.set_status(204)
 
 
@@ -301,7 +350,8 @@ class _Channels(WebSocketHandler):
     def select_subprotocol(self, subprotocols: list[str]) -> str | None:
         return SUBPROTOCOL if SUBPROTOCOL in subprotocols else None
 
-    def open(self, *_args: str, **_kwargs: str) -> None:
+    def open(self, *args: str, **_kwargs: str) -> None:
+        self.gateway = self.gateway.kernel(args[0])
         if self.gateway.has_begun:
             after = int(self.get_argument(CHANNELS_AFTER, str(len(self.gateway.sent))))
             hello = {"received": self.gateway.received, "first": after + 1}

@@ -18,6 +18,8 @@ from kernelbroker_server.api.base import Service
 from kernelbroker_server.api.routes import Route, make_application
 from kernelbroker_server.api.server import BrokerServer
 from kernelbroker_server.backends.backend_set import BackendSet
+from kernelbroker_server.service.operations import Operations
+from kernelbroker_server.telemetry.history import History
 from kernelbroker_server.tenants.keyring import Keyring
 from kernelbroker_server.tenants.tenant import Tenants
 from tornado.netutil import bind_sockets
@@ -207,10 +209,12 @@ async def serving(
     surfaces: Sequence[Route] = (),
     **options: Any,
 ) -> AsyncIterator[Api]:
+    pools = {"default": world.pool}
+    options = {"operations": Operations(world.tenants, pools, History(), None), **options}
     service = Service(
         store=world.store,
         tenants=world.tenants,
-        pools={"default": world.pool},
+        pools=pools,
         backends=BackendSet({"fake": world.backend}, "fake"),
         keyring=keyring or Keyring(Tenants({}), TOKEN),
         version="0",

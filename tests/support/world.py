@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -22,6 +22,7 @@ from kernelbroker_server.sessions.admission import Admission
 from kernelbroker_server.sessions.limits import SessionLimits
 from kernelbroker_server.sessions.memory_store import MemoryStore
 from kernelbroker_server.sessions.registry import Registry
+from kernelbroker_server.sessions.routes import Routing
 from kernelbroker_server.sessions.session import Session
 from kernelbroker_server.sessions.store import EventStore, ExecutionLog
 from kernelbroker_server.supervisor import Supervisor
@@ -78,18 +79,28 @@ async def world(
     policies: Policies | None = None,
     store: EventStore | None = None,
     webhooks: Webhooks | None = None,
+    others: Mapping[str, FakeBackend] | None = None,
+    routing: Routing | None = None,
     **limits: Any,
 ) -> AsyncIterator[World]:
-    """Run the broker without HTTP. At the end it must stop in order."""
+    """Run the broker without HTTP. At the end it must stop in order.
+
+    Args:
+        others: the backends of further templates, by name.
+    """
     settings = {"interrupt_grace": 0.05, **limits}
     admission = admission or Admission(50, 100)
     sizes = pool or PoolLimits(min_size=1, max_size=4)
     warm = Pool(backend, spec or SandboxSpec(), sizes, acquire_timeout=acquire_timeout)
+    pools = {"default": warm}
+    for name, other in (others or {}).items():
+        own = SandboxSpec(template=name)
+        pools[name] = Pool(other, own, PoolLimits(min_size=0), acquire_timeout=acquire_timeout)
     workspaces = workspaces or DirectoryStore(backend.data_dir)
     supervisor = Supervisor()
     store = store or MemoryStore()
     tenants = TenantServices(
-        {"default": warm},
+        pools,
         SessionLimits(**settings),
         admission,
         workspaces,
@@ -98,10 +109,12 @@ async def world(
         policies,
         supervisor,
         webhooks,
+        routing,
     )
     supervisor.start("session expiry", tenants.close_expired)
     workspaces.start(supervisor)
-    warm.start()
+    for each in pools.values():
+        each.start()
     made = World(backend, warm, admission, tenants, tenants.of(DEFAULT), store)
     _worlds.append(made)
     try:
@@ -112,7 +125,8 @@ async def world(
             await supervisor.stop()
             await tenants.stop("the test is over")
             await workspaces.stop()
-            await warm.stop(5)
+            for each in pools.values():
+                await each.stop(5)
         assert (admission.waiting, admission.running) == (0, 0)
 
 
@@ -155,7 +169,7 @@ def executions_of(session: Session) -> Executions:
 
 def submit(session: Session, code: str = "pass", **request: Any) -> ExecutionLog:
     asked = ExecutionRequest(code=code, **request)
-    assessment = assess(asked.code, asked.language)
+    assessment = assess(asked.code, asked.language or "python")
     return executions_of(session).submit(session, asked, assessment=assessment)
 
 

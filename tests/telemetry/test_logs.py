@@ -6,8 +6,15 @@ import asyncio
 import json
 import logging
 import sys
+from pathlib import Path
 
+import pytest
+from kernelbroker_server.telemetry import logs
+from kernelbroker_server.telemetry.execution_log import log_executions
 from kernelbroker_server.telemetry.logs import JsonFormatter, TextFormatter, bind, bound, bound_ids
+
+from tests.support.backend import FakeBackend
+from tests.support.world import result_of, submit, world
 
 
 def record(message: str, *args: object, failed: bool = False) -> logging.LogRecord:
@@ -53,3 +60,49 @@ async def test_ids_belong_to_the_task() -> None:
 
     assert await asyncio.gather(request("a"), request("b")) == ["a", "b"]
     assert bound_ids() == {}
+
+
+async def test_one_line_for_each_execution(
+    backend: FakeBackend, caplog: pytest.LogCaptureFixture
+) -> None:
+    """An execution that ends is logged with its ids, times and sizes, and without code or output."""
+    caplog.set_level(logging.INFO)
+    async with world(backend, observer=log_executions) as made:
+        session = await made.open("s")
+        with bound(request_id="r"):
+            log = submit(session, "secret_name = 1")
+        await result_of(log)
+        workers = set(backend.live)
+    (line,) = [each for each in caplog.records if each.message == "Code execution completed"]
+    told = json.loads(JsonFormatter().format(line))
+    assert told["request_id"] == "r"
+    assert told["worker_id"] in workers
+    assert (told["session_id"], told["execution_id"]) == ("s", log.id)
+    assert (told["code_length"], told["outcome"]) == (15, "success")
+    assert told["output_size"] > 0
+    assert "execution_time" in told
+    text = TextFormatter().format(line)
+    assert "code_length=15" in text
+    assert "secret_name" not in text + json.dumps(told)
+
+
+def test_a_log_file_is_rotated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lines go to the file as well, which is renamed when it is full; five files are kept."""
+    assert (logs._FILE_BYTES, logs._FILES) == (100_000_000, 5)
+    monkeypatch.setattr(logs, "_FILE_BYTES", 1000)
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    root.handlers = []
+    try:
+        logs.configure("INFO", "json", tmp_path / "broker.log")
+        for number in range(100):
+            logging.getLogger("x").info("line %d", number)
+    finally:
+        for handler in root.handlers:
+            handler.close()
+        root.handlers, root.level = handlers, level
+    names = sorted(path.name for path in tmp_path.iterdir())
+    assert names == ["broker.log", *(f"broker.log.{n}" for n in range(1, 5))]
+    last = (tmp_path / "broker.log").read_text().splitlines()[-1]
+    assert json.loads(last)["message"] == "line 99"
+    assert all(path.stat().st_size <= 1000 for path in tmp_path.iterdir())

@@ -381,7 +381,7 @@ async def test_short_cells_share_a_measurement() -> None:
         return Usage()
 
     quota = Quota(size=1, files=1)
-    watch = QuotaWatch(quota, Usage(), usage=usage, on_exceeded=lambda *_: None, grace=1.0)
+    watch = QuotaWatch(quota, Usage(), usage=usage, grace=1.0)
     task = asyncio.create_task(watch.run())
     begun = time.monotonic()
     try:
@@ -419,9 +419,9 @@ class Measured:
             Quota(MIB, 50),
             Usage(),
             usage=self._measure,
-            on_exceeded=lambda action, _: self.actions.append(action),
             grace=2.0,
         )
+        self.watch.listeners.add(lambda action, _: self.actions.append(action))
 
     def _measure(self, _: int) -> asyncio.Future[Usage | None]:
         self.measurements.append(asyncio.get_running_loop().create_future())

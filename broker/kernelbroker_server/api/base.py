@@ -155,7 +155,7 @@ class Authenticated(RequestHandler):
         if ticket := credentials.ticket(headers):
             caller = self.service.tickets.redeem(ticket)
         else:
-            caller = self.service.keyring.tenant_of(credentials.bearer_token(headers))
+            caller = self.service.keyring.tenant_of(self.given_token())
         if caller is None:
             raise Unauthorized("send a token of this broker as 'Authorization: Bearer TOKEN'")
         self.identify(caller)
@@ -166,6 +166,10 @@ class Authenticated(RequestHandler):
         self.tenant = self.service.tenants.of(caller)
         bind(tenant=caller.name)
         set_origin(credentials.client_of(self.request.headers, self.client), caller.user)
+
+    def given_token(self) -> str:
+        """Return the client's token; "" if none. Other protocols than the native one override this."""
+        return credentials.bearer_token(self.request.headers)
 
     def select_subprotocol(self, subprotocols: list[str]) -> str | None:
         """Called by Tornado for a WebSocket."""

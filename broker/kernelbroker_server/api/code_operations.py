@@ -35,7 +35,8 @@ class CodeOperation(StreamingHandler):
     async def post(self, session_id: str, operation: str) -> None:
         """Run an operation on the session's project.
 
-        The body has its parameters. Tests, builds and commands are executions; `Accept` selects whether their
+        The body has its parameters. Tests, builds and commands are executions; `Accept` selects
+        whether their
         events are streamed (the numbers of tests as `test_output`), or one answer is sent at the end.
         """
         session = await self.tenant.sessions.resolve(session_id)

@@ -11,6 +11,7 @@ from kernelbroker.protocol.findings import Finding, Language, Level
 from kernelbroker.protocol.messages import ExecutionInfo, SessionInfo
 
 from ..service.pending_confirmations import PendingConfirmation
+from ..sessions.contexts import language_of
 from ..sessions.session import Session
 from ..sessions.store import ExecutionLog, ExecutionSummary
 
@@ -70,9 +71,15 @@ def session_fields(session: Session) -> dict[str, Any]:
         "queued": session.queued,
         "restarts": session.restarts,
         "metadata": session.options.metadata,
+        "language": language_of(session.options.language),
+        "on_error": session.options.on_error or "rollback",
+        "cwd": session.options.cwd,
+        "context_of": session.options.context_of,
+        "contexts": len(session.contexts),
         "from_checkpoint": session.options.from_checkpoint,
         "not_restored": list(session.not_restored),
         "kept_awake_by": list(session.sleeping.kept_awake_by),
+        "runs_in": None if session.routes is None else session.spec.template,
     }
 
 
@@ -80,7 +87,7 @@ def details(log: ExecutionLog, session_id: str) -> ExecutionDetails:
     return ExecutionDetails(
         **execution_fields(log, session_id),
         code=log.request.code,
-        language=log.request.language,
+        language=log.request.language or "python",
         result=log.result,
     )
 
@@ -109,7 +116,7 @@ def confirmation_info(asked: PendingConfirmation) -> ConfirmationInfo:
         session_id=asked.session_id or None,
         template=asked.template,
         code=asked.request.code,
-        language=asked.request.language,
+        language=asked.request.language or "python",
         level=asked.level,
         findings=list(asked.findings),
         client=asked.origin.client,

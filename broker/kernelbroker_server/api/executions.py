@@ -243,7 +243,7 @@ def target_of(body: ExecBody, session_id: str | None = None) -> Target:
         return Target(session_id=body.session_id, template=body.template, workspace=body.workspace)
     if body.session_id not in (None, session_id):
         raise BadRequest("the session_id of the body differs from that of the path; leave it out")
-    if body.template is not None or body.workspace is not None:
+    if body.workspace is not None:
         raise BadRequest(
             "an open session keeps its template and its workspace: leave them out, or open another "
             "session with POST /api/v1/sessions"

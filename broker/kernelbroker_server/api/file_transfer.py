@@ -37,7 +37,9 @@ class FilePaths(Authenticated):
         return self.decode_argument(values[-1]) if values else None
 
     def flag(self, name: str) -> bool:
-        value = self.query(name) or "false"
+        value = self.query(name)
+        if value is None:
+            return False
         if value not in ("true", "false"):
             raise BadRequest(f"{name} must be true or false")
         return value == "true"

@@ -117,7 +117,7 @@ class LiveTenant:
                 accepted_at=utc_time(last.accepted_at),
                 success=None if last.result is None else last.result.success,
                 code=last.request.code[:_CODE_CHARS],
-                language=last.request.language,
+                language=last.request.language or "python",
                 client=last.origin.client,
                 user=last.origin.user,
             ),

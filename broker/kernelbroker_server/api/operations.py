@@ -23,6 +23,7 @@ AUDIT_EVENTS = (
     "execution.refused",
     "file",
     "network.request",
+    "process",
     "request.refused",
     "session",
     "session.close",

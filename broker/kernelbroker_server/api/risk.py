@@ -16,4 +16,5 @@ class Assess(Disconnectable, ApiHandler):
         """Assess code without running it. The answer has all findings, with any policy."""
         asked = self.body_as(AssessmentRequest)
         async with self.until_disconnected():
-            self.reply(await self.tenant.executions.assess(asked.code, asked.language))
+            assess = self.tenant.executions.assess
+            self.reply(await assess(asked.code, asked.language, asked.params))

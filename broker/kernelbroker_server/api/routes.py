@@ -17,6 +17,7 @@ from . import (
     checkpoints,
     code_operations,
     confirmations,
+    contexts,
     events,
     executions,
     files,
@@ -24,6 +25,7 @@ from . import (
     notebooks,
     operations,
     packages,
+    ports,
     risk,
     sessions,
     status,
@@ -40,17 +42,20 @@ _PREFIX = "/api/v1"
 _ONE = f"{_PREFIX}/sessions/{{session_id}}"
 _PATTERNS = {
     "session_id": "[A-Za-z0-9_.-]{1,64}",
+    "context_id": "[A-Za-z0-9_.-]{1,64}",
     "execution_id": "[A-Za-z0-9_.-]{1,64}",
     "workspace": "[A-Za-z0-9_.-]{1,64}",
     "checkpoint": "[A-Za-z0-9_.-]{1,64}",
     "confirmation": "[A-Za-z0-9_.-]{1,64}",
     "path": ".*",
+    "port": "[0-9]{1,5}",
     "name": "[^/]*",
     "operation": "[a-z_]{1,40}",
 }
 """Matches of the path parameters. Handlers validate them further."""
 _TYPES = {
     "session_id": Annotated[Identifier, msgspec.Meta(description="of the session")],
+    "context_id": Annotated[Identifier, msgspec.Meta(description="of the context")],
     "execution_id": Annotated[Identifier, msgspec.Meta(description="of the execution")],
     "workspace": Annotated[Identifier, msgspec.Meta(description="its name")],
     "checkpoint": Annotated[Identifier, msgspec.Meta(description="its name")],
@@ -76,6 +81,12 @@ ROUTES: list[tuple[str, type[RequestHandler]]] = [
     (f"{_ONE}/exec", executions.SessionExec),
     (f"{_ONE}/interrupt", sessions.Interrupt),
     (f"{_ONE}/restart", sessions.Restart),
+    (f"{_ONE}/contexts", contexts.Contexts),
+    (f"{_ONE}/contexts/{{context_id}}", contexts.OneContext),
+    (f"{_ONE}/contexts/{{context_id}}/exec", contexts.ContextExec),
+    (f"{_ONE}/contexts/{{context_id}}/executions", contexts.ContextExecutions),
+    (f"{_ONE}/contexts/{{context_id}}/interrupt", contexts.InterruptContext),
+    (f"{_ONE}/contexts/{{context_id}}/restart", contexts.RestartContext),
     (f"{_ONE}/executions", executions.Executions),
     (f"{_ONE}/executions/{{execution_id}}", executions.OneExecution),
     (f"{_ONE}/executions/{{execution_id}}/events", executions.ExecutionEvents),
@@ -116,6 +127,11 @@ ROUTES: list[tuple[str, type[RequestHandler]]] = [
     ("/metrics", status.MetricsText),
 ]
 
+PROXIES: list[tuple[str, type[RequestHandler]]] = [
+    (f"{_ONE}/ports/{{port}}/{{path}}", ports.Port),
+]
+"""The paths that are no calls of the API: what answers there is user code, by any method."""
+
 
 class _Application(Application):
     """Tornado's application, with a record of unread request bodies."""
@@ -139,7 +155,8 @@ def make_application(service: Service, surfaces: Sequence[Route] = ()) -> Applic
             before the native ones.
     """
     openapi = document(ROUTES, _TYPES, service.version)
-    handlers = [*surfaces, *((_pattern(path), handler, {}) for path, handler in ROUTES)]
+    native = [*ROUTES, *PROXIES]
+    handlers = [*surfaces, *((_pattern(path), handler, {}) for path, handler in native)]
     return _Application(
         [(path, handler, {"service": service, **options}) for path, handler, options in handlers],
         unread_bodies=service.unread_bodies,
@@ -150,7 +167,7 @@ def make_application(service: Service, surfaces: Sequence[Route] = ()) -> Applic
         websocket_max_message_size=MAX_BODY_BYTES,
         log_function=lambda _handler: None,
         openapi=openapi,
-        routes={handler: str(path) for path, handler, *_ in [*reversed(surfaces), *ROUTES]},
+        routes={handler: str(path) for path, handler, *_ in [*reversed(surfaces), *native]},
     )
 
 

@@ -38,8 +38,8 @@ class Health(Authenticated):
         """Report the broker's condition: `ok`, or `degraded` with the reasons.
 
         The status is 200 in either case. `isolation` and `backend` are those of the template `default`,
-        `backends` has all by name. `uptime` is in seconds. `tasks` are background tasks that
-        failed lately and were restarted.
+        `backends` has all by name. `routing` tells where cells run with the template `auto`. `uptime` is in
+        seconds. `tasks` are background tasks that failed lately and were restarted.
         """
         service = self.service
         failures = _launch_failures(service.pools)
@@ -56,6 +56,7 @@ class Health(Authenticated):
                 "isolation": service.backends.isolation,
                 "backend": service.backends.describe(),
                 "backends": service.backends.describe_all(),
+                "routing": service.tenants.routes.describe(),
                 "pool": _sum(service.pools),
                 "last_launch_failure": next(iter(failures.values()), None),
                 "sessions": service.tenants.open_sessions,

@@ -90,6 +90,8 @@ class SandboxSpec:
     """The index of packages, if the network allows it; PyPI if None."""
     orphan_grace: float = 0.0
     """Seconds that it lives without a broker, so that the next broker can adopt it."""
+    ports: bool | tuple[int, ...] = field(default=False, repr=False)
+    """The ports of servers inside it that clients may reach; no launch depends on them."""
 
 
 class EndCause(enum.StrEnum):
@@ -172,6 +174,10 @@ class Sandbox(ABC):
         As cheap as `memory`, and never raises.
         """
         return None
+
+    def ran_out_of_memory(self) -> bool:
+        """Whether a process of it was ended because memory ran out, as far as the backend knows."""
+        return False
 
     @abstractmethod
     async def usage(self, max_files: int) -> Usage:

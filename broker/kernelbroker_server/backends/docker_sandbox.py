@@ -26,7 +26,7 @@ from .directories import remove_tree
 from .docker_context import BackendContext
 from .egress_socket import EgressSocket
 from .engine import EngineError, Event, Missing
-from .exit_reason import end_of
+from .exit_reason import end_of, lost
 from .internal_network import PORT, InternalNetwork
 from .measured_container import MeasuredContainer
 from .memory_watch import MemoryWatch
@@ -208,12 +208,15 @@ class DockerSandbox(MeasuredContainer):
     async def stats(self) -> Mapping[str, Any]:
         return await self._context.engine.stats(self._placement.name)
 
+    def ran_out_of_memory(self) -> bool:
+        return self._out_of_memory
+
     async def limit_memory(self, size: int) -> None:
         size = min(size, self.spec.limits.memory)
-        if not self._placement.gvisor:
-            await self._context.engine.limit_memory(self._placement.name, size)
-        elif size < self.limits.memory:
+        if self._placement.gvisor:
             self._memory_watch.start()
+        else:
+            await self._context.engine.limit_memory(self._placement.name, size)
         self.limits = replace(self.limits, memory=size)
 
     async def _end_over_memory(self) -> None:
@@ -292,7 +295,7 @@ class DockerSandbox(MeasuredContainer):
             case "kill":
                 self._signals.add(str(event["Actor"]["Attributes"].get("signal")))
             case "pause":
-                self._end(_lost("was paused from outside"))
+                self._end(lost("was paused from outside"))
             case "die" | "destroy" | "remove":  # "remove" is Podman's
                 self.look()
 
@@ -312,18 +315,18 @@ class DockerSandbox(MeasuredContainer):
             self.exit_status = int(state["ExitCode"])
             output = await self.output_tail()
         except Missing:
-            self._end(_lost("was removed from outside"))
+            self._end(lost("was removed from outside"))
         except EngineError as error:
             log.warning("The state of sandbox %s is unknown: %s", self.id, error)
             if not after_gap:
-                self._end(_lost("ended, and the engine does not report how"))
+                self._end(lost("ended, and the engine does not report how"))
         else:
             out_of_memory = self._out_of_memory or bool(state.get("OOMKilled"))
             ours = {str(self.exit_status - 128), _KILL_OF_ANY_SIGNAL}
             if self.exit_status > 128 and self._signals & ours and not out_of_memory:
-                self._end(_lost("was killed from outside"))
+                self._end(lost("was killed from outside"))
             elif after_gap and not out_of_memory:
-                self._end(_lost("ended while the engine could not be reached"))
+                self._end(lost("ended while the engine could not be reached"))
             else:
                 self._end(end_of(self.exit_status, self.limits, out_of_memory, output))
 
@@ -339,7 +342,3 @@ class DockerSandbox(MeasuredContainer):
         if self.spec.shared_data is not None:
             (self.workspace / "shared").mkdir()
         os.chown(self.workspace, self._context.owner, self._context.owner)
-
-
-def _lost(what: str) -> SandboxEnd:
-    return SandboxEnd(EndCause.SANDBOX_LOST, f"the container {what}")

@@ -33,3 +33,8 @@ def end_of(status: int | None, limits: Limits, out_of_memory: bool, output: str)
         f"was killed by {name}" if (name := signal_name(status)) else f"exited with status {status}"
     )
     return SandboxEnd(EndCause.KERNEL_DIED, f"the kernel {how}", last_line)
+
+
+def lost(what: str) -> SandboxEnd:
+    """Return the end of a container that was ended from outside."""
+    return SandboxEnd(EndCause.SANDBOX_LOST, f"the container {what}")

@@ -105,6 +105,11 @@ class LocalSandbox(ClosableSandbox):
             return None
         return await asyncio.to_thread(procfs.processor_time_of, *roots)
 
+    def ran_out_of_memory(self) -> bool:
+        with contextlib.suppress(OSError):
+            return self._over_memory or self._cgroup.oom_kills() > 0
+        return self._over_memory
+
     async def limit_memory(self, size: int) -> None:
         size = min(size, self.spec.limits.memory)
         try:
@@ -293,9 +298,7 @@ class LocalSandbox(ClosableSandbox):
     def _on_exit(self, _exited: object) -> None:
         running = self._running
         assert running is not None
-        out_of_memory = self._over_memory
-        with contextlib.suppress(OSError):
-            out_of_memory = out_of_memory or self._cgroup.oom_kills() > 0
+        out_of_memory = self.ran_out_of_memory()
         self.exit_status = running.exit_status()
         output = running.child.output_tail()
         if isinstance(running, AdoptedJail) and not out_of_memory:

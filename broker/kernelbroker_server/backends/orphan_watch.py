@@ -68,16 +68,22 @@ def watch(directory: Path, broker: int) -> None:
 def _end_old(sandboxes: Path, alone_for: float) -> int:
     """End the sandboxes whose grace is over. Returns how many are left."""
     left = 0
+    if not sandboxes.exists():  # without their directory nobody can adopt them
+        _end_in(sandboxes)
     with contextlib.suppress(FileNotFoundError):
         for sandbox in sandboxes.iterdir():
             record = sandbox_record.read(sandbox)
             if record is not None and alone_for < record.grace:
                 left += any(each.lives for each in (record.leader, record.gateway) if each)
                 continue
-            for pid in procfs.started_in(sandbox):
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
+            _end_in(sandbox)
     return left
+
+
+def _end_in(directory: Path) -> None:
+    for pid in procfs.started_in(directory):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
 
 
 if __name__ == "__main__":

@@ -1,15 +1,34 @@
-"""The access tokens of sandboxes, which E2B's clients send to a sandbox in place of the API key.
+"""API keys, and the access tokens of sandboxes, which E2B's clients send to a sandbox in their place.
 
-A token names its tenant and is valid for one session id. It is derived from a key that outlives the broker,
-so that tokens stay valid after a restart.
+An access token names its tenant and is valid for one session id. It is derived from a key that outlives the
+broker, so that tokens stay valid after a restart.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hmac
 import re
 
+_KEY_PREFIX = "e2b_"
+_TENANTS_TOKEN = re.compile("([0-9a-f]{12})([0-9a-f]{64})")
 _TOKEN = re.compile(r"kbs_([A-Za-z0-9_.-]{1,64})_([0-9a-f]{64})")
+
+
+def tokens_of(api_key: str) -> list[str]:
+    """Return the tokens of the broker that an API key may stand for.
+
+    It is the token itself. Some of E2B's clients accept nothing but `e2b_` and hexadecimal digits: those of
+    a tenant's token, or the bytes of any token in hexadecimal.
+    """
+    found = [api_key]
+    digits = api_key.removeprefix(_KEY_PREFIX)
+    if digits != api_key:
+        if parts := _TENANTS_TOKEN.fullmatch(digits):
+            found.append(f"kb_{parts[1]}_{parts[2]}")
+        with contextlib.suppress(ValueError):
+            found.append(bytes.fromhex(digits).decode())
+    return found
 
 
 class AccessTokens:

@@ -12,23 +12,17 @@ import msgspec
 from kernelbroker.protocol.codec import encode
 from kernelbroker.protocol.errors import BadRequest
 from kernelbroker.protocol.events import Display, Event, Image, Result, Started, Stderr, Stdout
-from kernelbroker.protocol.findings import Language
 from kernelbroker.protocol.messages import ExecutionRequest
 
 from ..api.disconnect import Disconnectable
 from ..service.target import Target
-from .handlers import SandboxCall
+from ..sessions.contexts import language_of
+from ..sessions.store import ExecutionLog
+from .contexts import ContextCall
 
 KEEPALIVE_S = 5.0
 """After this time without output a line is sent that clients ignore, so that the connection stays open."""
 
-LANGUAGES: Mapping[str, Language] = {
-    "python": "python",
-    "javascript": "javascript",
-    "js": "javascript",
-    "bash": "shell",
-    "sh": "shell",
-}
 _FORMS = {
     "text/plain": "text",
     "text/html": "html",
@@ -55,18 +49,19 @@ class ExecuteBody(msgspec.Struct, kw_only=True):
     env_vars: dict[str, str] | None = None
 
 
-class Execute(Disconnectable, SandboxCall):
+class Execute(Disconnectable, ContextCall):
     """`POST /execute`."""
 
     async def post(self) -> None:
         body = self.body_as(ExecuteBody)
         async with self.until_disconnected():
-            session = await self.session()
             if body.context_id is not None and body.language is not None:
                 raise BadRequest("send context_id or language, not both")
+            language = None if body.language is None else language_of(body.language)
+            session = await self.context(await self.session(), body.context_id)
             request = ExecutionRequest(
                 code=body.code,
-                language=language_of(body.language),
+                language=language,
                 env=body.env_vars or {},
                 timeout=session.limits.max_timeout,
                 on_error="keep",
@@ -75,39 +70,37 @@ class Execute(Disconnectable, SandboxCall):
             target = Target(session.id, must_exist=True)
             async with self.tenant.executions.execute(request, target) as submitted:
                 try:
-                    await self._answer(submitted.log.follow(0))
+                    await self._answer(submitted.log)
                 finally:
                     if self.gone:
                         submitted.interrupt()
 
-    async def _answer(self, stored_events: AsyncIterator[Any]) -> None:
+    async def _answer(self, log: ExecutionLog) -> None:
         self.set_header("Content-Type", "application/json")
         self.set_header("Cache-Control", "no-store")
         self.set_header("X-Accel-Buffering", "no")  # otherwise nginx buffers the answer
         connection: Any = self.request.connection
         connection.stream.set_nodelay(True)
-        async with contextlib.aclosing(_with_pauses(stored_events, KEEPALIVE_S)) as events:
+        # Other languages than Python show nothing but the value of a cell.
+        shows_values = log.request.language != "python"
+        async with contextlib.aclosing(_with_pauses(log.follow(0), KEEPALIVE_S)) as events:
             async for stored in events:
-                lines = [{"type": "keepalive"}] if stored is None else lines_of(stored.event)
+                if stored is None:
+                    lines: list[dict[str, Any]] = [{"type": "keepalive"}]
+                else:
+                    lines = lines_of(stored.event, shows_values=shows_values)
                 for line in lines:
                     self.write(encode(line) + b"\n")
                 if lines:
                     await self.flush()
 
 
-def language_of(name: str | None) -> Language:
-    """Return our name of a language of E2B's. Raises BadRequest."""
-    try:
-        return LANGUAGES[(name or "python").lower()]
-    except KeyError:
-        known = ", ".join(LANGUAGES)
-        raise BadRequest(
-            f"there is no kernel for the language {name!r}; there are: {known}"
-        ) from None
+def lines_of(event: Event, *, shows_values: bool = False) -> list[dict[str, Any]]:
+    """Return an event as E2B's clients read it.
 
-
-def lines_of(event: Event) -> list[dict[str, Any]]:
-    """Return an event as E2B's clients read it."""
+    Args:
+        shows_values: what the cell shows is its value.
+    """
     match event:
         case Started(execution_count=int(count)):
             return [{"type": "number_of_executions", "execution_count": count}]
@@ -115,10 +108,11 @@ def lines_of(event: Event) -> list[dict[str, Any]]:
             return [_text("stdout", text)]
         case Stderr(content=text, is_traceback=False):
             return [_text("stderr", text)]
-        case Image(mime=mime, content=content, data=data):
-            return [_result({mime: content, **data}, is_main=event.is_result)]
+        case Image(mime=mime, content=content, data=data, chart=chart):
+            shown = _result({mime: content, **data}, is_main=event.is_result)
+            return [shown if chart is None else {**shown, "chart": chart}]
         case Display(data=data):
-            return [_result(data, is_main=event.is_result)]
+            return [_result(data, is_main=event.is_result or shows_values)]
         case Result():
             return [*_error(event), {"type": "end_of_execution"}]
     return []

@@ -13,8 +13,9 @@ from ..api.base import ApiHandler, Authenticated, Service, status_of
 from ..sessions.session import Session
 from ..telemetry.logs import bind
 from ..tenants.tenant import Tenant
-from .access import AccessTokens
+from .access import AccessTokens, tokens_of
 from .address import SandboxAddress
+from .messages import DEFAULT_TIMEOUT_S
 
 _NOT_RUNNING = 502
 """What E2B answers for a sandbox that has ended. Their clients make it "the sandbox was not found"."""
@@ -35,7 +36,8 @@ class E2bHandler(Authenticated):
         """Return the tenant of the API key, or of the token, in the headers; None if it is not valid."""
         headers = self.request.headers
         key = headers.get("X-API-Key") or credentials.bearer_token(headers)
-        return self.service.keyring.tenant_of(key) if key else None
+        found = (self.service.keyring.tenant_of(token) for token in tokens_of(key) if token)
+        return next((tenant for tenant in found if tenant is not None), None)
 
     def encode_error(self, status: int, body: ErrorBody) -> bytes:
         return encode({"code": status, "message": body.message, "request_id": body.request_id})
@@ -79,11 +81,27 @@ class SandboxHandler(E2bHandler):
         bind(session_id=self.address.sandbox_id)
 
     async def session(self) -> Session:
-        """Return the sandbox's session. Raises SessionGone, also if it never was."""
+        """Return the sandbox's session, which may be asleep. Raises SessionGone, also if it never was."""
+        gone = f"the sandbox {self.address.sandbox_id} was not found"
         try:
-            return await self.tenant.sessions.resolve(self.address.sandbox_id)
+            session = await self.tenant.sessions.resolve(self.address.sandbox_id)
         except NotFound as exc:
-            raise SessionGone(f"the sandbox {self.address.sandbox_id} was not found") from exc
+            raise SessionGone(gone) from exc
+        if session.session is not None:
+            raise SessionGone(gone)  # a context of a sandbox is none
+        if (
+            session.sleeping.is_asleep
+        ):  # its time may be over; the use that wakes it gives it some more
+            seconds = min(DEFAULT_TIMEOUT_S, session.limits.max_lifetime)
+            self.tenant.sessions.set_lifetime(session, seconds, only_longer=True)
+        return session
+
+    async def running_session(self) -> Session:
+        """Return the sandbox's session, if it is awake. Raises SessionGone."""
+        session = await self.session()
+        if session.sleeping.is_asleep:
+            raise SessionGone(f"the sandbox {self.address.sandbox_id} is paused")
+        return session
 
     def error_status(self, error: BaseException | None, default: int) -> int:
         return _NOT_RUNNING if isinstance(error, SessionGone) else status_of(error, default)

@@ -49,9 +49,12 @@ class SandboxesHandler(Disconnectable, E2bCall):
     async def session(self, sandbox_id: str) -> Session:
         """Return a sandbox's session. Raises NotFound, also if it has ended."""
         try:
-            return await self.tenant.sessions.resolve(sandbox_id)
+            session = await self.tenant.sessions.resolve(sandbox_id)
         except (NotFound, SessionGone) as exc:
             raise NotFound(f"sandbox {sandbox_id} was not found: {exc.message}") from exc
+        if session.session is not None:
+            raise NotFound(f"sandbox {sandbox_id} was not found: it is a context of another one")
+        return session
 
     def created(self, session: Session) -> dict[str, Any]:
         """Return what a client needs to reach a sandbox."""
@@ -146,6 +149,7 @@ class Sandboxes(SandboxesHandler):
             metadata=dict(body.metadata),
             idle_timeout=limit,
             max_lifetime=timeout,
+            on_error="keep",
             on_expiry="sleep" if body.auto_pause else "close",
             from_checkpoint=checkpoint,
         )

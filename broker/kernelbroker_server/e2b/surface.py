@@ -10,7 +10,9 @@ from tornado.web import RequestHandler
 
 from ..supervisor import Supervisor
 from . import code_interpreter, listing, metrics, sandboxes, snapshots
+from . import ports as other_ports
 from .address import PREFIX, SANDBOX_ID
+from .envd import daemon
 from .handlers import UnknownE2bPath, UnknownSandboxPath
 from .routing import SandboxRoute, matched
 from .surface_options import SurfaceOptions
@@ -55,7 +57,7 @@ class E2bSurface:
     def routes(self) -> list[tuple[str | Matcher, type[RequestHandler], Mapping[str, Any]]]:
         """The paths, with their handlers and the handlers' options. They come before all others."""
         options = self._options
-        ports = [*PORT_ROUTES]
+        ports = [*PORT_ROUTES, *daemon.routes(), *other_ports.ROUTES]
         ports += [_UNKNOWN._replace(port=each) for each in {route.port for route in ports} | {None}]
         access = {"access": options.access}
         routes = [each._replace(options={**each.options, **access}) for each in ports]

@@ -14,10 +14,11 @@ from types import TracebackType
 from typing import Self
 
 from kernelbroker.protocol.errors import ProtocolError
+from kernelbroker_kernel.contract import KERNEL_ENDED
 from websockets.asyncio.client import ClientConnection
-from websockets.exceptions import WebSocketException
+from websockets.exceptions import ConnectionClosed, WebSocketException
 
-from .framing import Incoming, Outgoing, decode_frame, encode_frame
+from .framing import BROKER_SESSION, Incoming, Outgoing, decode_frame, encode_frame
 
 logger = logging.getLogger(__name__)
 
@@ -80,6 +81,7 @@ class KernelChannel:
         closed: resolved with the reason when the channel has ended and no message follows.
         sent: the number of messages that the kernel was sent, also by earlier brokers.
         received: the number of the latest message that was received.
+        exit_status: how the kernel has ended, as a shell gives it; None if the gateway did not tell.
         on_acknowledge: called before the gateway forgets the messages that were received until then.
             Returns whether it may.
     """
@@ -103,6 +105,7 @@ class KernelChannel:
         self.closed: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self.sent = sent
         self.received = received
+        self.exit_status: int | None = None
         self.on_acknowledge: Callable[[], bool] | None = None
         self._websocket = websocket
         self._send_interrupt = send_interrupt
@@ -152,9 +155,13 @@ class KernelChannel:
         Raises:
             ChannelClosed: the channel has ended.
         """
+        await self.forward(encode_frame(message, BROKER_SESSION))
+
+    async def forward(self, frame: bytes) -> None:
+        """Send a message that is a frame already. Raises as `send`."""
         self.sent += 1
         try:
-            await self._websocket.send(encode_frame(message, "broker"))
+            await self._websocket.send(frame)
         except (WebSocketException, OSError) as exc:
             raise ChannelClosed(f"the gateway closed the channel: {exc}") from exc
 
@@ -166,7 +173,7 @@ class KernelChannel:
         await self._send_interrupt()
         with suppress(ChannelClosed):
             # The signal alone does not wake the kernel's event loop; any message on shell does.
-            await self.send(Outgoing("shell", "kernel_info_request", {}))
+            await self.send(Outgoing("shell", "kernel_info_request", {}, internal=True))
 
     async def close(self) -> None:
         """Close the channel. Never raises, and does not wait for the other side."""
@@ -209,6 +216,7 @@ class KernelChannel:
             reason = f"the sandbox sent what is not a Jupyter message: {exc}"
         except (WebSocketException, OSError) as exc:
             reason = f"the gateway closed the channel: {exc}"
+            self.exit_status = _exit_status(exc)
         except Exception:
             logger.exception("the reader of a kernel's messages failed")
             reason = "a fault of the broker's own"
@@ -240,3 +248,12 @@ class KernelChannel:
             *(e for many in self._by_parent.values() for e in many),
         }:
             subscription.close(reason)
+
+
+def _exit_status(closed: Exception) -> int | None:
+    """The status of a kernel that has ended, if the gateway has closed the channel with it."""
+    if not isinstance(closed, ConnectionClosed) or closed.rcvd is None:
+        return None
+    status = closed.rcvd.reason
+    is_status = closed.rcvd.code == KERNEL_ENDED and status.isascii() and status.isdecimal()
+    return int(status) if is_status and len(status) <= 3 else None

@@ -39,7 +39,7 @@ from .failures import (
 )
 from .framing import MAX_WEIGHT, Incoming
 from .outputs import DisplayContent, OutputLimits, Outputs, StreamContent
-from .requests import REPORT_BYTES, InternalCell, cell, report_cell
+from .requests import REPORT_BYTES, InternalCell, NotebookCell, cell, report_cell
 
 _MAX_REPORT_WEIGHT = 6 * REPORT_BYTES
 _MAX_SUMMARY_WEIGHT = 6 * 1024**2
@@ -83,6 +83,7 @@ class CellExecution:
     Attributes:
         state: what it has learned. An execution that begins with the state of another goes on as that.
         outgoing: the requests.
+        is_silent: the kernel shows nothing of the cell.
     """
 
     def __init__(
@@ -92,6 +93,7 @@ class CellExecution:
         *,
         allow_stdin: bool = False,
         internal_cell: InternalCell | None = None,
+        notebook_cell: NotebookCell | None = None,
         clean: Callable[[Any], Any] = lambda value: value,
         clean_beginning: Callable[[str], str] = lambda text: text,
         state: CellState | None = None,
@@ -99,7 +101,10 @@ class CellExecution:
         self._clean = clean
         self._limits = limits
         self._internal_cell = internal_cell
-        cells = [cell(request, limits, allow_stdin, internal_cell)]
+        self.is_silent = (internal_cell is not None and internal_cell.silent) or (
+            notebook_cell is not None and notebook_cell.silent
+        )
+        cells = [cell(request, limits, allow_stdin, internal_cell, notebook_cell)]
         if request.result_var:
             cells.append(report_cell(request))
         if state is None:
@@ -175,9 +180,7 @@ class CellExecution:
                     self.state.awaited.discard((self._cell_id, "idle"))
                 else:
                     self.state.times[0] = message.header.date
-                    self.state.taken |= (
-                        self._internal_cell is not None and self._internal_cell.silent
-                    )
+                    self.state.taken |= self.is_silent
                 return []
             case "iopub", "execute_input":
                 self.state.taken = True

@@ -16,7 +16,7 @@ from functools import partial
 from typing import Any
 
 import msgspec
-from kernelbroker_kernel.contract import CHANNELS_AFTER, MAX_MESSAGE_BYTES
+from kernelbroker_kernel.contract import CHANNELS_AFTER, KERNELS_PATH, MAX_MESSAGE_BYTES
 from tornado.httpclient import HTTPError, HTTPRequest, HTTPResponse
 from tornado.iostream import UnsatisfiableReadError
 from tornado.netutil import Resolver
@@ -34,6 +34,7 @@ from .tunnel import Tunnel, tunnel
 _FRAME_LIMIT = MAX_MESSAGE_BYTES + 64 * 1024
 _HTTP_BODY_LIMIT = 64 * 1024
 _INTERRUPT_TIMEOUT_S = 5.0
+_END_TIMEOUT_S = 15.0
 _KERNEL_ID = re.compile(r"[\w-]{1,64}", re.ASCII)
 _UNREACHABLE = (
     OSError,
@@ -102,15 +103,19 @@ class GatewayConnection:
             max_header_size=_HTTP_BODY_LIMIT,
         )
 
-    async def start_kernel(self, timeout: float) -> KernelChannel:
+    async def start_kernel(self, timeout: float, kernel_id: str | None = None) -> KernelChannel:
         """Start a kernel and open its channel, within `timeout` seconds.
+
+        Args:
+            kernel_id: a UUID for it; the gateway makes one if None.
 
         Raises:
             ChannelClosed: the gateway does not answer, or not as a gateway.
         """
+        body = json.dumps({} if kernel_id is None else {"kernel_id": kernel_id})
         with _unreachable(timeout):
             async with asyncio.timeout(timeout):
-                response = await self._post("/api/kernels", timeout=timeout, body="{}")
+                response = await self._post("/api/kernels", timeout=timeout, body=body)
                 kernel_id = json.loads(response.body)["id"]
                 if not _KERNEL_ID.fullmatch(kernel_id):
                     raise ValueError("the kernel has no valid id")
@@ -153,6 +158,17 @@ class GatewayConnection:
     def _add(self, channel: KernelChannel) -> KernelChannel:
         self.channels.append(channel)
         return channel
+
+    async def end_kernel(self, kernel_id: str) -> None:
+        """End a kernel that is not the first one, with its processes. Never raises.
+
+        Returns when it has ended, or when the gateway does not answer in time.
+        """
+        for channel in [each for each in self.channels if each.kernel_id == kernel_id]:
+            await channel.close()
+            self.channels.remove(channel)
+        with contextlib.suppress(*_UNREACHABLE):
+            await self._send("DELETE", f"{KERNELS_PATH}/{kernel_id}", timeout=_END_TIMEOUT_S)
 
     async def request(
         self, method: str, target: str, headers: dict[str, str] | None = None
@@ -197,13 +213,18 @@ class GatewayConnection:
             await self._post(f"/api/kernels/{kernel_id}/interrupt", timeout=_INTERRUPT_TIMEOUT_S)
 
     async def _post(self, path: str, *, timeout: float, body: str = "") -> HTTPResponse:
-        """Send a POST request.
+        return await self._send("POST", path, timeout=timeout, body=body)
+
+    async def _send(
+        self, method: str, path: str, *, timeout: float, body: str | None = None
+    ) -> HTTPResponse:
+        """Send a request.
 
         If the caller is cancelled, an error of the request is ignored, which Tornado would log otherwise.
         """
         request = HTTPRequest(
             f"http://{self._authority}{path}",
-            method="POST",
+            method=method,
             body=body,
             headers=self._headers,
             request_timeout=timeout,

@@ -114,6 +114,7 @@ class Outputs:
         A picture with a display id is a `Display`, so that its updates find it.
         """
         dropped = content.data.pop(contract.DROPPED_MIME, None)
+        chart = content.data.pop(contract.CHART_MIME, None)
         size = _bundle_size(content.data) + _bundle_size(content.metadata)
         if dropped is not None or size + _EVENT_OVERHEAD > self._state.budget:
             self._count_dropped(dropped, content.data)
@@ -124,6 +125,12 @@ class Outputs:
         display_id = content.transient.get("display_id")
         if display_id is None and not update and (image := _image(content)):
             image.is_result = is_result
+            chart_size = _bundle_size({"chart": chart})
+            if (
+                isinstance(chart, dict)
+                and size + chart_size + _EVENT_OVERHEAD <= self._state.budget
+            ):
+                image.chart, size = chart, size + chart_size
             return self.rich(image, size)
         event = Display(
             data=content.data,

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from kernelbroker.protocol.events import Result
 from kernelbroker.protocol.messages import ExecutionRequest
 from kernelbroker_kernel import contract
 
@@ -37,15 +38,46 @@ class InternalCell:
     packages: Sequence[str] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class NotebookCell:
+    """A cell of a Jupyter client. It reaches the kernel as the client has made it.
+
+    Attributes:
+        frame: the client's `execute_request`.
+        msg_id: the id of that.
+        silent: it leaves no trace, neither in the kernel's history nor in the session's.
+        on_end: called with the result when that is stored.
+    """
+
+    frame: bytes
+    msg_id: str
+    silent: bool = False
+    on_end: Callable[[Result], None] = lambda _: None
+
+
+def notebook_options(limits: OutputLimits) -> dict[str, Any]:
+    """Return the options of a notebook's cell, for the metadata of its request."""
+    return {
+        contract.METADATA_KEY: {
+            "notebook": True,
+            "on_error": "keep",
+            "max_variables": limits.max_variables,
+        }
+    }
+
+
 def cell(
     request: ExecutionRequest,
     limits: OutputLimits,
     allow_stdin: bool,
     internal_cell: InternalCell | None,
+    notebook_cell: NotebookCell | None = None,
 ) -> Outgoing:
-    """The request for the user's code, or for an internal cell in its place."""
+    """The request for the user's code, or for another cell in its place."""
+    if (given := notebook_cell) is not None:
+        return Outgoing("shell", "execute_request", {}, msg_id=given.msg_id, frame=given.frame)
     options: dict[str, Any] = {
-        "on_error": request.on_error,
+        "on_error": request.on_error or "rollback",
         "max_variables": limits.max_variables,
         "env": {**request.env, **request.secrets},
     }
@@ -55,7 +87,7 @@ def cell(
     if internal_cell is not None:
         options |= internal_cell.options
         return execute_request(internal_cell.code, options, silent=internal_cell.silent)
-    if request.language != "python":
+    if request.language not in (None, "python"):
         options["language"] = {
             "name": request.language,
             "code": code,
@@ -87,4 +119,10 @@ def execute_request(
         "allow_stdin": allow_stdin,
         "stop_on_error": False,  # otherwise a failing cell would abort the report behind it
     }
-    return Outgoing("shell", "execute_request", content, {contract.METADATA_KEY: options})
+    return Outgoing(
+        "shell",
+        "execute_request",
+        content,
+        {contract.METADATA_KEY: options},
+        internal=silent,
+    )

@@ -17,6 +17,7 @@ import msgspec
 from kernelbroker.dataframe_info import DataFrameInfo
 from kernelbroker.protocol.events import Cause, ErrorDetail, Truncated
 from kernelbroker.protocol.outputs import Output as NotebookOutput
+from kernelbroker.result_text import shorten
 from kernelbroker.results import ExecutionResult
 from kernelbroker.rich_outputs import Image
 from mcp_types import CallToolResult, ContentBlock, ImageContent, TextContent
@@ -25,6 +26,8 @@ from pydantic import BaseModel
 from .tool import Output
 
 MAX_CHARS = 20_000
+_STREAM_CHARS = 2_000
+"""Of each stream by itself: `output` has both, and a model reads all that is sent."""
 """Of the text of a result."""
 _MAX_IMAGES = 8
 _MAX_IMAGE_CHARS = 2 * 1024**2
@@ -79,6 +82,13 @@ class CellOutput(Output):
     """The value of the last expression, or of `result_var`."""
     table: Table | None = None
     """The table that is the last expression's value, or that `result_var` names: its first rows."""
+    stdout: str = ""
+    """What it wrote to standard output. Of a long text the middle is left out here, not in `output`."""
+    stderr: str = ""
+    exit_code: int = 0
+    """That of a shell; 0 or 1 in other languages."""
+    sandbox_type: str = ""
+    """The kind of sandbox: subprocess (a jail), docker_simple (a container) or aio_sandbox."""
     images: int = 0
     """The number of pictures that the cell has shown."""
     files: list[File] = []
@@ -87,11 +97,12 @@ class CellOutput(Output):
 
 
 def of_execution(
-    session_id: str, result: ExecutionResult, *, is_last_value: bool = False
+    session_id: str, result: ExecutionResult, sandbox_type: str, *, is_last_value: bool = False
 ) -> CallToolResult:
     """Return the result of a cell.
 
     Args:
+        sandbox_type: the kind of sandbox in which it ran.
         is_last_value: the reported variable is the value of the last expression, which the output has.
     """
     if is_last_value:
@@ -109,6 +120,10 @@ def of_execution(
         execution_time=result.execution_time,
         value=_bounded(result.return_value),
         table=None if result.dataframe is None else table_of(result.dataframe),
+        stdout=shorten(result.stdout, _STREAM_CHARS),
+        stderr=shorten(result.stderr, _STREAM_CHARS),
+        exit_code=result.exit_code if result.exit_code is not None else int(not result.success),
+        sandbox_type=result.sandbox or sandbox_type,
         images=len(result.images),
         files=[File(path=each.path, size=each.size) for each in result.files[:_MAX_FILES]],
         kernel_restarted=result.kernel_restarted,

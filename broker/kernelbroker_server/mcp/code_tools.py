@@ -33,7 +33,7 @@ class RunCode(InSession):
     """The code of one cell. The value of its last expression is shown, as in a notebook."""
     language: Language = "python"
     """python and javascript keep variables between cells; shell keeps only files."""
-    timeout: Annotated[float, Field(gt=0)] | None = None
+    timeout: Annotated[float, Field(ge=1, le=300)] = 30
     """Seconds after which the cell is interrupted."""
     result_var: Annotated[str, Field(max_length=256)] | None = None
     """A variable to report, in place of the last expression's value."""
@@ -54,7 +54,7 @@ async def run_code(call: Call, args: RunCode) -> ToolResult:
     request = ExecutionRequest(
         code=args.code,
         language=args.language,
-        timeout=args.timeout,
+        timeout=min(args.timeout, session.limits.max_timeout),
         result_var=cells.LAST_VALUE if is_last_value else args.result_var,
         preview_rows=_PREVIEW_ROWS,
     )
@@ -87,7 +87,7 @@ async def _finish(
         return tasks.handle(call, session.id, log)
     if isinstance(result, InputRequiredResult):
         return result
-    return of_execution(session.id, result, is_last_value=is_last_value)
+    return of_execution(session.id, result, session.sandbox_type, is_last_value=is_last_value)
 
 
 class InstallPackages(InSession):

@@ -214,7 +214,10 @@ class Task:
             earlier = [await self._earlier(each) for each in begun.cells]
             return await replay(begun, [*earlier, result], self.session_id, self._options)
         is_last_value = self._log.request.result_var == LAST_VALUE
-        return of_execution(self.session_id, result, is_last_value=is_last_value)
+        kind = ""
+        with contextlib.suppress(NotFound, SessionGone):  # the session may have ended
+            kind = (await self._tenant.sessions.resolve(self.session_id)).sandbox_type
+        return of_execution(self.session_id, result, kind, is_last_value=is_last_value)
 
     async def _earlier(self, execution_id: str) -> ExecutionResult:
         log = await self._tenant.executions.find(self.session_id, execution_id)

@@ -48,6 +48,7 @@ class PoolView:
         return PoolDetails(
             removing_containers=state.count(SandboxState.REMOVING),
             spare_containers=state.spare,
+            max_containers=state.limits.max_size,
             utilization=round(state.load, 3) if math.isfinite(state.load) else None,
             last_launch_failure=None if failure is None else failure.reason,
             failing_since=None if failure is None else failure.since,
@@ -90,6 +91,11 @@ class PoolView:
         state = self._state
         warm = state.count(SandboxState.IDLE, SandboxState.CHECKING, SandboxState.LEASED)
         return bool(warm) or not (state.spare or state.back_off)
+
+    async def memory(self) -> int:
+        """Return the bytes that all its sandboxes use. What is unknown does not count."""
+        used = [await warm.sandbox.memory() for warm in list(self._sandboxes.values())]
+        return sum(each or 0 for each in used)
 
     @property
     def launch_failure(self) -> LaunchFailure | None:

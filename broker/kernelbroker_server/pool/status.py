@@ -91,6 +91,7 @@ class PoolDetails:
     """Further numbers for operators.
 
     Attributes:
+        max_containers: how many there may be at most.
         spare_containers: how many the pool tries to keep free at present.
         utilization: sandboxes leased or waited for, divided by those leased, free or starting; None if
             callers wait and there is no sandbox.
@@ -102,6 +103,7 @@ class PoolDetails:
 
     removing_containers: int
     spare_containers: int
+    max_containers: int
     utilization: float | None
     last_launch_failure: str | None
     failing_since: float | None

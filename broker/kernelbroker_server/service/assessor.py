@@ -12,12 +12,14 @@ import logging
 import socket
 import sys
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import msgspec
 from kernelbroker.protocol.errors import TooManyRequests, Unavailable
-from kernelbroker.protocol.findings import Assessment, Finding, Language
+from kernelbroker.protocol.findings import Assessment, Finding, RuleSet
+from kernelbroker.risk.report import report
 
 from ..backends.child import Child
 from ..fair_queue import FairQueue
@@ -44,9 +46,16 @@ class _Turn:
 
 
 class Assessor:
-    """A few processes, shared by all tenants."""
+    """A few processes, shared by all tenants.
 
-    def __init__(self) -> None:
+    Args:
+        rules: the rule set for code.
+        dangerous_patterns: further regular expressions, which ignore case and are critical.
+    """
+
+    def __init__(self, rules: RuleSet = "agent", dangerous_patterns: tuple[str, ...] = ()) -> None:
+        self._rules = rules
+        self._dangerous_patterns = dangerous_patterns
         self._free = _PROCESSES
         self._queue: FairQueue[_Turn] = FairQueue()
         self._waiting: Counter[str] = Counter()
@@ -56,7 +65,13 @@ class Assessor:
         self._all: set[_Process] = set()
         self._stopping = False
 
-    async def assess(self, code: str, language: Language, tenant: str = "") -> Assessment:
+    async def assess(
+        self,
+        code: str,
+        language: str,
+        tenant: str = "",
+        params: Mapping[str, Any] | None = None,
+    ) -> Assessment:
         """Assess code when it is the tenant's turn. A cancelled assessment ends at once.
 
         Returns:
@@ -66,8 +81,9 @@ class Assessor:
             TooManyRequests: too many assessments of the tenant are waiting.
             Unavailable: a package for this language is missing, or no process could be started.
         """
+        request = Request(code, language, dict(params or {}), self._rules, self._dangerous_patterns)
         async with self._slot(tenant):
-            answer = await self._ask(Request(code, language))
+            answer = await self._ask(request)
         if answer.assessment is None:
             raise Unavailable(f"{answer.missing} where the broker runs")
         return answer.assessment
@@ -221,7 +237,7 @@ def _stopping() -> Unavailable:
     return Unavailable("the broker is shutting down", retry_after=10)
 
 
-def _exceeded(language: Language) -> Assessment:
+def _exceeded(language: str) -> Assessment:
     reason = "takes more time or memory to assess than code written in good faith"
     finding = Finding(rule="size", level="high", line=1, column=1, reason=reason)
-    return Assessment(language=language, level="high", findings=[finding])
+    return report(language, "high", [finding])

@@ -10,9 +10,10 @@ import os
 import resource
 import socket
 import time
+from typing import Any
 
 import msgspec
-from kernelbroker.protocol.findings import Assessment, Language
+from kernelbroker.protocol.findings import Assessment, RuleSet
 from kernelbroker.risk import ParserMissing, assess
 
 MEMORY_BYTES = 512 * 1024**2
@@ -25,7 +26,10 @@ _NICE = 5
 
 class Request(msgspec.Struct):
     code: str
-    language: Language
+    language: str
+    params: dict[str, Any] = {}
+    rules: RuleSet = "agent"
+    dangerous_patterns: tuple[str, ...] = ()
 
 
 class Answer(msgspec.Struct, omit_defaults=True):
@@ -59,7 +63,14 @@ def _limit(what: int, value: int) -> None:
 def answer(line: bytes) -> Answer:
     asked = msgspec.json.decode(line, type=Request)
     try:
-        return Answer(assessment=assess(asked.code, asked.language))
+        assessment = assess(
+            asked.code,
+            asked.language,
+            asked.params,
+            rules=asked.rules,
+            dangerous_patterns=asked.dangerous_patterns,
+        )
+        return Answer(assessment=assessment)
     except ParserMissing as exc:
         return Answer(missing=str(exc))
 

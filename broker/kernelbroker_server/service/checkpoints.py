@@ -180,4 +180,5 @@ def _options(session: Session, asked: ForkOptions, checkpoint: str) -> SessionOp
         idle_timeout=asked.idle_timeout or session.idle_timeout,
         max_lifetime=asked.max_lifetime or session.max_lifetime,
         from_checkpoint=checkpoint,
+        limits=of.limits,
     )

@@ -1,6 +1,7 @@
 """Operations on the project in a session's sandbox.
 
-Those that read or change files run beside the cells, over the sandbox's gateway. Those that run code of the project
+Those that read or change files run beside the cells, over the sandbox's gateway. Those that run code
+of the project
 (tests, builds, commands) are executions: ordered, stored, limited and interrupted as cells are.
 """
 
@@ -58,7 +59,8 @@ async def unpack(session: Session, *, replace: bool) -> CodeOperationResponse:
 async def submit(
     executions: Executions, session: Session, name: str, parameters: dict[str, Any]
 ) -> ExecutionLog:
-    """Queue an operation that runs code of the project. Its `timeout` and `confirm` are those of an execution.
+    """Queue an operation that runs code of the project. Its `timeout` and `confirm` are those of an
+    execution.
 
     Policy and audit log see a command as the equivalent shell cell.
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import msgspec
 
+from ..sessions.registry import Registry
 from ..sessions.store import ExecutionLog
 from ..telemetry.events import ConfirmationAnswered, Observer, code_hash
 from ..telemetry.origin import current_origin
@@ -19,19 +20,21 @@ class Confirmations:
 
     def __init__(
         self,
-        tenant: str,
+        registry: Registry,
         executions: Executions,
         pending: PendingConfirmations,
         observer: Observer,
     ) -> None:
-        self._tenant = tenant
+        self._registry = registry
+        self._tenant = registry.tenant.name
         self._executions = executions
         self._pending = pending
         self._observer = observer
 
     def pending(self) -> Sequence[PendingConfirmation]:
-        """Return those that nobody has decided, oldest first."""
-        return self._pending.waiting()
+        """Return those that nobody has decided and that can run still, oldest first."""
+        present = {"", *(session.id for session in self._registry.list())}
+        return [each for each in self._pending.waiting() if each.session_id in present]
 
     async def answer(
         self, confirmation_id: str, decision: Decision

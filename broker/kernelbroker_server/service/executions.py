@@ -3,26 +3,30 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import msgspec
 from kernelbroker.protocol.codec import encode
 from kernelbroker.protocol.errors import Conflict, NotFound, RequestError, SessionGone
-from kernelbroker.protocol.findings import Assessment, Language
+from kernelbroker.protocol.findings import Assessment
 from kernelbroker.protocol.messages import ExecutionRequest
 
-from ..kernels.requests import InternalCell
+from ..kernels.requests import InternalCell, NotebookCell
 from ..sessions.admission import TenantQueue
+from ..sessions.contexts import resolved
 from ..sessions.execution import Execution
 from ..sessions.ids import new_id
 from ..sessions.limits import SessionLimits
 from ..sessions.memory_store import MemoryLog
 from ..sessions.registry import Registry
+from ..sessions.routes import AUTO, Rejected
 from ..sessions.session import Session
 from ..sessions.store import EventStore, ExecutionLog, lost_result
 from .idempotency import IdempotencyCache, IdempotencyKey, StoredKeys
 from .policy import Policies
+from .routing import place_of, rejection, store_rejected
 from .stored_executions import StoredExecutions
 from .target import Target, session_options
 from .webhooks import Webhooks
@@ -37,7 +41,7 @@ class Submitted:
     """An execution that was accepted.
 
     Attributes:
-        session: None if the execution was found again by its idempotency key.
+        session: None if the execution was found again by its idempotency key, or was rejected.
         session_id: "" if nothing is known of the session.
         replayed: an earlier request with the same idempotency key submitted it.
     """
@@ -76,19 +80,21 @@ class Executions(StoredExecutions):
         stored = StoredKeys[Submitted](store, "execute", tenant, _dump, self._submitted_before)
         self._submitted: IdempotencyCache[Submitted] = IdempotencyCache(_weight, stored=stored)
 
-    async def assess(self, code: str, language: Language) -> Assessment:
-        """Assess code without running it. This counts against the tenant's rate, like an execution.
+    async def assess(
+        self, code: str, language: str, params: Mapping[str, Any] | None = None
+    ) -> Assessment:
+        """Assess code, or an action with parameters. This counts against the tenant's rate.
 
         Raises:
             BadRequest, TooManyRequests, Unavailable
         """
         self._limits.check_code(code)
         self._queue.take_rate()
-        return await self._policies.assess(code, language)
+        return await self._policies.assess(code, language, params)
 
     def are_assessed(self, template: str) -> bool:
         """Whether code is assessed before it runs in sandboxes of this template."""
-        return self._policies.effective(template).mode != "off"
+        return template == AUTO or self._policies.effective(template).mode != "off"
 
     async def assess_for(self, session: Session, request: ExecutionRequest) -> Assessment | None:
         """Return the assessment that `submit` needs; None if it needs none.
@@ -97,10 +103,18 @@ class Executions(StoredExecutions):
             SessionGone, BadRequest, Unavailable
         """
         session.expect_open()
+        request = resolved(session, request)
         if _known(session, request) is not None:
             return None
-        self._check(request, session.limits)
-        return await self._policies.assess_request(request, session.options.template)
+        template = session.options.template
+        if template != AUTO:
+            self._check(request, session.limits)
+            return await self._policies.assess_request(request, template)
+        return await self._assess_routed(request)
+
+    async def _assess_routed(self, request: ExecutionRequest) -> Assessment:
+        self._limits.check_code(request.code)
+        return await self._policies.assess(request.code, request.language or "python")
 
     def submit(
         self,
@@ -110,9 +124,10 @@ class Executions(StoredExecutions):
         allow_stdin: bool = False,
         assessment: Assessment | None = None,
         internal_cell: InternalCell | None = None,
+        notebook_cell: NotebookCell | None = None,
         scope: str | None = None,
     ) -> ExecutionLog:
-        """Queue a cell in a session, or an internal cell in its place.
+        """Queue a cell in a session, or another one in its place.
 
         A repeated request with the same id returns the same execution, and needs no second confirmation.
 
@@ -125,15 +140,21 @@ class Executions(StoredExecutions):
             PolicyRefused, ConfirmationRequired: the policy refuses it, or asks for a confirmation.
         """
         session.expect_open()
+        request = resolved(session, request)
         if (earlier := _known(session, request)) is not None:
             return earlier
         if (started := self._policies.pending.started(request.confirm, request)) is not None:
             return started[1]
-        timeout = self._check(request, session.limits)
-        template, scope = session.options.template, session.id if scope is None else scope
+        scope = session.id if scope is None else scope
+        try:
+            place = place_of(session.options, session.routes, request, assessment)
+        except Rejected as exc:
+            return self._reject(session, request, exc)
+        spec = session.spec if place is None else place.pool.spec
+        timeout = self._check(request, self._limits.of_template(spec.limits))
         self._queue.admit()
         try:
-            findings = self._policies.check(request, template, scope, assessment)
+            findings = self._policies.check(request, spec.template, scope, assessment)
         except RequestError:
             self._queue.withdraw()
             raise
@@ -146,10 +167,26 @@ class Executions(StoredExecutions):
             allow_stdin=allow_stdin,
             findings=findings,
             internal_cell=internal_cell,
+            place=place,
+            notebook_cell=notebook_cell,
+            listed=notebook_cell is None or not notebook_cell.silent,
         )
         if message:
             self._webhooks.accepted(self._tenant, message, execution.log)
         return execution.log
+
+    def _reject(
+        self, session: Session, request: ExecutionRequest, rejected: Rejected
+    ) -> ExecutionLog:
+        """Store a cell that must not run, with its result."""
+        self._check(request, session.limits)
+        self._queue.take_rate()
+        execution_id, url = request.execution_id or new_id(), request.callback_url
+        message = url and self._webhooks.expect(self._tenant, session.id, execution_id, url)
+        log = session.reject(execution_id, _without_confirmation(request), rejection(rejected))
+        if message:
+            self._webhooks.accepted(self._tenant, message, log)
+        return log
 
     def _check(self, request: ExecutionRequest, limits: SessionLimits) -> float:
         """Check a request by the limits. Returns its timeout. Raises BadRequest, TooManyRequests."""
@@ -227,7 +264,8 @@ class Executions(StoredExecutions):
         if target.must_exist:
             session = await self._registry.resolve(target.session_id)
         else:
-            session, _ = await self._registry.open(session_options(target, self._registry))
+            options = session_options(target, self._registry)
+            session, _ = await self._registry.open(options)
         assessment = await self.assess_for(session, request)
         log = self.submit(session, request, allow_stdin=allow_stdin, assessment=assessment)
         return Submitted(session, log, session.id)
@@ -236,13 +274,25 @@ class Executions(StoredExecutions):
         self, request: ExecutionRequest, target: Target, allow_stdin: bool
     ) -> Submitted:
         """Submit a cell without a session. Invalid requests are refused before a sandbox is leased."""
-        options = session_options(target, self._registry)
-        self._check(request, self._registry.limits_of(options.template))
+        options, place, assessment = session_options(target, self._registry), None, None
+        template = options.template
+        if template == AUTO:
+            request = msgspec.structs.replace(request, template=None)
+            assessment = await self._assess_routed(request)
+            try:
+                place = self._registry.routes.decide(request.code, assessment)
+            except Rejected as exc:
+                self._queue.take_rate()
+                session_id, log = store_rejected(self._store, self._tenant, options, request, exc)
+                return Submitted(None, log, session_id)
+            template = place.pool.spec.template
+        self._check(request, self._registry.limits_of(template))
         self._queue.require_capacity()
-        assessment = await self._policies.assess_request(request, options.template)
+        if place is None:
+            assessment = await self._policies.assess_request(request, template)
         if request.confirm is None:  # `submit` uses up a confirmation that is given
-            self._policies.check(request, options.template, _NO_SESSION, assessment)
-        session, _ = await self._registry.open(options)
+            self._policies.check(request, template, _NO_SESSION, assessment)
+        session, _ = await self._registry.open(options, template if place else None)
         try:
             log = self.submit(
                 session,
@@ -289,8 +339,7 @@ def _known(session: Session, request: ExecutionRequest) -> ExecutionLog | None:
 
 
 def _dump(submitted: Submitted) -> Sequence[str]:
-    assert submitted.session is not None, "it was submitted by this broker"
-    return [submitted.session.id, submitted.log.id]
+    return [submitted.session_id, submitted.log.id]
 
 
 def _weight(submitted: Submitted) -> int:

@@ -1,9 +1,9 @@
 """The files of a session's workspace, served by its sandbox.
 
 The broker opens no file itself. It asks the gateway in the sandbox, which user code may control, and
-checks the form of every answer. Paths are relative to `/data`, or with `system` to the root of the sandbox's own
-file system, which ends with the sandbox. Bytes of a name that are not UTF-8 are
-lone surrogates (PEP 383).
+checks the form of every answer. Paths are relative to `/data`, or with `system` to the root of the
+sandbox's own file system, which ends with the sandbox. Bytes of a name that are not UTF-8 are lone
+surrogates (PEP 383).
 """
 
 from __future__ import annotations

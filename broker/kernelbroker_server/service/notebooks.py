@@ -102,7 +102,7 @@ def _cell(number: int, execution: _Execution, ids: set[str]) -> Cell:
     if not _CELL_ID.fullmatch(cell_id) or cell_id in ids:
         cell_id = f"cell-{number}"
     ids.add(cell_id)
-    language = log.request.language
+    language = log.request.language or "python"
     if log.packages:
         source = f"%pip install {' '.join(log.packages)}"
     else:

@@ -14,12 +14,12 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from kernelbroker.protocol.errors import ConfirmationRequired, PolicyRefused, Unavailable
 from kernelbroker.protocol.findings import (
     Assessment,
     Finding,
-    Language,
     Level,
     PolicyMode,
     at_least,
@@ -145,11 +145,13 @@ class Policies:
         """
         if self.effective(template).mode == "off":
             return None
-        return await self.assess(request.code, request.language)
+        return await self.assess(request.code, request.language or "python")
 
-    async def assess(self, code: str, language: Language) -> Assessment:
-        """Assess code. Raises as `Assessor.assess`."""
-        return await self._assessor.assess(code, language, self._tenant)
+    async def assess(
+        self, code: str, language: str, params: Mapping[str, Any] | None = None
+    ) -> Assessment:
+        """Assess code, or an action with parameters. Raises as `Assessor.assess`."""
+        return await self._assessor.assess(code, language, self._tenant, params)
 
     async def stop(self) -> None:
         """Stop the assessor, for all tenants."""
@@ -187,7 +189,7 @@ class Policies:
             self._tenant,
             template,
             scope,
-            request.language,
+            request.language or "python",
             policy.mode,
             assessment.level,
             tuple(dict.fromkeys(each.rule for each in findings)),
@@ -200,7 +202,7 @@ class Policies:
             self._tenant,
             template,
             scope,
-            request.language,
+            request.language or "python",
             code_hash(request.code),
             policy.mode,
         )
@@ -210,7 +212,7 @@ class Policies:
             raise PolicyRefused(
                 f"{summary}. It was not run; rewrite it without these", findings=findings
             )
-        bound_to = _digest(request.language, scope, template, request.code)
+        bound_to = _digest(request.language or "python", scope, template, request.code)
         if request.confirm is not None:
             self.pending.expect_not_declined(request.confirm)
             if self._confirmations.redeem(request.confirm, bound_to):

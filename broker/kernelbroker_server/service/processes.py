@@ -1,16 +1,16 @@
 """Processes in a session's sandbox, beside its kernel.
 
-They share the sandbox's confinement and limits with the cells, run at the same time, and end with the sandbox.
-Their output is streamed to whoever watches. The broker keeps nothing of a process but the streams that are
-open: the sandbox has its state, also for the next broker.
+They share the sandbox's confinement and limits with the cells, run at the same time, and end with the
+sandbox. Their output is streamed to whoever watches. The broker keeps nothing of a process but the streams
+that are open: the sandbox has its state, also for the next broker.
 """
 
 from __future__ import annotations
 
 import contextlib
 import shlex
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
-from typing import Literal
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from typing import Literal, TypeVar
 from urllib.parse import urlencode
 
 import msgspec
@@ -28,7 +28,7 @@ from kernelbroker_kernel.contract import PROCESSES_PATH
 
 from ..kernels.frames import frames
 from ..kernels.redaction import Redactor
-from ..kernels.transfer import GatewayRequest, TransferFailed
+from ..kernels.transfer import TransferFailed
 from ..sessions.session import Session
 from ..telemetry.events import ProcessStarted, code_hash
 from .files import expect
@@ -38,6 +38,8 @@ from .session_streams import streamed
 MAX_INPUT_BYTES = 2 * 1024**2
 """Of one input."""
 _LIST_BYTES = 4 * 1024**2
+T = TypeVar("T")
+
 _SHELLS = frozenset({"sh", "bash", "dash", "zsh", "ash"})
 
 
@@ -175,6 +177,7 @@ class Processes:
     async def list(self, session: Session) -> Sequence[ProcessInfo]:
         """Return those that run, in the order of their start. Raises as `Session.borrow`."""
         async with (
+            session.streams.requests,
             session.borrow() as gateway,
             await gateway.request("GET", PROCESSES_PATH) as answered,
         ):
@@ -269,11 +272,12 @@ async def _joined(
                 raise TransferFailed("the sandbox did not start the process")
             pid = _decode(first.content, _Started).pid
             redactor = Redactor(_latin(secret) for secret in session.options.secrets.values())
-            yield WatchedProcess(pid, _events(answered, received, redactor))
+            yield WatchedProcess(pid, _events(received, redactor))
 
 
 async def _events(
-    answered: GatewayRequest, received: AsyncGenerator[tuple[bytes, bytes], None], redactor: Redactor
+    received: AsyncGenerator[tuple[bytes, bytes], None],
+    redactor: Redactor,
 ) -> AsyncGenerator[Output | Ended | Alive, None]:
     terminal = False
     async for kind, content in received:
@@ -310,7 +314,7 @@ def _latin(secret: str) -> str:
     return secret.encode(errors="surrogateescape").decode("latin-1")
 
 
-def _decode[T](content: bytes, type_: Callable[..., T]) -> T:
+def _decode(content: bytes, type_: type[T]) -> T:
     try:
         return decode_as(content, type_)
     except ProtocolError as exc:
@@ -323,6 +327,7 @@ async def _act(session: Session, pid: int, query: dict[str, object], body: bytes
     if pid <= 0:
         raise NotFound(f"there is no process {pid}")
     async with (
+        session.streams.requests,
         session.borrow() as gateway,
         await gateway.request("POST", target, headers) as answered,
     ):

@@ -28,7 +28,7 @@ async def streamed(
     with session.streams.one():
         headers = {"Content-Length": str(len(body))}
         async with contextlib.AsyncExitStack() as stack:
-            async with session.borrow() as gateway:
+            async with session.streams.requests, session.borrow() as gateway:
                 answered = await stack.enter_async_context(
                     await gateway.request(method, target, headers)
                 )

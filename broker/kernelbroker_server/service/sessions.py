@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from typing import Annotated, Any
 
 import msgspec
-from kernelbroker.protocol.errors import BadRequest, SessionGone
-from kernelbroker.protocol.messages import SandboxLimits, SessionOptions
+from kernelbroker.protocol.errors import BadRequest, NotFound, SessionGone
+from kernelbroker.protocol.messages import ContextOptions, SandboxLimits, SessionOptions
 
 from ..sessions.registry import Registry
 from ..sessions.session import Session
@@ -68,8 +68,40 @@ class Sessions:
         return await self._registry.resolve(session_id)
 
     def list(self) -> Sequence[Session]:
-        """Return the open sessions, oldest first."""
-        return self._registry.list()
+        """Return the open sessions, oldest first, without their contexts."""
+        return [session for session in self._registry.list() if session.session is None]
+
+    async def open_context(
+        self, session_id: str, asked: ContextOptions, key: IdempotencyKey | None = None
+    ) -> tuple[Session, bool]:
+        """Return the context with this id, or a new one, and whether it is new. Raises as `open`."""
+        session = await self.resolve(session_id)
+        options = SessionOptions(
+            context_of=session.id,
+            session_id=asked.context_id,
+            language=asked.language,
+            cwd=asked.cwd,
+            on_error=asked.on_error,
+            metadata=asked.metadata,
+        )
+        return await self.open(options, key)
+
+    async def contexts(self, session_id: str) -> Sequence[Session]:
+        """Return the contexts of a session, oldest first. Raises as `resolve`."""
+        return list((await self.resolve(session_id)).contexts.values())
+
+    async def context(self, session_id: str, context_id: str) -> Session:
+        """Return a context of a session.
+
+        Raises:
+            NotFound: the session has no such context.
+            SessionGone: the session, or the context, is closed.
+        """
+        session = await self.resolve(session_id)
+        context = await self.resolve(context_id)
+        if context.session is not session:
+            raise NotFound(f"session {session_id} has no context {context_id}")
+        return context
 
     async def change(self, session_id: str, change: SessionChange) -> Session:
         """Change durations, metadata or limits. The starting points of both durations stay the same.
@@ -79,6 +111,10 @@ class Sessions:
             as `resolve`.
         """
         session = await self.resolve(session_id)
+        if session.session is not None and (change.max_lifetime or change.idle_timeout):
+            raise BadRequest(
+                f"a context lives as long as its session: change those of {session.session.id}"
+            )
         limit = session.limits.max_lifetime
         if (change.max_lifetime or 0) > limit or (change.idle_timeout or 0) > limit:
             raise BadRequest(f"a session lives at most {limit:g} s")

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import shlex
 import time
+from collections.abc import Sequence
 
 import msgspec
 from kernelbroker.protocol.errors import Conflict, RequestError, Unavailable
@@ -22,6 +24,7 @@ from ..sessions.session import Session
 from ..sessions.store import EventStore
 from ..workspaces.checkpoint_store import CheckpointStore
 from .checkpoints import Checkpoints
+from .processes import Processes, ProcessInfo
 
 logger = logging.getLogger(__name__)
 
@@ -29,6 +32,10 @@ _AT_ONCE = 4
 """Sessions of a tenant that are saved at the same time."""
 _NAMED = 5
 """Of what cannot be saved, in one message."""
+
+_CONTEXTS = MissingVariable(
+    name="<contexts>", reason="its contexts are open, and cannot be saved: close them"
+)
 
 
 class Sleeper:
@@ -38,11 +45,13 @@ class Sleeper:
         self,
         registry: Registry,
         checkpoints: Checkpoints,
+        processes: Processes,
         checkpoint_store: CheckpointStore,
         store: EventStore,
     ) -> None:
         self._registry = registry
         self._checkpoints = checkpoints
+        self._processes = processes
         self._checkpoint_store = checkpoint_store
         self._store = store
         self._saving: dict[str, asyncio.Task[None]] = {}
@@ -57,6 +66,11 @@ class Sleeper:
             due, sleeping = session.sleeping.due_at, session.sleeping
             at_end = sleeping.instead_of_closing and session.expires_at[0] <= now
             if (not at_end and (due is None or due > now)) or session.key in self._saving:
+                continue
+            if session.contexts:
+                sleeping.refuse([_CONTEXTS])
+                for context in session.contexts.values() if at_end else ():
+                    self._registry.close_soon(context, "its session falls asleep")
                 continue
             if len(self._saving) >= _AT_ONCE or self._registry.stopping:
                 return
@@ -73,6 +87,8 @@ class Sleeper:
         session.expect_open()
         if session.sleeping.is_asleep:
             raise Conflict(f"session {session.id} is asleep already")
+        if session.contexts:
+            raise Conflict(f"session {session.id} cannot be put to sleep: {_CONTEXTS.reason}")
         if session.key not in self._saving:
             self._begin(session)
         await asyncio.wait([self._saving[session.key]])
@@ -125,6 +141,11 @@ class Sleeper:
     async def _save(self, session: Session, saved: SavedState, *, at_end: bool) -> bool:
         """Returns whether the session falls asleep."""
         retention = session.limits.asleep_retention
+        if not at_end and (running := await self._running(session)):
+            session.sleeping.refuse(running, retry=True)
+            return False
+        for context in list(session.contexts.values()):
+            await context.close("its session falls asleep")
         with session.sleeping.saving() as is_undisturbed:
             info = await self._checkpoints.save_for_sleep(session, saved.source.name, retention)
             await session.settled()
@@ -136,6 +157,17 @@ class Sleeper:
         if session.outlives_the_broker:
             saved.record(_record(session, saved), retention)
         return True
+
+    async def _running(self, session: Session) -> Sequence[MissingVariable]:
+        """The session's processes, which cannot be saved."""
+        with session.sleeping.saving():
+            listed = await self._processes.list(session)
+        return [
+            MissingVariable(
+                name="<process>", reason=f"process {each.pid} still runs: {_shown(each)}"
+            )
+            for each in listed
+        ]
 
     async def resume(self, value: bytes) -> None:
         """Take over a session that an earlier broker left asleep, or forget it if that cannot be.
@@ -159,6 +191,10 @@ class Sleeper:
             await saved.forget()
 
 
+def _shown(process: ProcessInfo) -> str:
+    return shlex.join([process.cmd, *process.args])[:200]
+
+
 def _record(session: Session, saved: SavedState) -> AsleepSession:
     now = time.time()
     return AsleepSession(
@@ -170,4 +206,5 @@ def _record(session: Session, saved: SavedState) -> AsleepSession:
         awake=now - session.created_at - session.sleeping.slept,
         idle_timeout=session.idle_timeout,
         max_lifetime=session.max_lifetime,
+        place=session.spec.template,
     )

@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Sequence
 
 from kernelbroker.protocol.errors import Conflict, NotFound, SessionGone
+from kernelbroker.protocol.events import Input
 
 from ..kernels.channel import ChannelClosed
 from ..sessions.registry import Registry
@@ -85,6 +86,11 @@ class StoredExecutions:
         if session_id is None:
             session_id, _ = await self.locate(execution_id)
         try:
-            await (await self._registry.resolve(session_id)).answer(execution_id, value)
+            session = await self._registry.resolve(session_id)
+            events = session.execution(execution_id).read()
+            # The kernel drops what comes before it asks.
+            if not any(isinstance(each.event, Input) for each in events):
+                raise Conflict("the execution does not wait for input")
+            await session.answer(execution_id, value)
         except (ChannelClosed, SessionGone):
             raise Conflict("the execution has ended and does not wait for input") from None

@@ -9,6 +9,7 @@ from kernelbroker.protocol.errors import NotFound, SessionGone
 from kernelbroker.protocol.messages import SessionOptions
 
 from ..sessions.registry import Registry
+from ..sessions.routes import AUTO
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +35,9 @@ def session_options(target: Target, registry: Registry) -> SessionOptions:
         options.workspace_retention = 0
     if target.template is not None:
         options.template = target.template
-    elif target.session_id is not None:
+    if target.session_id is not None:
         with contextlib.suppress(NotFound, SessionGone):
-            options.template = registry.get(target.session_id).options.template
+            template = registry.get(target.session_id).options.template
+            if target.template is None or template == AUTO:  # then each cell can name its own
+                options.template = template
     return options

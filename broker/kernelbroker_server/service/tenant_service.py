@@ -9,6 +9,7 @@ from ..pool.runner import Pool
 from ..sessions.admission import Admission, TenantQueue
 from ..sessions.limits import SessionLimits
 from ..sessions.registry import Registry
+from ..sessions.routes import Routes, Routing
 from ..sessions.saved_state import KIND
 from ..sessions.store import EventStore
 from ..supervisor import Supervisor
@@ -18,8 +19,10 @@ from ..workspaces.store import WorkspaceStore
 from .checkpoints import Checkpoints
 from .confirmations import Confirmations
 from .executions import Executions
+from .kernels import Kernels
 from .notebooks import Notebooks
 from .policy import Policies
+from .processes import Processes
 from .sessions import Sessions
 from .sleeper import Sleeper
 from .webhooks import Webhooks
@@ -57,9 +60,13 @@ class TenantService:
         self.notebooks = Notebooks(registry, store)
         self.sessions = Sessions(registry, store)
         self.executions = Executions(registry, registry.limits, queue, policies, store, webhooks)
-        self.confirmations = Confirmations(tenant.name, self.executions, policies.pending, observer)
+        self.kernels = Kernels(self.sessions, self.executions)
+        self.confirmations = Confirmations(registry, self.executions, policies.pending, observer)
         self.checkpoints = Checkpoints(registry, self.executions, workspaces.checkpoints)
-        self.sleeper = Sleeper(registry, self.checkpoints, workspaces.checkpoints, store)
+        self.processes = Processes(policies)
+        self.sleeper = Sleeper(
+            registry, self.checkpoints, self.processes, workspaces.checkpoints, store
+        )
 
     async def stop(self, reason: str, *, leave: bool = False) -> None:
         """Refuse new sessions and close all, with `leave` except those that are left."""
@@ -73,6 +80,7 @@ class TenantServices:
     """The service of each tenant. A tenant cannot name the objects of another one.
 
     Attributes:
+        routes: where cells can run, of tenants that may use all templates.
         stopping: whether new sessions are refused.
     """
 
@@ -87,7 +95,10 @@ class TenantServices:
         policies: Policies | None = None,
         supervisor: Supervisor | None = None,
         webhooks: Webhooks | None = None,
+        routing: Routing | None = None,
     ) -> None:
+        self.routes = Routes(pools, routing)
+        self._routing = routing
         self.stopping = False
         self._admission = admission
         self._workspaces = workspaces
@@ -115,6 +126,7 @@ class TenantServices:
                 self._store,
                 self._observer,
                 self._supervisor,
+                self._routing,
             )
             registry.stopping = self.stopping
             policies = self._policies.for_tenant(tenant, self._observer, self._store)
@@ -136,7 +148,7 @@ class TenantServices:
 
     @property
     def open_sessions(self) -> int:
-        return sum(len(service.registry.list()) for service in self)
+        return sum(len(service.sessions.list()) for service in self)
 
     @property
     def asleep_sessions(self) -> int:

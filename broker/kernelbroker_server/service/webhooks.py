@@ -144,7 +144,9 @@ class Webhooks:
             pending = msgspec.structs.replace(pending, attempts=pending.attempts + 1)
             if outcome is Outcome.DELIVERED:
                 break
-            pause = PAUSES_S[min(pending.attempts, len(PAUSES_S)) - 1] * SystemRandom().uniform(0.8, 1.2)
+            pause = PAUSES_S[min(pending.attempts, len(PAUSES_S)) - 1] * SystemRandom().uniform(
+                0.8, 1.2
+            )
             is_late = self._clock() + pause > ended_at + self._max_age
             if outcome is Outcome.UNWANTED or is_late:
                 logger.warning("the webhook %s is given up: %s", name, reason)

@@ -10,6 +10,7 @@ from kernelbroker.protocol.errors import Unavailable
 
 from ..kernels.gateway import GatewayConnection
 from ..kernels.transfer import TransferFailed
+from ..pool.warm_sandbox import WarmSandbox
 from .lease import Lease
 from .runner import SessionRunner
 
@@ -17,6 +18,24 @@ _TIMEOUT_S = 30.0
 """How long a borrower waits for a living sandbox."""
 _NO_SANDBOX = f"the session had no sandbox for {_TIMEOUT_S:g} s; try again"
 _TRY_AGAIN = "try again, and restart the session if that does not help"
+
+
+@contextlib.asynccontextmanager
+async def borrowed_sandbox(
+    runner: SessionRunner, *, changes: bool = False
+) -> AsyncIterator[WarmSandbox]:
+    """Yield the living sandbox, for use beside the executions. As `borrowed`."""
+    borrower, granted = runner.borrow()
+    try:
+        try:
+            async with asyncio.timeout(_TIMEOUT_S):
+                warm = await granted
+        except TimeoutError:
+            raise Unavailable(_NO_SANDBOX, retry_after=5) from None
+        runner.machine.expect_open()
+        yield warm
+    finally:
+        runner.give_back(borrower, changes=changes)
 
 
 @contextlib.asynccontextmanager
@@ -34,19 +53,10 @@ async def borrowed(
     Raises:
         SessionGone, TooManyRequests, Unavailable
     """
-    borrower, granted = runner.borrow()
-    try:
-        try:
-            async with asyncio.timeout(_TIMEOUT_S):
-                warm = await granted
-        except TimeoutError:
-            raise Unavailable(_NO_SANDBOX, retry_after=5) from None
-        runner.machine.expect_open()
+    async with borrowed_sandbox(runner, changes=changes) as warm:
         try:
             yield warm.gateway
         except TransferFailed as exc:  # the sandbox died meanwhile
             raise Unavailable(f"{exc}; {_TRY_AGAIN}", retry_after=1) from exc
         if changes and lease.alive is not warm:
             raise Unavailable("the sandbox was replaced meanwhile; try again", retry_after=1)
-    finally:
-        runner.give_back(borrower, changes=changes)

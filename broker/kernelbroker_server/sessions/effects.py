@@ -52,6 +52,16 @@ class Suspend:
 
 
 @dataclass(frozen=True, slots=True)
+class Move:
+    """Save the variables and give the sandbox back, for an execution that runs in another pool.
+
+    Report `suspended` then.
+    """
+
+    execution_id: str
+
+
+@dataclass(frozen=True, slots=True)
 class Wake:
     """Acquire a sandbox, load the saved variables, and report as for `Acquire`."""
 
@@ -169,6 +179,7 @@ Action: TypeAlias = (
     Acquire
     | Replace
     | Suspend
+    | Move
     | Wake
     | CancelAcquisition
     | AwaitTurn

@@ -23,12 +23,13 @@ from ..kernels.execution import CellExecution
 from ..kernels.framing import Incoming, Outgoing
 from ..kernels.outputs import OutputLimits
 from ..kernels.redaction import Redactor
-from ..kernels.requests import InternalCell
+from ..kernels.requests import InternalCell, NotebookCell
 from ..pool.warm_sandbox import WarmSandbox, first_of
 from ..telemetry.events import code_hash
 from ..telemetry.logs import bound_ids
 from .effects import NOT_STORED, Failure
 from .progress import LeftExecution, Progress, begun
+from .routes import Place
 from .store import ExecutionLog
 
 logger = logging.getLogger(__name__)
@@ -42,7 +43,7 @@ _END_NAMES = {
 
 
 class Execution:
-    """A cell, or an internal cell in its place.
+    """A cell, or an internal cell or the cell of a Jupyter client in its place.
 
     The values of `secrets` and of the request's secrets are masked in all events. With `left`, this is the
     execution that an earlier broker has begun, and goes on.
@@ -53,7 +54,8 @@ class Execution:
         ids: the ids for log records about this execution.
         begun: set when the execution runs, or has ended without running.
         done: resolved with the result when the result is stored.
-        is_silent: an internal cell that the session's user does not see.
+        is_silent: a cell that the session's user does not see.
+        place: where it has to run; None for anywhere.
         is_detached: nothing of it is stored from now on, and it is left to the next broker.
     """
 
@@ -65,13 +67,17 @@ class Execution:
         *,
         secrets: Iterable[str] = (),
         internal_cell: InternalCell | None = None,
+        notebook_cell: NotebookCell | None = None,
         left: LeftExecution | None = None,
+        place: Place | None = None,
     ) -> None:
         self.log = log
         self.timeout = timeout
         self.ids = bound_ids()
-        self.is_silent = internal_cell is not None and internal_cell.silent
+        self.is_notebook_cell = notebook_cell is not None
         self.is_detached = False
+        self.place = place
+        self._tell: Callable[[Result, Place | None], None] | None = None
         self.begun = asyncio.Event()
         self.done: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
         self._accepted = time.monotonic() - max(0.0, time.time() - log.accepted_at)
@@ -81,10 +87,12 @@ class Execution:
             limits,
             allow_stdin=log.allow_stdin,
             internal_cell=internal_cell,
+            notebook_cell=notebook_cell,
             clean=self._redactor.clean,
             clean_beginning=self._redactor.clean_beginning,
             state=None if left is None else left.progress.cell,
         )
+        self.is_silent = self._cell.is_silent
         self._left = left
         self._progress: Progress | None = None if left is None else left.progress
         self._repeated = 0 if left is None else len(log.read()) - left.progress.events
@@ -126,7 +134,7 @@ class Execution:
         log, total = self.log, self.age
         return {
             "execution_id": log.id,
-            "language": self.request.language,
+            "language": self.request.language or "python",
             "code_sha256": code_hash(self.request.code),
             "outcome": log.outcome,
             "started_at": log.accepted_at,
@@ -135,6 +143,11 @@ class Execution:
             "output_bytes": log.size,
             "packages": log.packages,
             "traceparent": self.ids.get("traceparent"),
+            "request_id": self.ids.get("request_id"),
+            "worker_id": None if self._running_on is None else self._running_on.sandbox.id,
+            "execution_time": None if log.result is None else log.result.execution_time,
+            "code_length": len(self.request.code),
+            "variables": _count_variables(log.result),
         }
 
     @property
@@ -179,6 +192,7 @@ class Execution:
         *,
         grace: float,
         state_lost: bool,
+        tell: Callable[[Result, Place | None], None] | None = None,
         remark: Callable[[Result], Awaitable[str | None]],
     ) -> str | None:
         """Run in this sandbox until the result is stored.
@@ -186,6 +200,7 @@ class Execution:
         Args:
             grace: seconds that a timed-out cell has to react to its interrupt.
             state_lost: the session has lost its variables since the last execution; the result says so.
+            tell: told the result, and the place, before the result is stored.
             remark: returns a message about the workspace, sent on standard error before the result.
 
         Returns:
@@ -197,6 +212,7 @@ class Execution:
             self._end(Failure("sandbox_lost", "SandboxLost", "its sandbox ended with the broker"))
             return None
         self._running_on = warm
+        self._tell = None if self.is_silent else tell
         self._state_lost = state_lost
         if self._progress is None:
             self._progress = begun(self.timeout, state_lost, channel, self._cell.state)
@@ -303,7 +319,7 @@ class Execution:
         timeout = self.timeout if self._left is None else self._left.progress.seconds_left
         if not await first_of(*ends, timeout=timeout):
             kept = "the state is kept"
-            if self.request.language != "python":
+            if self.request.language not in (None, "python"):
                 kept = "Python's state is kept"
             self.interrupt("timeout", f"{too_long} and was interrupted; {kept}")
             await first_of(*ends, timeout=grace)
@@ -337,6 +353,8 @@ class Execution:
         elif isinstance(event, Result):
             event.kernel_restarted |= self._state_lost
             event.findings = self.log.findings
+            if self._tell is not None:
+                self._tell(event, self.place)
         for clean in self._redactor.events(event):
             self.log.append(clean)
         if self.log.result is not None and not self.done.done():
@@ -348,3 +366,10 @@ class Execution:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
+
+
+def _count_variables(result: Result | None) -> int | None:
+    """The number of the session's variables, listed or not; None if the kernel sent no result."""
+    if result is None or result.execution_time is None:
+        return None
+    return len(result.variables) + (result.truncated.variables if result.truncated else 0)

@@ -16,6 +16,7 @@ from kernelbroker.protocol.errors import (
     TooManyRequests,
     Unavailable,
 )
+from kernelbroker.protocol.events import Result
 from kernelbroker.protocol.messages import MissingVariable, SandboxLimits, SessionOptions
 from kernelbroker_kernel.contract import CONFIGURE_CODE
 
@@ -28,8 +29,10 @@ from ..pool.warm_sandbox import WarmSandbox, run_silently
 from ..telemetry.events import SandboxLeased, SandboxReplaced, SessionEmitter
 from ..workspaces.directory_plans import DirectoryPlan, plan_of
 from ..workspaces.store import Workspace
+from .kernel_feed import KernelFeed
 from .memory_limit import limit_memory
 from .restoring import LoadFailed, Source, restore
+from .routes import Place, Routes
 from .saved_state import SavedState
 
 _LOADS = 2
@@ -44,10 +47,16 @@ class Lease:
 
     Attributes:
         workspace: the session's files.
+        routes: where its cells can run, if the session's template is `auto`.
         replaced: how often a sandbox was replaced.
         not_restored: what could not be loaded of the checkpoint that the session began with.
         timeout: seconds that an acquisition may take.
+        feed: what the kernels of its sandboxes send.
+        is_shared: the sandbox and the workspace are those of another session.
+        pool, tenant, emit: where its sandboxes come from, for whom, and its telemetry.
     """
+
+    is_shared = False
 
     def __init__(
         self,
@@ -66,13 +75,15 @@ class Lease:
         adopted: the sandbox that the session has had since an earlier broker.
         """
         self.workspace = workspace
+        self.routes: Routes | None = None
+        self.feed = KernelFeed()
         self.replaced = 0
         self.not_restored: Sequence[MissingVariable] = ()
         self.timeout = pool.acquire_timeout
-        self._pool = pool
+        self.pool = pool
         self._options = options
-        self._tenant = tenant
-        self._emit = emit
+        self.tenant = tenant
+        self.emit = emit
         self._source = source
         self._saved: SavedState | None = None
         self._failed_loads = 0
@@ -83,17 +94,17 @@ class Lease:
     @property
     def spec(self) -> SandboxSpec:
         """The specification of its sandboxes."""
-        return self._pool.spec
+        return self.pool.spec
 
     @property
     def isolation(self) -> Isolation:
         """The isolation of its sandboxes."""
-        return self._pool.backend.isolation
+        return self.pool.backend.isolation
 
     @property
     def sandbox_spec(self) -> SandboxSpec:
         """The specification of the present sandbox, as far as the backend can fulfil it."""
-        return self._pool.spec if self._warm is None else self._warm.sandbox.spec
+        return self.pool.spec if self._warm is None else self._warm.sandbox.spec
 
     @property
     def current(self) -> WarmSandbox | None:
@@ -122,10 +133,11 @@ class Lease:
         """
         self._warm, self._adopted = self._adopted, None
         if self._warm is not None:
-            await limit_memory(self._warm, self._options.limits.memory)
-            return
-        plan = plan_of(self._options.layout)
-        self._warm = await self._acquire(urgent=False, source=self._source, plan=plan)
+            await self._limit(self._warm)
+        else:
+            plan = plan_of(self._options.layout)
+            self._warm = await self._acquire(urgent=False, source=self._source, plan=plan)
+        self.feed.connect(self._warm.channel)
 
     async def replace(self, cause: str) -> None:
         """Get a fresh sandbox with the files of the old one. Raises the same errors as `acquire`.
@@ -136,16 +148,19 @@ class Lease:
         Args:
             cause: the reason, for telemetry.
         """
+        self.feed.disconnect(lost=True)
         await self._forget_saved()
         self.not_restored = ()
         if self._warm is not None:
             self.replaced += 1
-            self._emit(SandboxReplaced, cause)
+            self.emit(SandboxReplaced, cause)
             await self._give_back(self._warm)
-        self._warm = await self._acquire(urgent=True)
+        self._warm = warm = await self._acquire(urgent=True)
+        self.feed.connect(warm.channel)
 
     async def suspend(self) -> None:
         """Give the sandbox back. `wake` loads the saved variables in another one."""
+        self.feed.disconnect(lost=False)
         if self._warm is not None:
             await self._give_back(self._warm)
 
@@ -159,7 +174,9 @@ class Lease:
         Variables that cannot be loaded are lost, and `not_restored` lists them. If there is no sandbox,
         the next call tries again. Raises as `acquire`.
         """
-        assert self._saved is not None, "the session sleeps"
+        if self._saved is None:  # it moves, and nothing could be saved
+            self._warm = await self._acquire(urgent=True)
+            return
         try:
             self._warm = await self._acquire(urgent=True, source=self._saved.source)
         except (BadRequest, Conflict, NotFound, TooLarge) as exc:
@@ -171,8 +188,11 @@ class Lease:
             await self._wake_without(exc.message)
         self._failed_loads = 0
         await self._forget_saved()
+        if self._warm is not None:
+            self.feed.connect(self._warm.channel)
 
     async def _wake_without(self, reason: str) -> None:
+        self.feed.disconnect(lost=True)
         self._warm = await self._acquire(urgent=True)
         self.not_restored = [MissingVariable(name="<all>", reason=reason)]
 
@@ -181,9 +201,30 @@ class Lease:
         if saved is not None:
             await run_to_completion(saved.forget())
 
+    def prepare(self, place: Place | None, *, is_empty: bool) -> bool:  # noqa: ARG002
+        """Prepare for a cell. Returns whether `move_out` must come before it.
+
+        Args:
+            place: where the cell runs; None for anywhere.
+            is_empty: there is no sandbox, and none is being acquired.
+        """
+        return False
+
+    async def move_out(self, place: Place) -> None:
+        """Leave the sandbox for a place."""
+        raise NotImplementedError("only a session that is routed moves")
+
+    def tell(self, result: Result, asked: Place | None) -> None:
+        """Tell in a result where the cell ran, if the session is routed."""
+
     def leave(self) -> None:
         """Announce `release`, so that the next session waits for the workspace."""
+        self.feed.end()
         self.workspace.leave()
+
+    def hand_over(self) -> None:
+        """Give the workspace to the next broker; see `Workspace.hand_over`."""
+        self.workspace.hand_over()
 
     async def release(self) -> None:
         """Give sandbox and workspace back, even if the caller is cancelled. A second call does nothing."""
@@ -193,7 +234,7 @@ class Lease:
                 await self._give_back(self._warm)
         finally:
             if self._warm is not None:  # its files are not needed any more
-                self._pool.release(self._warm)
+                self.pool.release(self._warm)
                 self._warm = None
             self.workspace.release()
             await self._forget_saved()
@@ -203,39 +244,42 @@ class Lease:
         try:
             await self.workspace.detach(warm.sandbox)
         finally:
-            self._pool.release(warm)
+            self.pool.release(warm)
 
     async def _acquire(
         self, *, urgent: bool, source: Source | None = None, plan: DirectoryPlan | None = None
     ) -> WarmSandbox:
         asked_at = time.monotonic()
         with _pool_errors(self.timeout):
-            warm = await self._pool.acquire(
-                timeout=self.timeout, tenant=self._tenant, urgent=urgent
-            )
-        self._emit(SandboxLeased, warm.sandbox.id, time.monotonic() - asked_at)
+            warm = await self.pool.acquire(timeout=self.timeout, tenant=self.tenant, urgent=urgent)
+        self.emit(SandboxLeased, warm.sandbox.id, time.monotonic() - asked_at)
         try:
             _remember(warm, self._key)  # from now on it is no longer unused
-            await limit_memory(warm, self._options.limits.memory)
             await self.workspace.attach(warm.sandbox)
-            env = {**self._options.env, **self._options.secrets}
-            if env or self._options.cwd is not None:
-                await self._configure(warm, {"env": env, "cwd": self._options.cwd})
+            await self._configure(warm)
             if source is not None:
                 has_cwd = self._options.cwd is not None
                 self.not_restored = await restore(warm, source, has_cwd=has_cwd)
             if plan is not None:
                 layout = {"directories": plan.directories, "files": plan.files}
-                await self._configure(warm, {"layout": layout})
+                await self._deliver(warm, {"layout": layout})
+            await self._limit(warm)
             _remember(warm, self._key, is_ready=True)
         except BaseException:
             try:
                 if self.workspace.is_stored:
                     await self.workspace.detach(warm.sandbox)
             finally:
-                self._pool.release(warm)
+                self.pool.release(warm)
             raise
         return warm
+
+    async def _limit(self, warm: WarmSandbox) -> None:
+        """Apply the limits of the session, also those that change meanwhile."""
+        applied = None
+        while applied is not self._options.limits:
+            applied = self._options.limits
+            await limit_memory(warm, applied.memory)
 
     async def change_limits(self, limits: SandboxLimits) -> None:
         """Change the limits of the session. Raises BadRequest, Unavailable; they are as before then."""
@@ -243,7 +287,13 @@ class Lease:
             await limit_memory(self.alive, limits.memory)
         self._options.limits = limits
 
-    async def _configure(self, warm: WarmSandbox, settings: dict[str, Any]) -> None:
+    async def _configure(self, warm: WarmSandbox) -> None:
+        """Deliver the session's environment and working directory."""
+        env = {**self._options.env, **self._options.secrets}
+        if env or self._options.cwd is not None:
+            await self._deliver(warm, {"env": env, "cwd": self._options.cwd})
+
+    async def _deliver(self, warm: WarmSandbox, settings: dict[str, Any]) -> None:
         """Deliver settings of the session; see `CONFIGURE_CODE`."""
         asked = {"configure": settings}
         try:

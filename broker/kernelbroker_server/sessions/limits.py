@@ -20,6 +20,7 @@ class SessionLimits:
     Attributes:
         sleep_after: a session that was idle for this time falls asleep; None for never.
         asleep_retention: a session that slept for this time is closed.
+        contexts: how many contexts a session may have.
     """
 
     idle_timeout: float = 1800.0
@@ -29,6 +30,7 @@ class SessionLimits:
     interrupt_grace: float = 2.0
     sleep_after: float | None = None
     asleep_retention: float = 7 * 86400.0
+    contexts: int = 16
     max_code_chars: int = 100_000
     max_preview_rows: int = 500
     max_file_bytes: int = 100 * 1024**2

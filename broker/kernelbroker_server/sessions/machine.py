@@ -19,6 +19,7 @@ from .effects import (
     Failure,
     Interrupt,
     Left,
+    Move,
     Opened,
     OpeningFailed,
     Release,
@@ -174,7 +175,7 @@ class SessionMachine(MachineState):
                 self._track.move(SessionState.CLOSING)
                 closed = Failure("interrupted", "SessionClosed", reason)
                 effects.append(Abort(self.running, closed))
-            case SessionState.ABORTING | SessionState.SUSPENDING:
+            case SessionState.ABORTING | SessionState.SUSPENDING | SessionState.MOVING:
                 self._track.move(SessionState.CLOSING)
             case SessionState.OPENING | SessionState.REPLACING | SessionState.WAKING:
                 self._track.move(SessionState.CLOSING)
@@ -222,7 +223,7 @@ class SessionMachine(MachineState):
         return [*effects, *self._advance()]
 
     def suspended(self) -> list[Effect]:
-        """Report that the sandbox of a session that falls asleep was given back."""
+        """Report that the sandbox of a session that falls asleep, or moves, was given back."""
         if self.state is SessionState.CLOSING:
             return [self._release()]
         self._track.move(SessionState.ASLEEP)
@@ -236,9 +237,14 @@ class SessionMachine(MachineState):
         self._track.move(SessionState.EMPTY)
         return self._advance()
 
-    def turn_granted(self, execution_id: str) -> list[Effect]:
-        """Report that the execution has its turn among all sessions."""
+    def turn_granted(self, execution_id: str, *, moves: bool = False) -> list[Effect]:
+        """Report that the execution has its turn among all sessions.
+
+        Args:
+            moves: the session moves to another pool before it.
+        """
         self._executions.admit(execution_id)
+        self._moves_for = execution_id if moves else None
         return self._advance()
 
     def execution_ended(self, execution_id: str, *, lost: str | None) -> list[Effect]:
@@ -277,8 +283,7 @@ class SessionMachine(MachineState):
             effects.append(Wake())
         if self.state is SessionState.READY:
             effects += self._borrowers.grant_waiting()
-            if self._executions.first(ExecutionState.ADMITTED) is not None:
-                effects.append(self._run_first())
+            effects += self._run_or_move()
         if self.state in AT_REST:
             if (first := self._executions.first(ExecutionState.QUEUED)) is not None:
                 self._executions.await_turn(first)
@@ -299,6 +304,18 @@ class SessionMachine(MachineState):
         never_ran = Failure("rejected", "SessionClosed", reason)
         gone = SessionGone(f"session {self._id} is closed: {reason}")
         return [*self._executions.reject_all(never_ran), *self._answer(gone)]
+
+    def _run_or_move(self) -> list[Effect]:
+        """Run the execution that has its turn, or move for it as soon as nobody uses the gateway."""
+        if (first := self._executions.first(ExecutionState.ADMITTED)) is None:
+            return []
+        if first != self._moves_for:
+            return [self._run_first()]
+        if self._borrowers:
+            return []
+        self._moves_for = None
+        self._track.move(SessionState.MOVING)
+        return [Move(first)]
 
     def _run_first(self) -> Effect:
         execution_id, silent = self._executions.run_first()

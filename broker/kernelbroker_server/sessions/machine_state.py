@@ -21,6 +21,7 @@ _RESTARTING = (
     SessionState.OPENING,
     SessionState.ABORTING,
     SessionState.REPLACING,
+    SessionState.MOVING,
     SessionState.SUSPENDING,
     SessionState.WAKING,
 )
@@ -49,6 +50,8 @@ class MachineState:
         """The reason why variables were lost, until a result has reported it."""
         self._close_when_idle = ""
         """The reason with which the session closes as soon as nothing is left to do."""
+        self._moves_for: str | None = None
+        """The execution that has its turn, and for which the session moves first."""
         self._leaves = False
         """If its sandbox lives then, the session is left to the next broker instead."""
 
@@ -97,9 +100,16 @@ class MachineState:
             assert state not in (SessionState.RUNNING, SessionState.ABORTING)
         if state in AT_REST:
             assert not borrowers.waiting
-            assert not executions or executions.first(ExecutionState.WAITING) is not None
+            waits = executions.first(ExecutionState.WAITING) is not None
+            moves = self._moves_for is not None and bool(borrowers)  # when they have ended
+            assert not executions or waits or moves
             assert not (self._close_when_idle and self.idle), "it has to be closed by now"
-        if state in (SessionState.SUSPENDING, SessionState.ASLEEP, SessionState.WAKING):
+        if state in (
+            SessionState.MOVING,
+            SessionState.SUSPENDING,
+            SessionState.ASLEEP,
+            SessionState.WAKING,
+        ):
             assert len(borrowers.waiting) == len(borrowers), "nobody holds a gateway that is gone"
         assert not self._restarts or state in _RESTARTING
         assert (self.closed_reason is not None) == (state in _CLOSED)

@@ -8,10 +8,9 @@ from collections.abc import Coroutine, Mapping, Sequence
 from typing import Any
 
 from kernelbroker.protocol.errors import (
-    BadRequest,
     Conflict,
     NotFound,
-    TooManyRequests,
+    RequestError,
     Unavailable,
 )
 from kernelbroker.protocol.messages import SessionOptions
@@ -20,20 +19,22 @@ from ..backends.base import Sandbox
 from ..pool.runner import Pool
 from ..pool.warm_sandbox import WarmSandbox
 from ..supervisor import Supervisor
-from ..telemetry.events import Observer, SessionEmitter
+from ..telemetry.events import Observer
 from ..tenants.tenant import Tenant
 from ..workspaces.store import Workspace, WorkspaceStore
 from .admission import TenantQueue
+from .contexts import context_options, expect_room, language_of
 from .gone import GoneSessions, gone
 from .ids import new_id
-from .lease import Lease
 from .limits import SessionLimits
 from .opening import Opening
 from .progress import LeftExecution
 from .reopening import same_session
 from .restoring import Source
+from .routes import Routes, Routing
 from .saved_state import AsleepSession, SavedState
 from .session import Session
+from .session_factory import SessionFactory
 from .store import EventStore, LeftSession, SessionRecord
 
 _LEAVE_S = 2.0
@@ -58,6 +59,7 @@ class Registry:
         store: EventStore,
         observer: Observer,
         supervisor: Supervisor,
+        routing: Routing | None = None,
     ) -> None:
         self.tenant = tenant
         self.pools = pools
@@ -66,8 +68,18 @@ class Registry:
         self._queue = queue
         self._workspaces = workspaces
         self._store = store
-        self._observer = observer
-        self._supervisor = supervisor
+        self.routes = Routes(pools, routing)
+        self._factory = SessionFactory(
+            pools,
+            limits,
+            queue,
+            store,
+            observer,
+            supervisor,
+            self._ended,
+            self.routes,
+            workspaces.checkpoints,
+        )
         self._sessions: dict[str, Session] = {}
         self._opening: dict[str, Opening] = {}
         self._gone = GoneSessions(queue.clock)
@@ -76,8 +88,11 @@ class Registry:
         self._ending: set[asyncio.Future[None]] = set()
         """`closed` of sessions that have ended, and give back what they had."""
 
-    async def open(self, options: SessionOptions) -> tuple[Session, bool]:
+    async def open(self, options: SessionOptions, place: str | None = None) -> tuple[Session, bool]:
         """Return the session with this id, or a new one, and whether it is new.
+
+        Args:
+            place: the template where it begins, if it is routed.
 
         If all callers that wait for a new session are cancelled, the session is closed again.
 
@@ -85,7 +100,10 @@ class Registry:
             BadRequest, Conflict, SessionGone, TooManyRequests, Unavailable
         """
         self.limits.check_metadata(options.metadata)
-        self._pool(options.template)  # it is there
+        options.language = language_of(options.language)
+        if options.context_of is not None:
+            options = context_options(self.get(options.context_of), options)
+        self._factory.pool(options.template, place)  # it is there
         session_id = options.session_id or new_id()
         session = self._sessions.get(session_id)
         if session is not None:
@@ -96,9 +114,11 @@ class Registry:
         opening = self._opening.get(session_id)
         is_new = opening is None
         if opening is None:
-            self._expect_room()
-            task = self._own(self._open(session_id, options), f"session {session_id} opens")
-            opening = self._opening[session_id] = Opening(task, options.workspace or session_id)
+            self._expect_room(options.context_of)
+            task = self._own(self._open(session_id, options, place), f"session {session_id} opens")
+            of = options.context_of
+            workspace = "" if of is not None else options.workspace or session_id
+            opening = self._opening[session_id] = Opening(task, workspace, context_of=of)
             task.add_done_callback(lambda _: self._opened(session_id, opening))
         opening.waiting += 1
         try:
@@ -116,14 +136,7 @@ class Registry:
 
     def limits_of(self, template: str) -> SessionLimits:
         """The limits of sessions of a template. Raises BadRequest if the tenant has no such template."""
-        return self.limits.of_template(self._pool(template).spec.limits)
-
-    def _pool(self, template: str) -> Pool:
-        try:
-            return self.pools[template]
-        except KeyError:
-            known = ", ".join(sorted(self.pools))
-            raise BadRequest(f"no template {template!r}; there are: {known}") from None
+        return self.limits.of_template(self._factory.pool(template).spec.limits)
 
     def get(self, session_id: str) -> Session:
         """Return a session. Raises SessionGone for an hour after its end, NotFound if it is unknown."""
@@ -139,7 +152,8 @@ class Registry:
             if opening.workspace == workspace:
                 await asyncio.wait([opening.task])
         for session in self.list():
-            if session.workspace == workspace and not session.is_left:
+            is_context = session.session is not None
+            if session.workspace == workspace and not session.is_left and not is_context:
                 return session
         return None
 
@@ -178,7 +192,7 @@ class Registry:
         self.stopping = True
         for opening in self._opening.values():
             opening.task.cancel()
-        for session in self.list():
+        for session in [each for each in self.list() if each.session is None]:
             if session.sleeping.is_asleep and session.outlives_the_broker:
                 self._own(session.leave(reason), f"session {session.id} is left asleep")
             elif leave:
@@ -188,7 +202,8 @@ class Registry:
         if sessions := self.list():
             await asyncio.wait([session.drained for session in sessions], timeout=_LEAVE_S)
             for session in sessions:
-                session.leave_now()
+                if session.session is None:
+                    session.leave_now()
             await asyncio.wait([session.drained for session in sessions])
 
     async def stop(self, reason: str, *, leave: bool = False) -> None:
@@ -203,18 +218,31 @@ class Registry:
         while self._tasks or self._ending:
             await asyncio.wait([*self._tasks, *self._ending])
 
-    async def _open(self, session_id: str, options: SessionOptions) -> Session:
+    async def _open(self, session_id: str, options: SessionOptions, place: str | None) -> Session:
         source = None
         if options.from_checkpoint is not None:
             checkpoints = self._workspaces.checkpoints
             await checkpoints.get(self.tenant.name, options.from_checkpoint)  # it is there
             source = Source(checkpoints, self.tenant.name, options.from_checkpoint)
         record = SessionRecord(new_id(), self.tenant.name, session_id, options)
+        if options.context_of is not None:
+            return await self._open_context(record, self.get(options.context_of))
         workspace = await self.claim(record)
-        session = self._session(record, workspace, source)
+        session = self._factory.session(record, workspace, source, place=place)
         await session.open()
         self._sessions[session_id] = session
         return session
+
+    async def _open_context(self, record: SessionRecord, session: Session) -> Session:
+        context = self._factory.context(record, session)
+        await context.open()
+        try:
+            session.add_context(context)
+        except RequestError as exc:
+            self.close_soon(context, exc.message)
+            raise
+        self._sessions[context.id] = context
+        return context
 
     async def claim(self, record: SessionRecord, sandbox: Sandbox | None = None) -> Workspace:
         """Claim the workspace of a session; `sandbox` is its own, if an earlier broker has attached it.
@@ -228,7 +256,7 @@ class Registry:
             record.session_id,
             name=options.workspace,
             retention=options.workspace_retention,
-            timeout=self.pools[options.template].acquire_timeout,
+            timeout=self._factory.pool(options.template).acquire_timeout,
             sandbox=sandbox,
         )
 
@@ -240,7 +268,22 @@ class Registry:
         running: LeftExecution | None,
     ) -> None:
         """Go on with a session of an earlier broker, which the store has restored."""
-        session = self._session(left.record, workspace, adopted=warm)
+        session = self._factory.session(left.record, workspace, adopted=warm)
+        await self._go_on(session, left, running)
+
+    async def adopt_context(
+        self, left: LeftSession, warm: WarmSandbox, running: LeftExecution | None
+    ) -> None:
+        """Go on with a context of a session that was adopted."""
+        assert left.record.options.context_of is not None
+        session = self.get(left.record.options.context_of)
+        context = self._factory.context(left.record, session, warm)
+        session.add_context(context)
+        await self._go_on(context, left, running)
+
+    async def _go_on(
+        self, session: Session, left: LeftSession, running: LeftExecution | None
+    ) -> None:
         await session.open(adopted=True)
         self._sessions[session.id] = session
         for execution in session.go_on(running):
@@ -249,38 +292,6 @@ class Registry:
         if left.closing is not None:
             session.close_when_idle(left.closing)
 
-    def _session(
-        self,
-        record: SessionRecord,
-        workspace: Workspace,
-        source: Source | None = None,
-        adopted: WarmSandbox | None = None,
-        asleep_at: float | None = None,
-    ) -> Session:
-        tenant, options = self.tenant.name, record.options
-        emit = SessionEmitter(self._observer, tenant, options.template, record.session_id)
-        lease = Lease(
-            self.pools[options.template],
-            options,
-            workspace,
-            tenant,
-            emit,
-            source,
-            key=record.key,
-            adopted=adopted,
-        )
-        return Session(
-            record,
-            self.limits,
-            lease,
-            self._queue,
-            self._store,
-            emit,
-            self._ended,
-            self._supervisor,
-            asleep_at,
-        )
-
     async def resume(self, asleep: AsleepSession, saved: SavedState) -> None:
         """Take over a session that an earlier broker left asleep.
 
@@ -288,15 +299,16 @@ class Registry:
             RequestError: its template, its files or its id are taken or gone.
         """
         options = asleep.options
-        if options.template not in self.pools:
-            raise BadRequest(f"there is no template {options.template!r} any more")
+        self._factory.pool(options.template, asleep.place)  # it is there
         if asleep.session_id in self._sessions:
             raise Conflict(f"session {asleep.session_id} is awake")
         record = SessionRecord(
             new_id(), self.tenant.name, asleep.session_id, options, asleep.opened_at
         )
         asleep_at = self._queue.clock() - max(0.0, time.time() - asleep.asleep_at)
-        session = self._session(record, await self.claim(record), asleep_at=asleep_at)
+        session = self._factory.session(
+            record, await self.claim(record), asleep_at=asleep_at, place=asleep.place
+        )
         session.idle_timeout, session.max_lifetime = asleep.idle_timeout, asleep.max_lifetime
         session.resume(saved, asleep.awake)
         self._sessions[session.id] = session
@@ -330,6 +342,10 @@ class Registry:
         return task
 
     def _ended(self, session: Session, reason: str) -> None:
+        for context in (*session.contexts.values(),):
+            self.close_soon(context, f"its session was closed: {reason}")
+        if session.session is not None:
+            session.session.remove_context(session)
         self._ending.add(session.closed)
         session.closed.add_done_callback(self._ending.discard)
         if self._sessions.get(session.id) is not session:
@@ -337,12 +353,10 @@ class Registry:
         del self._sessions[session.id]
         self._gone.add(session.id, reason)
 
-    def _expect_room(self) -> None:
-        limit = self.tenant.limits.sessions
-        if limit is not None and len(self._sessions) + len(self._opening) >= limit:
-            raise TooManyRequests(
-                f"{limit} sessions are open, the most that you may have; close one", retry_after=5
-            )
+    def _expect_room(self, context_of: str | None) -> None:
+        session = None if context_of is None else self.get(context_of)
+        opening = [each.context_of for each in self._opening.values()].count(context_of)
+        expect_room(session, opening, self.list(), self.tenant.limits.sessions)
 
 
 def _shutting_down() -> Unavailable:

@@ -11,6 +11,8 @@ from .session import Session
 def same_session(session: Session, options: SessionOptions) -> Session:
     """Return the session if these options could have opened it. Raises Conflict."""
     given, other = session.options, "choose another session_id"
+    if options.context_of not in (None, given.context_of):
+        raise Conflict(f"session {session.id} is no context of {options.context_of}; {other}")
     if given.template != options.template:
         raise Conflict(f"session {session.id} has the template {given.template!r}; {other}")
     if options.workspace not in (None, session.workspace):

@@ -26,6 +26,7 @@ from .execution import QUOTA_EXCEEDED, Execution
 from .grants import Grants
 from .lease import Lease
 from .machine import SessionMachine
+from .routes import Place
 from .saved_state import SavedState
 from .states import SessionState
 from .store import EventStore, SessionRecord
@@ -41,6 +42,7 @@ class SessionRunner:
     Args:
         grace: seconds that an interrupted cell has to end.
         on_ended: called once, when an open session ends, with the reason.
+        watch: of the workspace. A context has that of its session.
 
     Attributes:
         opened: resolved when there is a first sandbox, or with the error.
@@ -62,6 +64,7 @@ class SessionRunner:
         grace: float,
         on_ended: Callable[[str], None],
         supervisor: Supervisor,
+        watch: QuotaWatch,
         first: SessionState = SessionState.OPENING,
     ) -> None:
         loop = asyncio.get_running_loop()
@@ -72,13 +75,7 @@ class SessionRunner:
         self.executions: dict[str, Execution] = {}
         self.uses = 0
         self.active, self.active_at = queue.clock(), record.opened_at
-        self.watch = QuotaWatch(
-            Quota.of(lease.spec.limits).lowered_to(lease.workspace.max_size),
-            lease.workspace.initial_usage,
-            usage=lease.usage,
-            on_exceeded=self._on_quota_exceeded,
-            grace=grace,
-        )
+        self.watch = watch
         self._id = record.session_id
         self._context = detached_context(tenant=record.tenant, session_id=self._id)
         self._record = record
@@ -193,6 +190,8 @@ class SessionRunner:
                     self._acquire(self._lease.replace(cause))
                 case effects.Suspend():
                     self._tasks.spawn(self._suspend(), "suspend")
+                case effects.Move(execution_id=name):
+                    self._tasks.spawn(self._move(self.executions[name].place), "move")
                 case effects.Wake():
                     self._acquire(self._lease.wake())
                 case effects.CancelAcquisition():
@@ -220,9 +219,11 @@ class SessionRunner:
             self._settled.answer()
 
     def _opened_now(self) -> None:
-        self._watching = self._supervisor.start(
-            "quota watch", self.watch.run, context=self._context.copy()
-        )
+        self.watch.listeners.add(self._on_quota_exceeded)
+        if not self._lease.is_shared:
+            self._watching = self._supervisor.start(
+                "quota watch", self.watch.run, context=self._context.copy()
+            )
         self.opened.set_result(None)
         self._emit(SessionOpened)
 
@@ -240,6 +241,7 @@ class SessionRunner:
                 self.apply(self.machine.sandbox_failed(failed))
             elif (error := task.exception()) is None:
                 self._watch_for_death()
+                self.watch.change(Quota.of(self._lease.spec.limits))
                 incomplete = bool(self._lease.not_restored)
                 self.apply(self.machine.sandbox_ready(incomplete=incomplete))
                 self._notice_death()
@@ -280,7 +282,9 @@ class SessionRunner:
                     self.apply(self.machine.reject(execution.id, failure))
                     return
                 self._notice_death()
-                self.apply(self.machine.turn_granted(execution.id))
+                is_empty = self.machine.state in (SessionState.EMPTY, SessionState.ASLEEP)
+                moves = self._lease.prepare(execution.place, is_empty=is_empty)
+                self.apply(self.machine.turn_granted(execution.id, moves=moves))
                 run = await self._turns[execution.id]
                 warm = self._lease.current
                 assert warm is not None, "the session has a sandbox"
@@ -292,6 +296,7 @@ class SessionRunner:
                             warm,
                             grace=self._grace,
                             state_lost=run.state_lost,
+                            tell=self._lease.tell,
                             remark=self.watch.before_result,
                         )
                 except Exception:
@@ -327,6 +332,13 @@ class SessionRunner:
         if not execution.is_silent:
             self._emit(ExecutionEnded, **execution.summary())
 
+    async def _move(self, place: Place | None) -> None:
+        assert place is not None, "there is somewhere to go"
+        try:
+            await self._lease.move_out(place)
+        finally:
+            self.apply(self.machine.suspended())
+
     async def _suspend(self) -> None:
         try:
             await self._lease.suspend()
@@ -337,6 +349,7 @@ class SessionRunner:
         try:
             if self._watching is not None:
                 await self._watching.stop()
+            self.watch.listeners.discard(self._on_quota_exceeded)
             self._store.end_session(self._record.key, self.machine.closed_reason or "")
             await self._lease.release()
         finally:

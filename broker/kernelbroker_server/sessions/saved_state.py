@@ -21,6 +21,7 @@ class AsleepSession(msgspec.Struct, kw_only=True):
 
     Attributes:
         checkpoint: the name of the checkpoint with the variables.
+        place: the template of its latest sandbox.
         awake: seconds that it was awake, which count for `max_lifetime`.
     """
 
@@ -32,6 +33,7 @@ class AsleepSession(msgspec.Struct, kw_only=True):
     awake: float
     idle_timeout: float
     max_lifetime: float
+    place: str | None = None
 
 
 class SavedState:

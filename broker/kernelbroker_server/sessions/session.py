@@ -11,41 +11,48 @@ import time
 from collections.abc import Callable, Sequence
 
 from kernelbroker.protocol.errors import RequestError
+from kernelbroker.protocol.events import Result
 from kernelbroker.protocol.findings import Finding
 from kernelbroker.protocol.messages import ExecutionRequest, SandboxLimits
 
-from ..backends.base import Usage
 from ..cancellation import run_to_completion
 from ..kernels.channel import ChannelClosed
 from ..kernels.gateway import GatewayConnection
-from ..kernels.requests import InternalCell
+from ..kernels.requests import InternalCell, NotebookCell
 from ..supervisor import Supervisor
 from ..telemetry.events import SessionEmitter
-from ..workspaces.quota_watch import Upload
+from ..workspaces.quota import Quota
+from ..workspaces.quota_watch import QuotaWatch, Upload
 from .admission import TenantQueue
 from .borrowing import borrowed
+from .effects import Failure
 from .execution import Execution
 from .lease import Lease
 from .limits import SessionLimits
 from .progress import LeftExecution
+from .routes import Place
 from .runner import SessionRunner
 from .saved_state import SavedState
-from .session_view import SessionView
+from .session_contexts import SessionWithContexts
 from .sleeping import Sleeping
 from .states import SessionState
 from .store import EventStore, ExecutionLog, SessionRecord, lost_result
 from .streams import Streams
 
+_SKIPPED = Failure("rejected", "Aborted", "a cell before it failed")
 
-class Session(SessionView):
+
+class Session(SessionWithContexts):
     """One session, from `open` to `closed`. The registry creates it.
 
     Args:
         on_ended: called once, when an open session ends, with the session and the reason.
         asleep_at: by the queue's clock, for a session that fell asleep in an earlier broker.
+        context_of: the session that this one is a context of; it shares the sandbox of that one.
 
     Attributes:
         emit: emits telemetry of this session.
+        feed: what its kernels send.
         closed: resolved when its sandbox and workspace are given back.
         drained: resolved when it is closed, or left to the next broker.
     """
@@ -61,7 +68,9 @@ class Session(SessionView):
         on_ended: Callable[[Session, str], None],
         supervisor: Supervisor,
         asleep_at: float | None = None,
+        context_of: Session | None = None,
     ) -> None:
+        super().__init__(context_of)
         self.id, self.key = record.session_id, record.key
         self.options = options = record.options
         self._limits = limits
@@ -70,10 +79,17 @@ class Session(SessionView):
         self.created_at = record.opened_at
         self._created = queue.clock()
         self._on_ended = on_ended
-        self._lease = lease
+        self._lease, self.feed = lease, lease.feed
         self._store = store
         self._queue = queue
         self.emit = emit
+        watch = QuotaWatch(
+            Quota.of(lease.spec.limits).lowered_to(lease.workspace.max_size),
+            lease.workspace.initial_usage,
+            usage=lease.usage,
+            grace=limits.interrupt_grace,
+        )
+        watch = watch if context_of is None else context_of._runner.watch
         self._runner = runner = SessionRunner(
             record,
             lease,
@@ -83,6 +99,7 @@ class Session(SessionView):
             limits.interrupt_grace,
             self._ended,
             supervisor,
+            watch,
             SessionState.OPENING if asleep_at is None else SessionState.ASLEEP,
         )
         self._machine = runner.machine
@@ -127,8 +144,13 @@ class Session(SessionView):
         await self._until_closed()
 
     def close_when_idle(self, reason: str) -> None:
-        """Close the session as soon as nothing runs, waits or is transferred. `closed` resolves then."""
-        self._runner.apply(self._machine.close_when_idle(reason))
+        """Close the session as soon as nothing runs, waits or is transferred. `closed` resolves then.
+
+        Its contexts are closed so before it.
+        """
+        for context in (*self.contexts.values(),):
+            context.close_when_idle(reason)
+        self._after_contexts(lambda: self._machine.close_when_idle(reason))
 
     def leave_when_idle(self, reason: str) -> None:
         """As `close_when_idle`, but if it can go on, leave it to the next broker. `drained` tells when."""
@@ -136,17 +158,24 @@ class Session(SessionView):
         decide = self._machine.leave_when_idle
         if secret or not spec.orphan_grace:  # no broker could go on with it
             decide = self._machine.close_when_idle
-        self._runner.apply(decide(reason))
+        for context in (*self.contexts.values(),):
+            context.leave_when_idle(reason)
+        self._after_contexts(lambda: decide(reason))
 
     def leave_now(self) -> None:
         """After `leave_when_idle`: leave it with what runs and waits, if the next broker can go on."""
+        for context in (*self.contexts.values(),):
+            context.leave_now()
+        if (decide := self._pending) is not None:
+            self._pending = None
+            self._runner.apply(decide())
         running = self._runner.executions.get(self._machine.running or "")
         if running is None or not running.request.secrets:  # their values are not stored
             self._runner.apply(self._machine.leave())
 
     def hand_over(self) -> None:
         """Give the next broker what it needs of a session that is left. Nothing may follow."""
-        self._lease.workspace.hand_over()
+        self._lease.hand_over()
 
     async def leave(self, reason: str) -> None:
         """End a sleeping session here; its saved variables and its record stay for a later broker."""
@@ -172,22 +201,6 @@ class Session(SessionView):
     def _ended(self, reason: str) -> None:
         self._on_ended(self, reason)
 
-    @property
-    def age(self) -> float:
-        """Seconds that it was awake since it was opened, which count for `max_lifetime`."""
-        return self._queue.clock() - self._created - self.sleeping.slept
-
-    @property
-    def expires_in(self) -> float:
-        """Seconds until it expires, if nobody uses it."""
-        return self.expires_at[0] - self._queue.clock()
-
-    async def usage(self) -> tuple[int | None, Usage | None]:
-        """Return the bytes of memory that its sandbox uses, and the size of its files, as far as known."""
-        warm = self._lease.alive
-        memory = None if warm is None else await warm.sandbox.memory()
-        return memory, await self._lease.usage(self.spec.limits.workspace_files)
-
     # Executions.
 
     def enqueue(
@@ -199,13 +212,16 @@ class Session(SessionView):
         allow_stdin: bool = False,
         findings: Sequence[Finding] = (),
         internal_cell: InternalCell | None = None,
+        notebook_cell: NotebookCell | None = None,
         listed: bool = True,
+        place: Place | None = None,
     ) -> Execution:
-        """Queue a cell, or an internal cell in its place, that the tenant's queue has admitted.
+        """Queue a cell, or another one in its place, that the tenant's queue has admitted.
 
         Args:
             timeout: seconds.
             listed: the session's history lists it.
+            place: where it runs, if the session is routed.
 
         Raises:
             SessionGone
@@ -220,7 +236,14 @@ class Session(SessionView):
             findings,
             allow_stdin=allow_stdin,
         )
-        return self._submit(log, timeout, internal_cell)
+        return self._submit(log, timeout, internal_cell, notebook_cell=notebook_cell, place=place)
+
+    def reject(self, execution_id: str, request: ExecutionRequest, result: Result) -> ExecutionLog:
+        """Store a cell that must not run, with its result. Raises SessionGone."""
+        self.expect_open()
+        log = self._store.create_execution(self.key, execution_id, request, (), ())
+        log.append(result)
+        return log
 
     def go_on(self, left: LeftExecution | None) -> Sequence[Execution]:
         """Go on with the executions that an earlier broker has left in the log, also those that waited.
@@ -245,7 +268,10 @@ class Session(SessionView):
             timeout = log.request.timeout or self.limits.default_timeout
             self._queue.readmit()
             timeout = timeout if ran is None else ran.progress.timeout
-            found.append(self._submit(log, timeout, installs if log.packages else None, ran))
+            # Where it was to run is not known any more, so it runs isolated.
+            place = None if self.routes is None or ran is not None else self.routes.isolated()
+            cell = installs if log.packages else None
+            found.append(self._submit(log, timeout, cell, ran, place=place))
         return found
 
     def _submit(
@@ -254,15 +280,22 @@ class Session(SessionView):
         timeout: float,
         internal_cell: InternalCell | None,
         left: LeftExecution | None = None,
+        place: Place | None = None,
+        notebook_cell: NotebookCell | None = None,
     ) -> Execution:
         execution = Execution(
             log,
             timeout,
-            self.limits.output.lowered_to(self.options.limits.output),
+            self.output_limits,
             secrets=self.options.secrets.values(),
             internal_cell=internal_cell,
+            notebook_cell=notebook_cell,
             left=left,
+            place=place,
         )
+        if notebook_cell is not None:
+            on_end = notebook_cell.on_end
+            execution.done.add_done_callback(lambda done: on_end(done.result()))
         execution.ids = {**execution.ids, "session_id": self.id, "execution_id": execution.id}
         self._runner.submit(execution)
         return execution
@@ -271,6 +304,13 @@ class Session(SessionView):
         """Take an internal cell out of the queue, or interrupt it. Does nothing if it has ended."""
         if self.closed_reason is None and not execution.done.done():
             self._runner.apply(self._machine.interrupt(execution.id))
+
+    def skip_notebook_cells(self) -> None:
+        """End the cells of Jupyter clients that wait, as a stock kernel does after a cell that failed."""
+        if self.closed_reason is None:
+            for execution in list(self._runner.executions.values()):
+                if execution.is_notebook_cell:
+                    self._runner.apply(self._machine.reject(execution.id, _SKIPPED))
 
     def interrupt(self, execution_id: str | None = None) -> None:
         """Raise KeyboardInterrupt in the running cell. Does nothing if none runs.
@@ -305,13 +345,7 @@ class Session(SessionView):
         await self._runner.restart()
 
     async def change_limits(self, limits: SandboxLimits) -> None:
-        """Change the limits of the sandbox and of the executions that follow.
-
-        Raises:
-            SessionGone
-            BadRequest: the sandbox uses more memory already. The limits are as before then.
-            Unavailable: they cannot be changed.
-        """
+        """Change its own limits. Raises SessionGone, and as `Lease.change_limits`."""
         self.expect_open()
         await self._lease.change_limits(limits)
 

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Mapping, Sequence
 
 from kernelbroker.protocol.errors import NotFound
 from kernelbroker.protocol.messages import MissingVariable, SessionOptions
 from kernelbroker.protocol.messages import SessionState as PublicState
 
-from ..backends.base import Isolation, SandboxSpec
+from ..backends.base import Isolation, SandboxSpec, Usage
+from ..kernels.outputs import OutputLimits
+from .admission import TenantQueue
 from .lease import Lease
 from .limits import SessionLimits
 from .machine import SessionMachine
+from .routes import Routes
 from .runner import SessionRunner
 from .sleeping import Sleeping
 from .states import SessionState
@@ -24,6 +28,8 @@ class SessionView:
     """The base of `Session`, which sets the attributes.
 
     Attributes:
+        session: the session that this one is a context of; None if it is none.
+        contexts: its open contexts, by id.
         sleeping: when it falls asleep.
         streams: its long connections.
         key: its key in the event store.
@@ -31,6 +37,8 @@ class SessionView:
 
     id: str
     key: str
+    session: SessionView | None
+    contexts: Mapping[str, SessionView]
     options: SessionOptions
     idle_timeout: float
     max_lifetime: float
@@ -40,6 +48,7 @@ class SessionView:
     _lease: Lease
     _limits: SessionLimits
     _machine: SessionMachine
+    _queue: TenantQueue
     _runner: SessionRunner
     _store: EventStore
 
@@ -70,6 +79,18 @@ class SessionView:
         return queue_length - 1 if queue_length and self._machine.running is None else queue_length
 
     @property
+    def secrets(self) -> frozenset[str]:
+        """The values that are masked in all output: of the session, and of its executions."""
+        executions = self._runner.executions.values()
+        own = (value for each in executions for value in each.request.secrets.values())
+        return frozenset([*self.options.secrets.values(), *own])
+
+    @property
+    def is_running(self) -> bool:
+        """Whether an execution runs, which an interrupt would end."""
+        return self._machine.running is not None
+
+    @property
     def spec(self) -> SandboxSpec:
         """The specification of its sandboxes."""
         return self._lease.spec
@@ -86,6 +107,11 @@ class SessionView:
         return None if warm is None else await warm.sandbox.memory()
 
     @property
+    def routes(self) -> Routes | None:
+        """Where its cells can run, if its template is `auto`."""
+        return self._lease.routes
+
+    @property
     def limits(self) -> SessionLimits:
         """The limits of its present template."""
         return self._limits.of_template(self.spec.limits)
@@ -94,6 +120,18 @@ class SessionView:
     def isolation(self) -> Isolation:
         """The isolation of its sandboxes."""
         return self._lease.isolation
+
+    @property
+    def output_limits(self) -> OutputLimits:
+        """Those of its executions. A context has the limits of its session."""
+        own = (self.session or self).options.limits
+        return self.limits.output.lowered_to(own.output)
+
+    @property
+    def sandbox_type(self) -> str:
+        """The kind of its sandboxes, as the routing of code names it."""
+        is_container = self.isolation in (Isolation.CONTAINER, Isolation.GVISOR)
+        return "docker_simple" if is_container else "subprocess"
 
     @property
     def workspace(self) -> str:
@@ -108,7 +146,7 @@ class SessionView:
     @property
     def active_at(self) -> float:
         """When it was last used, in seconds since the epoch."""
-        return self._runner.active_at
+        return max(each._runner.active_at for each in (self, *self.contexts.values()))
 
     @property
     def restarts(self) -> int:
@@ -127,14 +165,37 @@ class SessionView:
 
     @property
     def expires_at(self) -> tuple[float, str]:
-        """Return the time, by the admission's clock, at which the session expires, and the reason."""
+        """Return the time, by the admission's clock, at which the session expires, and the reason.
+
+        A context lives as long as its session, which does not expire by idleness while a context is used.
+        """
+        if self.session is not None:
+            return math.inf, ""
         if (asleep_end := self.sleeping.expires_at) is not None:
             return asleep_end
         end = self._created + self.max_lifetime + self.sleeping.slept
-        idle_end = self._runner.active + self.idle_timeout
-        if self._machine.idle and not self.streams and idle_end < end:
+        kernels = (self, *self.contexts.values())
+        idle_end = max(each._runner.active for each in kernels) + self.idle_timeout
+        is_idle = all(each._machine.idle and not each.streams for each in kernels)
+        if is_idle and idle_end < end:
             return idle_end, f"it was idle for {self.idle_timeout:g} s"
         return end, f"it reached its lifetime of {self.max_lifetime:g} s"
+
+    @property
+    def age(self) -> float:
+        """Seconds that it was awake since it was opened, which count for `max_lifetime`."""
+        return self._queue.clock() - self._created - self.sleeping.slept
+
+    @property
+    def expires_in(self) -> float:
+        """Seconds until it expires, if nobody uses it."""
+        return self.expires_at[0] - self._queue.clock()
+
+    async def usage(self) -> tuple[int | None, Usage | None]:
+        """Return the bytes of memory that its sandbox uses, and the size of its files, as far as known."""
+        warm = self._lease.alive
+        memory = None if warm is None else await warm.sandbox.memory()
+        return memory, await self._lease.usage(self.spec.limits.workspace_files)
 
     @property
     def executions(self) -> Mapping[str, ExecutionLog]:

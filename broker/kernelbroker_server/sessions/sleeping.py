@@ -51,6 +51,8 @@ class Sleeping:
         self._streams = streams
         self._refused_at: float | None = None
         """When the session was last used before a refusal. It is not tried again before the next use."""
+        self._retry_at: float | None = None
+        """When it is tried again all the same."""
         self._since = asleep_at
         self._slept = 0.0
 
@@ -82,7 +84,9 @@ class Sleeping:
             return None
         if self._streams:
             return None
-        return None if self._refused_at == self._runner.active else self._runner.active + after
+        if self._refused_at == self._runner.active:
+            return self._retry_at
+        return self._runner.active + after
 
     @property
     def expires_at(self) -> tuple[float, str] | None:
@@ -110,9 +114,11 @@ class Sleeping:
             if is_undisturbed():
                 runner.active, runner.active_at = active
 
-    def refuse(self, missing: Sequence[MissingVariable]) -> None:
-        """Stay awake until the session was used again."""
+    def refuse(self, missing: Sequence[MissingVariable], *, retry: bool = False) -> None:
+        """Stay awake until the session was used again, or with `retry` until the next time it is due."""
         self.kept_awake_by = missing
+        after = self._limits.sleep_after
+        self._retry_at = self._clock() + after if retry and after is not None else None
         self._refused_at = self._runner.active
 
     def begin(self, saved: SavedState) -> bool:

@@ -13,6 +13,8 @@ A session::
 
     READY, RUNNING ──> LEAVING ──> RELEASING   (the next broker goes on with it, unless it is closed before)
 
+    READY ──> MOVING ──> ASLEEP   (and on at once: the next execution wakes it in another pool)
+
     READY ──> SUSPENDING ──> ASLEEP <──> WAKING ──> READY   (from ASLEEP also to REPLACING, for a restart;
                                                              from each of them to the end)
 
@@ -49,6 +51,8 @@ class SessionState(_State):
     """The old sandbox is given back and a fresh one is acquired, with the same files."""
     EMPTY = "empty"
     """It has no living sandbox. The next use acquires one."""
+    MOVING = "moving"
+    """Its variables are being saved, and its sandbox given back, for a move to another pool."""
     SUSPENDING = "suspending"
     """Its variables are saved. The sandbox is being given back."""
     ASLEEP = "asleep"
@@ -95,6 +99,7 @@ SESSION_TRANSITIONS: Mapping[SessionState, frozenset[SessionState]] = {
             SessionState.REPLACING,
             SessionState.EMPTY,
             SessionState.SUSPENDING,
+            SessionState.MOVING,
             SessionState.LEAVING,
             SessionState.RELEASING,
         }
@@ -113,6 +118,7 @@ SESSION_TRANSITIONS: Mapping[SessionState, frozenset[SessionState]] = {
         {SessionState.READY, SessionState.EMPTY, SessionState.CLOSING}
     ),
     SessionState.EMPTY: frozenset({SessionState.REPLACING, SessionState.RELEASING}),
+    SessionState.MOVING: frozenset({SessionState.ASLEEP, SessionState.CLOSING}),
     SessionState.SUSPENDING: frozenset({SessionState.ASLEEP, SessionState.CLOSING}),
     SessionState.ASLEEP: frozenset(
         {SessionState.WAKING, SessionState.REPLACING, SessionState.RELEASING}

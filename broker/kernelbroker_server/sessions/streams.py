@@ -5,6 +5,7 @@ They neither wait for cells nor keep a draining broker waiting. They end with th
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import Iterator
 
@@ -16,12 +17,22 @@ MAX_STREAMS = 256
 """Of one session at the same time; each holds two connections and a chunk or two."""
 
 
+_TRANSFERS, _REQUESTS = 12, 4
+
+
 class Streams:
-    """The long connections of one session. While there is one, the session is in use."""
+    """The long connections of one session. While there is one, the session is in use.
+
+    Attributes:
+        transfers, requests: to take turns in place of being refused: for files, and for what is done at
+            once. Together they are as many as `borrowers.MAX_BORROWERS`.
+    """
 
     def __init__(self, runner: SessionRunner) -> None:
         self._runner = runner
         self._count = 0
+        self.transfers = asyncio.Semaphore(_TRANSFERS)
+        self.requests = asyncio.Semaphore(_REQUESTS)
 
     def __len__(self) -> int:
         return self._count

@@ -102,6 +102,11 @@ class ExecutionEnded(SessionEvent):
         output_bytes: the size of its events as JSON.
         packages: the packages that it was asked to install; empty for a cell.
         traceparent: of the request that submitted it; None if that had no valid one.
+        request_id: of that request.
+        worker_id: the sandbox that it ran in; None if it never ran.
+        execution_time: seconds, measured in the kernel; None if it never ran or the kernel died.
+        code_length: characters of its code.
+        variables: how many the session has then; None if the kernel did not tell.
     """
 
     execution_id: str
@@ -114,6 +119,11 @@ class ExecutionEnded(SessionEvent):
     output_bytes: int
     packages: Sequence[str] = ()
     traceparent: str | None = None
+    request_id: str | None = None
+    worker_id: str | None = None
+    execution_time: float | None = None
+    code_length: int = 0
+    variables: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,7 +216,8 @@ class CodeOperationEnded(SessionEvent):
     Attributes:
         operation: its name.
         path: the file or directory, if it names one.
-        outcome: `success`, `queued` (an execution, which has an event of its own), or the code of the error.
+        outcome: `success`, `queued` (an execution, which has an event of its own), or the code of the
+        error.
     """
 
     operation: str

@@ -11,9 +11,13 @@ import logging
 from collections.abc import Iterator, Mapping
 from contextvars import Context, ContextVar
 from datetime import UTC, datetime
+from logging.handlers import RotatingFileHandler
+from pathlib import Path
 from types import MappingProxyType
-from typing import Literal
+from typing import Any, Literal
 
+_FILE_BYTES, _FILES = 100 * 1000**2, 5
+"""The size of a log file, and how many there are, with the present one."""
 _NONE: Mapping[str, str] = MappingProxyType({})
 _IDS: ContextVar[Mapping[str, str]] = ContextVar("ids", default=_NONE)
 
@@ -50,14 +54,30 @@ def detached_context(*kept: str, **ids: str) -> Context:
     return context
 
 
-def configure(level: str, form: Literal["text", "json"]) -> None:
-    """Write all logs of `level` and above to standard error."""
-    handler = logging.StreamHandler()
-    handler.setFormatter(JsonFormatter() if form == "json" else TextFormatter())
-    logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
+def configure(level: str, form: Literal["text", "json"], file: Path | None = None) -> None:
+    """Write all logs of `level` and above to standard error.
+
+    Args:
+        file: where to write them, too. Full files are renamed, and the oldest is removed.
+
+    Raises:
+        OSError: the file cannot be written.
+    """
+    handlers: list[logging.Handler] = [logging.StreamHandler()]
+    if file is not None:
+        rotating = RotatingFileHandler(file, maxBytes=_FILE_BYTES, backupCount=_FILES - 1)
+        handlers.append(rotating)
+    for handler in handlers:
+        handler.setFormatter(JsonFormatter() if form == "json" else TextFormatter())
+    logging.basicConfig(level=level.upper(), handlers=handlers, force=True)
     # `websockets` logs every frame at DEBUG, `mcp` each start of a server at INFO.
     for name in ("websockets", "mcp"):
         logging.getLogger(name).setLevel(logging.WARNING)
+
+
+def _fields(record: logging.LogRecord) -> Mapping[str, Any]:
+    """The further fields of a line, from `extra={"fields": {...}}`."""
+    return getattr(record, "fields", _NONE)
 
 
 class TextFormatter(logging.Formatter):
@@ -67,7 +87,8 @@ class TextFormatter(logging.Formatter):
         super().__init__("%(asctime)s %(levelname)-7s %(name)s: %(message)s")
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802  logging's name
-        ids = " ".join(f"{name}={value}" for name, value in _IDS.get().items())
+        told = {**_IDS.get(), **_fields(record)}
+        ids = " ".join(f"{name}={value}" for name, value in told.items())
         return f"{super().formatMessage(record)} [{ids}]" if ids else super().formatMessage(record)
 
 
@@ -81,6 +102,7 @@ class JsonFormatter(logging.Formatter):
             "logger": record.name,
             "message": record.getMessage(),
             **_IDS.get(),
+            **_fields(record),
         }
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)

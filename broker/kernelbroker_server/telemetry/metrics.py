@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 
-from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
@@ -19,6 +19,8 @@ from .events import (
     RequestEnded,
     SandboxLeased,
     SandboxReplaced,
+    SessionClosed,
+    SessionEvent,
     SessionOpened,
     TelemetryEvent,
 )
@@ -65,12 +67,28 @@ class Metrics:
         )
         self._opened = self._counter("sessions_opened", "Sessions opened", "tenant", "template")
 
+        self._variables: dict[tuple[str, str], tuple[str, int]] = {}
+        self._active_variables = Gauge(
+            "active_variables",
+            "Variables of open sessions after their last execution",
+            ("template",),
+            namespace="kernelbroker",
+            registry=self._registry,
+        )
         self._file_operations = self._histogram(
             "file_operation_seconds", "Time that file operations took", "operation", "outcome"
         )
         self._file_bytes = self._counter(
             "file_bytes", "Bytes of files and tables moved", "tenant", "operation"
         )
+
+    def _count_variables(self, event: SessionEvent, count: int | None) -> None:
+        """Keep the number of variables of an open session; None if it has ended."""
+        key = event.tenant, event.session_id
+        template, before = self._variables.pop(key, (event.template, 0))
+        if count is not None:
+            self._variables[key] = template, count
+        self._active_variables.labels(template).inc((count or 0) - before)
 
     def text(self) -> bytes:
         """All metrics in Prometheus' text format."""
@@ -91,7 +109,11 @@ class Metrics:
             case LaunchEnded():
                 outcome = "failure" if event.failure else "success"
                 self._launches.labels(event.template, outcome).observe(event.seconds)
+            case SessionClosed():
+                self._count_variables(event, None)
             case ExecutionEnded():
+                if event.variables is not None:
+                    self._count_variables(event, event.variables)
                 tenant = self._tenant(event.tenant)
                 taken_s = max(0.0, event.total_s - event.queued_s)
                 self._queued.labels(tenant).observe(event.queued_s)
@@ -120,6 +142,8 @@ class Metrics:
 
 
 _GAUGES = {
+    "sandbox_memory_bytes": ("Memory that the sandboxes of each pool use", ("template",)),
+    "sandbox_memory_limit_bytes": ("Memory that the sandboxes of each pool may use", ("template",)),
     "sandboxes": ("Sandboxes of each pool by state", ("template", "state")),
     "pool_waiters": ("Callers that wait for a sandbox", ("template",)),
     "sessions": ("Sessions that are open", ("tenant",)),

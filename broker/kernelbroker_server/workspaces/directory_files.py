@@ -12,7 +12,7 @@ from ..cancellation import run_to_completion
 from . import file_content, file_tree
 from .directory_plans import DirectoryPlan
 from .file_content import OpenFile
-from .file_paths import of_entry
+from .file_paths import components, of_entry
 from .quota import Quota
 from .stored_files import Bounds, StoredFiles
 from .visits import Visit, Visits
@@ -32,13 +32,14 @@ class DirectoryFiles(StoredFiles):
             is_new = not record.is_made
             record.is_made = visit.has_changed = True
             record.max_size, record.max_age = bounds.size, bounds.retention
-            await run_to_completion(asyncio.to_thread(_save, visit))
+            await run_to_completion(asyncio.to_thread(visit.directory.write))
             if plan is not None:
                 await _follow(plan, visit, _bounded(quota, visit))
         return is_new
 
     @contextlib.asynccontextmanager
     async def open(self, tenant: str, name: str, path: str) -> AsyncIterator[OpenFile]:
+        of_entry(path)  # before it is asked whether there is a workspace
         async with self._visits.visit(tenant, name) as visit:
             root = visit.directory.files
             opening = asyncio.ensure_future(asyncio.to_thread(file_content.open_file, root, path))
@@ -61,23 +62,19 @@ class DirectoryFiles(StoredFiles):
             await _write(visit, path, data, _bounded(quota, visit))
 
     async def list(self, tenant: str, name: str, path: str, *, recursive: bool) -> FileList:
+        components(path)
         async with self._visits.visit(tenant, name) as visit:
             root = visit.directory.files
             listing = asyncio.to_thread(file_tree.list_files, root, path, recursive=recursive)
             return await run_to_completion(listing)
 
     async def delete(self, tenant: str, name: str, path: str, *, recursive: bool) -> None:
+        of_entry(path)
         async with self._visits.visit(tenant, name) as visit:
             visit.has_changed = True
             root = visit.directory.files
             deletion = asyncio.to_thread(file_tree.delete, root, path, recursive=recursive)
             await run_to_completion(deletion)
-
-
-def _save(visit: Visit) -> None:
-    visit.directory.files.mkdir(mode=0o700, exist_ok=True)
-    visit.directory.write()
-    visit.directory.publish()
 
 
 def _bounded(quota: Quota, visit: Visit) -> Quota:

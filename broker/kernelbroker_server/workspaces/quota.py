@@ -127,6 +127,12 @@ class QuotaState:
         self._incomplete_since: float | None = None
         self._refused = False
 
+    def change(self, quota: Quota) -> None:
+        """Set another quota. The present usage stays allowed."""
+        if quota != self._quota:
+            self._quota = quota
+            self._allowed = quota.raised_to(self.usage)
+
     @property
     def max_count(self) -> int:
         """The bound of a measurement; see `Quota.max_count`."""

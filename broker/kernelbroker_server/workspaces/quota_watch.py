@@ -55,8 +55,11 @@ class QuotaWatch:
     Args:
         initial: the usage when the session begins.
         usage: counts bytes, and inodes up to a bound; returns None while no sandbox has the files.
-        on_exceeded: called with an action and its reason when the quota is exceeded.
         grace: seconds that an interrupted cell has to stop writing.
+
+    Attributes:
+        listeners: called with an action and its reason when the quota is exceeded: the session and its
+            contexts.
     """
 
     def __init__(
@@ -65,14 +68,13 @@ class QuotaWatch:
         initial: Usage,
         *,
         usage: Callable[[int], Awaitable[Usage | None]],
-        on_exceeded: Callable[[QuotaAction, str], None],
         grace: float,
     ) -> None:
         self._quota = quota
         self._state = QuotaState(quota, initial, grace)
         self._measure = usage
-        self._on_exceeded = on_exceeded
-        self._cell_runs = False
+        self.listeners: set[Callable[[QuotaAction, str], None]] = set()
+        self._running = 0
         self._cells = 0
         self._received = self._received_before = Usage()
         """Sum of completed uploads: now, and when the last measurement began."""
@@ -87,6 +89,11 @@ class QuotaWatch:
         self._paused_at = self._paused_until = 0.0
         """When the present pause began, and when it ends unless something changes."""
 
+    def change(self, quota: Quota) -> None:
+        """Set another quota: the session has moved to another template."""
+        self._quota = quota
+        self._state.change(quota)
+
     @property
     def usage(self) -> Usage:
         """The usage at the last measurement."""
@@ -99,14 +106,14 @@ class QuotaWatch:
 
     def begin(self) -> None:
         """Call this when a cell begins to run."""
-        self._cell_runs = True
+        self._running += 1
         self._cells += 1
         self._state.begin_cell()
         self._wake_if_due_earlier()
 
     def end(self) -> None:
         """Call this when a cell has ended. Measures soon."""
-        self._cell_runs = False
+        self._running -= 1
         self.look_soon()
 
     def look_soon(self) -> None:
@@ -185,10 +192,11 @@ class QuotaWatch:
             if found is not None:
                 self._received_before = received
                 action = self._state.look(
-                    found, now=now, cell_runs=self._cell_runs, client_wrote=client_wrote
+                    found, now=now, cell_runs=self._running > 0, client_wrote=client_wrote
                 )
                 if action is not None:
-                    self._on_exceeded(*action)
+                    for listener in (*self.listeners,):
+                        listener(*action)
         finally:
             looked.set_result(None)
         self._rest_until = now + max(_REST_S, (_SHARE - 1) * (now - begun))
@@ -218,7 +226,7 @@ class QuotaWatch:
         """When the next measurement is due."""
         if self._asked:
             return self._rest_until
-        seconds = _BUSY_S if self._cell_runs else _IDLE_S
+        seconds = _BUSY_S if self._running else _IDLE_S
         if self._state.is_urgent:
             seconds = _CLOSE_S
         return max(self._paused_at + seconds, self._rest_until)

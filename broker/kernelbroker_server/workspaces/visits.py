@@ -139,15 +139,21 @@ class Visits:
 
     def _open(self, tenant: str, name: str, make: bool) -> WorkspaceDirectory:
         if make:
-            return WorkspaceDirectory.claim(self._layout, Record(tenant=tenant, name=name))
+            made = WorkspaceDirectory.claim(self._layout, Record(tenant=tenant, name=name))
+            try:
+                made.files.mkdir(mode=0o700, exist_ok=True)
+                made.publish()  # now, so that applications find what is written
+            except BaseException:
+                made.close()
+                raise
+            return made
         found = WorkspaceDirectory.claim_unused(self._layout, tenant, name)
         if found is None:
             raise NotFound(f"there is no workspace {name}")
-        if (
-            found.record.sandbox is not None
-        ):  # its broker died, and no broker has taken the files back
+        if (holder := self._layout.sandbox(found.record)) is not None:
+            # Its broker died, and no broker has taken the files back.
             try:
-                found.take(self._layout.data_dir / found.record.sandbox, mounts=True)
+                found.take(holder, mounts=True)
             except BaseException:
                 found.close()
                 raise

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
-from typing import Any
+from typing import Any, ClassVar
 
 from jupyter_server.services.kernels.connection.channels import ZMQChannelsWebsocketConnection
 from tornado.iostream import StreamClosedError
 from traitlets import Bool
 
-from ..contract import CHANNELS_AFTER
+from ..contract import CHANNELS_AFTER, KERNEL_ENDED
 from ..relay import Relay
 
 
@@ -23,15 +23,41 @@ class Connection(ZMQChannelsWebsocketConnection):
     """
 
     limit_rate = Bool(False)
-    relay: Relay | None = None
-    """Of the one kernel; the class's own attribute."""
-    current: Connection | None = None
-    """The open connection; the class's own attribute."""
+    relays: ClassVar[dict[str, Relay]] = {}
+    """Of the kernels that have answered once, by id."""
+    current: ClassVar[dict[str, Connection]] = {}
+    """The open connection to each kernel, by its id."""
+
+    @property
+    def relay(self) -> Relay | None:
+        return self.relays.get(self.kernel_id)
 
     @classmethod
-    def is_writing(cls) -> bool:
+    def is_behind(cls) -> bool:
+        """Whether there are messages of kernels that a broker has still to read."""
+        return any(
+            relay.is_held or (each := cls.current.get(kernel_id)) is None or each._is_writing()
+            for kernel_id, relay in cls.relays.items()
+        )
+
+    @classmethod
+    def end(cls, kernel_id: str, status: int) -> None:
+        """Close the connection to a kernel that has ended, when it has sent what the kernel sent."""
+        if (relay := cls.relays.pop(kernel_id, None)) is not None:
+            relay.end()
+        if (connection := cls.current.pop(kernel_id, None)) is not None:
+            connection.websocket_handler.close(KERNEL_ENDED, str(status))
+
+    @classmethod
+    def give_up(cls, manager: Any) -> None:
+        """Let a connection that waits for the kernel's first answer fail: the kernel has ended."""
+        answer = getattr(manager, "_kernel_info_future", None)
+        if answer is not None and not answer.done():
+            answer.set_result({})
+
+    def _is_writing(self) -> bool:
         """Whether the broker has not yet received all that was sent to it."""
-        websocket = cls.current and cls.current.websocket_handler.ws_connection
+        websocket = self.websocket_handler.ws_connection
         return bool(websocket and websocket.stream and websocket.stream.writing())
 
     async def prepare(self) -> Any:
@@ -43,10 +69,12 @@ class Connection(ZMQChannelsWebsocketConnection):
     def connect(self) -> Any:
         # Over TCP, Nagle's algorithm and delayed acknowledgements would cost 40 ms a cell.
         self.websocket_handler.set_nodelay(True)
-        Connection.current = self
+        self.current[self.kernel_id] = self
         if self.relay is None:
             connected = super().connect()
-            if connected is not None:
+            if connected is None:
+                self.websocket_handler.close(KERNEL_ENDED, "1")
+            else:
                 connected.add_done_callback(self._begin)
             return connected
         self.channels = self.relay.channels
@@ -56,19 +84,19 @@ class Connection(ZMQChannelsWebsocketConnection):
 
     def disconnect(self) -> Any:
         if self.relay is None:
+            self._forget()
             return super().disconnect()
         self.relay.disconnect(self._send)
         if self._open_sessions.get(self.session_key) is self.websocket_handler:
             del self._open_sessions[self.session_key]
-        if Connection.current is self:
-            Connection.current = None
+        self._forget()
         self.channels = {}
         return None
 
     def handle_incoming_message(self, incoming_msg: Any) -> None:
         """Pass a message on to the kernel. A text is the number of a message that is acknowledged."""
         # What an earlier broker has sent comes too late: the present one sends it again.
-        if Connection.current is not self or self.relay is None:
+        if self.current.get(self.kernel_id) is not self or self.relay is None:
             return
         if isinstance(incoming_msg, str):
             self.relay.acknowledge(int(incoming_msg))
@@ -81,9 +109,13 @@ class Connection(ZMQChannelsWebsocketConnection):
         with suppress(KeyError):  # the kernel has ended
             # It tracks the kernel's last activity, and parses all output again.
             self.multi_kernel_manager.stop_watching_activity(self.kernel_id)
-        if self.channels:
-            Connection.relay = Relay(self.channels)
-            Connection.relay.connect(self._send)
+        if self.channels and self.kernel_id in self.multi_kernel_manager:
+            self.relays[self.kernel_id] = relay = Relay(self.channels)
+            relay.connect(self._send)
+
+    def _forget(self) -> None:
+        if self.current.get(self.kernel_id) is self:
+            del self.current[self.kernel_id]
 
     def _send(self, frames: bytes) -> None:
         websocket: Any = self.websocket_handler.ws_connection

@@ -14,6 +14,7 @@ from ipykernel.zmqshell import ZMQInteractiveShell
 from ..contract import METADATA_KEY
 from ..error_bounds import bounded_error
 from . import missing, overrides, warn
+from .debugger import DebuggedKernel
 
 
 @overrides(ZMQInteractiveShell, "_showtraceback")
@@ -32,7 +33,7 @@ if not _CAN_FORGET:
 
 
 @overrides(IPythonKernel, "_execute_sleep", "_supports_kernel_subshells", "_publish_status")
-class PromptKernel(IPythonKernel):
+class PromptKernel(DebuggedKernel):
     """Replies at once: ipykernel sleeps first, so that the output is likely to arrive before the reply.
 
     The broker waits for both. It needs no `busy` before the input of its cells, so it gets none.
@@ -44,7 +45,8 @@ class PromptKernel(IPythonKernel):
         if status == "busy":
             request = parent or self.get_parent(channel)
             silent = request.get("content", {}).get("silent", False)
-            if METADATA_KEY in request.get("metadata", {}) and not silent:
+            options = request.get("metadata", {}).get(METADATA_KEY)
+            if isinstance(options, dict) and options.get("notebook") is not True and not silent:
                 return
         super()._publish_status(status, channel, parent)
 
@@ -72,7 +74,7 @@ class PromptKernelApp(IPKernelApp):
 
     def init_control(self, context: Any) -> None:
         super().init_control(context)
-        if PromptKernel is not IPythonKernel:
+        if PromptKernel is not DebuggedKernel:
             self.shell_channel_thread = _NoThread()
 
 

@@ -24,7 +24,8 @@ _CHUNK_BYTES = 1024**2
 def unpack(archive: str, replace: bool = False) -> dict[str, Any]:
     """Make the project from a tar (also gz, bz2, xz) in the workspace, which is removed.
 
-    Only files, directories, and links to something in the project are taken. It appears when it is complete.
+    Only files, directories, and links to something in the project are taken. It appears when it is
+    complete.
 
     Args:
         archive: its path, relative to the workspace.

@@ -1,7 +1,9 @@
 """The cell of an operation that runs code of the project: tests, a build, a command.
 
-The program is not a child of the kernel but of a shell in between, so that code that kills its parent does not
-reach the kernel. What the program leaves behind in its process group ends with it. Its output is the cell's.
+The program is not a child of the kernel but of a shell in between, so that code that kills its parent
+does not
+reach the kernel. What the program leaves behind in its process group ends with it. Its output is the
+cell's.
 """
 
 from __future__ import annotations
@@ -240,7 +242,8 @@ class _Output:
 
 
 class _Lines:
-    """The lines of a report, which is one of ours, or that of `go test` if there is an output for its texts."""
+    """The lines of a report, which is one of ours, or that of `go test` if there is an output for its
+    texts."""
 
     def __init__(
         self, add: Callable[[Any], None], output: _Output | None, descriptor: int | None

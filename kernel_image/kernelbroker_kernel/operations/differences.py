@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from difflib import SequenceMatcher
 
 _CONTEXT = 3
@@ -9,6 +10,8 @@ _MAX_LINES = 5_000
 """Of the changed part, on both sides. A larger one is shown as replaced as a whole."""
 _MAX_CHARS = 256 * 1024
 _MAX_WINDOWS = 20_000
+_NEAREST_S = 1.0
+"""For finding the nearest text."""
 
 
 def unified(path: str, before: str, after: str, *, is_new: bool = False) -> str:
@@ -50,11 +53,17 @@ def nearest(text: str, wanted: str) -> str:
     lines, size = text.splitlines(), max(1, len(wanted.splitlines()))
     matcher = SequenceMatcher(b=wanted[:2_000], autojunk=False)
     best, best_ratio = -1, 0.4
+    deadline = time.monotonic() + _NEAREST_S
     for number in range(min(max(1, len(lines) - size + 1), _MAX_WINDOWS)):
         matcher.set_seq1("\n".join(lines[number : number + size])[:2_000])
-        if matcher.real_quick_ratio() > best_ratio and matcher.quick_ratio() > best_ratio:
-            if (ratio := matcher.ratio()) > best_ratio:
-                best, best_ratio = number, ratio
+        if time.monotonic() > deadline:
+            break
+        if (
+            matcher.real_quick_ratio() > best_ratio
+            and matcher.quick_ratio() > best_ratio
+            and (ratio := matcher.ratio()) > best_ratio
+        ):
+            best, best_ratio = number, ratio
     if best < 0:
         return ""
     found = lines[best : best + min(size, 40)]

@@ -57,7 +57,8 @@ def read(path: str, start: int | None = None, end: int | None = None) -> dict[st
     shown, room = [], MAX_CHARS
     for number in range(first, min(last, first + MAX_LINES - 1) + 1):
         line = lines[number - 1]
-        numbered = f"{number:6d}\t{line[:_LINE_CHARS].removesuffix(_CR)}{' [cut]' * (len(line) > _LINE_CHARS)}"
+        cut = " [cut]" if len(line) > _LINE_CHARS else ""
+        numbered = f"{number:6d}\t{line[:_LINE_CHARS].removesuffix(_CR)}{cut}"
         room -= len(numbered) + 1
         if room < 0:
             break
@@ -185,7 +186,8 @@ def _replaced(path: str, text: str, old: str, new: str, count: int) -> str:
         where = ", ".join(str(number) for number in lines)
         raise Refused(
             "no_match",
-            f"{path}: old occurs {found} times, not {count} (lines {where}); give more text around it, or count",
+            f"{path}: old occurs {found} times, not {count} (lines {where}); "
+            "give more text around it, or count",
         )
     hint = nearest(text, old)
     raise Refused(
@@ -216,7 +218,7 @@ def _content(path: str) -> tuple[bytes, int]:
             if status.st_size > MAX_FILE_BYTES:
                 raise Refused(
                     "too_large",
-                    f"{path}: {status.st_size:,} bytes; at most {MAX_FILE_BYTES:,} are read: search in it instead",
+                    f"{path}: {status.st_size:,} bytes; at most {MAX_FILE_BYTES:,} are read: search it",
                 )
             return file.read(MAX_FILE_BYTES), stat.S_IMODE(status.st_mode)
 

@@ -1,6 +1,8 @@
-"""Git in the project, without running what the project configures: no hooks, monitors, filters, drivers, or pagers.
+"""Git in the project, without running what the project configures: no hooks, monitors, filters,
+drivers, or pagers.
 
-All of it stays in the sandbox in any case. What is switched off would run code of the project on a mere look.
+All of it stays in the sandbox in any case. What is switched off would run code of the project on a
+mere look.
 """
 
 from __future__ import annotations

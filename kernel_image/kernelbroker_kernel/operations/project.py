@@ -25,8 +25,8 @@ def root() -> Path:
 def names(path: str) -> list[str]:
     """The components of a path in the project, from the workspace's root. Raises Refused.
 
-    A path is relative to the project, or absolute and below it. Links are not looked at here: what opens the path
-    follows none.
+    A path is relative to the project, or absolute and below it. Links are not looked at here: what
+    opens the path follows none.
     """
     shown = path[:200]
     if path.startswith("~"):

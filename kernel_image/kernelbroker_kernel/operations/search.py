@@ -22,7 +22,8 @@ def search(
     regex: bool = True,
     max: int = 200,
 ) -> dict[str, Any]:
-    """Lines that match, with their files and numbers. Files that git ignores are left out, and so is `.git`."""
+    """Lines that match, with their files and numbers. Files that git ignores are left out, and so is
+    `.git`."""
     if not pattern:
         raise Refused("bad_request", "the pattern is empty")
     if not 0 <= context <= _MAX_CONTEXT or not 1 <= max <= MAX_MATCHES:

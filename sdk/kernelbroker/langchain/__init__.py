@@ -7,13 +7,22 @@ await agent.ainvoke(question, {"configurable": {"thread_id": "alice"}})
 
 from typing import TYPE_CHECKING, Any
 
+from .code_tools import get_code_operations_tools
 from .manager import SandboxInfo, SandboxManager
+from .run_code import create_run_code_tool
 from .tools import create_sandbox_tools
 
 if TYPE_CHECKING:
     from .deep_agents import KernelBrokerSandbox
 
-__all__ = ["KernelBrokerSandbox", "SandboxInfo", "SandboxManager", "create_sandbox_tools"]
+__all__ = [
+    "KernelBrokerSandbox",
+    "SandboxInfo",
+    "SandboxManager",
+    "create_run_code_tool",
+    "create_sandbox_tools",
+    "get_code_operations_tools",
+]
 
 
 def __getattr__(name: str) -> Any:

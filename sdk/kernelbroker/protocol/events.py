@@ -11,7 +11,7 @@ from typing import Any, Literal, TypeAlias
 
 import msgspec
 
-from .findings import Finding
+from .findings import Finding, SuggestedSandbox
 
 Cause: TypeAlias = Literal[
     "exception",
@@ -60,6 +60,10 @@ class Stderr(EventBase, tag="stderr", omit_defaults=True):
     error_value: str = ""
 
 
+CHART_MIME = "application/vnd.kernelbroker.chart+json"
+"""The form of a picture's `chart` in a notebook's outputs."""
+
+
 class Image(EventBase, tag="image"):
     """A picture. `content` is base64, except for `image/svg+xml`, which is text.
 
@@ -68,6 +72,8 @@ class Image(EventBase, tag="image"):
         data: the rest of the MIME bundle that held the picture, such as `text/html` and `text/plain`.
         metadata: of the MIME bundle.
         is_result: the picture is the value of the cell's last expression.
+        chart: what a figure of matplotlib shows: its `type` (`line`, `scatter`, `bar`, `pie`,
+            `box_and_whisker`, or `superchart` with several axes), its `title`, axes and `elements`.
     """
 
     mime: str
@@ -77,6 +83,7 @@ class Image(EventBase, tag="image"):
     data: dict[str, Any] = {}
     metadata: dict[str, Any] = {}
     is_result: bool = False
+    chart: dict[str, Any] | None = None
 
 
 class Display(EventBase, tag="display"):
@@ -162,10 +169,17 @@ class Variable(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class FileChange(msgspec.Struct, kw_only=True):
-    """A workspace file that the execution created or changed: path under `/data`, size in bytes."""
+    """A workspace file that the execution created or changed.
+
+    Attributes:
+        path: under `/data`.
+        size: bytes.
+        created: it was not there before.
+    """
 
     path: str
     size: int
+    created: bool = False
 
 
 class Truncated(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -178,6 +192,32 @@ class Truncated(msgspec.Struct, kw_only=True, omit_defaults=True):
     report: str | None = None
 
 
+class MissingVariable(msgspec.Struct, kw_only=True, frozen=True):
+    """A variable that is not saved or not loaded.
+
+    Attributes:
+        name: in angle brackets for what is no variable (`<thread>`, `<process>`, `<javascript>`); `file`
+            and a path for a file; `$` and a name for a variable of the environment.
+    """
+
+    name: str
+    reason: str
+
+
+class Moved(msgspec.Struct, kw_only=True):
+    """The session moved to another sandbox before the execution, with its files.
+
+    Attributes:
+        from_: the template that it left; `from` in JSON.
+        to: the template where it runs now.
+        left: the variables that could not be taken along.
+    """
+
+    from_: str = msgspec.field(name="from")
+    to: str
+    left: list[MissingVariable] = []
+
+
 class Result(EventBase, tag="result"):
     """The end of an execution.
 
@@ -185,6 +225,10 @@ class Result(EventBase, tag="result"):
     line, `Name: message`. `exit_code` is that of the program of a cell in another language, if it
     ended with the cell. `kernel_restarted` is true if the session's variables were lost. `findings`
     are the warnings of the broker's policy.
+
+    In a session whose template is `auto`, `sandbox` is the kind of sandbox where the execution ran, or
+    `REJECT`; `template` and `isolation` are those of the sandbox; `moved` is set if the session moved
+    before it.
     """
 
     success: bool
@@ -200,6 +244,10 @@ class Result(EventBase, tag="result"):
     truncated: Truncated | None = None
     kernel_restarted: bool = False
     findings: list[Finding] = []
+    sandbox: SuggestedSandbox | None = None
+    template: str | None = None
+    isolation: str | None = None
+    moved: Moved | None = None
 
 
 Event: TypeAlias = Started | Stdout | Stderr | Image | Display | Clear | Input | Result

@@ -13,6 +13,12 @@ Language: TypeAlias = Literal["python", "javascript", "shell"]
 Level: TypeAlias = Literal["safe", "low", "medium", "high", "critical"]
 PolicyMode: TypeAlias = Literal["off", "warn", "confirm", "block"]
 """The treatment of risky code: run it, report it, ask for a confirmation, or refuse it."""
+RuleSet: TypeAlias = Literal["agent", "strict"]
+"""`agent` has few false alarms; `strict` reports every pattern of its lists."""
+SandboxKind: TypeAlias = Literal["subprocess", "docker_simple", "aio_sandbox"]
+"""Where code should run: a jail, a container, or a container with a browser."""
+SuggestedSandbox: TypeAlias = Literal["subprocess", "docker_simple", "aio_sandbox", "REJECT"]
+"""`REJECT` is code that should not run at all."""
 LEVELS: tuple[Level, ...] = get_args(Level)
 """From the least to the most severe."""
 
@@ -34,10 +40,24 @@ class Finding(msgspec.Struct, kw_only=True, frozen=True):
 
 
 class Assessment(msgspec.Struct, kw_only=True, frozen=True):
-    """All findings, by position, and the level of the worst one; `safe` if there are none."""
+    """All findings, by position, and what follows from the level of the worst one.
 
-    language: Language
+    Attributes:
+        language: `python`, `javascript`, `shell`, `browser`, or an unknown one, which is `high`.
+        reason: one line about the level.
+        requires_confirmation: a person should be asked before it runs.
+        requires_isolation: it should run in a container.
+        suggested_sandbox: where it should run, or `REJECT`.
+        detected_patterns: the findings as text, such as "[CRITICAL] os.system( (line 3)".
+    """
+
+    language: str
     level: Level
+    reason: str = ""
+    requires_confirmation: bool = False
+    requires_isolation: bool = False
+    suggested_sandbox: SuggestedSandbox = "subprocess"
+    detected_patterns: list[str] = []
     findings: list[Finding] = []
 
 

@@ -15,6 +15,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 import msgspec
 
+from .events import MissingVariable as MissingVariable
 from .events import Variable
 from .findings import Finding, Language
 
@@ -22,6 +23,8 @@ Identifier: TypeAlias = Annotated[
     str, msgspec.Meta(pattern=r"^[A-Za-z0-9_-][A-Za-z0-9_.-]{0,63}(?!\n)$")
 ]
 """An id that a client may choose: safe in a path (no `..`), a header and a log line (no newline)."""
+
+OnError: TypeAlias = Literal["rollback", "rollback_all", "keep"]
 
 OpId: TypeAlias = Annotated[str, msgspec.Meta(max_length=64)]
 
@@ -63,6 +66,11 @@ class SessionOptions(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
         from_checkpoint: begin with the variables and the files of this checkpoint.
         layout: directories and files to make in the workspace, where they are missing.
         limits: limits that are lower than those of the template.
+        language: that of cells which name none: `python`, `javascript` or `shell` (also `bash`).
+        on_error: that of cells which name none, `rollback` if absent; see `ExecutionRequest`.
+        context_of: open a context of this session: one more kernel in its sandbox, with variables and an
+            order of its own. It shares the files, the environment, the limits and the end of that
+            session, so only `session_id`, `metadata`, `cwd`, `language` and `on_error` may be given.
     """
 
     session_id: Identifier | None = None
@@ -79,6 +87,9 @@ class SessionOptions(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     from_checkpoint: Identifier | None = None
     layout: WorkspaceLayout | None = None
     limits: SandboxLimits = SandboxLimits()
+    language: Annotated[str, msgspec.Meta(max_length=64)] = "python"
+    on_error: OnError | None = None
+    context_of: Identifier | None = None
 
     def options(self) -> SessionOptions:
         """Return only these options, without the fields of a subclass such as `Open`."""
@@ -90,6 +101,7 @@ class ExecutionRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True)
 
     Attributes:
         execution_id: the client's own id, unique in the session; made by the broker if absent.
+        language: `python`, `javascript` or `shell`; that of the session if absent.
         timeout: seconds from the kernel taking the cell to its interruption.
         cwd, env: for this execution only; restored after it.
         secrets: as `env`, with values that are masked in all that the execution brings.
@@ -97,25 +109,27 @@ class ExecutionRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True)
         preview_rows: rows of the table to send.
         on_error: what happens to the names that a failed cell created. `rollback` removes data and
             keeps what `import`, `def` and `class` statements bound; `rollback_all` removes every new
-            name; `keep` removes none.
+            name; `keep` removes none. That of the session if absent.
         on_disconnect: whether the cell runs on or is interrupted when its client goes away.
         confirm: the token of a `confirmation_required` that this very cell was refused with.
         callback_url: a webhook of an allowed host that gets the result by POST.
+        template: run in a sandbox of this template, in a session whose template is `auto`.
     """
 
     code: str
     execution_id: Identifier | None = None
-    language: Language = "python"
+    language: Language | None = None
     timeout: Annotated[float, msgspec.Meta(gt=0)] | None = None
     cwd: str | None = None
     env: dict[str, str] = {}
     secrets: dict[str, str] = {}
     result_var: Annotated[str, msgspec.Meta(max_length=256)] | None = None
     preview_rows: Annotated[int, msgspec.Meta(ge=0)] = 10
-    on_error: Literal["rollback", "rollback_all", "keep"] = "rollback"
+    on_error: OnError | None = None
     on_disconnect: Literal["continue", "interrupt"] = "continue"
     confirm: Annotated[str, msgspec.Meta(max_length=64)] | None = None
     callback_url: Annotated[str, msgspec.Meta(max_length=2000)] | None = None
+    template: str | None = None
 
     def request(self) -> ExecutionRequest:
         """Return only this request, without the fields of a subclass such as `Execute`."""
@@ -123,10 +137,17 @@ class ExecutionRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True)
 
 
 class AssessmentRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """Code to assess without running it."""
+    """Code to assess without running it.
+
+    Attributes:
+        language: `python`, `javascript`, `shell` or `browser`, whose code is an action. An unknown one
+            is `high`.
+        params: the parameters of a browser's action.
+    """
 
     code: str
-    language: Language = "python"
+    language: Annotated[str, msgspec.Meta(max_length=64)] = "python"
+    params: dict[str, Any] = {}
 
 
 class InstallRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -170,18 +191,6 @@ class CheckpointRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True
 
     name: Identifier
     mode: Literal["values"] = "values"
-
-
-class MissingVariable(msgspec.Struct, kw_only=True, frozen=True):
-    """A variable that is not saved or not loaded.
-
-    Attributes:
-        name: in angle brackets for what is no variable (`<thread>`, `<process>`, `<javascript>`); `file`
-            and a path for a file; `$` and a name for a variable of the environment.
-    """
-
-    name: str
-    reason: str
 
 
 class SavedVariable(msgspec.Struct, kw_only=True, frozen=True):
@@ -238,6 +247,24 @@ class CheckpointList(msgspec.Struct, kw_only=True):
     checkpoints: list[CheckpointSummary]
 
 
+class ContextOptions(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """The options of a new context: one more kernel in the sandbox of a session.
+
+    Attributes:
+        context_id: reuse the context with this id, or open a new one with it.
+        language: that of cells which name none: `python`, `javascript` or `shell` (also `bash`).
+        cwd: working directory, relative to `/data`; that of the session if absent.
+        on_error: that of cells which name none; that of the session if absent.
+        metadata: notes of the client, returned with the context.
+    """
+
+    context_id: Identifier | None = None
+    language: Annotated[str, msgspec.Meta(max_length=64)] = "python"
+    cwd: str | None = None
+    on_error: OnError | None = None
+    metadata: dict[str, Any] = {}
+
+
 SessionState: TypeAlias = Literal["idle", "busy", "asleep", "closed"]
 
 
@@ -245,9 +272,13 @@ class SessionInfo(msgspec.Struct, kw_only=True):
     """The description of a session. Times are in UTC (ISO 8601 in JSON); durations are seconds.
 
     Attributes:
+        language, on_error, cwd: those of cells which name none. `cwd` is as it was given.
+        context_of: the session that this one is a context of, or null.
+        contexts: how many contexts it has.
         from_checkpoint: the checkpoint that it began with, or null.
         not_restored: what could not be loaded when it began or woke.
         kept_awake_by: what could not be saved, so that it did not fall asleep when it was due.
+        runs_in: the template of its present sandbox, if `template` is `auto`.
     """
 
     session_id: str
@@ -263,9 +294,15 @@ class SessionInfo(msgspec.Struct, kw_only=True):
     queued: int
     restarts: int
     metadata: dict[str, Any] = {}
+    language: Language = "python"
+    on_error: OnError = "rollback"
+    cwd: str | None = None
+    context_of: str | None = None
+    contexts: int = 0
     from_checkpoint: str | None = None
     not_restored: list[MissingVariable] = []
     kept_awake_by: list[MissingVariable] = []
+    runs_in: str | None = None
 
 
 class WorkspaceInfo(msgspec.Struct, kw_only=True):

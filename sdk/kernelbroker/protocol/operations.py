@@ -29,7 +29,8 @@ CHANGING: frozenset[str] = frozenset({"edit", "apply_patch", "git_branch", "git_
 RUNNING: frozenset[str] = frozenset({"run_tests", "build", "run"})
 """These run code of the project, as executions of the session."""
 TEST_OUTPUT_MIME = "application/vnd.kernelbroker.test-output+json"
-"""Of the display events of `run_tests`: ``{"tests": [{"test", "outcome", "seconds"}], "passed", "failed", "errors",
+"""Of the display events of `run_tests`: ``{"tests": [{"test", "outcome", "seconds"}], "passed",
+"failed", "errors",
 "skipped"}``: the tests that have ended since the last one, and the numbers so far."""
 FAILED = "failed"
 """The code of tests, builds and commands that ran and failed, and of git's failures."""

@@ -115,8 +115,9 @@ class Outputs:
                     found.append(_failed(ename, evalue, lines))
                 case Text(name=name, text=text):
                     found.append({"output_type": "stream", "name": name, "text": text})
-                case events.Image(mime=mime, content=content, data=data):
-                    found.append(self._shown(item, {mime: content, **data}))
+                case events.Image(mime=mime, content=content, data=data, chart=chart):
+                    charts = {} if chart is None else {events.CHART_MIME: chart}
+                    found.append(self._shown(item, {mime: content, **data, **charts}))
                 case events.Display(data=data):
                     found.append(self._shown(item, data))
         if self.end is not None:

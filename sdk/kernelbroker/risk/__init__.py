@@ -7,10 +7,12 @@ it. Shell and JavaScript are parsed by tree-sitter, and cells are read by IPytho
 
 from __future__ import annotations
 
-from ..protocol.findings import LEVELS, Assessment, Finding, Language, Level, at_least
+from ..protocol.findings import LEVELS, Assessment, Finding, Language, Level, RuleSet, at_least
 from .assess import assess
 from .syntax_trees import ParserMissing
+from .unified import RiskLevel, UnifiedRiskPolicy
 
 __all__ = [
-    "LEVELS", "Assessment", "Finding", "Language", "Level", "ParserMissing", "assess", "at_least",
+    "LEVELS", "Assessment", "Finding", "Language", "Level", "ParserMissing", "RiskLevel", "RuleSet",
+    "UnifiedRiskPolicy", "assess", "at_least",
 ]  # fmt: skip

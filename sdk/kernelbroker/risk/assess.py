@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, get_args
 
-from ..protocol.findings import Assessment, Language
-from . import javascript, python, shell
+from ..protocol.findings import Assessment, Finding, Language, RuleSet
+from . import browser, javascript, patterns, python, shell
 from .collector import Collector, LimitExceeded
 from .syntax_trees import ParserMissing
 
@@ -19,20 +20,59 @@ _ANALYZERS: dict[Language, Callable[[str, Collector], None]] = {
 }
 
 
-def assess(code: str, language: Language = "python") -> Assessment:
+def assess(
+    code: str,
+    language: str = "python",
+    params: Mapping[str, Any] | None = None,
+    *,
+    rules: RuleSet = "agent",
+    dangerous_patterns: Sequence[str] = (),
+) -> Assessment:
     """Assess what code would do if it ran. Python is read as IPython reads a cell.
 
     The work is bounded; code that exceeds the bounds has a finding of the rule `size`.
 
+    Args:
+        code: the code, or the action of a browser.
+        language: `python`, `javascript`, `shell` or `browser`. An unknown one is `high`.
+        params: the parameters of a browser's action.
+        rules: the rule set for code.
+        dangerous_patterns: further regular expressions, which ignore case and are critical.
+
     Raises:
         ParserMissing: the language is shell or JavaScript and tree-sitter is not installed.
-        ValueError: the language is unknown.
+        ValueError: a regular expression, or the name of the rule set, is invalid.
     """
-    if language not in _ANALYZERS:
-        raise ValueError(f"language is one of {', '.join(_ANALYZERS)}, not {language!r}")
+    if rules not in get_args(RuleSet):
+        raise ValueError(f"rules is one of {', '.join(get_args(RuleSet))}, not {rules!r}")
     collector = Collector(_analyze)
-    _analyze(code, language, collector)
+    for finding in _patterns_of(code, language, params or {}, rules):
+        collector.add_finding(finding)
+    operators = patterns.matches(
+        code[:MAX_CODE_CHARS], patterns.dangerous(tuple(dangerous_patterns)), "operator"
+    )
+    for finding in operators:
+        collector.add_finding(finding)
+    if language in _ANALYZERS and rules == "agent":
+        _analyze(code, language, collector)
+    if language == "browser":
+        collector.raise_to("low")
     return collector.assessment(language)
+
+
+def _patterns_of(
+    code: str, language: str, params: Mapping[str, Any], rules: RuleSet
+) -> Iterator[Finding]:
+    if language == "browser":
+        yield from browser.find(code, params)
+    elif language not in _ANALYZERS:
+        reason = f"{language[:60]!r} is not a known content type"
+        yield Finding(rule="content_type", level="high", line=1, column=1, reason=reason)
+    elif rules == "strict":
+        yield from patterns.find(code[:MAX_CODE_CHARS], language)
+        if len(code) > MAX_CODE_CHARS:
+            reason = "too long to be assessed completely"
+            yield Finding(rule="size", level="high", line=1, column=1, reason=reason)
 
 
 def _analyze(code: str, language: Language, collector: Collector) -> None:

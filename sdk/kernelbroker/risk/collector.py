@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import NamedTuple, TypeAlias
 
 from ..protocol.findings import LEVELS, Assessment, Finding, Language, Level
+from .report import report
 
 Location: TypeAlias = tuple[int, int]
 """Line and column, from 1."""
@@ -65,11 +66,18 @@ class Collector:
     def add(self, rule: str, level: Level, reason: str, line: int = 1, column: int = 1) -> None:
         """Add a finding."""
         line, column = self._location or (line + self._line_offset, column)
-        found = Finding(rule=rule, level=level, line=line, column=column, reason=reason)
-        rank = LEVELS.index(level)
+        self.add_finding(Finding(rule=rule, level=level, line=line, column=column, reason=reason))
+
+    def add_finding(self, found: Finding) -> None:
+        """Add a finding as it is."""
+        rank = LEVELS.index(found.level)
         if len(self._findings) < _MAX_COLLECTED or rank > self._worst:
             self._worst = max(self._worst, rank)
             self._findings.add(found)
+
+    def raise_to(self, level: Level) -> None:
+        """Make the level of the assessment at least this one, without a finding."""
+        self._worst = max(self._worst, LEVELS.index(level))
 
     def add_rule(self, rule: Rule, name: str, at: Location) -> None:
         """Add the finding of a rule for a name."""
@@ -90,7 +98,7 @@ class Collector:
         finally:
             self._location, self._line_offset = before
 
-    def assessment(self, language: Language) -> Assessment:
+    def assessment(self, language: str) -> Assessment:
         kept = sorted(self._findings, key=lambda each: -LEVELS.index(each.level))[:MAX_FINDINGS]
         kept.sort(key=lambda each: (each.line, each.column, each.reason))
-        return Assessment(language=language, level=LEVELS[self._worst], findings=kept)
+        return report(language, LEVELS[self._worst], kept)

@@ -12,10 +12,19 @@ coroutine functions, which run in the broker's thread. Ctrl-C ends the wait. The
 `on_disconnect="interrupt"` is set.
 """
 
+from .agent_workspace import AgentWorkspace
 from .client import Broker, connect
 from .execution_handle import ExecutionHandle
 from .files import Files
 from .sandbox_client import SandboxClient
 from .session import Session
 
-__all__ = ["Broker", "ExecutionHandle", "Files", "SandboxClient", "Session", "connect"]
+__all__ = [
+    "AgentWorkspace",
+    "Broker",
+    "ExecutionHandle",
+    "Files",
+    "SandboxClient",
+    "Session",
+    "connect",
+]

@@ -17,11 +17,14 @@ from ..protocol.messages import (
     CheckpointInfo,
     CheckpointSummary,
     ExecutionInfo,
+    OnError,
+    SandboxLimits,
     SessionInfo,
     WorkspaceInfo,
+    WorkspaceLayout,
 )
 from ..results import ExecutionResult
-from ..session import OnDisconnect, OnError
+from ..session import OnDisconnect
 from .execution_handle import ExecutionHandle
 from .session import Session
 
@@ -64,6 +67,10 @@ class Broker:
         idle_timeout: float | None = None,
         max_lifetime: float | None = None,
         from_checkpoint: str | None = None,
+        layout: WorkspaceLayout | None = None,
+        limits: SandboxLimits | None = None,
+        language: str = "python",
+        on_error: OnError | None = None,
         keep: bool = False,
     ) -> Session:
         session = self._async.session(
@@ -78,6 +85,10 @@ class Broker:
             idle_timeout=idle_timeout,
             max_lifetime=max_lifetime,
             from_checkpoint=from_checkpoint,
+            layout=layout,
+            limits=limits,
+            language=language,
+            on_error=on_error,
             keep=keep,
         )
         return Session(session, self._thread)
@@ -222,8 +233,10 @@ class Broker:
     def pool_status(self) -> dict[str, Any]:
         return self._thread.call(self._async.pool_status())
 
-    def assess(self, code: str, language: Language = "python") -> Assessment:
-        return self._thread.call(self._async.assess(code, language))
+    def assess(
+        self, code: str, language: str = "python", params: Mapping[str, Any] | None = None
+    ) -> Assessment:
+        return self._thread.call(self._async.assess(code, language, params))
 
     def workspaces(self) -> list[WorkspaceInfo]:
         return self._thread.call(self._async.workspaces())

@@ -12,9 +12,10 @@ from ..callbacks import DisplayCallback, ImageCallback, TextCallback
 from ..client import OPEN_TIMEOUT
 from ..loop_thread import LoopThread, in_caller
 from ..protocol.findings import Language
+from ..protocol.messages import OnError
 from ..results import ExecutionResult
 from ..sandbox_client import StreamChunk
-from ..session import OnDisconnect, OnError
+from ..session import OnDisconnect
 
 
 class SandboxClient:

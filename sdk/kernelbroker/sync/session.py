@@ -13,9 +13,15 @@ from ..file_transfer import Progress
 from ..loop_thread import LoopThread, in_caller
 from ..protocol import events
 from ..protocol.findings import Language
-from ..protocol.messages import CheckpointInfo, ExecutionInfo, SessionInfo
+from ..protocol.messages import (
+    CheckpointInfo,
+    ExecutionInfo,
+    OnError,
+    SandboxLimits,
+    SessionInfo,
+)
 from ..results import ExecutionResult
-from ..session import MAX_TABLE_BYTES, OnDisconnect, OnError
+from ..session import MAX_TABLE_BYTES, OnDisconnect
 from ..session_requests import ExportFormat
 from .code import Code
 from .execution_handle import ExecutionHandle
@@ -56,16 +62,17 @@ class Session:
         self,
         code: str,
         *,
-        language: Language = "python",
+        language: Language | None = None,
         timeout: float | None = None,
         cwd: str | None = None,
         env: Mapping[str, str] | None = None,
         secrets: Mapping[str, str] | None = None,
         result_var: str | None = None,
         preview_rows: int = 10,
-        on_error: OnError = "rollback",
+        on_error: OnError | None = None,
         on_disconnect: OnDisconnect = "continue",
         confirm: str | None = None,
+        template: str | None = None,
         allow_stdin: bool = False,
         on_stdout: TextCallback | None = None,
         on_stderr: TextCallback | None = None,
@@ -86,6 +93,7 @@ class Session:
                 on_error=on_error,
                 on_disconnect=on_disconnect,
                 confirm=confirm,
+                template=template,
                 allow_stdin=allow_stdin,
                 on_stdout=on_stdout and in_caller(on_stdout),
                 on_stderr=on_stderr and in_caller(on_stderr),
@@ -99,16 +107,17 @@ class Session:
         self,
         code: str,
         *,
-        language: Language = "python",
+        language: Language | None = None,
         timeout: float | None = None,
         cwd: str | None = None,
         env: Mapping[str, str] | None = None,
         secrets: Mapping[str, str] | None = None,
         result_var: str | None = None,
         preview_rows: int = 10,
-        on_error: OnError = "rollback",
+        on_error: OnError | None = None,
         on_disconnect: OnDisconnect = "continue",
         confirm: str | None = None,
+        template: str | None = None,
         allow_stdin: bool = False,
     ) -> Generator[events.Event, None, None]:
         return self._thread.iterate(
@@ -124,6 +133,7 @@ class Session:
                 on_error=on_error,
                 on_disconnect=on_disconnect,
                 confirm=confirm,
+                template=template,
                 allow_stdin=allow_stdin,
             )
         )
@@ -132,15 +142,16 @@ class Session:
         self,
         code: str,
         *,
-        language: Language = "python",
+        language: Language | None = None,
         timeout: float | None = None,
         cwd: str | None = None,
         env: Mapping[str, str] | None = None,
         secrets: Mapping[str, str] | None = None,
         result_var: str | None = None,
         preview_rows: int = 10,
-        on_error: OnError = "rollback",
+        on_error: OnError | None = None,
         confirm: str | None = None,
+        template: str | None = None,
         execution_id: str | None = None,
         callback_url: str | None = None,
     ) -> ExecutionHandle:
@@ -156,6 +167,7 @@ class Session:
                 preview_rows=preview_rows,
                 on_error=on_error,
                 confirm=confirm,
+                template=template,
                 execution_id=execution_id,
                 callback_url=callback_url,
             )
@@ -235,10 +247,14 @@ class Session:
         idle_timeout: float | None = None,
         max_lifetime: float | None = None,
         metadata: Mapping[str, Any] | None = None,
+        limits: SandboxLimits | None = None,
     ) -> SessionInfo:
         return self._thread.call(
             self._async.update(
-                idle_timeout=idle_timeout, max_lifetime=max_lifetime, metadata=metadata
+                idle_timeout=idle_timeout,
+                max_lifetime=max_lifetime,
+                metadata=metadata,
+                limits=limits,
             )
         )
 
@@ -266,6 +282,29 @@ class Session:
             keep=keep,
         )
         return Session(self._thread.call(fork), self._thread)
+
+    def context(
+        self,
+        context_id: str | None = None,
+        *,
+        language: str = "python",
+        cwd: str | None = None,
+        on_error: OnError | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        keep: bool = False,
+    ) -> Session:
+        context = self._async.context(
+            context_id,
+            language=language,
+            cwd=cwd,
+            on_error=on_error,
+            metadata=metadata,
+            keep=keep,
+        )
+        return Session(self._thread.call(context), self._thread)
+
+    def contexts(self) -> list[SessionInfo]:
+        return self._thread.call(self._async.contexts())
 
     def interrupt(self) -> None:
         self._thread.call(self._async.interrupt())

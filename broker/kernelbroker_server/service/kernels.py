@@ -1,0 +1,193 @@
+"""Use cases of Jupyter's clients: a session is a kernel, and its kernel's messages are theirs."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import uuid
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+from kernelbroker.protocol.codec import decode_as, encode
+from kernelbroker.protocol.errors import BadRequest, ProtocolError, Unavailable
+from kernelbroker.protocol.events import Result
+from kernelbroker.protocol.messages import ExecutionRequest
+from kernelbroker_kernel.contract import METADATA_KEY
+
+from ..kernels.channel import ChannelClosed
+from ..kernels.framing import RequestHeader, join_parts, split_frame
+from ..kernels.requests import NotebookCell, notebook_options
+from ..sessions.session import Session
+from .executions import Executions
+from .sessions import Sessions
+
+_KERNEL_ID = re.compile(r"\w+-\w+-\w+-\w+-\w+", re.ASCII)
+"""The ids that Jupyter's servers accept in a path."""
+_NAMESPACE = uuid.UUID("7b0f2f3e-3f0a-5c8e-9a55-6b3c1f1f6c1d")
+_METADATA = 3
+
+
+class _CellContent(msgspec.Struct):
+    """The content of an `execute_request`."""
+
+    code: str
+    silent: bool = False
+    allow_stdin: bool = False
+    stop_on_error: bool = True
+    user_expressions: dict[str, Any] = {}
+
+
+class _ShutdownContent(msgspec.Struct):
+    """The content of a `shutdown_request`."""
+
+    restart: bool = False
+
+
+def kernel_id(session_id: str) -> str:
+    """Return the id under which Jupyter's clients know a session."""
+    if _KERNEL_ID.fullmatch(session_id):
+        return session_id
+    return str(uuid.uuid5(_NAMESPACE, session_id))
+
+
+def attached_id(session_id: str) -> str:
+    """Return the id of a session as a kernel that a client has attached to, and not started.
+
+    To shut it down does not close the session. A Jupyter server shuts down all its kernels when it ends.
+    """
+    return str(uuid.uuid5(_NAMESPACE, f"attached:{session_id}"))
+
+
+def is_started_by_jupyter(session: Session) -> bool:
+    """Whether a Jupyter client has opened the session. The ids of these are those of their kernels."""
+    return kernel_id(session.id) == session.id
+
+
+class Kernels:
+    """The sessions of one tenant, as kernels."""
+
+    def __init__(self, sessions: Sessions, executions: Executions) -> None:
+        self._sessions = sessions
+        self._executions = executions
+
+    async def find(self, name: str) -> Session:
+        """Return the open session with this id, or this id as a kernel.
+
+        Raises:
+            NotFound, SessionGone
+        """
+        for session in self._sessions.list():
+            if name in (session.id, kernel_id(session.id), attached_id(session.id)):
+                return session
+        return await self._sessions.resolve(name)
+
+    async def shut_down(self, name: str) -> None:
+        """Close the session that is this kernel, unless the client has only attached to it.
+
+        Raises:
+            NotFound, SessionGone
+        """
+        session = await self.find(name)
+        if name != attached_id(session.id):
+            await self._sessions.close(session.id)
+
+    async def leave(self, session: Session) -> None:
+        """Close a session that a notebook does not use any more, unless another client has opened it."""
+        if is_started_by_jupyter(session):
+            await self._sessions.close(session.id)
+
+    async def interrupt(self, session: Session) -> None:
+        """Interrupt the kernel, whatever it does. Raises SessionGone, TooManyRequests, Unavailable."""
+        if session.is_running or session.state == "asleep":
+            session.interrupt()
+        else:
+            async with session.borrow():
+                with contextlib.suppress(ChannelClosed):
+                    await session.feed.channel.interrupt()
+
+    async def send(self, session: Session, frame: bytes) -> None:
+        """Send the kernel a message that runs no cell, beside the executions. Wakes a sleeping session.
+
+        Raises:
+            SessionGone, TooManyRequests, Unavailable
+        """
+        async with session.borrow():
+            try:
+                await session.feed.channel.forward(frame)
+            except ChannelClosed as exc:
+                raise Unavailable(f"{exc}; try again", retry_after=1) from exc
+
+    async def obey_shutdown(self, session: Session, frame: bytes) -> bool:
+        """Do what a `shutdown_request` asks for: close the session soon, or restart its kernel.
+
+        Returns:
+            Whether the kernel was restarted.
+
+        Raises:
+            BadRequest, SessionGone, Unavailable
+        """
+        try:
+            restart = decode_as(split_frame(frame)[4], _ShutdownContent).restart
+        except ProtocolError as exc:
+            raise BadRequest(f"the shutdown_request is invalid: {exc}") from exc
+        if restart:
+            await session.restart()
+        else:
+            self._sessions.close_soon(session)
+        return restart
+
+    async def execute(
+        self, session: Session, frame: bytes, on_end: Callable[[Result], None]
+    ) -> None:
+        """Queue the cell of an `execute_request`. After a failed one those that wait are skipped.
+
+        Args:
+            frame: the message as the client has made it.
+            on_end: called with the result.
+
+        Raises:
+            as `Executions.submit`.
+        """
+        parts = split_frame(frame)
+        try:
+            header = decode_as(parts[1], RequestHeader)
+            content = decode_as(parts[4], _CellContent)
+            metadata = decode_as(parts[_METADATA], dict[str, Any])
+        except ProtocolError as exc:
+            raise BadRequest(f"the execute_request is invalid: {exc}") from exc
+        request = ExecutionRequest(
+            code=content.code, timeout=session.limits.max_timeout, on_error="keep"
+        )
+        assessed = "\n".join([content.code, *map(str, content.user_expressions.values())])
+        assessment = await self._executions.assess_for(
+            session, msgspec.structs.replace(request, code=assessed)
+        )
+
+        def ended(result: Result) -> None:
+            if not (result.success or content.silent) and content.stop_on_error:
+                session.skip_notebook_cells()
+            on_end(result)
+
+        options = notebook_options(session.limits.output)
+        parts[_METADATA] = encode({**metadata, **options})
+        self._executions.submit(
+            session,
+            request,
+            allow_stdin=content.allow_stdin,
+            assessment=assessment,
+            notebook_cell=NotebookCell(join_parts(parts), header.msg_id, content.silent, ended),
+        )
+
+
+def without_options(frame: bytes) -> bytes:
+    """Return an `execute_reply` to a notebook's cell as a stock kernel would send it."""
+    parts = split_frame(frame)
+    try:
+        metadata = decode_as(parts[_METADATA], dict[str, Any])
+    except ProtocolError:
+        return frame
+    if metadata.pop(METADATA_KEY, None) is None:
+        return frame
+    parts[_METADATA] = encode(metadata)
+    return join_parts(parts)

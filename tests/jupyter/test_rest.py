@@ -1,0 +1,144 @@
+"""The REST API of the kernel server, and who may use it."""
+
+from __future__ import annotations
+
+import json
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
+
+import kernelbroker
+import pytest
+from websockets.exceptions import InvalidStatus
+
+from tests.e2e.support import BrokerProcess, call, whole_system
+from tests.jupyter.support import connected, kernel_of, text_of
+
+pytestmark = whole_system
+
+API = "/jupyter/api"
+
+
+def fetch(url: str, **headers: str) -> tuple[int, object]:
+    """Status and JSON of a GET request with these headers."""
+    try:
+        with urlopen(Request(url, headers=headers)) as response:
+            return response.status, json.load(response)
+    except HTTPError as error:
+        with error:
+            return error.code, json.load(error)
+
+
+async def test_kernels(broker: BrokerProcess) -> None:
+    """A kernel is started, listed, found by the SDK as a session, and shut down."""
+    status, kernel = await call(broker, "POST", f"{API}/kernels", {"name": "python3", "path": "x"})
+    assert status == 201
+    assert kernel["name"] == "python3" and kernel["execution_state"] == "idle"
+    path = f"{API}/kernels/{kernel['id']}"
+    assert await call(broker, "GET", path) == (200, kernel)
+    assert kernel in (await call(broker, "GET", f"{API}/kernels"))[1]
+    async with (
+        kernelbroker.connect(broker.url, broker.token) as client,
+        await client.attach(kernel["session_id"]) as session,
+    ):
+        assert (await session.run("1 + 1")).text == "2"
+    assert (await call(broker, "DELETE", path))[0] == 204
+    status, error = await call(broker, "GET", path)
+    assert status == 404 and error["message"] and error["reason"] is None
+    status, error = await call(broker, "POST", f"{API}/kernels", {"name": "nonsense"})
+    assert status == 404 and "python3" in error["message"]
+
+
+async def test_sessions_of_notebooks(broker: BrokerProcess, session: kernelbroker.Session) -> None:
+    """A notebook has a kernel, is moved, and takes its kernel with it; an agent's session stays."""
+    asked = {"path": "a.ipynb", "name": "a", "type": "notebook", "kernel": {"name": "python3"}}
+    status, made = await call(broker, "POST", f"{API}/sessions", asked)
+    assert (status, made["path"], made["notebook"]["path"]) == (201, "a.ipynb", "a.ipynb")
+    assert (await call(broker, "POST", f"{API}/sessions", asked))[1]["id"] == made["id"]
+    path = f"{API}/sessions/{made['id']}"
+    assert (await call(broker, "PATCH", path, {"path": "b.ipynb"}))[1]["path"] == "b.ipynb"
+    assert made["id"] in [each["id"] for each in (await call(broker, "GET", f"{API}/sessions"))[1]]
+    agents = await kernel_of(broker, session.session_id)
+    changed = (await call(broker, "PATCH", path, {"kernel": {"id": agents}}))[1]
+    assert changed["kernel"]["id"] == agents
+    assert (await call(broker, "GET", f"{API}/kernels/{made['kernel']['id']}"))[0] == 404
+    assert (await call(broker, "DELETE", path))[0] == 204
+    assert (await call(broker, "GET", path))[0] == 404
+    assert (await session.run("1")).success
+
+
+async def test_attaching_by_kernelspec(
+    broker: BrokerProcess, session: kernelbroker.Session
+) -> None:
+    """A client that only attaches to a session does not close it when it shuts its kernel down."""
+    await session.run("amount = 20")
+    spec = f"session-{session.session_id}"
+    specs = (await call(broker, "GET", f"{API}/kernelspecs"))[1]
+    assert specs["default"] == "python3" and {"python3", spec} <= specs["kernelspecs"].keys()
+    assert (await call(broker, "GET", f"{API}/kernelspecs/{spec}"))[1] == specs["kernelspecs"][spec]
+    status, kernel = await call(broker, "POST", f"{API}/kernels", {"name": spec})
+    assert status == 201 and kernel["session_id"] == session.session_id and kernel["name"] == spec
+    async with connected(broker, kernel["id"]) as client:
+        assert text_of(await client.run("print(amount)")) == "20\n"
+    assert (await call(broker, "DELETE", f"{API}/kernels/{kernel['id']}"))[0] == 204
+    assert (await session.run("amount")).text == "20"
+
+
+async def test_the_server_itself(broker: BrokerProcess) -> None:
+    """Version, status, user and an empty directory; other paths and bodies get Jupyter's errors."""
+    assert "version" in (await call(broker, "GET", API))[1]
+    status = (await call(broker, "GET", f"{API}/status"))[1]
+    assert status.keys() == {"started", "last_activity", "connections", "kernels"}
+    me = (await call(broker, "GET", f"{API}/me"))[1]
+    assert me["identity"]["username"] == "default" and me["permissions"] == {}
+    assert (await call(broker, "GET", f"{API}/contents"))[1]["content"] == []
+    for method, path, body, expected in (
+        ("POST", f"{API}/contents", {}, 405),
+        ("GET", f"{API}/terminals", None, 404),
+        ("POST", f"{API}/kernels", [1], 400),
+        ("GET", f"{API}/kernels/nonsense/channels", None, 400),
+        ("PUT", f"{API}/kernels", {}, 405),
+    ):
+        found, error = await call(broker, method, path, body)
+        assert found == expected and error["message"] and "reason" in error
+
+
+async def test_tokens(broker: BrokerProcess, session: kernelbroker.Session) -> None:
+    """A token is taken in a header, the query or the path, a wrong one is refused, and none is logged."""
+    url, token = f"{broker.url}{API}/kernels", broker.token
+    assert fetch(url, Authorization=f"token {token}")[0] == 200
+    assert fetch(url, Authorization=f"Bearer {token}")[0] == 200
+    assert fetch(f"{url}?token={token}")[0] == 200
+    in_path = f"{broker.url}/jupyter/t/{token}/api/kernels"
+    assert fetch(in_path, Authorization="token None")[0] == 200
+    for status, body in (
+        fetch(url),
+        fetch(f"{url}?token=wrong"),
+        fetch(url, Authorization="token wrong"),
+        fetch(f"{broker.url}/jupyter/t/wrong/api/kernels"),
+        fetch(f"{broker.url}/jupyter/t/{token}/nonsense"),
+    ):
+        assert status in (403, 404) and isinstance(body, dict) and body["message"]
+    kernel_id = await kernel_of(broker, session.session_id)
+    for options in (
+        {"headers": {"Authorization": f"token {token}"}},
+        {"headers": {"Authorization": f"Bearer {token}"}},
+        {"prefix": f"/jupyter/t/{token}"},
+        {"prefix": f"/jupyter/t/{token.lower()}"},
+    ):
+        async with connected(broker, kernel_id, **options) as client:  # type: ignore[arg-type]
+            assert text_of(await client.run("print(1)")) == "1\n"
+    for options in ({"token": "wrong"}, {"token": ""}, {"headers": {}}):
+        with pytest.raises(InvalidStatus) as refused:
+            async with connected(broker, kernel_id, **options):  # type: ignore[arg-type]
+                pass
+        assert refused.value.response.status_code == 403
+    with pytest.raises(InvalidStatus) as refused:
+        async with connected(broker, "00000000-0000-0000-0000-000000000000"):
+            pass
+    assert refused.value.response.status_code == 404
+    assert (
+        token
+        not in broker.log.read_text()
+        .partition("Try in another terminal")[2]
+        .partition("/api/v1/exec")[2]
+    )

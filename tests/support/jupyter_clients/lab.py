@@ -1,0 +1,114 @@
+"""Drives JupyterLab in Chromium, on a session that somebody else has opened.
+
+Usage: lab.py KERNELSPEC SCREENSHOT CODE..., with URL and TOKEN of the broker in the environment. Runs the
+cells in a new notebook that uses that kernelspec, and prints what the page shows as JSON.
+"""
+
+import json
+import os
+import re
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from urllib.error import URLError
+from urllib.request import urlopen
+
+from playwright.sync_api import expect, sync_playwright
+
+DEADLINE_S = 90
+
+
+def free_port():
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        return sock.getsockname()[1]
+
+
+def until_served(url, server):
+    deadline = time.monotonic() + DEADLINE_S
+    while True:
+        try:
+            return urlopen(url).close()
+        except URLError:
+            assert server.poll() is None, "JupyterLab does not start"
+            assert time.monotonic() < deadline, "JupyterLab does not answer"
+            time.sleep(0.2)
+
+
+def notebook(kernelspec, codes):
+    """A notebook file with these cells."""
+    empty = {"cell_type": "code", "metadata": {}, "outputs": [], "execution_count": None}
+    cells = [{**empty, "id": f"c{number}", "source": code} for number, code in enumerate(codes)]
+    spec = {"name": kernelspec, "display_name": kernelspec, "language": "python"}
+    made = {"cells": cells, "metadata": {"kernelspec": spec}, "nbformat": 4, "nbformat_minor": 5}
+    return json.dumps(made)
+
+
+def main():
+    kernelspec, screenshot, *codes = sys.argv[1:]
+    port = free_port()
+    with tempfile.TemporaryDirectory() as home:
+        work, log = Path(home, "work"), Path(home, "log")
+        work.mkdir()
+        (work / "analysis.ipynb").write_text(notebook(kernelspec, codes))
+        options = ["--no-browser", "--allow-root", "--IdentityProvider.token=", f"--port={port}"]
+        gateway = f"--gateway-url={os.environ['URL']}/jupyter"
+        with log.open("w") as file:
+            server = subprocess.Popen(
+                [sys.executable, "-m", "jupyterlab", gateway, *options],
+                cwd=work,
+                env={**os.environ, "HOME": home, "JUPYTER_GATEWAY_AUTH_TOKEN": os.environ["TOKEN"]},
+                stdout=file,
+                stderr=file,
+            )
+        try:
+            until_served(f"http://127.0.0.1:{port}/api", server)
+            drive(f"http://127.0.0.1:{port}", screenshot, len(codes))
+        except BaseException:
+            sys.stderr.write(log.read_text()[-3000:])
+            raise
+        finally:
+            server.terminate()
+            server.wait()
+
+
+def drive(url, screenshot, count):
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(
+            executable_path=os.environ.get("CHROMIUM", "/usr/bin/chromium"), args=["--no-sandbox"]
+        )
+        page = browser.new_page(viewport={"width": 1000, "height": 620})
+        page.set_default_timeout(DEADLINE_S * 1000)
+        expect.set_options(timeout=DEADLINE_S * 1000)
+        try:
+            page.goto(f"{url}/lab/tree/analysis.ipynb?reset")
+            page.wait_for_selector(".jp-Notebook-ExecutionIndicator[data-status=idle]")
+            page.get_by_role("button", name="No", exact=True).click()  # the news
+            for number in range(count):
+                cell = page.locator(".jp-Notebook .jp-CodeCell").nth(number)
+                cell.locator(".jp-InputArea-editor").click()
+                page.keyboard.press("Shift+Enter")
+                prompt = cell.locator(".jp-InputPrompt").first
+                expect(prompt).to_have_text(re.compile(r"\[\d+\]"))
+            expect(page.locator(".jp-OutputArea-output img").first).to_be_visible()
+            page.locator(".jp-Notebook .jp-CodeCell").first.scroll_into_view_if_needed()
+            shown = {
+                "sliders": page.locator(".jp-OutputArea-output .widget-slider").count(),
+                "texts": page.locator(".jp-OutputArea-output").all_inner_texts(),
+                "pictures": page.locator(".jp-OutputArea-output img").count(),
+                "kernel": page.locator(".jp-Toolbar-kernelName").first.inner_text(),
+            }
+            page.screenshot(path=screenshot)
+            sys.stdout.write(json.dumps(shown))
+        except BaseException:
+            page.screenshot(path=f"{screenshot}.failed.png")
+            raise
+        finally:
+            browser.close()
+
+
+if __name__ == "__main__":
+    main()
