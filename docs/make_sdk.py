@@ -33,8 +33,9 @@ sessions:
         ...
 
 `kernelbroker.sync` has the same names without `await`: `connect`, `Broker`, `Session`, `ExecutionHandle`,
-`Files` and `SandboxClient`. `kernelbroker.agents` has [requests, actions and a tool](agents.md#requests-actions-and-a-tool)
-for agents. Durations are seconds, sizes are bytes, times are `datetime`s in UTC.
+`Files` and `SandboxClient`. `kernelbroker.agents` has [requests, actions and a
+tool](agents.md#requests-actions-and-a-tool) for agents. Durations are seconds,
+sizes are bytes, times are `datetime`s in UTC.
 """
 
 EXAMPLES: dict[str, tuple[str, str]] = {

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 from kernelbroker.protocol.codec import encode
-from kernelbroker.protocol.errors import Conflict, NotFound, RequestError, SessionGone
+from kernelbroker.protocol.errors import RequestError, SessionGone
 from kernelbroker.protocol.findings import Assessment
 from kernelbroker.protocol.messages import ExecutionRequest
 
@@ -27,7 +27,7 @@ from ..sessions.store import EventStore, ExecutionLog, lost_result
 from .idempotency import IdempotencyCache, IdempotencyKey, StoredKeys
 from .policy import Policies
 from .routing import place_of, rejection, store_rejected
-from .stored_executions import StoredExecutions
+from .stored_executions import StoredExecutions, known, without_confirmation
 from .target import Target, session_options
 from .webhooks import Webhooks
 
@@ -104,7 +104,7 @@ class Executions(StoredExecutions):
         """
         session.expect_open()
         request = resolved(session, request)
-        if _known(session, request) is not None:
+        if known(session, request) is not None:
             return None
         template = session.options.template
         if template != AUTO:
@@ -141,7 +141,7 @@ class Executions(StoredExecutions):
         """
         session.expect_open()
         request = resolved(session, request)
-        if (earlier := _known(session, request)) is not None:
+        if (earlier := known(session, request)) is not None:
             return earlier
         if (started := self._policies.pending.started(request.confirm, request)) is not None:
             return started[1]
@@ -162,7 +162,7 @@ class Executions(StoredExecutions):
         message = url and self._webhooks.expect(self._tenant, session.id, execution_id, url)
         execution = session.enqueue(
             execution_id,
-            _without_confirmation(request),
+            without_confirmation(request),
             timeout,
             allow_stdin=allow_stdin,
             findings=findings,
@@ -183,7 +183,7 @@ class Executions(StoredExecutions):
         self._queue.take_rate()
         execution_id, url = request.execution_id or new_id(), request.callback_url
         message = url and self._webhooks.expect(self._tenant, session.id, execution_id, url)
-        log = session.reject(execution_id, _without_confirmation(request), rejection(rejected))
+        log = session.reject(execution_id, without_confirmation(request), rejection(rejected))
         if message:
             self._webhooks.accepted(self._tenant, message, log)
         return log
@@ -323,21 +323,6 @@ class Executions(StoredExecutions):
         self._submitted.cancel()
 
 
-def _known(session: Session, request: ExecutionRequest) -> ExecutionLog | None:
-    """Return the execution of an earlier, equal request. Raises Conflict if the id is taken."""
-    if request.execution_id is None:
-        return None
-    try:
-        earlier = session.execution(request.execution_id)
-    except NotFound:
-        return None
-    if earlier.request != _without_confirmation(request):
-        raise Conflict(
-            f"execution {request.execution_id} is another one; choose a new execution_id"
-        )
-    return earlier
-
-
 def _dump(submitted: Submitted) -> Sequence[str]:
     return [submitted.session_id, submitted.log.id]
 
@@ -346,7 +331,3 @@ def _weight(submitted: Submitted) -> int:
     """The bytes that it holds."""
     options = 0 if submitted.session is None else len(encode(submitted.session.options))
     return options + submitted.log.weight
-
-
-def _without_confirmation(request: ExecutionRequest) -> ExecutionRequest:
-    return msgspec.structs.replace(request, confirm=None)

@@ -5,11 +5,14 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Sequence
 
+import msgspec
 from kernelbroker.protocol.errors import Conflict, NotFound, SessionGone
 from kernelbroker.protocol.events import Input
+from kernelbroker.protocol.messages import ExecutionRequest
 
 from ..kernels.channel import ChannelClosed
 from ..sessions.registry import Registry
+from ..sessions.session import Session
 from ..sessions.store import EventStore, ExecutionLog, ExecutionSummary
 
 
@@ -94,3 +97,23 @@ class StoredExecutions:
             await session.answer(execution_id, value)
         except (ChannelClosed, SessionGone):
             raise Conflict("the execution has ended and does not wait for input") from None
+
+
+def known(session: Session, request: ExecutionRequest) -> ExecutionLog | None:
+    """Return the execution of an earlier, equal request. Raises Conflict if the id is taken."""
+    if request.execution_id is None:
+        return None
+    try:
+        earlier = session.execution(request.execution_id)
+    except NotFound:
+        return None
+    if earlier.request != without_confirmation(request):
+        raise Conflict(
+            f"execution {request.execution_id} is another one; choose a new execution_id"
+        )
+    return earlier
+
+
+def without_confirmation(request: ExecutionRequest) -> ExecutionRequest:
+    """Return the request as it is compared with earlier ones."""
+    return msgspec.structs.replace(request, confirm=None)

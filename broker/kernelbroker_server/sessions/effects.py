@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Self, TypeAlias
 
 from kernelbroker.protocol.errors import RequestError
 from kernelbroker.protocol.events import Cause, ErrorDetail, Result
+
+from ..backends.base import EndCause, SandboxEnd
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +23,18 @@ class Failure:
         """Return the result that says so."""
         detail = ErrorDetail(name=self.name, value=self.message, cause=self.cause)
         return Result(success=False, error=f"{self.name}: {self.message}", error_detail=detail)
+
+    @classmethod
+    def of(cls, end: SandboxEnd) -> Self:
+        """Return the failure of an execution whose sandbox has ended."""
+        return cls(end.cause.value, _END_NAMES[end.cause], end.detail)
+
+
+_END_NAMES = {
+    EndCause.OUT_OF_MEMORY: "OutOfMemory",
+    EndCause.KERNEL_DIED: "KernelDied",
+    EndCause.SANDBOX_LOST: "SandboxLost",
+}
 
 
 NOT_STORED = Failure(

@@ -16,7 +16,6 @@ from typing import Any
 from kernelbroker.protocol.events import Cause, Event, Result, Started, Stderr
 from kernelbroker.protocol.messages import ExecutionRequest
 
-from ..backends.base import EndCause
 from ..kernels.cell_state import Phase
 from ..kernels.channel import ChannelClosed, KernelChannel, Subscription
 from ..kernels.execution import CellExecution
@@ -25,9 +24,9 @@ from ..kernels.outputs import OutputLimits
 from ..kernels.redaction import Redactor
 from ..kernels.requests import InternalCell, NotebookCell
 from ..pool.warm_sandbox import WarmSandbox, first_of
-from ..telemetry.events import code_hash
 from ..telemetry.logs import bound_ids
 from .effects import NOT_STORED, Failure
+from .execution_summary import summary_of
 from .progress import LeftExecution, Progress, begun
 from .routes import Place
 from .store import ExecutionLog
@@ -35,11 +34,6 @@ from .store import ExecutionLog
 logger = logging.getLogger(__name__)
 
 QUOTA_EXCEEDED = "QuotaExceeded"
-_END_NAMES = {
-    EndCause.OUT_OF_MEMORY: "OutOfMemory",
-    EndCause.KERNEL_DIED: "KernelDied",
-    EndCause.SANDBOX_LOST: "SandboxLost",
-}
 
 
 class Execution:
@@ -131,24 +125,8 @@ class Execution:
 
     def summary(self) -> dict[str, Any]:
         """The fields of its `ExecutionEnded`."""
-        log, total = self.log, self.age
-        return {
-            "execution_id": log.id,
-            "language": self.request.language or "python",
-            "code_sha256": code_hash(self.request.code),
-            "outcome": log.outcome,
-            "started_at": log.accepted_at,
-            "queued_s": total if log.queued_s is None else log.queued_s,
-            "total_s": total,
-            "output_bytes": log.size,
-            "packages": log.packages,
-            "traceparent": self.ids.get("traceparent"),
-            "request_id": self.ids.get("request_id"),
-            "worker_id": None if self._running_on is None else self._running_on.sandbox.id,
-            "execution_time": None if log.result is None else log.result.execution_time,
-            "code_length": len(self.request.code),
-            "variables": _count_variables(log.result),
-        }
+        worker = None if self._running_on is None else self._running_on.sandbox.id
+        return summary_of(self.log, self.ids, self.age, worker)
 
     @property
     def in_kernel(self) -> bool:
@@ -327,7 +305,7 @@ class Execution:
             return True
         if warm.channel.closed.done():
             end = await warm.end()
-            self._end(Failure(end.cause.value, _END_NAMES[end.cause], end.detail))
+            self._end(Failure.of(end))
         elif messages.closed.done():
             self._end(Failure("sandbox_lost", "SandboxLost", messages.closed.result()))
         elif self._abort.done():
@@ -366,10 +344,3 @@ class Execution:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
-
-
-def _count_variables(result: Result | None) -> int | None:
-    """The number of the session's variables, listed or not; None if the kernel sent no result."""
-    if result is None or result.execution_time is None:
-        return None
-    return len(result.variables) + (result.truncated.variables if result.truncated else 0)

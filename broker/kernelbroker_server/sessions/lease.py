@@ -28,6 +28,7 @@ from ..pool.state import PoolFull
 from ..pool.warm_sandbox import WarmSandbox, run_silently
 from ..telemetry.events import SandboxLeased, SandboxReplaced, SessionEmitter
 from ..workspaces.directory_plans import DirectoryPlan, plan_of
+from ..workspaces.quota import Quota
 from ..workspaces.store import Workspace
 from .kernel_feed import KernelFeed
 from .memory_limit import limit_memory
@@ -95,6 +96,11 @@ class Lease:
     def spec(self) -> SandboxSpec:
         """The specification of its sandboxes."""
         return self.pool.spec
+
+    @property
+    def quota(self) -> Quota:
+        """What the workspace may hold: the limit of the template, or a lower one of the workspace."""
+        return Quota.of(self.spec.limits).lowered_to(self.workspace.max_size)
 
     @property
     def isolation(self) -> Isolation:

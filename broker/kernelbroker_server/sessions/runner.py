@@ -9,24 +9,24 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Coroutine
-from typing import Any
+from collections.abc import Awaitable, Callable
+from functools import partial
 
-from kernelbroker.protocol.errors import InternalError, RequestError, Unavailable
+from kernelbroker.protocol.errors import RequestError
 
 from ..pool.warm_sandbox import WarmSandbox
 from ..supervisor import SupervisedTask, Supervisor
 from ..telemetry.events import ExecutionEnded, SessionClosed, SessionEmitter, SessionOpened
 from ..telemetry.logs import bound, detached_context
-from ..workspaces.quota import Quota, QuotaAction
+from ..workspaces.quota import QuotaAction
 from ..workspaces.quota_watch import QuotaWatch
 from . import effects
+from .acquisition import Acquisition
 from .admission import TenantQueue
 from .execution import QUOTA_EXCEEDED, Execution
 from .grants import Grants
 from .lease import Lease
 from .machine import SessionMachine
-from .routes import Place
 from .saved_state import SavedState
 from .states import SessionState
 from .store import EventStore, SessionRecord
@@ -89,7 +89,7 @@ class SessionRunner:
         self._turns: dict[str, asyncio.Future[effects.Run]] = {}
         """For executions that have asked for their turn: resolved when they are to run."""
         self._carriers: dict[str, asyncio.Task[None]] = {}
-        self._acquisition: asyncio.Task[None] | None = None
+        self._acquisition = Acquisition(self._id, self._context, self._acquired)
         self._grants = Grants()
         self._restarts, self._settled = Waiters(), Waiters()
         self._tasks = SessionTasks(self._id, self._context)
@@ -185,17 +185,19 @@ class SessionRunner:
                 case effects.Reject():
                     self._reject(effect)
                 case effects.Acquire():
-                    self._acquire(self._lease.acquire())
+                    self._acquisition.start(self._lease.acquire())
                 case effects.Replace(cause=cause):
-                    self._acquire(self._lease.replace(cause))
+                    self._acquisition.start(self._lease.replace(cause))
                 case effects.Suspend():
-                    self._tasks.spawn(self._suspend(), "suspend")
+                    self._tasks.spawn(self._suspend(self._lease.suspend), "suspend")
                 case effects.Move(execution_id=name):
-                    self._tasks.spawn(self._move(self.executions[name].place), "move")
+                    place = self.executions[name].place
+                    assert place is not None, "there is somewhere to go"
+                    move_out = partial(self._lease.move_out, place)
+                    self._tasks.spawn(self._suspend(move_out), "move")
                 case effects.Wake():
-                    self._acquire(self._lease.wake())
+                    self._acquisition.start(self._lease.wake())
                 case effects.CancelAcquisition():
-                    assert self._acquisition is not None
                     self._acquisition.cancel()
                 case effects.GrantBorrower(borrower=borrower):
                     self._grants.grant(borrower, self._lease.current)
@@ -227,33 +229,15 @@ class SessionRunner:
         self.opened.set_result(None)
         self._emit(SessionOpened)
 
-    def _acquire(self, work: Coroutine[Any, Any, object]) -> None:
-        """Acquire a sandbox. A callback reports the outcome, since a cancelled task may never begin."""
-
-        async def acquire() -> None:
-            await work
-
-        def report(task: asyncio.Task[None]) -> None:
-            work.close()
-            self._acquisition = None
-            if task.cancelled():
-                failed: RequestError = Unavailable("the session was closed")
-                self.apply(self.machine.sandbox_failed(failed))
-            elif (error := task.exception()) is None:
-                self._watch_for_death()
-                self.watch.change(Quota.of(self._lease.spec.limits))
-                incomplete = bool(self._lease.not_restored)
-                self.apply(self.machine.sandbox_ready(incomplete=incomplete))
-                self._notice_death()
-            else:
-                if not isinstance(error, RequestError):
-                    logger.error("session %s: no sandbox", self._id, exc_info=error)
-                    error = InternalError("a fault of the broker; its log says more")
-                self.apply(self.machine.sandbox_failed(error))
-
-        name, context = f"session {self._id} sandbox", self._context.copy()
-        self._acquisition = asyncio.create_task(acquire(), name=name, context=context)
-        self._acquisition.add_done_callback(report)
+    def _acquired(self, error: RequestError | None) -> None:
+        """Report the outcome of an acquisition."""
+        if error is not None:
+            self.apply(self.machine.sandbox_failed(error))
+            return
+        self._watch_for_death()
+        self.watch.change(self._lease.quota)
+        self.apply(self.machine.sandbox_ready(incomplete=bool(self._lease.not_restored)))
+        self._notice_death()
 
     def _watch_for_death(self) -> None:
         warm = self._lease.current
@@ -332,16 +316,10 @@ class SessionRunner:
         if not execution.is_silent:
             self._emit(ExecutionEnded, **execution.summary())
 
-    async def _move(self, place: Place | None) -> None:
-        assert place is not None, "there is somewhere to go"
+    async def _suspend(self, work: Callable[[], Awaitable[None]]) -> None:
+        """Give the sandbox back."""
         try:
-            await self._lease.move_out(place)
-        finally:
-            self.apply(self.machine.suspended())
-
-    async def _suspend(self) -> None:
-        try:
-            await self._lease.suspend()
+            await work()
         finally:
             self.apply(self.machine.suspended())
 

@@ -6,25 +6,21 @@ Scheduling is decided in `machine.py` and carried out in `runner.py`.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import time
 from collections.abc import Callable, Sequence
 
 from kernelbroker.protocol.errors import RequestError
 from kernelbroker.protocol.events import Result
 from kernelbroker.protocol.findings import Finding
-from kernelbroker.protocol.messages import ExecutionRequest, SandboxLimits
+from kernelbroker.protocol.messages import ExecutionRequest
 
 from ..cancellation import run_to_completion
 from ..kernels.channel import ChannelClosed
-from ..kernels.gateway import GatewayConnection
 from ..kernels.requests import InternalCell, NotebookCell
 from ..supervisor import Supervisor
 from ..telemetry.events import SessionEmitter
-from ..workspaces.quota import Quota
-from ..workspaces.quota_watch import QuotaWatch, Upload
+from ..workspaces.quota_watch import QuotaWatch
 from .admission import TenantQueue
-from .borrowing import borrowed
 from .effects import Failure
 from .execution import Execution
 from .lease import Lease
@@ -32,8 +28,8 @@ from .limits import SessionLimits
 from .progress import LeftExecution
 from .routes import Place
 from .runner import SessionRunner
+from .sandbox_user import SandboxUser
 from .saved_state import SavedState
-from .session_contexts import SessionWithContexts
 from .sleeping import Sleeping
 from .states import SessionState
 from .store import EventStore, ExecutionLog, SessionRecord, lost_result
@@ -42,7 +38,7 @@ from .streams import Streams
 _SKIPPED = Failure("rejected", "Aborted", "a cell before it failed")
 
 
-class Session(SessionWithContexts):
+class Session(SandboxUser):
     """One session, from `open` to `closed`. The registry creates it.
 
     Args:
@@ -84,7 +80,7 @@ class Session(SessionWithContexts):
         self._queue = queue
         self.emit = emit
         watch = QuotaWatch(
-            Quota.of(lease.spec.limits).lowered_to(lease.workspace.max_size),
+            lease.quota,
             lease.workspace.initial_usage,
             usage=lease.usage,
             grace=limits.interrupt_grace,
@@ -343,18 +339,3 @@ class Session(SessionWithContexts):
         """
         self.expect_open()
         await self._runner.restart()
-
-    async def change_limits(self, limits: SandboxLimits) -> None:
-        """Change its own limits. Raises SessionGone, and as `Lease.change_limits`."""
-        self.expect_open()
-        await self._lease.change_limits(limits)
-
-    def borrow(
-        self, *, changes: bool = False
-    ) -> contextlib.AbstractAsyncContextManager[GatewayConnection]:
-        """Yield the gateway of the living sandbox; see `borrowing.borrowed`."""
-        return borrowed(self._runner, self._lease, changes=changes)
-
-    def upload(self, size: int) -> contextlib.AbstractAsyncContextManager[Upload]:
-        """Reserve space for an upload; see `QuotaWatch.upload`."""
-        return self._runner.watch.upload(size)
