@@ -10,7 +10,7 @@ from .config_sections import _Section
 
 
 class McpSettings(_Section):
-    """The MCP server. Its addresses are /mcp, and /mcp/code, /mcp/analysis and /mcp/project for one set each."""
+    """The MCP server. Its addresses are /mcp, and /mcp/code, /mcp/analysis and /mcp/project for one set."""
 
     enabled: bool | None = None
     """Serve MCP. If not set, it is served if the extra `mcp` is installed."""
