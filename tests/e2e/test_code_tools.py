@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import pytest
 with warnings.catch_warnings(action="ignore"):  # of libraries that are not ours
     from kernelbroker.langchain import get_code_operations_tools
 
-from tests.e2e.support import BrokerProcess, whole_system
+from tests.e2e.support import BrokerProcess, running_broker, whole_system
 from tests.e2e.test_code_operations import make_project
 from tests.e2e.test_mcp import call, connected
 
@@ -33,9 +34,19 @@ NAMES = [
 OLD, NEW = "source.balance -= amount", "source.balance -= 2 * amount"
 
 
-async def test_mcp(broker: BrokerProcess, client: kernelbroker.Broker, tmp_path: Path) -> None:
+@pytest.fixture
+def project_broker() -> Iterator[BrokerProcess]:
+    with running_broker(MCP__TOOL_SETS='["project"]') as broker:
+        yield broker
+
+
+async def test_mcp(project_broker: BrokerProcess, tmp_path: Path) -> None:
     """The set `project` has the tools, which read, edit, test and commit a project of a session."""
-    async with client.session() as session, connected(broker, path="/mcp/project") as mcp:
+    async with (
+        kernelbroker.connect(project_broker.url, project_broker.token) as client,
+        client.session() as session,
+        connected(project_broker, path="/mcp/project") as mcp,
+    ):
         await session.code.upload(make_project(tmp_path))
         where = {"session_id": session.session_id}
         assert [tool.name for tool in (await mcp.list_tools()).tools] == NAMES
