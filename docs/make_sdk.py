@@ -444,6 +444,19 @@ _SECTIONS: list[tuple[str, list[str]]] = [
             "WorkspaceInfo",
         ],
     ),
+    (
+        "Projects",
+        [
+            "Code",
+            "CodeOperationResponse",
+            "CodeOperationError",
+            "CodeOperationValidationError",
+            "SandboxConnectionError",
+            "SandboxResourceError",
+            "SandboxSecurityError",
+            "SandboxTimeoutError",
+        ],
+    ),
     ("Risk", ["assess", "Assessment", "Finding"]),
 ]
 _EVENTS = [
@@ -453,6 +466,7 @@ _EVENTS = [
 ]
 _WITHOUT_CONSTRUCTOR = (
     *(kernelbroker.Broker, kernelbroker.Session, kernelbroker.Files, kernelbroker.ExecutionHandle),
+    kernelbroker.Code,
 )
 _HEADINGS = ("Args", "Attributes", "Returns", "Raises")
 

@@ -10,12 +10,13 @@ from .config_sections import _Section
 
 
 class McpSettings(_Section):
-    """The MCP server. Its addresses are /mcp, and /mcp/code and /mcp/analysis for one set of tools each."""
+    """The MCP server. Its addresses are /mcp, and /mcp/code, /mcp/analysis and /mcp/project for one set."""
 
     enabled: bool | None = None
     """Serve MCP. If not set, it is served if the extra `mcp` is installed."""
-    tool_sets: tuple[Literal["code", "analysis"], ...] = ("code", "analysis")
-    """The sets of tools at /mcp. With `analysis` alone no code can be run except by the analyses."""
+    tool_sets: tuple[Literal["code", "analysis", "project"], ...] = ("code", "analysis")
+    """The sets of tools at /mcp. With `analysis` alone no code can be run except by the analyses.
+    `project` has the operations on a project."""
     language: Literal["auto", "en", "zh"] = "auto"
     """The language of analyses; `auto` by the script of the question and the columns."""
     model: str | None = Field(default=None, pattern="^[^:]+:.+$")

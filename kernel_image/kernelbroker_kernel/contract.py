@@ -21,6 +21,11 @@ package index can be reached; `index_url` is its address, if not pip's default::
 
     {"install": {"requirements": [str], "index": bool, "index_url": str | null}}
 
+A cell that runs an operation on the project runs `OPERATION_CODE`, and has this option as well. Its value
+for the report is named `OPERATION_VARIABLE`::
+
+    {"operation": {"name": "run_tests" | "build" | "run", "parameters": {...}, "env": {name: value}}}
+
 The report cell (`silent`, so that it leaves no trace in the history) has::
 
     {"report": {"result_var": str, "preview_rows": int, "max_bytes": int}}
@@ -75,6 +80,7 @@ whether there were other forms than text."""
 REPORT_CODE = "__import__('kernelbroker_kernel.report', fromlist=['run']).run()"
 LANGUAGE_CODE = "__import__('kernelbroker_kernel.languages', fromlist=['run']).run()"
 INSTALL_CODE = "__import__('kernelbroker_kernel.installs', fromlist=['run']).run()"
+OPERATION_CODE = "__import__('kernelbroker_kernel.operations.cell', fromlist=['run']).run()"
 INTERNAL_CELL_CODE = "__import__('kernelbroker_kernel.internal_cells', fromlist=['run']).run()"
 CONFIGURE_CODE = "__import__('kernelbroker_kernel.hooks', fromlist=['configure']).configure()"
 """Constant code. The options are in the metadata, so that no value is ever part of a source text."""
@@ -126,6 +132,16 @@ and ``resize&cols=N&rows=N``.
 
 A frame is one byte for its kind, four for the length (big-endian), and the content."""
 FRAMES_ALIVE_S = 10.0
+OPERATIONS_PATH = "/kernelbroker/operations"
+"""POST of ``{parameter: value}`` to ``/NAME`` runs an operation on the project beside the cells, and
+answers
+``{"success": bool, "result"?, "error"?, "code"?, "execution_time_ms"}``, at most MAX_OPERATION_BYTES."""
+MAX_OPERATION_BYTES = 16 * 1024**2
+OPERATION_VARIABLE = "operation"
+TEST_OUTPUT_MIME = "application/vnd.kernelbroker.test-output+json"
+"""Displayed by `run_tests` while it runs: ``{"tests": [{"test", "outcome", "seconds"}], "passed",
+"failed", "errors",
+"skipped"}``: the tests that have ended since the last one, and the numbers so far."""
 PORTS_PATH = "/kernelbroker/ports"
 """GET of ``/PORT`` with ``Upgrade: tcp`` connects to a server inside the sandbox. After status 101 the
 connection carries its bytes in both directions. 502 if nothing listens there."""

@@ -2,7 +2,7 @@
 
 It differs from the stock gateway in five ways: it can listen on a unix socket, or serve connections
 that it receives as descriptors; it starts our kernel class; it has no rate limits, which drop output
-silently; it serves files, tables, processes and ports of the sandbox; and it exits when its first kernel
+silently; it serves files, tables, operations, processes and ports; and it exits when its first kernel
 or the broker ends. That kernel is never restarted in place. The broker replaces the whole sandbox, so that
 nothing of a dead kernel (children, files in /tmp, memory) outlives it. `kernels.py` has the other kernels.
 """
@@ -33,6 +33,7 @@ from . import (
     export_server,
     file_server,
     kernels,
+    operation_server,
     port_server,
     process_server,
     socket_filter,
@@ -51,6 +52,7 @@ ROUTES = [
     *process_server.ROUTES,
     *watch_server.ROUTES,
     *port_server.ROUTES,
+    *operation_server.ROUTES,
     *kernels.ROUTES,
 ]
 """The broker's own paths, beside those of the stock gateway."""

@@ -133,6 +133,10 @@ class Upload:
         while view:
             view = view[os.write(self._descriptor, view) :]
 
+    def set_mode(self, mode: int) -> None:
+        """Set its permissions, such as those of the file that it replaces."""
+        os.fchmod(self._descriptor, mode & 0o777)
+
     def commit(self) -> None:
         """Give the file its name."""
         if self._temporary is None:

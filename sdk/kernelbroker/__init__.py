@@ -15,6 +15,15 @@ if TYPE_CHECKING:
     from . import agents, risk, sync
     from .agent_workspace import AgentWorkspace, NotOnThisMachine
     from .client import Broker, connect
+    from .code import Code
+    from .code_errors import (
+        CodeOperationError,
+        CodeOperationValidationError,
+        SandboxConnectionError,
+        SandboxResourceError,
+        SandboxSecurityError,
+        SandboxTimeoutError,
+    )
     from .dataframe_info import DataFrameInfo
     from .execution_handle import ExecutionHandle
     from .files import Files, Listing
@@ -53,6 +62,7 @@ if TYPE_CHECKING:
         SessionInfo,
         WorkspaceInfo,
     )
+    from .protocol.operations import CodeOperationResponse
     from .results import ExecutionResult
     from .rich_outputs import Display, Image
     from .risk import assess
@@ -64,6 +74,15 @@ if TYPE_CHECKING:
 _MODULES = {
     ".agent_workspace": ("AgentWorkspace", "NotOnThisMachine"),
     ".client": ("Broker", "connect"),
+    ".code": ("Code",),
+    ".code_errors": (
+        "CodeOperationError",
+        "CodeOperationValidationError",
+        "SandboxConnectionError",
+        "SandboxResourceError",
+        "SandboxSecurityError",
+        "SandboxTimeoutError",
+    ),
     ".dataframe_info": ("DataFrameInfo",),
     ".execution_handle": ("ExecutionHandle",),
     ".files": ("Files", "Listing"),
@@ -102,6 +121,7 @@ _MODULES = {
         "SessionInfo",
         "WorkspaceInfo",
     ),
+    ".protocol.operations": ("CodeOperationResponse",),
     ".results": ("ExecutionResult",),
     ".rich_outputs": ("Display", "Image"),
     ".risk": ("assess",),
@@ -118,6 +138,10 @@ __all__ = [
     "Broker",
     "CheckpointInfo",
     "CheckpointSummary",
+    "Code",
+    "CodeOperationError",
+    "CodeOperationResponse",
+    "CodeOperationValidationError",
     "ConfirmationRequired",
     "Conflict",
     "ConnectionFailed",
@@ -145,7 +169,11 @@ __all__ = [
     "ProtocolError",
     "RequestError",
     "SandboxClient",
+    "SandboxConnectionError",
     "SandboxLimits",
+    "SandboxResourceError",
+    "SandboxSecurityError",
+    "SandboxTimeoutError",
     "SavedVariable",
     "Session",
     "SessionGone",

@@ -168,7 +168,7 @@ def parser() -> argparse.ArgumentParser:
     )
     serving.add_argument(
         "--tools",
-        choices=("all", "code", "analysis"),
+        choices=("all", "code", "analysis", "project"),
         default="all",
         help="the set of tools; default: all that the broker has",
     )

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast, overload
 from uuid import uuid4
 
 from .callbacks import Callbacks, DisplayCallback, ImageCallback, TextCallback, collect
+from .code import Code
 from .connection import SessionConnection
 from .discovery import Address
 from .execution_handle import ExecutionHandle, submit
@@ -83,6 +84,7 @@ class Session:
         self._timeouts = timeouts
         self._open_sessions = open_sessions
         self._requests = SessionRequests(address, timeouts.answer, self._path)
+        self._code = Code(address, timeouts.answer, self._path)
         self._connection: SessionConnection | None = None
         self._opening = LoopLock()
         self._is_closed = False
@@ -97,6 +99,11 @@ class Session:
     def files(self) -> Files:
         """The files of the session's workspace."""
         return Files(self._address, self._timeouts.answer, self._path)
+
+    @property
+    def code(self) -> Code:
+        """The project in the session's sandbox: read, search, edit, test, build, commit."""
+        return self._code
 
     @property
     def info(self) -> SessionInfo | None:

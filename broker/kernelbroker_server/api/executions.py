@@ -64,7 +64,10 @@ class StreamingHandler(Disconnectable, ApiHandler):
 
     async def answer(self, log: ExecutionLog, after: int, default: Representation) -> None:
         """Send the events whose `seq` is greater than `after`, up to the result."""
-        representation = negotiate(self.request.headers.get("Accept", ""), default)
+        await self.stream(log, after, negotiate(self.request.headers.get("Accept", ""), default))
+
+    async def stream(self, log: ExecutionLog, after: int, representation: Representation) -> None:
+        """As `answer`, in this form."""
         self.set_header("Content-Type", representation.content_type)
         self.set_header("Cache-Control", "no-store")
         self.set_header("X-Accel-Buffering", "no")  # otherwise nginx buffers the answer

@@ -178,7 +178,9 @@ def _parameter(where: str, name: str, type_: Any, schema_of: _Schemas) -> dict[s
 
 
 def _has_required_fields(type_: type[msgspec.Struct]) -> bool:
-    return any(field.required for field in msgspec.structs.fields(type_))
+    return hasattr(type_, "__struct_fields__") and any(
+        field.required for field in msgspec.structs.fields(type_)
+    )
 
 
 def _names(path: str) -> list[str]:

@@ -8,12 +8,14 @@ from typing import Annotated, Any, TypeAlias
 
 import msgspec
 from kernelbroker.protocol.messages import Identifier
+from kernelbroker.protocol.operations import OperationName
 from tornado.httputil import HTTPConnection, HTTPMessageDelegate
 from tornado.routing import Matcher
 from tornado.web import Application, RequestHandler
 
 from . import (
     checkpoints,
+    code_operations,
     confirmations,
     contexts,
     events,
@@ -48,6 +50,7 @@ _PATTERNS = {
     "path": ".*",
     "port": "[0-9]{1,5}",
     "name": "[^/]*",
+    "operation": "[a-z_]{1,40}",
 }
 """Matches of the path parameters. Handlers validate them further."""
 _TYPES = {
@@ -59,6 +62,7 @@ _TYPES = {
     "confirmation": Annotated[Identifier, msgspec.Meta(description="of the confirmation")],
     "path": Annotated[str, msgspec.Meta(description="in the workspace, relative to /data")],
     "name": Annotated[str, msgspec.Meta(description="of the variable")],
+    "operation": Annotated[OperationName, msgspec.Meta(description="its name")],
 }
 _PING_INTERVAL_S = 20
 
@@ -90,6 +94,8 @@ ROUTES: list[tuple[str, type[RequestHandler]]] = [
     (f"{_ONE}/files/{{path}}", files.OneFile),
     (f"{_ONE}/notebook", notebooks.SessionNotebook),
     (f"{_ONE}/packages", packages.Packages),
+    (f"{_ONE}/project", code_operations.Project),
+    (f"{_ONE}/operations/{{operation}}", code_operations.CodeOperation),
     (f"{_ONE}/complete", tables.Complete),
     (f"{_ONE}/variables", tables.Variables),
     (f"{_ONE}/variables/{{name}}", tables.OneVariable),

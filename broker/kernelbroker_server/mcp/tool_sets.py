@@ -7,11 +7,13 @@ from collections.abc import Iterable
 from .analysis_tools import ANALYSIS_TOOLS
 from .code_tools import CODE_TOOLS, TABLE_PAGE
 from .file_tools import FILE_TOOLS
+from .project_tools import PROJECT_TOOLS
 from .tool import ToolSpec
 
 TOOL_SETS: dict[str, tuple[ToolSpec, ...]] = {
     "code": (*CODE_TOOLS, *FILE_TOOLS),
     "analysis": (*ANALYSIS_TOOLS, TABLE_PAGE, *FILE_TOOLS),
+    "project": PROJECT_TOOLS,
 }
 
 

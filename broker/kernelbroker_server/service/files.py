@@ -246,5 +246,9 @@ async def expect(exchange: GatewayRequest, *expected: int) -> None:
         refusal = decode_as(await exchange.body(_REFUSAL_BYTES), _Refusal)
         error = _REFUSALS[refusal.code]
     except (ProtocolError, KeyError):
+        if exchange.status == 404:
+            raise Conflict(
+                "the image of the sandbox is too old for this: the operator must build it again"
+            ) from None
         raise TransferFailed(f"the sandbox answered with status {exchange.status}") from None
     raise error(refusal.message[:_REFUSAL_CHARS])

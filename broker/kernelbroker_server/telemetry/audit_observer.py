@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ..audit import Audit
 from .events import (
+    CodeOperationEnded,
     ConfirmationAnswered,
     ExecutionEnded,
     ExecutionRefused,
@@ -83,6 +84,15 @@ class AuditObserver:
                     program=event.program,
                     command_sha256=event.command_sha256,
                     outcome=event.outcome,
+                )
+            case CodeOperationEnded():
+                self._audit.record(
+                    "operation",
+                    **_session_fields(event),
+                    operation=event.operation,
+                    path=event.path,
+                    outcome=event.outcome,
+                    seconds=round(event.seconds, 3),
                 )
             case FileOperationEnded():
                 self._audit.record(

@@ -209,6 +209,23 @@ class FileOperationEnded(SessionEvent):
     workspace: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class CodeOperationEnded(SessionEvent):
+    """An operation on a session's project was done beside its cells, or queued as an execution.
+
+    Attributes:
+        operation: its name.
+        path: the file or directory, if it names one.
+        outcome: `success`, `queued` (an execution, which has an event of its own), or the code of the
+        error.
+    """
+
+    operation: str
+    path: str
+    outcome: str
+    seconds: float
+
+
 TelemetryEvent: TypeAlias = (
     RequestEnded
     | LaunchEnded
@@ -222,6 +239,7 @@ TelemetryEvent: TypeAlias = (
     | ConfirmationAnswered
     | ProcessStarted
     | FileOperationEnded
+    | CodeOperationEnded
 )
 Observer: TypeAlias = Callable[[TelemetryEvent], None]
 

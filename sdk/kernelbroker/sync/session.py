@@ -23,6 +23,7 @@ from ..protocol.messages import (
 from ..results import ExecutionResult
 from ..session import MAX_TABLE_BYTES, OnDisconnect
 from ..session_requests import ExportFormat
+from .code import Code
 from .execution_handle import ExecutionHandle
 from .files import Files
 
@@ -44,6 +45,10 @@ class Session:
     @property
     def files(self) -> Files:
         return Files(self._async.files, self._thread)
+
+    @property
+    def code(self) -> Code:
+        return Code(self._async.code, self._thread)
 
     @property
     def info(self) -> SessionInfo | None:

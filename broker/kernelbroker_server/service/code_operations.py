@@ -1,0 +1,165 @@
+"""Operations on the project in a session's sandbox.
+
+Those that read or change files run beside the cells, over the sandbox's gateway. Those that run code
+of the project
+(tests, builds, commands) are executions: ordered, stored, limited and interrupted as cells are.
+"""
+
+from __future__ import annotations
+
+import shlex
+import time
+from typing import Any
+
+import msgspec
+from kernelbroker.protocol.codec import decode_as, encode
+from kernelbroker.protocol.errors import BadRequest, NotFound, ProtocolError, RequestError
+from kernelbroker.protocol.events import Result
+from kernelbroker.protocol.messages import ExecutionRequest
+from kernelbroker.protocol.operations import CHANGING, READING, RUNNING, CodeOperationResponse
+from kernelbroker_kernel.contract import (
+    MAX_OPERATION_BYTES,
+    OPERATION_CODE,
+    OPERATION_VARIABLE,
+    OPERATIONS_PATH,
+)
+
+from ..kernels.requests import InternalCell
+from ..kernels.transfer import TransferFailed
+from ..sessions.session import Session
+from ..sessions.store import ExecutionLog
+from ..telemetry.events import CodeOperationEnded
+from .executions import Executions
+from .session_streams import streamed
+
+PROJECT_PATH = "/workspace/project"
+ARCHIVE = ".project.tar"
+"""Where an uploaded project waits until it is unpacked."""
+_SHOWN_CHARS = 4096
+_ERROR_CHARS = 8_000
+
+
+async def operate(session: Session, name: str, parameters: dict[str, Any]) -> CodeOperationResponse:
+    """Run an operation that runs no code of the project. A refusal by the sandbox is an answer.
+
+    Raises:
+        NotFound: there is no such operation.
+        SessionGone, TooManyRequests, Unavailable: as `Session.borrow`.
+    """
+    if name not in READING | CHANGING:
+        raise _unknown(name)
+    return await _asked(session, name, parameters)
+
+
+async def unpack(session: Session, *, replace: bool) -> CodeOperationResponse:
+    """Make the project from the uploaded ARCHIVE. Raises as `operate`."""
+    return await _asked(session, "unpack", {"archive": ARCHIVE, "replace": replace})
+
+
+async def submit(
+    executions: Executions, session: Session, name: str, parameters: dict[str, Any]
+) -> ExecutionLog:
+    """Queue an operation that runs code of the project. Its `timeout` and `confirm` are those of an
+    execution.
+
+    Policy and audit log see a command as the equivalent shell cell.
+
+    Raises:
+        NotFound: there is no such operation.
+        BadRequest: a parameter is invalid.
+        Other errors: as `Executions.submit`.
+    """
+    if name not in RUNNING:
+        raise _unknown(name)
+    given = dict(parameters)
+    timeout, confirm = given.pop("timeout", None), given.pop("confirm", None)
+    env = {"SANDBOX_ID": session.sandbox_id or session.id, "PROJECT_PATH": PROJECT_PATH}
+    try:
+        request = ExecutionRequest(
+            code=_code(name, given),
+            language="shell",
+            timeout=session.limits.max_timeout
+            if timeout is None
+            else msgspec.convert(timeout, float),
+            confirm=None if confirm is None else msgspec.convert(confirm, str),
+            env=env,
+            result_var=OPERATION_VARIABLE,
+        )
+    except msgspec.ValidationError as exc:
+        raise BadRequest(f"timeout is a number of seconds, and confirm a text: {exc}") from exc
+    cell = InternalCell(
+        OPERATION_CODE, {"operation": {"name": name, "parameters": given}}, silent=False
+    )
+    outcome = "queued"
+    try:
+        assessment = await executions.assess_for(session, request)
+        return executions.submit(session, request, assessment=assessment, internal_cell=cell)
+    except RequestError as exc:
+        outcome = exc.code
+        raise
+    finally:
+        _report(session, name, given, outcome, 0.0)
+
+
+def response_of(result: Result) -> CodeOperationResponse:
+    """The answer of an operation that was an execution."""
+    if result.success:
+        try:
+            response = msgspec.convert(result.return_value, CodeOperationResponse)
+        except (msgspec.ValidationError, UnicodeError):
+            reason = result.truncated.report if result.truncated else None
+            message = f"the sandbox sent no valid answer{': ' + reason if reason else ''}"
+            response = CodeOperationResponse(success=False, error=message, code="invalid_answer")
+    else:
+        detail = result.error_detail
+        code = "failed" if detail is None or detail.cause == "exception" else detail.cause
+        response = CodeOperationResponse(success=False, error=result.error, code=code)
+        if result.execution_time is not None:
+            response.execution_time_ms = round(result.execution_time * 1000)
+    response.execution_id = result.execution_id
+    return response
+
+
+async def _asked(session: Session, name: str, parameters: dict[str, Any]) -> CodeOperationResponse:
+    started_at, outcome = time.monotonic(), "aborted"
+    try:
+        async with streamed(
+            session, "POST", f"{OPERATIONS_PATH}/{name}", encode(parameters)
+        ) as answered:
+            body = await answered.body(MAX_OPERATION_BYTES)
+        try:
+            response = decode_as(body, CodeOperationResponse)
+        except ProtocolError as exc:
+            raise TransferFailed("the sandbox sent an invalid answer") from exc
+        response.error = response.error and response.error[:_ERROR_CHARS]
+        outcome = "success" if response.success else str(response.code)[:40]
+        return response
+    except RequestError as exc:
+        outcome = exc.code
+        raise
+    finally:
+        _report(session, name, parameters, outcome, time.monotonic() - started_at)
+
+
+def _report(
+    session: Session, name: str, parameters: dict[str, Any], outcome: str, seconds: float
+) -> None:
+    path = parameters.get("path", parameters.get("target", ""))
+    shown = path[:_SHOWN_CHARS] if isinstance(path, str) else ""
+    session.emit(CodeOperationEnded, name, shown, outcome, seconds)
+
+
+def _code(name: str, parameters: dict[str, Any]) -> str:
+    """The code for policy, audit log and history."""
+    command = parameters.get("command")
+    if isinstance(command, str):
+        return command
+    if name == "run":
+        raise BadRequest("the parameter 'command' is missing, or no text")
+    given = [f"{key}={value}" for key, value in parameters.items() if value is not None]
+    return shlex.join([name, *given])
+
+
+def _unknown(name: str) -> NotFound:
+    known = ", ".join(sorted(READING | CHANGING | RUNNING))
+    return NotFound(f"there is no operation {name[:100]}; there are: {known}")

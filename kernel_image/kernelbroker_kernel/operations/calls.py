@@ -1,0 +1,89 @@
+"""Calls an operation by its name, with arguments that may be any JSON."""
+
+from __future__ import annotations
+
+import inspect
+import time
+from collections.abc import Callable
+from typing import Any
+
+from ..errors import Refused
+from . import archive, files, git, search
+
+READING: dict[str, Callable[..., dict[str, Any]]] = {
+    "read": files.read,
+    "list": files.list_,
+    "search": search.search,
+    "git_status": git.git_status,
+    "git_diff": git.git_diff,
+    "git_log": git.git_log,
+}
+CHANGING: dict[str, Callable[..., dict[str, Any]]] = {
+    "edit": files.edit,
+    "apply_patch": git.apply_patch,
+    "git_branch": git.git_branch,
+    "git_commit": git.git_commit,
+    "unpack": archive.unpack,
+}
+_KINDS: dict[str, tuple[str, Callable[[Any], bool]]] = {
+    "str": ("a text", lambda value: isinstance(value, str)),
+    "int": ("a whole number", lambda value: type(value) is int and abs(value) < 2**31),
+    "bool": ("true or false", lambda value: isinstance(value, bool)),
+    "float": ("a number", lambda value: type(value) in (int, float)),
+    "list[str]": (
+        "a list of texts",
+        lambda value: isinstance(value, list) and all(isinstance(each, str) for each in value),
+    ),
+}
+
+
+def call(name: str, parameters: dict[str, Any]) -> dict[str, Any]:
+    """Call an operation that runs beside the cells, and return its response.
+
+    ``{"success": true, "result": {...}, "execution_time_ms": int}``, or ``{"success": false, "error": str,
+    "code": str, "execution_time_ms": int}``.
+    """
+    return timed(lambda: _called(name, parameters))
+
+
+def timed(work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """The response of some work, which returns the result or raises Refused."""
+    started_at = time.monotonic()
+    response: dict[str, Any]
+    try:
+        response = {"success": True, "result": work()}
+    except Refused as refused:
+        response = {"success": False, "error": refused.message, "code": refused.code}
+    except UnicodeError:
+        response = {"success": False, "error": "a text has characters that no file can hold"}
+        response["code"] = "bad_request"
+    response["execution_time_ms"] = round((time.monotonic() - started_at) * 1000)
+    return response
+
+
+def _called(name: str, parameters: dict[str, Any]) -> dict[str, Any]:
+    function = READING.get(name) or CHANGING.get(name)
+    if function is None:
+        raise Refused("bad_request", f"there is no operation {name[:100]!r}")
+    return function(**checked(function, parameters))
+
+
+def checked(function: Callable[..., Any], parameters: dict[str, Any]) -> dict[str, Any]:
+    """The parameters, if they are those of the function. Raises Refused."""
+    expected = inspect.signature(function).parameters
+    for name, value in parameters.items():
+        if name not in expected:
+            known = ", ".join(expected)
+            raise Refused(
+                "bad_request", f"there is no parameter {name[:100]!r}; there are: {known}"
+            )
+        kind, _, optional = str(expected[name].annotation).partition(" | ")
+        if value is None and optional:
+            continue
+        what, is_valid = _KINDS[kind]
+        if not is_valid(value):
+            raise Refused("bad_request", f"{name} must be {what}")
+    for name, parameter in expected.items():
+        if parameter.default is parameter.empty and name not in parameters:
+            raise Refused("bad_request", f"the parameter {name!r} is missing")
+    return parameters

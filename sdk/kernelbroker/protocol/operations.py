@@ -1,0 +1,58 @@
+"""Operations on the project of a session: their names and their answer."""
+
+from __future__ import annotations
+
+from typing import Any, Literal, TypeAlias
+
+import msgspec
+
+OperationName: TypeAlias = Literal[
+    "read",
+    "list",
+    "search",
+    "edit",
+    "apply_patch",
+    "run_tests",
+    "build",
+    "run",
+    "git_status",
+    "git_diff",
+    "git_log",
+    "git_branch",
+    "git_commit",
+]
+
+READING: frozenset[str] = frozenset({"read", "list", "search", "git_status", "git_diff", "git_log"})
+"""These change nothing, so that they can be repeated."""
+CHANGING: frozenset[str] = frozenset({"edit", "apply_patch", "git_branch", "git_commit"})
+"""These change files and run no code of the project."""
+RUNNING: frozenset[str] = frozenset({"run_tests", "build", "run"})
+"""These run code of the project, as executions of the session."""
+TEST_OUTPUT_MIME = "application/vnd.kernelbroker.test-output+json"
+"""Of the display events of `run_tests`: ``{"tests": [{"test", "outcome", "seconds"}], "passed",
+"failed", "errors",
+"skipped"}``: the tests that have ended since the last one, and the numbers so far."""
+FAILED = "failed"
+"""The code of tests, builds and commands that ran and failed, and of git's failures."""
+
+
+class CodeOperationResponse(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """The answer of an operation.
+
+    Attributes:
+        success: false if it was refused, or if tests, a build or a command failed.
+        result: its fields depend on the operation. It is also there for tests and commands that failed.
+        error: what went wrong, and what to do next.
+        code: of the error: `security`, `not_found`, `stale`, `no_match`, `timeout`, `failed` and so on.
+        execution_id: of the execution, for operations that run code.
+        stdout, stderr: its output.
+    """
+
+    success: bool
+    result: Any = None
+    error: str | None = None
+    code: str | None = None
+    execution_time_ms: int | None = None
+    execution_id: str | None = None
+    stdout: str = ""
+    stderr: str = ""
