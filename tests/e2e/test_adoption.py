@@ -288,7 +288,7 @@ async def test_a_cell_that_goes_on_can_be_used(broker: BrokerProcess) -> None:
             return "Ada"
 
         answered = asyncio.create_task(
-            asking.run("print('I am', input('who? '))", on_input=on_input)
+            asking.run("print('I am', input('who? '))", on_input=on_input, timeout=300)
         )
         await until_line(endless_stream, 1)
         await until_line(slow_stream, 1)

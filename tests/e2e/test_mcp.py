@@ -206,7 +206,7 @@ async def test_a_broker_restarted_in_the_middle_of_a_task(how: signal.Signals) -
         async with connected(broker) as client:
             written = await call(client, "write_file", path="a", content="")
         session_id = written.structured_content["session_id"]
-        arguments = {"code": code, "session_id": session_id}
+        arguments = {"code": code, "session_id": session_id, "timeout": 300}
         task = await ask("tools/call", {"name": "run_code", "arguments": arguments})
         assert task["resultType"] == "task"
         if how is signal.SIGKILL:

@@ -42,7 +42,7 @@ def find(name: str) -> str:
     if (path := shutil.which(name)) is None:
         raise Refused(
             "missing_program",
-            f"the sandbox has no {name}: use the image kernelbroker-code, or install {name} on the host "
+            f"the sandbox has no {name}: use an image that has it, or install {name} on the host "
             "of local sandboxes",
         )
     return path

@@ -95,8 +95,8 @@ def command(framework: str, target: str | None, report: str) -> tuple[str, Comma
         if importlib.util.find_spec("pytest") is None:
             raise Refused(
                 "missing_program",
-                "the sandbox has no pytest: install it with session.install('pytest'), use the image "
-                "kernelbroker-code, or framework='unittest'",
+                "the sandbox has no pytest: install it with session.install('pytest'), an image "
+                "that has it, or framework='unittest'",
             )
         options = ["-p", "kernelbroker_pytest", "-p", "no:cacheprovider", "--color=no"]
         return found, _python(["-m", "pytest", *options], targets, "pytest")
