@@ -86,7 +86,7 @@ def test_who_a_token_is(console: Console) -> None:
     status, found = console.call("GET", "/me", token=console.bob)
     assert status == 200
     assert (found["tenant"], found["user"], found["operator"]) == ("team", "bob", False)
-    assert found["templates"] == ["default"]
+    assert found["templates"] == ["default", "strict"]
     assert console.call("GET", "/me")[1]["operator"] is True
     assert console.call("GET", "/me", token="the-settings-token")[1]["operator"] is True
     assert console.call("GET", "/me", token="wrong")[0] == 401

@@ -64,7 +64,7 @@ def test_draining_a_template(console: Console, open_page: OpenPage) -> None:
     """A drained template keeps its sessions and gets no new ones, until it is resumed."""
     with console.session("stays") as session:
         page = open_page("#/sandboxes")
-        page.locator(".pool").get_by_role("button", name="Drain").click()
+        page.get_by_role("article", name="default").get_by_role("button", name="Drain").click()
         page.locator("dialog").get_by_role("button", name="Drain").click()
         see(page, ".pool .tag", "draining")
         status, answer = console.call("POST", "/sessions", {"session_id": "late"})
