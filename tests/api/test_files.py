@@ -50,7 +50,6 @@ async def serve_answer(api: Api, monkeypatch: pytest.MonkeyPatch) -> AsyncIterat
         b"HTTP/1.1 206 Part\r\nContent-Length: 5\r\n\r\nhello",
         b"HTTP/1.1 206 Part\r\nContent-Length: 1\r\nContent-Range: bytes x\r\n\r\nh",
         b"HTTP/1.1 302 Found\r\nLocation: http://127.0.0.1/\r\nContent-Length: 0\r\n\r\n",
-        b"HTTP/1.1 404 Not Found\r\nContent-Length: 4\r\n\r\nnope",
         b"HTTP/1.1 500 Oops\r\nContent-Length: 0\r\n\r\n",
         b'HTTP/1.1 409 No\r\nContent-Length: 31\r\n\r\n{"code": "unauthorized", "message": ""}'[
             :90
@@ -73,6 +72,14 @@ async def test_invalid_answers_of_the_sandbox(
             said = await api.ask(method, path)
             assert (said.status, said.error["code"]) == (503, "unavailable"), (method, said.body)
             assert "sandbox" in said.error["message"]
+
+
+async def test_a_gateway_that_does_not_know_a_path(api: Api, serve_answer: ServeAnswer) -> None:
+    """The image of the sandbox is too old: the answer is 409 and says so."""
+    async with serve_answer(saying(b"HTTP/1.1 404 Not Found\r\nContent-Length: 4\r\n\r\nnope")):
+        said = await api.ask("GET", f"{FILES}/x")
+        assert (said.status, said.error["code"]) == (409, "conflict")
+        assert "image" in said.error["message"]
 
 
 @pytest.mark.parametrize(
