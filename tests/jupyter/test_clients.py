@@ -70,7 +70,7 @@ async def test_jupyter_kernel_test(broker: BrokerProcess, clients: Path) -> None
 
     async def failures(**env: str) -> set[str]:
         process = await asyncio.create_subprocess_exec(
-            *map(str, (python(clients), SCRIPTS / "kernel_test.py")),
+            *map(str, (python(clients), SCRIPTS / "conformance.py")),
             env={**os.environ, **env},
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.STDOUT,

@@ -8,6 +8,7 @@ import socket
 import stat
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -109,10 +110,18 @@ def test_entries_of_the_sandbox_are_kept(layout: Layout, workspaces: tuple[Path,
     assert (workspace.files / "shared/mine").read_text() == "mine"
 
 
-def test_locked_directories_move(layout: Layout, workspaces: tuple[Path, Path]) -> None:
+def test_locked_directories_move() -> None:
     """Directories of mode 000 are moved, also the workspace itself and by a broker that is not root."""
-    old, new = workspaces
-    (old / "locked").mkdir()
+    # Not in `tmp_path`: each pytest that starts on this machine closes its parent to others.
+    with tempfile.TemporaryDirectory() as name:
+        Path(name).chmod(0o711)
+        _move_locked(Path(name, "data"))
+
+
+def _move_locked(data_dir: Path) -> None:
+    old, new = data_dir / "id/sandboxes/a/workspace", data_dir / "id/sandboxes/b/workspace"
+    new.mkdir(parents=True)
+    (old / "locked").mkdir(parents=True)
     (old / "locked/file").write_text("kept")
     (old / "locked").chmod(0)
     code = (
@@ -128,12 +137,17 @@ def test_locked_directories_move(layout: Layout, workspaces: tuple[Path, Path]) 
     )
     if os.geteuid() == 0:
         # All of it belongs to the user of the subprocess, as it would belong to the broker's.
-        for path in [old, new, old / "locked", old / "locked/file", old.parent, layout.data_dir]:
+        for path in [
+            old,
+            new,
+            old / "locked",
+            old / "locked/file",
+            old.parent,
+            new.parent,
+            data_dir,
+        ]:
             os.chown(path, 65534, 65534)
-        for parent in old.parents:
-            if stat.S_IMODE(parent.stat().st_mode) & 0o001 == 0:
-                parent.chmod(parent.stat().st_mode | 0o011)
-    subprocess.run([sys.executable, "-c", code, layout.data_dir, old, new], check=True)
+    subprocess.run([sys.executable, "-c", code, data_dir, old, new], check=True)
     assert (new / "locked/file").read_text() == "kept"
 
 
