@@ -29,6 +29,7 @@ from .audit import Audit
 from .config import ConfigError, Settings
 from .egress.upstream import Resolve
 from .pool.memory_sampler import MemorySampler
+from .project_factory import project_roots
 from .service.assessor import Assessor
 from .service.gauges import gauges
 from .service.operations import Operations
@@ -135,6 +136,7 @@ class Broker:
             self.supervisor,
             self._webhooks,
             factories.routing(settings),
+            project_roots(settings, data_dir),
         )
         self._operations = Operations(self.tenants, self.pools, self._history, settings.audit_log)
         self._service = Service(

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal, Self, TypeAlias
 from pydantic import BaseModel, Field, SecretStr, field_validator, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
+from .config_code import CodeSettings
 from .config_routing import RiskSettings, RoutingSettings
 from .config_sections import (
     AuthSettings,
@@ -118,6 +119,7 @@ class Settings(BaseSettings):
     mcp: McpSettings = McpSettings()
     risk: RiskSettings = RiskSettings()
     routing: RoutingSettings = RoutingSettings()
+    code: CodeSettings = CodeSettings()
     jupyter: JupyterSettings = JupyterSettings()
     e2b: E2bSettings = E2bSettings()
     templates: dict[TemplateName, TemplateSettings] = {}

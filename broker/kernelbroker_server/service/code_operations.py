@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 from kernelbroker.protocol.codec import decode_as, encode
-from kernelbroker.protocol.errors import BadRequest, NotFound, ProtocolError, RequestError
+from kernelbroker.protocol.errors import BadRequest, Conflict, NotFound, ProtocolError, RequestError
 from kernelbroker.protocol.events import Result
 from kernelbroker.protocol.messages import ExecutionRequest
 from kernelbroker.protocol.operations import CHANGING, READING, RUNNING, CodeOperationResponse
@@ -26,13 +26,13 @@ from kernelbroker_kernel.contract import (
 
 from ..kernels.requests import InternalCell
 from ..kernels.transfer import TransferFailed
+from ..sessions.projects import PROJECT_PATH, project_of
 from ..sessions.session import Session
 from ..sessions.store import ExecutionLog
 from ..telemetry.events import CodeOperationEnded
 from .executions import Executions
 from .session_streams import streamed
 
-PROJECT_PATH = "/workspace/project"
 ARCHIVE = ".project.tar"
 """Where an uploaded project waits until it is unpacked."""
 _SHOWN_CHARS = 4096
@@ -52,7 +52,9 @@ async def operate(session: Session, name: str, parameters: dict[str, Any]) -> Co
 
 
 async def unpack(session: Session, *, replace: bool) -> CodeOperationResponse:
-    """Make the project from the uploaded ARCHIVE. Raises as `operate`."""
+    """Make the project from the uploaded ARCHIVE. Raises as `operate`, and Conflict."""
+    if (project := project_of(session.options)) is not None and project.path is not None:
+        raise Conflict("the session's project is a directory of the host: change its files instead")
     return await _asked(session, "unpack", {"archive": ARCHIVE, "replace": replace})
 
 

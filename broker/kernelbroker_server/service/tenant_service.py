@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from ..pool.runner import Pool
 from ..sessions.admission import Admission, TenantQueue
 from ..sessions.limits import SessionLimits
+from ..sessions.projects import ProjectRoots
 from ..sessions.registry import Registry
 from ..sessions.routes import Routes, Routing
 from ..sessions.saved_state import KIND
@@ -96,9 +97,11 @@ class TenantServices:
         supervisor: Supervisor | None = None,
         webhooks: Webhooks | None = None,
         routing: Routing | None = None,
+        projects: ProjectRoots | None = None,
     ) -> None:
         self.routes = Routes(pools, routing)
         self._routing = routing
+        self._projects = projects
         self.stopping = False
         self._admission = admission
         self._workspaces = workspaces
@@ -127,6 +130,7 @@ class TenantServices:
                 self._observer,
                 self._supervisor,
                 self._routing,
+                self._projects,
             )
             registry.stopping = self.stopping
             policies = self._policies.for_tenant(tenant, self._observer, self._store)
