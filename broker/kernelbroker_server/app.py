@@ -47,6 +47,7 @@ from .telemetry.execution_log import log_executions
 from .telemetry.history import History
 from .telemetry.metrics import Metrics
 from .telemetry.traces import tracing
+from .upstream_factory import forge_clients
 
 logger = logging.getLogger(__name__)
 
@@ -137,6 +138,7 @@ class Broker:
             self._webhooks,
             factories.routing(settings),
             project_roots(settings, data_dir),
+            forge_clients(settings),
         )
         self._operations = Operations(self.tenants, self.pools, self._history, settings.audit_log)
         self._service = Service(

@@ -39,6 +39,9 @@ TemplateName: TypeAlias = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]{0,3
 AUTO = "auto"
 """No template has this name: with it, each cell runs in the template that its code needs."""
 
+FORGE = "forge"
+"""No upstream has this name: http://forge.internal/ leads to the forges."""
+
 TenantName: TypeAlias = Annotated[str, Field(pattern=TENANT_NAME)]
 
 
@@ -164,8 +167,15 @@ class Settings(BaseSettings):
                 raise ValueError(
                     f"templates.{name}.upstreams: there is no upstream {sorted(unknown)[0]!r}"
                 )
+            known = {"*", *(each.host for each in self.code.forges)}
+            if unknown := set(template.forges) - known:
+                raise ValueError(
+                    f"templates.{name}.forges: there is no forge {sorted(unknown)[0]!r} in code.forges"
+                )
             if template.runtime is not None and self.backend_of(template) != "docker":
                 raise ValueError(f'templates.{name}.runtime needs backend = "docker"')
+        if FORGE in self.upstreams:
+            raise ValueError(f"upstreams.{FORGE}: this name is for code.forges; choose another one")
         if AUTO in self.templates:
             raise ValueError(f"templates.{AUTO}: this name selects routing; choose another one")
         for kind, named in self.routing:

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from .. import environment, workspace
-from ..contract import PROJECT
+from ..contract import PROJECT as PROJECT
 from ..errors import Refused
 
 SHOWN_ROOT = "/workspace/project"
