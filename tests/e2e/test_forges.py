@@ -74,7 +74,7 @@ async def client(local: BrokerProcess) -> AsyncIterator[kernelbroker.Broker]:
 
 
 async def test_the_story(broker: BrokerProcess, forge: ScriptedForge, tmp_path: Path) -> None:
-    """Clone, read, search, edit a model, a service and tests, fail, fix, open a pull request, take it out."""
+    """Clone, read, search, edit a model, a service and tests; fail, fix, commit, open a pull request."""
     forge.pulls.clear()
     async with (
         kernelbroker.connect(broker.url, broker.token) as client,
