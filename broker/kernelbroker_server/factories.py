@@ -16,7 +16,7 @@ from kernelbroker.protocol.findings import SandboxKind
 
 from .audit import Audit
 from .backends.backend_set import BackendSet
-from .backends.base import Backend, Limits, Network, SandboxSpec
+from .backends.base import Backend, Limits, SandboxSpec
 from .backends.local import LocalBackend
 from .config import ConfigError, Settings
 from .config_templates import TemplateSettings
@@ -26,6 +26,7 @@ from .egress.upstream import Resolve
 from .kernels.outputs import OutputLimits
 from .pool.runner import Pool
 from .pool.state import PoolLimits
+from .service.forges import forge_id
 from .service.webhook_message import secret_key
 from .service.webhook_sender import WebhookPolicy, WebhookSender
 from .service.webhooks import Webhooks
@@ -36,6 +37,7 @@ from .sessions.routes import Routing
 from .sessions.store import EventStore
 from .supervisor import Supervisor
 from .telemetry.events import Observer
+from .upstream_factory import forges_of, git_environment, upstreams
 from .workspaces.checkpoint_store import CheckpointLimits
 from .workspaces.directory_store import DirectoryStore
 from .workspaces.shared_directories import make_shared_directories
@@ -56,11 +58,14 @@ KERNEL_THREADS = 12
 def proxy(
     settings: Settings, audit: Audit, resolve: Resolve | None, supervisor: Supervisor
 ) -> Proxy:
-    """Return the egress proxy of all sandboxes that have an allow list."""
-    templates = settings.templates.values()
-    sandboxes = sum(t.pool.max_size for t in templates if t.network is Network.ALLOWLIST)
-    limits = limits_per_sandbox(sandboxes)
-    return Proxy(audit, settings.egress.private_networks, resolve, limits, supervisor)
+    """Return the egress proxy of all sandboxes that have an allow list or upstreams."""
+    sandboxes = sum(
+        template.pool.max_size
+        for name, template in settings.templates.items()
+        if spec(name, template, settings).uses_proxy
+    )
+    limits, private = limits_per_sandbox(sandboxes), settings.egress.private_networks
+    return Proxy(audit, private, resolve, limits, supervisor, upstreams(settings))
 
 
 def backends(settings: Settings, proxy: Proxy, supervisor: Supervisor) -> BackendSet:
@@ -219,7 +224,7 @@ def _own_directory(parent: Path, key: str) -> Path:
 
 
 def spec(name: str, template: TemplateSettings, settings: Settings) -> SandboxSpec:
-    packages = settings.packages
+    packages, forges = settings.packages, forges_of(settings, template)
     return SandboxSpec(
         template=name,
         image=template.image,
@@ -235,12 +240,13 @@ def spec(name: str, template: TemplateSettings, settings: Settings) -> SandboxSp
             timeout=template.timeout,
         ),
         imports=template.imports,
-        env=template.env,
+        env={**git_environment(forges), **template.env},
         shared_data=template.shared_data,
         wheels=packages.wheels,
         index_url=packages.index_url,
         network=template.network,
         allow=template.allow,
+        upstreams=(*template.upstreams, *map(forge_id, forges)),
         orphan_grace=_orphan_grace(settings, template),
         ports=template.ports,
     )

@@ -30,6 +30,7 @@ NAMES = [
     "run_build",
     "run_command",
     "git_commit",
+    "git_create_pr",
 ]
 OLD, NEW = "source.balance -= amount", "source.balance -= 2 * amount"
 

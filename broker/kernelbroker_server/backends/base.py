@@ -68,6 +68,20 @@ class Network(enum.StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class HostProject:
+    """A directory of the host that is mounted at /workspace/project.
+
+    Attributes:
+        path: without links. It has no other mounts in it.
+        owner: the user and group that own it.
+    """
+
+    path: Path
+    read_only: bool
+    owner: tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
 class SandboxSpec:
     """Everything that a launch depends on. What depends on the session is sent after the lease."""
 
@@ -80,6 +94,8 @@ class SandboxSpec:
     network: Network = Network.NONE
     allow: tuple[str, ...] = ()
     """The allowed domains of `Network.ALLOWLIST`; `*.example.org` allows all subdomains."""
+    upstreams: tuple[str, ...] = ()
+    """The ids of servers that it reaches at addresses of ours, through the broker's proxy."""
     imports: tuple[str, ...] = ()
     """Modules that the kernel imports before the sandbox counts as warm."""
     shared_data: Path | None = None
@@ -92,6 +108,13 @@ class SandboxSpec:
     """Seconds that it lives without a broker, so that the next broker can adopt it."""
     ports: bool | tuple[int, ...] = field(default=False, repr=False)
     """The ports of servers inside it that clients may reach; no launch depends on them."""
+    project: HostProject | None = None
+    """Of a sandbox that is launched for one session."""
+
+    @property
+    def uses_proxy(self) -> bool:
+        """Whether it has a socket of the broker's egress proxy, which ends with the broker."""
+        return self.network is Network.ALLOWLIST or bool(self.upstreams)
 
 
 class EndCause(enum.StrEnum):
@@ -245,6 +268,11 @@ class Backend(ABC):
             raise LaunchError(
                 f"this backend with isolation {self.isolation} does not support the network "
                 f'"{spec.network}" of the template {spec.template}, but {offered}; see docs/network.md'
+            )
+        if spec.upstreams and Network.ALLOWLIST not in self.networks:
+            raise LaunchError(
+                f"this backend with isolation {self.isolation} does not support the upstreams or forges of "
+                f"the template {spec.template}; see docs/network.md"
             )
 
     @abstractmethod

@@ -21,6 +21,7 @@ from .container_options import (
     NetworkTransport,
     SocketTransport,
     container_options,
+    owner_of,
 )
 from .directories import remove_tree
 from .docker_context import BackendContext
@@ -30,6 +31,7 @@ from .exit_reason import end_of, lost
 from .internal_network import PORT, InternalNetwork
 from .measured_container import MeasuredContainer
 from .memory_watch import MemoryWatch
+from .sandbox_layout import make_mount_points
 from .sandbox_record import SandboxRecord
 from .sockets import Handover, answers, listen
 
@@ -84,7 +86,7 @@ class DockerSandbox(MeasuredContainer):
             name=context.container_name(sandbox_id),
             transport=transport,
             workspace=self.workspace,
-            owner=context.owner,
+            owner=context.owner if spec.project is None else owner_of(spec.project, gvisor=gvisor),
             labels=context.labels | {LABEL_SANDBOX: sandbox_id},
             gvisor=gvisor,
         )
@@ -107,27 +109,26 @@ class DockerSandbox(MeasuredContainer):
         context, spec, placement = self._context, self.spec, self._placement
         try:
             self._make_directories()
-            if (
-                isinstance(placement.transport, NetworkTransport)
-                and spec.network is not Network.NONE
+            if isinstance(placement.transport, NetworkTransport) and (
+                spec.network is not Network.NONE or spec.uses_proxy
             ):
                 raise LaunchError(
-                    f"The template {spec.template} needs the network {spec.network}, which only sandboxes "
-                    "over unix sockets support: see docker.transport in docs/network.md"
+                    f"The template {spec.template} needs the network {spec.network} or upstreams, which "
+                    "only sandboxes over unix sockets support: see docker.transport in docs/network.md"
                 )
-            if spec.network is Network.ALLOWLIST:
+            if spec.uses_proxy:
                 path = context.directories.run / f"{self.id}.out"
                 self._egress_socket = EgressSocket(
-                    context.proxy, path, context.owner, self.id, spec
+                    context.proxy, path, placement.owner, self.id, spec
                 )
                 placement = replace(placement, egress_socket=path)
-            elif spec.network is Network.OPEN:
+            if spec.network is Network.OPEN:
                 placement = replace(placement, network=await context.open_network.name())
+            self._hand_over()
+            self._write_record()
             options = container_options(
                 spec, placement, image=context.image, runtime=self._runtime, command=command
             )
-            self._hand_over()
-            self._write_record()
             await context.engine.create(placement.name, options)
             self._created = True
             await context.engine.start(placement.name)
@@ -193,7 +194,7 @@ class DockerSandbox(MeasuredContainer):
             for path in (self.endpoint.path, socket):
                 path.unlink(missing_ok=True)
             listener = listen(self.endpoint.path)
-            self._handover = Handover(socket, listener, self._context.owner)
+            self._handover = Handover(socket, listener, self._placement.owner)
 
     def _write_record(self) -> None:
         """Write what the next broker needs, if the sandbox may live without this one."""
@@ -339,6 +340,6 @@ class DockerSandbox(MeasuredContainer):
     def _make_directories(self) -> None:
         self._directory.mkdir(mode=0o700)
         self.workspace.mkdir(mode=0o700)
-        if self.spec.shared_data is not None:
-            (self.workspace / "shared").mkdir()
-        os.chown(self.workspace, self._context.owner, self._context.owner)
+        make_mount_points(self.workspace, self.spec)
+        owner = self._placement.owner
+        os.chown(self.workspace, owner, owner)

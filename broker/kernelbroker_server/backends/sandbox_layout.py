@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from kernelbroker_kernel.contract import GATEWAY_MODULE, PROXY_PORT
+from kernelbroker_kernel.contract import GATEWAY_MODULE, PROJECT, PROXY_PORT
 
 from .base import Limits, Network, SandboxSpec
 
@@ -37,12 +37,20 @@ def max_file_bytes(limits: Limits) -> int:
     return min(_MAX_FILE_BYTES, limits.workspace_size, own)
 
 
+def make_mount_points(workspace: Path, spec: SandboxSpec) -> None:
+    """Make the directories of a workspace on which something is mounted. Raises OSError."""
+    if spec.shared_data is not None:
+        (workspace / "shared").mkdir()
+    if spec.project is not None:
+        (workspace / PROJECT).mkdir()
+
+
 def gateway_argv(
     python: str | Path, command: Sequence[str], listen: tuple[str, ...], spec: SandboxSpec
 ) -> list[str]:
     """Return the gateway's command line. `listen` has options with their values, such as `--fd 3`."""
     imports = [arg for module in spec.imports for arg in ("--import", module)]
-    egress = ["--egress", str(EGRESS_SOCKET)] if spec.network is Network.ALLOWLIST else []
+    egress = ["--egress", str(EGRESS_SOCKET)] if spec.uses_proxy else []
     outlives = ["--outlives-broker"] if spec.orphan_grace else []
     return [str(python), *command, *listen, *imports, *egress, *outlives]
 
@@ -78,7 +86,7 @@ def environment(
         "MKL_NUM_THREADS": threads,
         "KERNELBROKER_WORKSPACE": str(workspace),
         **({} if spec.wheels is None else {"KERNELBROKER_WHEELS": str(wheels)}),
-        **(_PROXY if spec.network is Network.ALLOWLIST else {}),
+        **(_PROXY if spec.uses_proxy and spec.network is not Network.OPEN else {}),
         **spec.env,
         **({"PYTHONPATH": ":".join(paths)} if "PYTHONPATH" in spec.env else {}),
     }

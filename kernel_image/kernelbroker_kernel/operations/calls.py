@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ..errors import Refused
-from . import archive, files, git, search
+from . import archive, files, git, remote, search
 
 READING: dict[str, Callable[..., dict[str, Any]]] = {
     "read": files.read,
@@ -17,13 +17,17 @@ READING: dict[str, Callable[..., dict[str, Any]]] = {
     "git_status": git.git_status,
     "git_diff": git.git_diff,
     "git_log": git.git_log,
+    "git_origin": remote.git_origin,
 }
 CHANGING: dict[str, Callable[..., dict[str, Any]]] = {
     "edit": files.edit,
     "apply_patch": git.apply_patch,
     "git_branch": git.git_branch,
     "git_commit": git.git_commit,
+    "git_bundle": remote.git_bundle,
     "unpack": archive.unpack,
+    "clone": remote.clone,
+    "push": remote.push,
 }
 _KINDS: dict[str, tuple[str, Callable[[Any], bool]]] = {
     "str": ("a text", lambda value: isinstance(value, str)),
