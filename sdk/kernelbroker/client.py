@@ -191,6 +191,16 @@ class Broker:
         answer = await self._get("/api/v1/sessions")
         return msgspec.convert(answer, SessionList).sessions
 
+    async def close_session(self, session_id: str) -> None:
+        """Close a session by its id, whichever client opened it.
+
+        Raises:
+            NotFound: no session has this id.
+            SessionGone: the session is closed.
+        """
+        path = f"/api/v1/sessions/{quote(session_id, safe='')}"
+        await call(self._address, "DELETE", path, self._timeouts.answer)
+
     async def executions(self, session_id: str) -> list[ExecutionInfo]:
         """Return the executions of a session, oldest first, also if it has ended.
 

@@ -151,7 +151,7 @@ class Executions(StoredExecutions):
         except Rejected as exc:
             return self._reject(session, request, exc)
         spec = session.spec if place is None else place.pool.spec
-        timeout = self._check(request, self._limits.of_template(spec.limits))
+        timeout = self._check(request, session.limits_in(spec))
         self._queue.admit()
         try:
             findings = self._policies.check(request, spec.template, scope, assessment)

@@ -113,8 +113,13 @@ class SessionView:
 
     @property
     def limits(self) -> SessionLimits:
-        """The limits of its present template."""
-        return self._limits.of_template(self.spec.limits)
+        """The limits of its present template, as far as it has no lower ones."""
+        return self.limits_in(self.spec)
+
+    def limits_in(self, spec: SandboxSpec) -> SessionLimits:
+        """Its limits in a sandbox. A context has those of its session."""
+        own = (self.session or self).options.limits
+        return self._limits.of_template(spec.limits).lowered_to(own)
 
     @property
     def isolation(self) -> Isolation:

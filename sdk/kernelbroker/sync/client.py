@@ -100,6 +100,9 @@ class Broker:
     def sessions(self) -> list[SessionInfo]:
         return self._thread.call(self._async.sessions())
 
+    def close_session(self, session_id: str) -> None:
+        self._thread.call(self._async.close_session(session_id))
+
     def executions(self, session_id: str) -> list[ExecutionInfo]:
         return self._thread.call(self._async.executions(session_id))
 
