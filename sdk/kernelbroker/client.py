@@ -239,6 +239,14 @@ class Broker:
             async for event in following:
                 yield event
 
+    async def session_events(
+        self, session_id: str, after: int = 0
+    ) -> AsyncGenerator[dict[str, Any], None]:
+        """Yield a session's events for a front end, also of one that has ended. See `Session.events`."""
+        async with aclosing(self._requests(session_id).session_events(after)) as stream:
+            async for event in stream:
+                yield event
+
     async def result(self, session_id: str, execution_id: str) -> ExecutionResult:
         """Return the result of an execution with its output; wait for it if it has not ended.
 

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+import re
+import sys
+import textwrap
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -174,3 +178,28 @@ async def test_limits_hold(sandboxes: BrokerSandboxes, tmp_path: Path) -> None:
     )
     assert float(ran.stdout) < 1.0, ran.stderr
     assert await sandboxes.terminate_sandbox(sandbox.id)
+
+
+async def test_the_example_of_the_page(broker: BrokerProcess, tmp_path: Path) -> None:
+    """The program of docs/embedding.md runs the tests of a project."""
+    page = (Path(__file__).parents[2] / "docs" / "embedding.md").read_text()
+    (program,) = re.findall(r"^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    project = make_project(tmp_path / "project")
+    running = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-c", program, project), env=broker.client_environ, stdout=-1, stderr=-1
+    )
+    out, err = await running.communicate()
+    lines = out.decode().splitlines()
+    assert lines[:3] == ["pending", "in_progress", "failed"], err.decode()
+    assert lines[3].startswith("False ")
+
+
+async def test_the_example_of_events(client: kernelbroker.Broker) -> None:
+    """The program of docs/session-events.md prints the events in order."""
+    page = (Path(__file__).parents[2] / "docs" / "session-events.md").read_text()
+    (program,) = re.findall(r"^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    printed: list[str] = []
+    names = {"broker": client, "print": lambda *each: printed.append(" ".join(map(str, each)))}
+    exec(f"async def main():\n{textwrap.indent(program, '    ')}", names)
+    await names["main"]()  # type: ignore[operator]
+    assert printed == ["1 sandbox_created", "2 sandbox_ready", "3 plan", "4 step_start"]

@@ -17,6 +17,7 @@ from kernelbroker.protocol.errors import BadRequest, NotFound, ProtocolError, Re
 from kernelbroker.protocol.events import Result
 from kernelbroker.protocol.messages import ExecutionRequest
 from kernelbroker.protocol.operations import CHANGING, READING, RUNNING, CodeOperationResponse
+from kernelbroker.protocol.session_events import CodeOperation
 from kernelbroker_kernel.contract import (
     MAX_OPERATION_BYTES,
     OPERATION_CODE,
@@ -26,10 +27,13 @@ from kernelbroker_kernel.contract import (
 
 from ..kernels.requests import InternalCell
 from ..kernels.transfer import TransferFailed
+from ..sessions.ids import new_id
 from ..sessions.session import Session
+from ..sessions.session_log import operation_result
 from ..sessions.store import ExecutionLog
 from ..telemetry.events import CodeOperationEnded
 from .executions import Executions
+from .session_events import emitted
 from .session_streams import streamed
 
 PROJECT_PATH = "/workspace/project"
@@ -93,7 +97,11 @@ async def submit(
     outcome = "queued"
     try:
         assessment = await executions.assess_for(session, request)
-        return executions.submit(session, request, assessment=assessment, internal_cell=cell)
+        log = executions.submit(session, request, assessment=assessment, internal_cell=cell)
+        _begin(session, name, given, log.id, log.id)
+        if log.result is not None:  # it was rejected, or has run before
+            session.events.mirror(log.id, log.result)
+        return log
     except RequestError as exc:
         outcome = exc.code
         raise
@@ -121,7 +129,9 @@ def response_of(result: Result) -> CodeOperationResponse:
 
 
 async def _asked(session: Session, name: str, parameters: dict[str, Any]) -> CodeOperationResponse:
-    started_at, outcome = time.monotonic(), "aborted"
+    started_at, outcome, operation_id = time.monotonic(), "aborted", new_id()
+    response = CodeOperationResponse(False, error="it was aborted", code="aborted")
+    _begin(session, name, parameters, operation_id)
     try:
         async with streamed(
             session, "POST", f"{OPERATIONS_PATH}/{name}", encode(parameters)
@@ -136,9 +146,51 @@ async def _asked(session: Session, name: str, parameters: dict[str, Any]) -> Cod
         return response
     except RequestError as exc:
         outcome = exc.code
+        response = CodeOperationResponse(False, error=exc.message, code=exc.code)
         raise
     finally:
-        _report(session, name, parameters, outcome, time.monotonic() - started_at)
+        seconds = time.monotonic() - started_at
+        _end(session, name, operation_id, response, seconds)
+        _report(session, name, parameters, outcome, seconds)
+
+
+def _begin(
+    session: Session,
+    name: str,
+    parameters: dict[str, Any],
+    operation_id: str,
+    execution_id: str = "",
+) -> None:
+    """Tell the session's readers that an operation begins."""
+    path, command = parameters.get("path", parameters.get("target")), parameters.get("command")
+    event = CodeOperation(
+        operation=name,
+        operation_id=operation_id,
+        path=path[:_SHOWN_CHARS] if isinstance(path, str) else "",
+        command=command[:_SHOWN_CHARS] if isinstance(command, str) else "",
+        execution_id=execution_id,
+    )
+    session.events.append(emitted(session, event))
+
+
+def _end(
+    session: Session,
+    name: str,
+    operation_id: str,
+    response: CodeOperationResponse,
+    seconds: float,
+) -> None:
+    """Tell the session's readers how an operation has ended. What was read is not stored."""
+    event = operation_result(
+        name,
+        operation_id,
+        success=response.success,
+        error=response.error,
+        code=response.code,
+        result=None if name in READING else response.result,
+        milliseconds=response.execution_time_ms or round(seconds * 1000),
+    )
+    session.events.append(emitted(session, event))
 
 
 def _report(

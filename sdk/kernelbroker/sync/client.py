@@ -112,6 +112,11 @@ class Broker:
     def follow(self, session_id: str) -> Generator[events.Event, None, None]:
         return self._thread.iterate(self._async.follow(session_id))
 
+    def session_events(
+        self, session_id: str, after: int = 0
+    ) -> Generator[dict[str, Any], None, None]:
+        return self._thread.iterate(self._async.session_events(session_id, after))
+
     def result(self, session_id: str, execution_id: str) -> ExecutionResult:
         return self._thread.call(self._async.result(session_id, execution_id))
 
