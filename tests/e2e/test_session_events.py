@@ -13,8 +13,8 @@ import kernelbroker
 import pytest
 from kernelbroker import BadRequest, CodeOperationError, sync
 
-from tests.e2e.support import BrokerProcess, call, until, whole_system
-from tests.e2e.test_adoption import end_all, free_port
+from tests.e2e.support import BrokerProcess, call, free_port, until, whole_system
+from tests.e2e.test_adoption import end_all
 
 pytestmark = whole_system
 

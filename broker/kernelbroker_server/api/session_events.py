@@ -19,9 +19,19 @@ from .openapi import Content, operation
 
 KEEPALIVE_S = 15.0
 """The longest silence of a stream: proxies close connections that are silent for longer."""
+
+
+class ServerSentEvent(msgspec.Struct, kw_only=True):
+    """One event of a stream. `data` is the session's event as JSON."""
+
+    event: str
+    id: str
+    data: str
+
+
 _ANSWER = Content(
     {
-        "text/event-stream": str,
+        "text/event-stream": ServerSentEvent,
         "application/x-ndjson": str,
         "application/json": SessionEventList,
     }
