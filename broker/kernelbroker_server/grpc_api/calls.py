@@ -125,9 +125,9 @@ def _status_of(error: RequestError) -> tuple[grpc.StatusCode, int]:
 async def _abort(
     context: Context, code: grpc.StatusCode, error: RequestError, request_id: str
 ) -> None:
-    trailing = [(_CODE, error.code), ("x-request-id", request_id)]
+    trailing: tuple[tuple[str, str], ...] = ((_CODE, error.code), ("x-request-id", request_id))
     if error.retry_after is not None:
-        trailing.append((_RETRY_AFTER, f"{error.retry_after:g}"))
+        trailing += ((_RETRY_AFTER, f"{error.retry_after:g}"),)
     # A status message is sent in a header.
     message = " ".join(error.message[:2_000].encode("utf-8", "replace").decode().split("\n"))
     await context.abort(code, message, trailing)

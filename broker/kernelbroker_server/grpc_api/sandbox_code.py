@@ -25,7 +25,6 @@ from kernelbroker.grpc.sandbox_code_pb2 import (
     TestRequest,
     TestResponse,
 )
-from kernelbroker.grpc.sandbox_code_pb2_grpc import SandboxCodeServiceServicer
 from kernelbroker.protocol.errors import (
     InternalError,
     RequestError,
@@ -46,7 +45,7 @@ _OF_THE_SESSION = (SessionGone, TooManyRequests, Unavailable, InternalError)
 """Errors that are a status; what an operation is refused for otherwise is its response."""
 
 
-class SandboxCode(SandboxCodeServiceServicer):
+class SandboxCode:
     """Runs operations for the tenants of the calls' tokens."""
 
     def __init__(self, calls: Calls) -> None:

@@ -10,17 +10,15 @@ import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_health.v1.health import aio as health
 from grpc_reflection.v1alpha import reflection
-from kernelbroker.grpc.sandbox_code_pb2 import DESCRIPTOR
-from kernelbroker.grpc.sandbox_code_pb2_grpc import add_SandboxCodeServiceServicer_to_server
 
 from ..api.routes import Route
 from ..supervisor import Supervisor
 from .calls import Calls
+from .handlers import SERVICE, handlers
 from .sandbox_code import SandboxCode
 
 logger = logging.getLogger(__name__)
 
-SERVICE = DESCRIPTOR.services_by_name["SandboxCodeService"].full_name
 _MAX_CALLS = 1_000
 """Calls at the same time; more are refused as RESOURCE_EXHAUSTED."""
 _GRACE_S = 2.0
@@ -69,8 +67,7 @@ class GrpcSurface:
 
     async def _run(self) -> None:
         server = grpc.aio.server(options=_OPTIONS, maximum_concurrent_rpcs=_MAX_CALLS)
-        service = SandboxCode(self._calls)
-        add_SandboxCodeServiceServicer_to_server(service, server)  # type: ignore[no-untyped-call]
+        server.add_generic_rpc_handlers((handlers(SandboxCode(self._calls)),))
         status = health.HealthServicer()
         health_pb2_grpc.add_HealthServicer_to_server(status, server)
         names = (SERVICE, health_pb2.DESCRIPTOR.services_by_name["Health"].full_name)

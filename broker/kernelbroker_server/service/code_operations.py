@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import shlex
 import time
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 from kernelbroker.protocol.codec import decode_as, encode
@@ -40,6 +40,7 @@ PROJECT_PATH = "/workspace/project"
 ARCHIVE = ".project.tar"
 """Where an uploaded project waits until it is unpacked."""
 _SHOWN_CHARS = 4096
+_Seconds: Any = Annotated[float, msgspec.Meta(gt=0, le=1e9)]
 _ERROR_CHARS = 8_000
 
 
@@ -84,7 +85,7 @@ async def submit(
             language="shell",
             timeout=session.limits.max_timeout
             if timeout is None
-            else msgspec.convert(timeout, float),
+            else msgspec.convert(timeout, _Seconds),
             confirm=None if confirm is None else msgspec.convert(confirm, str),
             env=env,
             result_var=OPERATION_VARIABLE,
