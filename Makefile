@@ -19,7 +19,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help setup environments run demo image kernel-image code-image broker-image dind-image bundle \
-  test test-fast check docs console bench lock clean
+  test test-fast check docs protos console bench lock clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 20
@@ -69,11 +69,15 @@ check: environments ## Style, types, layers, packaging
 	$(BROKER)/bin/mypy --python-executable $(KERNEL)/bin/python kernel_image/kernelbroker_kernel
 	cd benchmarks && $(CURDIR)/$(BROKER)/bin/mypy --config-file ../pyproject.toml *.py  # each is a program beside its modules
 	$(BROKER)/bin/lint-imports
+	$(BROKER)/bin/python .ci/make_protos.py --check
 	$(BROKER)/bin/python .ci/check_wheels.py
 
 docs: $(BROKER)/.dev ## Write docs/configuration.md from the settings and docs/sdk.md from the SDK
 	@$(BROKER)/bin/python docs/make_configuration.py
 	@$(BROKER)/bin/python docs/make_sdk.py
+
+protos: $(BROKER)/.dev ## Write the code of the gRPC service from its .proto
+	$(BROKER)/bin/python .ci/make_protos.py
 
 console: ## Build the console's files from broker/console (needs npm)
 	cd broker/console && npm ci --no-audit --no-fund && npm run check && npm run build

@@ -64,6 +64,19 @@ EXAMPLES: dict[str, tuple[str, str]] = {
         "for info in await broker.sessions():\n    print(info.template, info.state)",
         "default idle",
     ),
+    "Broker.close_session": (
+        'await broker.session("forgotten", keep=True).open()\n'
+        'await broker.close_session("forgotten")\n'
+        'print("forgotten" in [info.session_id for info in await broker.sessions()])',
+        "False",
+    ),
+    "Broker.session_events": (
+        'async with broker.session("told") as told:\n'
+        '    await told.post_event("observation", {"content": "all tests pass"})\n'
+        'async for event in broker.session_events("told", after=2):\n'
+        '    print(event["type"], event["content"])',
+        "observation all tests pass",
+    ),
     "Broker.executions": (
         'async with broker.session("totals") as totals:\n'
         '    await totals.run("print(6 * 7)")\n'
@@ -236,6 +249,17 @@ EXAMPLES: dict[str, tuple[str, str]] = {
         "last = (await session.executions())[-1]\n"
         "print(last.state, last.success, last.error)",
         "done False ZeroDivisionError: division by zero",
+    ),
+    "Session.post_event": (
+        'posted = await session.post_event("plan", {"steps": ["read", "fix"]})\n'
+        'print(posted["type"], posted["steps"])',
+        "plan ['read', 'fix']",
+    ),
+    "Session.events": (
+        'async for event in session.events(after=posted["seq"] - 1):\n'
+        '    print(event["type"], event["source"])\n'
+        "    break",
+        "plan sdk",
     ),
     "Session.notebook": (
         'await session.run("1 + 1")\nprint((await session.notebook())["cells"][-1]["source"])',

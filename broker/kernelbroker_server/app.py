@@ -186,7 +186,15 @@ class Broker:
         try:
             check_isolation(settings, self.backends)
             check_networks(self.pools.values())
-            surfaces = make_surfaces(settings, self._store, self.backends.data_dir, keyring)
+            surfaces = make_surfaces(
+                settings,
+                self._store,
+                self.backends.data_dir,
+                keyring,
+                self.tenants,
+                self._service.observer,
+                takes_over=bool(sockets),
+            )
             self._sockets = [each.dup() for each in sockets] or _listen(settings)
             await self._adoption.run(self._workspaces.rescue)
         except BaseException:

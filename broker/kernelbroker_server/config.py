@@ -27,7 +27,7 @@ from .config_sections import (
     TlsSettings,
     WebhookSettings,
 )
-from .config_surfaces import E2bSettings, JupyterSettings, McpSettings
+from .config_surfaces import E2bSettings, GrpcSettings, JupyterSettings, McpSettings
 from .config_templates import PROFILES, BackendName, TemplateSettings
 from .config_upstreams import UpstreamName, UpstreamSettings
 from .tenants.tokens import TENANT_NAME
@@ -125,6 +125,7 @@ class Settings(BaseSettings):
     code: CodeSettings = CodeSettings()
     jupyter: JupyterSettings = JupyterSettings()
     e2b: E2bSettings = E2bSettings()
+    grpc: GrpcSettings = GrpcSettings()
     templates: dict[TemplateName, TemplateSettings] = {}
     """Named recipes for sandboxes. There is always one named `default`."""
     tenants: dict[TenantName, TenantSettings] = {}

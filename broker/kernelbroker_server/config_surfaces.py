@@ -53,6 +53,14 @@ class E2bSettings(_Section):
         return {**dict.fromkeys(_E2B_TEMPLATES, "default"), **templates}
 
 
+class GrpcSettings(_Section):
+    """The gRPC service `SandboxCodeService`, on a port of its own. See docs/grpc.md."""
+
+    port: int | None = Field(default=None, ge=1, le=65535)
+    """Serve it on this port of `host`, such as 50051, with the certificate of `tls` if there is one. If not
+    set, it is off. It needs the extra `grpc`."""
+
+
 class JupyterSettings(_Section):
     """The Jupyter kernel server at /jupyter."""
 

@@ -13,8 +13,10 @@ from .console.surface import ConsoleSurface
 from .e2b.factory import make_surface as make_e2b
 from .factories import state_directory
 from .jupyter.surface import JupyterSurface
+from .service.tenant_service import TenantServices
 from .sessions.store import EventStore
 from .supervisor import Supervisor
+from .telemetry.events import Observer
 from .tenants.keyring import Keyring
 
 
@@ -30,13 +32,21 @@ class Surface(Protocol):
 
 
 def make_surfaces(
-    settings: Settings, store: EventStore, data_dir: Path, keyring: Keyring
+    settings: Settings,
+    store: EventStore,
+    data_dir: Path,
+    keyring: Keyring,
+    tenants: TenantServices,
+    observer: Observer,
+    *,
+    takes_over: bool,
 ) -> list[Surface]:
     """Return the surfaces that are on, not started.
 
     Args:
         store: is started, so that its directory is this broker's.
         data_dir: that of the backend.
+        takes_over: an earlier broker may still listen.
 
     Raises:
         ConfigError
@@ -51,6 +61,13 @@ def make_surfaces(
         surfaces.append(ConsoleSurface())
     if (mcp := _mcp(settings, store, state_dir, keyring)) is not None:
         surfaces.append(mcp)
+    if settings.grpc.port is not None:
+        if importlib.util.find_spec("grpc_reflection") is None:
+            raise ConfigError("grpc.port needs the extra: pip install 'kernelbroker-server[grpc]'")
+        from .grpc_api.factory import make_surface as make_grpc
+
+        grpc = make_grpc(settings, tenants, keyring, observer, takes_over=takes_over)
+        surfaces.append(grpc)
     return surfaces
 
 

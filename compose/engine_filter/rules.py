@@ -67,7 +67,8 @@ class Policy:
         target = f"{path}?{urlencode(options)}" if options else path
         if path.endswith("/update"):
             limits = _json(body)
-            _check_object("the limits", limits, {"Memory": _positive, "MemorySwap": _positive})
+            keys = ("Memory", "MemorySwap", "CpuPeriod", "CpuQuota")
+            _check_object("the limits", limits, dict.fromkeys(keys, _positive))
             return target, json.dumps(limits).encode()
         if not path.endswith("/containers/create"):
             return target, b""

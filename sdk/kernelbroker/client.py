@@ -201,6 +201,16 @@ class Broker:
         answer = await self._get("/api/v1/sessions")
         return msgspec.convert(answer, SessionList).sessions
 
+    async def close_session(self, session_id: str) -> None:
+        """Close a session by its id, whichever client opened it.
+
+        Raises:
+            NotFound: no session has this id.
+            SessionGone: the session is closed.
+        """
+        path = f"/api/v1/sessions/{quote(session_id, safe='')}"
+        await call(self._address, "DELETE", path, self._timeouts.answer)
+
     async def executions(self, session_id: str) -> list[ExecutionInfo]:
         """Return the executions of a session, oldest first, also if it has ended.
 
@@ -237,6 +247,14 @@ class Broker:
         following = follow(self._address, info, self._timeouts, self._requests(session_id))
         async with aclosing(following):
             async for event in following:
+                yield event
+
+    async def session_events(
+        self, session_id: str, after: int = 0
+    ) -> AsyncGenerator[dict[str, Any], None]:
+        """Yield a session's events for a front end, also of one that has ended. See `Session.events`."""
+        async with aclosing(self._requests(session_id).session_events(after)) as stream:
+            async for event in stream:
                 yield event
 
     async def result(self, session_id: str, execution_id: str) -> ExecutionResult:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import AsyncGenerator, Mapping
-from contextlib import suppress
+from contextlib import aclosing, suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast, overload
 from uuid import uuid4
@@ -447,6 +447,45 @@ class Session:
     async def executions(self) -> list[ExecutionInfo]:
         """Return the session's executions, oldest first: unfinished ones and the newest ended ones."""
         return await self._requests.executions()
+
+    async def events(self, after: int = 0) -> AsyncGenerator[dict[str, Any], None]:
+        """Yield the session's events for a front end, stored ones first, until the session ends.
+
+            async for event in session.events():
+                print(event["seq"], event["type"])
+
+        Operations on the project yield `code_operation`, `test_output` and `result`; what planners post
+        comes as well. A lost connection is made again. See docs/session-events.md.
+
+        Args:
+            after: the `seq` of the last event that is known; 0 for all that are stored.
+
+        Raises:
+            ConnectionLost, ConnectionFailed: the broker could not be reached again.
+            NotFound, SessionGone, RequestError: as the other calls.
+        """
+        async with aclosing(self._requests.session_events(after)) as stream:
+            async for event in stream:
+                yield event
+
+    async def post_event(
+        self, event: str | Mapping[str, Any], fields: Mapping[str, Any] | None = None
+    ) -> dict[str, Any]:
+        """Post an event of a planner to the session's events, and return it as it is stored.
+
+            await session.post_event("plan", {"steps": ["read the tests", "fix the service"]})
+
+        Args:
+            event: the type, or the whole event with its `type`.
+            fields: of the event, if only its type was given.
+
+        Raises:
+            BadRequest: the type is unknown, or a field is invalid, unknown or too large.
+            TooManyRequests: more than 600 events were posted in a minute.
+            SessionGone: the session has ended.
+        """
+        whole = {"type": event} if isinstance(event, str) else dict(event)
+        return await self._requests.post_event({**whole, **(fields or {})})
 
     async def notebook(self) -> dict[str, Any]:
         """Return the session as a notebook (nbformat 4.5): its executions with their outputs so far.

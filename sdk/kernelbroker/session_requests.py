@@ -7,7 +7,7 @@ import os
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any, Literal, TypeAlias, TypeVar
+from typing import Any, Literal, TypeAlias, TypeVar, cast
 from urllib.parse import quote
 
 import msgspec
@@ -18,7 +18,7 @@ from .file_transfer import Progress, download
 from .http_request import MAX_BODY, HTTPRequest, call
 from .protocol import events
 from .protocol.codec import decode_as, decode_incoming, encode
-from .protocol.errors import ConnectionLost, ProtocolError
+from .protocol.errors import ConnectionFailed, ConnectionLost, ProtocolError, Unavailable
 from .protocol.messages import (
     CheckpointInfo,
     CheckpointRequest,
@@ -50,6 +50,10 @@ _CHECKPOINT_TIMEOUT = 900.0
 """Seconds that saving a session may take, with its turn."""
 _SILENCE_TIMEOUT = 3600.0
 """Seconds for which a running execution may be silent."""
+_EVENTS_TIMEOUT = 60.0
+"""Seconds of silence after which a stream of events is lost: the broker sends a sign of life before."""
+_PAUSES = (0.5, 1.0, 2.0, 4.0, 8.0)
+_NO_CONTENT = 204
 _TURN_TIMEOUT = 30.0
 """Seconds for which the broker lets a request wait for the session's cells."""
 
@@ -146,6 +150,36 @@ class SessionRequests:
         raise ConnectionLost(
             "the connection broke off before the execution had ended: ask for the rest with `after`"
         )
+
+    async def session_events(self, after: int) -> AsyncGenerator[dict[str, Any], None]:
+        """The session's events after a `seq`, until it ends. A lost connection is made again."""
+        attempts = 0
+        while True:
+            try:
+                async with self._request(
+                    "GET", f"events?after={after}", _EVENTS_TIMEOUT
+                ) as request:
+                    await request.begin({"Accept": "application/x-ndjson"})
+                    if await request.answer() == _NO_CONTENT:
+                        return
+                    line = b""
+                    while piece := await request.read_available():
+                        attempts = 0
+                        *lines, line = (line + piece).split(b"\n")
+                        for text in filter(None, lines):  # an empty line is a sign of life
+                            event = msgspec.json.decode(text, type=dict[str, Any])
+                            yield event
+                            after = event["seq"]
+            except (ConnectionLost, ConnectionFailed, Unavailable):
+                attempts += 1
+                if attempts > len(_PAUSES):
+                    raise
+                await asyncio.sleep(_PAUSES[attempts - 1])
+
+    async def post_event(self, event: dict[str, Any]) -> dict[str, Any]:
+        path = f"{await self._opened()}/events"
+        answer = await call(self._address, "POST", path, self._timeout, encode(event))
+        return cast(dict[str, Any], answer)
 
     async def _post(self, path: str, body: msgspec.Struct) -> Any:
         where = f"{await self._opened()}/{path}"

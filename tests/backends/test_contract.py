@@ -581,10 +581,10 @@ async def test_the_limit_of_memory_is_lowered(backend: Backend) -> None:
     """A lowered limit holds, the end names it, and it is never above that of the spec."""
     sandbox = await backend.launch("one", SandboxSpec(limits=Limits(memory=800 * MIB)))
     await ask(sandbox, "result = 1")
-    await sandbox.limit_memory(2**40)
+    await sandbox.change_limits(2**40, 1.0)
     assert sandbox.limits.memory == 800 * MIB
-    await sandbox.limit_memory(100 * MIB)
-    await sandbox.limit_memory(200 * MIB)
+    await sandbox.change_limits(100 * MIB, 1.0)
+    await sandbox.change_limits(200 * MIB, 1.0)
     assert await ask(sandbox, "result = len(bytearray(1 << 20))") == 1 << 20
     hold = "held = [bytearray(1 << 20) for _ in range(500)]\nimport time\ntime.sleep(60)"
     await tell(sandbox, hold)

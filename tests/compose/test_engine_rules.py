@@ -297,15 +297,16 @@ def test_repeated_keys_are_encoded_again() -> None:
 UPDATE = f"/v1.41/containers/{NAME}/update"
 
 
-def test_the_limit_of_memory_can_be_changed() -> None:
-    """The memory of a sandbox can be limited, and nothing else of it can be changed."""
-    limits = {"Memory": 1024, "MemorySwap": 1024}
+def test_limits_can_be_changed() -> None:
+    """Memory and processors of a sandbox can be limited, and nothing else of it can be changed."""
+    limits = {"Memory": 1024, "MemorySwap": 1024, "CpuPeriod": 100_000, "CpuQuota": 50_000}
     assert json.loads(POLICY.check("POST", UPDATE, json.dumps(limits).encode())[1]) == limits
     for other in (
-        {"Memory": 0, "MemorySwap": 1},
-        {"Memory": -1, "MemorySwap": -1},
+        limits | {"Memory": 0},
+        limits | {"Memory": -1, "MemorySwap": -1},
+        limits | {"CpuQuota": -1},
         {"Memory": 1024},
-        limits | {"CpuQuota": 1},
+        limits | {"CpusetCpus": "0"},
         limits | {"Devices": []},
         [],
     ):

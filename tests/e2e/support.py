@@ -13,6 +13,7 @@ import json
 import os
 import secrets
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -212,6 +213,13 @@ def running_broker(**settings: object) -> Iterator[BrokerProcess]:
         BrokerProcess(Path(directory), **settings).running() as broker,
     ):
         yield broker
+
+
+def free_port() -> int:
+    """A port that nobody listens on now, for a broker that must keep it."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port: int = free.getsockname()[1]
+        return port
 
 
 def without_ours(environ: Mapping[str, str]) -> dict[str, str]:

@@ -6,7 +6,6 @@ import asyncio
 import json
 import os
 import signal
-import socket
 import tempfile
 import time
 from collections.abc import AsyncIterator, Iterator
@@ -21,7 +20,14 @@ from kernelbroker_server.backends.container_options import LABEL_DATA
 from kernelbroker_server.sessions.durable_store import SUPERSEDED_STATUS
 
 from tests.backends.probes import ON_GVISOR, containers_of, engine, needs_docker
-from tests.e2e.support import BrokerProcess, backend_settings, call, until, whole_system
+from tests.e2e.support import (
+    BrokerProcess,
+    backend_settings,
+    call,
+    free_port,
+    until,
+    whole_system,
+)
 
 pytestmark = whole_system
 
@@ -29,12 +35,6 @@ TOKEN = "the token of this test"
 
 
 KINDS = ["local", "local-fork", pytest.param("docker", marks=needs_docker)]
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port: int = free.getsockname()[1]
-        return port
 
 
 def end_all(broker: BrokerProcess, kind: str = "local") -> None:

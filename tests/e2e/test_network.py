@@ -302,3 +302,19 @@ async def test_an_open_network_is_logged(
         await broker.stop()
     (line,) = [message for message in caplog.messages if "OPEN NETWORK" in message]
     assert "template wild" in line
+
+
+async def test_the_network_can_be_taken_away(world: World) -> None:
+    """A session that gives its network up has none, also in its next sandbox, and it does not come back."""
+    await world.run(GET)
+    get = f"print(attempt(urllib.request.urlopen, 'http://{HOST}/table.csv'))"
+    assert "HTTPResponse" in await world.run(get)
+    await world.session.update(limits=kernelbroker.SandboxLimits(network="none"))
+    assert (await world.run(get)).startswith(("RemoteDisconnected", "URLError"))
+    with pytest.raises(kernelbroker.BadRequest, match="stays so"):
+        await world.session.update(limits=kernelbroker.SandboxLimits(memory=2**40))
+    before = len(world.records("network.request"))
+    await world.session.restart()
+    await world.run(GET)
+    assert (await world.run(get)).startswith(("RemoteDisconnected", "URLError"))
+    assert len(world.records("network.request")) == before

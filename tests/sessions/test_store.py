@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from kernelbroker.protocol.events import Result, Started, Stdout
 from kernelbroker.protocol.messages import ExecutionRequest, SessionOptions
 from kernelbroker_server.sessions.durable_store import DurableStore
-from kernelbroker_server.sessions.memory_store import MemoryLog, MemoryStore
+from kernelbroker_server.sessions.memory_log import MemoryLog
+from kernelbroker_server.sessions.memory_store import MemoryStore
 from kernelbroker_server.sessions.store import Entry, EventStore, SessionRecord
 
 from tests.support.generated import repeatable

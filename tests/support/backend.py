@@ -43,6 +43,7 @@ class FakeSandbox(Sandbox):
         self.gateway = Gateway(self.endpoint.path, scripts)
         self.memory_used: int | None = 0
         self.out_of_memory = False
+        self.has_network = True
 
     async def memory(self) -> int | None:
         return self.memory_used
@@ -50,8 +51,11 @@ class FakeSandbox(Sandbox):
     def ran_out_of_memory(self) -> bool:
         return self.out_of_memory
 
-    async def limit_memory(self, size: int) -> None:
-        self.limits = dataclasses.replace(self.limits, memory=size)
+    async def change_limits(self, memory: int, cpus: float) -> None:
+        self.limits = dataclasses.replace(self.limits, memory=memory, cpus=cpus)
+
+    async def cut_network(self) -> None:
+        self.has_network = False
 
     async def usage(self, max_files: int) -> Usage:
         return await asyncio.to_thread(measure, self.workspace, max_files)

@@ -35,6 +35,10 @@ class Isolation(enum.StrEnum):
     """A container on gVisor, a kernel in user space."""
 
 
+CPU_PERIOD_US = 100_000
+"""The period of control groups for which processor time is limited."""
+
+
 @dataclass(frozen=True, slots=True)
 class Limits:
     """The limits of one sandbox. Sizes are in bytes, `cpus` in cores."""
@@ -52,6 +56,11 @@ class Limits:
     """Of a single file, if less than `workspace_size`."""
     timeout: float | None = None
     """Seconds that a cell may run at most, enforced by the sessions; the broker's setting if None."""
+
+    @property
+    def cpu_quota(self) -> int:
+        """Microseconds of processor time in each period; the kernel refuses less than 1 ms."""
+        return max(1000, int(self.cpus * CPU_PERIOD_US))
 
 
 class Network(enum.StrEnum):
@@ -167,7 +176,7 @@ class Sandbox(ABC):
     Attributes:
         id: unique during the life of the broker, and safe in a path.
         spec: the spec of its launch.
-        limits: those of the spec, with the memory that `limit_memory` has left.
+        limits: those of the spec, with the memory that `change_limits` has left.
         endpoint: the address of its gateway.
         workspace: the host directory that is `/data` in the sandbox. Only the backend and the store of
             workspaces use it. They rename it or its top-level entries, and never open a path below it,
@@ -207,12 +216,16 @@ class Sandbox(ABC):
         """Return the size of its workspace; counts at most `max_files` inodes. Never raises OSError."""
 
     @abstractmethod
-    async def limit_memory(self, size: int) -> None:
-        """Limit its memory to `size` bytes, at most to the limit of its spec. May be called again.
+    async def change_limits(self, memory: int, cpus: float) -> None:
+        """Limit its memory in bytes and its processors, at most to those of its spec. May be called again.
 
         Raises:
-            LaunchError: the limit cannot be changed, or the sandbox uses more already.
+            LaunchError: a limit cannot be changed, or the sandbox uses more already.
         """
+
+    @abstractmethod
+    async def cut_network(self) -> None:
+        """Take the network away, with its connections. Raises LaunchError if that cannot be done."""
 
     @abstractmethod
     async def kill(self) -> None:

@@ -18,14 +18,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from .base import Limits
+from .base import CPU_PERIOD_US, Limits
 
 log = logging.getLogger(__name__)
 
 ROOT = Path("/sys/fs/cgroup")
 _PREFIX = "kernelbroker-"
 _CONTROLLERS = ("memory", "pids", "cpu")
-_CPU_PERIOD_US = 100_000
 _RMDIR_TRIES, _RMDIR_PAUSE_S = 50, 0.02
 
 
@@ -40,17 +39,16 @@ def settings(version: Version, controller: str, limits: Limits) -> dict[str, str
     The limit of memory includes swap. `memory.oom.group` stays off, so that the kernel of Linux kills
     only the process that uses too much memory; the Jupyter kernel keeps its state.
     """
-    quota = max(1000, int(limits.cpus * _CPU_PERIOD_US))  # the kernel refuses less than 1 ms
     if controller == "pids":
         return {"pids.max": str(limits.processes)}
     if version is Version.V2:
         if controller == "memory":
             return {"memory.max": str(limits.memory), "memory.swap.max": "0"}
-        return {"cpu.max": f"{quota} {_CPU_PERIOD_US}"}
+        return {"cpu.max": f"{limits.cpu_quota} {CPU_PERIOD_US}"}
     if controller == "memory":
         size = str(limits.memory)
         return {"memory.limit_in_bytes": size, "memory.memsw.limit_in_bytes": size}
-    return {"cpu.cfs_period_us": str(_CPU_PERIOD_US), "cpu.cfs_quota_us": str(quota)}
+    return {"cpu.cfs_period_us": str(CPU_PERIOD_US), "cpu.cfs_quota_us": str(limits.cpu_quota)}
 
 
 def memory_in_use(usage: int, stat: Mapping[str, int]) -> int:
@@ -77,16 +75,18 @@ class Cgroup:
                 with contextlib.suppress(FileNotFoundError):  # without swap accounting
                     _write(directory / name, value)
 
-    def limit_memory(self, size: int) -> None:
-        """Change the limit of memory, if there is a memory controller. Raises OSError."""
-        if (directory := self._directories.get("memory")) is None:
-            return
-        files = list(settings(self._version, "memory", Limits(memory=size)).items())
-        if self._version is Version.V1 and size > int((directory / files[0][0]).read_text()):
-            files.reverse()  # the limit with swap is never less than the one without
-        for name, value in files:
-            with contextlib.suppress(FileNotFoundError):  # without swap accounting
-                _write(directory / name, value)
+    def change(self, limits: Limits) -> None:
+        """Change the limits of memory and processors, as far as there are controllers. Raises OSError."""
+        for controller in ("memory", "cpu"):
+            if (directory := self._directories.get(controller)) is None:
+                continue
+            files = list(settings(self._version, controller, limits).items())
+            is_v1_memory = controller == "memory" and self._version is Version.V1
+            if is_v1_memory and limits.memory > int((directory / files[0][0]).read_text()):
+                files.reverse()  # the limit with swap is never less than the one without
+            for name, value in files:
+                with contextlib.suppress(FileNotFoundError):  # without swap accounting
+                    _write(directory / name, value)
 
     def add(self, pid: int) -> None:
         for directory in set(self._directories.values()):

@@ -15,7 +15,7 @@ from typing import Any
 
 from kernelbroker_kernel.contract import ALONE_S, HOME_OF_E2B, PROJECT, TOKEN_VARIABLE, WORKSPACE
 
-from .base import HostProject, LaunchError, Limits, SandboxSpec
+from .base import CPU_PERIOD_US, HostProject, LaunchError, Limits, SandboxSpec
 from .internal_network import NO_RESOLVER, PORT
 from .sandbox_layout import (
     EGRESS_SOCKET,
@@ -40,7 +40,6 @@ HANDOVER_SOCKET = "socket"
 PYTHON = "python"
 """Found by the image's PATH, so that an image can have any Python."""
 
-_CPU_PERIOD_US = 100_000
 _GVISOR_THREADS = 60
 """Threads of the host that gVisor needs before any process runs in it."""
 SEALED = {
@@ -185,8 +184,8 @@ def _limits(limits: Limits, gvisor: bool) -> dict[str, Any]:
         "Memory": limits.memory,
         "MemorySwap": limits.memory,  # memory and swap together: no swap
         # Not NanoCpus, which the engine refuses if it exceeds the machine's cores.
-        "CpuPeriod": _CPU_PERIOD_US,
-        "CpuQuota": max(1000, int(limits.cpus * _CPU_PERIOD_US)),  # the kernel's minimum
+        "CpuPeriod": CPU_PERIOD_US,
+        "CpuQuota": limits.cpu_quota,
         "PidsLimit": processes,
         # Without `nproc`, which counts the processes of this user in all containers.
         "Ulimits": [

@@ -91,7 +91,6 @@ class DockerSandbox(MeasuredContainer):
             gvisor=gvisor,
         )
         self._record: SandboxRecord | None = None
-        self._egress_socket: EgressSocket | None = None
         self._handover: Handover | None = None
         self._memory_watch = MemoryWatch(self, self._end_over_memory)
         self._out_of_memory = False
@@ -212,13 +211,16 @@ class DockerSandbox(MeasuredContainer):
     def ran_out_of_memory(self) -> bool:
         return self._out_of_memory
 
-    async def limit_memory(self, size: int) -> None:
-        size = min(size, self.spec.limits.memory)
-        if self._placement.gvisor:
-            self._memory_watch.start()
+    async def change_limits(self, memory: int, cpus: float) -> None:
+        own = self.spec.limits
+        limits = replace(own, memory=min(memory, own.memory), cpus=min(cpus, own.cpus))
+        if not self._placement.gvisor:
+            await self._context.engine.change_limits(self._placement.name, limits)
+        elif limits.cpus != own.cpus:
+            raise LaunchError("gVisor cannot lower the processors of a container that runs")
         else:
-            await self._context.engine.limit_memory(self._placement.name, size)
-        self.limits = replace(self.limits, memory=size)
+            self._memory_watch.start()
+        self.limits = limits
 
     async def _end_over_memory(self) -> None:
         self._end(end_of(None, self.limits, True, ""))

@@ -17,7 +17,7 @@ import docker
 import requests
 from docker.errors import APIError, DockerException, NotFound
 
-from .base import LaunchError
+from .base import CPU_PERIOD_US, LaunchError, Limits
 
 log = logging.getLogger(__name__)
 
@@ -117,13 +117,18 @@ class Engine:
         )
         return stats
 
-    async def limit_memory(self, name: str, size: int) -> None:
-        """Change a container's limit of memory, which includes swap. Raises LaunchError."""
-        limits = {"mem_limit": size, "memswap_limit": size}
+    async def change_limits(self, name: str, limits: Limits) -> None:
+        """Change a container's limits of memory, with swap, and of processors. Raises LaunchError."""
+        asked = {
+            "mem_limit": limits.memory,
+            "memswap_limit": limits.memory,
+            "cpu_period": CPU_PERIOD_US,
+            "cpu_quota": limits.cpu_quota,
+        }
         try:
-            await self._call(lambda: self._api.update_container(name, **limits))
+            await self._call(lambda: self._api.update_container(name, **asked))
         except EngineError as error:
-            raise LaunchError(f"The container's memory cannot be limited: {error}") from error
+            raise LaunchError(f"The container cannot be limited: {error}") from error
 
     async def output_tail(self, name: str) -> str:
         """Return the last lines of the container's output."""

@@ -113,13 +113,14 @@ class LocalSandbox(ClosableSandbox):
             return self._over_memory or self._cgroup.oom_kills() > 0
         return self._over_memory
 
-    async def limit_memory(self, size: int) -> None:
-        size = min(size, self.spec.limits.memory)
+    async def change_limits(self, memory: int, cpus: float) -> None:
+        own = self.spec.limits
+        limits = dataclasses.replace(own, memory=min(memory, own.memory), cpus=min(cpus, own.cpus))
         try:
-            self._cgroup.limit_memory(size)
+            self._cgroup.change(limits)
         except OSError as error:
-            raise LaunchError(f"The memory of the sandbox cannot be limited: {error}") from error
-        self.limits = dataclasses.replace(self.limits, memory=size)
+            raise LaunchError(f"The sandbox cannot be limited: {error}") from error
+        self.limits = limits
 
     async def usage(self, max_files: int) -> Usage:
         return await self._context.meter.measure(self.workspace, max_files)

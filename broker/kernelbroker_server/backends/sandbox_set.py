@@ -8,13 +8,25 @@ from abc import abstractmethod
 from collections.abc import Coroutine
 from typing import Any, Generic, TypeVar
 
-from .base import LaunchError, Sandbox
+from .base import LaunchError, Network, Sandbox
+from .egress_socket import EgressSocket
 
 log = logging.getLogger(__name__)
 
 
 class ClosableSandbox(Sandbox):
     """A sandbox that its backend can close."""
+
+    _egress_socket: EgressSocket | None = None
+    """Its only way to a network of the kind `allowlist`."""
+
+    async def cut_network(self) -> None:
+        if self.spec.network is Network.OPEN:
+            raise LaunchError(
+                f"the network of the template {self.spec.template} is open, and cannot be taken away"
+            )
+        if self._egress_socket is not None:
+            await self._egress_socket.close()
 
     @abstractmethod
     async def close(self) -> bool:

@@ -11,7 +11,7 @@ import contextlib
 import shlex
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 from kernelbroker.protocol.codec import decode_as, encode
@@ -25,6 +25,7 @@ from kernelbroker.protocol.operations import (
     RUNNING,
     CodeOperationResponse,
 )
+from kernelbroker.protocol.session_events import CodeOperation
 from kernelbroker_kernel.contract import (
     MAX_OPERATION_BYTES,
     OPERATION_CODE,
@@ -34,18 +35,22 @@ from kernelbroker_kernel.contract import (
 
 from ..kernels.requests import InternalCell
 from ..kernels.transfer import TransferFailed
+from ..sessions.ids import new_id
 from ..sessions.projects import PROJECT_PATH, project_of
 from ..sessions.session import Session
+from ..sessions.session_log import operation_result
 from ..sessions.store import ExecutionLog
 from ..telemetry.events import CodeOperationEnded
 from .executions import Executions
 from .forge_operations import push
 from .forges import Forges, check_clone
+from .session_events import emitted
 from .session_streams import streamed
 
 ARCHIVE = ".project.tar"
 """Where an uploaded project waits until it is unpacked."""
 _SHOWN_CHARS = 4096
+_Seconds: Any = Annotated[float, msgspec.Meta(gt=0, le=1e9)]
 _ERROR_CHARS = 8_000
 
 
@@ -118,7 +123,7 @@ async def submit(
             language="shell",
             timeout=session.limits.max_timeout
             if timeout is None
-            else msgspec.convert(timeout, float),
+            else msgspec.convert(timeout, _Seconds),
             confirm=None if confirm is None else msgspec.convert(confirm, str),
             env=env,
             result_var=OPERATION_VARIABLE,
@@ -131,7 +136,11 @@ async def submit(
     outcome = "queued"
     try:
         assessment = await executions.assess_for(session, request)
-        return executions.submit(session, request, assessment=assessment, internal_cell=cell)
+        log = executions.submit(session, request, assessment=assessment, internal_cell=cell)
+        _begin(session, name, given, log.id, log.id)
+        if log.result is not None:  # it was rejected, or has run before
+            session.events.mirror(log.id, log.result)
+        return log
     except RequestError as exc:
         outcome = exc.code
         raise
@@ -184,20 +193,64 @@ async def _exchange(
 def _reported(
     session: Session, name: str, parameters: dict[str, Any]
 ) -> Iterator[Callable[[CodeOperationResponse], None]]:
-    """Report an operation at its end. The context's value takes the answer."""
-    started_at, outcome = time.monotonic(), "aborted"
+    """Report an operation, and how it ended. The context's value takes the answer."""
+    started_at, operation_id = time.monotonic(), new_id()
+    response = CodeOperationResponse(False, error="it was aborted", code="aborted")
+    _begin(session, name, parameters, operation_id)
 
-    def report(response: CodeOperationResponse) -> None:
-        nonlocal outcome
-        outcome = "success" if response.success else str(response.code)[:40]
+    def report(answer: CodeOperationResponse) -> None:
+        nonlocal response
+        response = answer
 
     try:
         yield report
     except RequestError as exc:
-        outcome = exc.code
+        response = CodeOperationResponse(False, error=exc.message, code=exc.code)
         raise
     finally:
-        _report(session, name, parameters, outcome, time.monotonic() - started_at)
+        seconds = time.monotonic() - started_at
+        outcome = "success" if response.success else str(response.code)[:40]
+        _end(session, name, operation_id, response, seconds)
+        _report(session, name, parameters, outcome, seconds)
+
+
+def _begin(
+    session: Session,
+    name: str,
+    parameters: dict[str, Any],
+    operation_id: str,
+    execution_id: str = "",
+) -> None:
+    """Tell the session's readers that an operation begins."""
+    path, command = parameters.get("path", parameters.get("target")), parameters.get("command")
+    event = CodeOperation(
+        operation=name,
+        operation_id=operation_id,
+        path=path[:_SHOWN_CHARS] if isinstance(path, str) else "",
+        command=command[:_SHOWN_CHARS] if isinstance(command, str) else "",
+        execution_id=execution_id,
+    )
+    session.events.append(emitted(session, event))
+
+
+def _end(
+    session: Session,
+    name: str,
+    operation_id: str,
+    response: CodeOperationResponse,
+    seconds: float,
+) -> None:
+    """Tell the session's readers how an operation has ended. What was read is not stored."""
+    event = operation_result(
+        name,
+        operation_id,
+        success=response.success,
+        error=response.error,
+        code=response.code,
+        result=None if name in READING else response.result,
+        milliseconds=response.execution_time_ms or round(seconds * 1000),
+    )
+    session.events.append(emitted(session, event))
 
 
 def _report(

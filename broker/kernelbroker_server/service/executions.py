@@ -19,7 +19,7 @@ from ..sessions.contexts import resolved
 from ..sessions.execution import Execution
 from ..sessions.ids import new_id
 from ..sessions.limits import SessionLimits
-from ..sessions.memory_store import MemoryLog
+from ..sessions.memory_log import MemoryLog
 from ..sessions.registry import Registry
 from ..sessions.routes import AUTO, Rejected
 from ..sessions.session import Session
@@ -151,7 +151,7 @@ class Executions(StoredExecutions):
         except Rejected as exc:
             return self._reject(session, request, exc)
         spec = session.spec if place is None else place.pool.spec
-        timeout = self._check(request, self._limits.of_template(spec.limits))
+        timeout = self._check(request, session.limits_in(spec))
         self._queue.admit()
         try:
             findings = self._policies.check(request, spec.template, scope, assessment)

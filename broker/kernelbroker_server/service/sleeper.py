@@ -207,4 +207,5 @@ def _record(session: Session, saved: SavedState) -> AsleepSession:
         idle_timeout=session.idle_timeout,
         max_lifetime=session.max_lifetime,
         place=session.spec.template,
+        key=session.key,
     )

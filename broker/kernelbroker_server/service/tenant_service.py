@@ -25,6 +25,7 @@ from .kernels import Kernels
 from .notebooks import Notebooks
 from .policy import Policies
 from .processes import Processes
+from .session_events import SessionEvents
 from .sessions import Sessions
 from .sleeper import Sleeper
 from .webhooks import Webhooks
@@ -64,6 +65,7 @@ class TenantService:
         self.workspace_files = WorkspaceFiles(registry, workspaces, observer)
         self.notebooks = Notebooks(registry, store)
         self.sessions = Sessions(registry, store)
+        self.events = SessionEvents(registry, store)
         self.executions = Executions(registry, registry.limits, queue, policies, store, webhooks)
         self.kernels = Kernels(self.sessions, self.executions)
         self.confirmations = Confirmations(registry, self.executions, policies.pending, observer)

@@ -20,7 +20,8 @@ from kernelbroker.protocol.messages import ExecutionRequest, SessionOptions
 from ..telemetry.origin import Origin
 from .database import Database
 from .journal import Damaged, Journal, Segment, SegmentReader, left_segments
-from .memory_store import REMEMBERED, MemoryLog
+from .memory_log import MemoryLog
+from .memory_store import REMEMBERED
 from .queries import Unended
 from .schema import NewerVersion
 from .state_directory import StateDirectory
@@ -321,6 +322,13 @@ class Archive:
         if log.result is None and not is_open:
             log.append(lost_result(_NOT_STORED, begun=True))
         return log
+
+    def session_events(self, key: str) -> list[bytes]:
+        return self._database.session_events(key)
+
+    def past_session_events(self, tenant: str, session_id: str) -> list[bytes] | None:
+        key = self._database.last_key(tenant, session_id, self._horizon)
+        return None if key is None else self._database.session_events(key)
 
     def session_of(self, tenant: str, execution_id: str) -> str | None:
         return self._database.session_of(tenant, execution_id, self._horizon)

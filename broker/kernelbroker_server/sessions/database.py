@@ -25,6 +25,7 @@ from .records import (
     SessionChanged,
     SessionClosing,
     SessionEnded,
+    SessionEventAppended,
     SessionOpened,
 )
 from .schema import MIGRATIONS, Migration, migrate
@@ -153,6 +154,14 @@ class Database(Queries):
                 "UPDATE sessions SET ended_at = ?, reason = ? WHERE key = ?",
                 [(each.at, each.reason, each.key) for each in of[SessionEnded]],
             )
+            execute_many(
+                "INSERT OR IGNORE INTO session_events VALUES (?, ?, ?)",
+                [(each.key, each.seq, each.json) for each in of[SessionEventAppended]],
+            )
+            execute_many(
+                "DELETE FROM session_events WHERE session_key = ? AND seq < ?",
+                [*{e.key: (e.key, e.first) for e in of[SessionEventAppended]}.values()],
+            )
             self._apply_entries([r for r in records if isinstance(r, EntryPut | EntryDropped)])
             execute_many("UPDATE state SET value = ? WHERE name = 'applied'", [(serial,)])
 
@@ -204,6 +213,7 @@ class Database(Queries):
         with self._transaction():
             for statement in (
                 "DELETE FROM executions WHERE session_key NOT IN (SELECT key FROM sessions)",
+                _WITHOUT_SESSION,
                 "DELETE FROM events WHERE number NOT IN (SELECT number FROM executions)",
                 f"""UPDATE executions SET ended_at = NULL
                 WHERE number IN (SELECT number FROM ({late}))""",
@@ -245,6 +255,7 @@ class Database(Queries):
             execute_many("DELETE FROM entries WHERE until <= ?", [(now,)])
             if not numbers:
                 execute_many("DELETE FROM sessions WHERE ended_at <= ?", [(horizon,)])
+                self._connection.execute(_WITHOUT_SESSION)
         # `execute` would free one page only: it takes one step.
         self._connection.executescript(f"PRAGMA incremental_vacuum({_FREED_PAGES})")
         return bool(numbers)
@@ -268,6 +279,7 @@ class Database(Queries):
             raise
 
 
+_WITHOUT_SESSION = "DELETE FROM session_events WHERE session_key NOT IN (SELECT key FROM sessions)"
 _KINDS: tuple[type[Record], ...] = (
     SessionOpened,
     ExecutionCreated,
@@ -276,6 +288,7 @@ _KINDS: tuple[type[Record], ...] = (
     SessionChanged,
     SessionClosing,
     SessionEnded,
+    SessionEventAppended,
     EntryPut,
     EntryDropped,
 )

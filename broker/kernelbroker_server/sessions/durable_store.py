@@ -31,7 +31,8 @@ from .archive import Archive
 from .backlog import Backlog
 from .durable_log import DurableLog, hidden
 from .journal import Journal
-from .memory_store import MemoryLog, MemorySession, MemoryStore, summaries
+from .memory_log import MemoryLog
+from .memory_store import MemorySession, MemoryStore, summaries
 from .records import (
     EntryDropped,
     EntryPut,
@@ -39,8 +40,10 @@ from .records import (
     SessionChanged,
     SessionClosing,
     SessionEnded,
+    SessionEventAppended,
     SessionOpened,
 )
+from .session_log import Keep, SessionLog, StoredSessionEvent
 from .state_directory import StateDirectory
 from .store import (
     Entry,
@@ -156,7 +159,9 @@ class DurableStore(MemoryStore):
             return
         for left in await self._query(lambda archive: archive.open_sessions()):
             record = left.record
-            session = self._sessions[record.key] = MemorySession(record)
+            session = self._add_session(record)
+            events = await self._query(partial(Archive.session_events, key=record.key))
+            session.events.restore(events)
             for number, past in await self._query(
                 partial(Archive.latest_executions, key=record.key)
             ):
@@ -196,6 +201,12 @@ class DurableStore(MemoryStore):
                 session.key, session.tenant, session.session_id, options, session.opened_at
             )
         )
+
+    def _keeper(self, key: str) -> Keep:
+        def keep(stored: StoredSessionEvent, first: int) -> None:
+            self._record(SessionEventAppended(key, stored.seq, stored.json, first))
+
+        return keep
 
     def change_session(self, key: str, options: SessionOptions) -> None:
         self._record(SessionChanged(key, _stored(options)))
@@ -277,6 +288,14 @@ class DurableStore(MemoryStore):
 
     async def closed_reason(self, tenant: str, session_id: str) -> str | None:
         return await self._query(lambda archive: archive.closed_reason(tenant, session_id))
+
+    async def past_session_log(self, tenant: str, session_id: str) -> SessionLog | None:
+        events = await self._query(lambda archive: archive.past_session_events(tenant, session_id))
+        return None if events is None else SessionLog.ended(events)
+
+    async def continue_log(self, key: str, later: str) -> None:
+        events = await self._query(lambda archive: archive.session_events(key))
+        self.session_log(later).restore(events, keep=True)
 
     async def past_executions(self, tenant: str, session_id: str) -> Sequence[ExecutionSummary]:
         sessions = self._open_sessions(tenant, session_id)

@@ -30,10 +30,10 @@ from ..workspaces.quota import Quota
 from ..workspaces.store import Workspace
 from .kernel_feed import KernelFeed
 from .lease_errors import pool_errors, remember
-from .memory_limit import limit_memory
 from .projects import PROJECT_PATH, FindProject
 from .restoring import LoadFailed, Source, restore
 from .routes import Place, Routes
+from .sandbox_limits import change_limits, cut_network
 from .saved_state import SavedState
 
 _LOADS = 2
@@ -264,6 +264,8 @@ class Lease:
         self.emit(SandboxLeased, warm.sandbox.id, time.monotonic() - asked_at)
         try:
             remember(warm, self._key)  # from now on it is no longer unused
+            if self._options.limits.network is not None:  # before a checkpoint's code runs
+                await cut_network(warm, self.isolation)
             await self.workspace.attach(warm.sandbox)
             await self._configure(warm)
             if source is not None:
@@ -294,12 +296,11 @@ class Lease:
         applied = None
         while applied is not self._options.limits:
             applied = self._options.limits
-            await limit_memory(warm, applied.memory)
+            await change_limits(warm, self.isolation, applied, applied)
 
     async def change_limits(self, limits: SandboxLimits) -> None:
         """Change the limits of the session. Raises BadRequest, Unavailable; they are as before then."""
-        if self.alive is not None:
-            await limit_memory(self.alive, limits.memory)
+        await change_limits(self.alive, self.isolation, self._options.limits, limits)
         self._options.limits = limits
 
     async def _configure(self, warm: WarmSandbox) -> None:

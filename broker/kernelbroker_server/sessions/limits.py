@@ -7,7 +7,7 @@ from typing import Any
 
 from kernelbroker.protocol.codec import encode
 from kernelbroker.protocol.errors import BadRequest
-from kernelbroker.protocol.messages import ExecutionRequest
+from kernelbroker.protocol.messages import ExecutionRequest, SandboxLimits
 
 from ..backends.base import Limits
 from ..kernels.outputs import OutputLimits
@@ -49,6 +49,14 @@ class SessionLimits:
             default_timeout=min(self.default_timeout, longest),
             max_file_bytes=min(self.max_file_bytes, largest),
         )
+
+    def lowered_to(self, own: SandboxLimits) -> SessionLimits:
+        """Return these limits, with those that a session has lowered."""
+        if own.timeout is None or own.timeout >= self.max_timeout:
+            return self
+        longest = own.timeout
+        default = min(self.default_timeout, longest)
+        return replace(self, max_timeout=longest, default_timeout=default)
 
     def timeout_of(self, request: ExecutionRequest) -> float:
         """Return the execution's timeout in seconds. Raises BadRequest if the request exceeds a limit."""

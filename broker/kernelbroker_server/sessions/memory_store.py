@@ -7,7 +7,6 @@ import contextlib
 import time
 from collections import OrderedDict
 from collections.abc import (
-    AsyncIterator,
     Callable,
     Collection,
     Iterable,
@@ -17,18 +16,17 @@ from collections.abc import (
 )
 from dataclasses import dataclass, field
 
-from kernelbroker.protocol.codec import encode
-from kernelbroker.protocol.events import Event, Result, Started
 from kernelbroker.protocol.findings import Finding
 from kernelbroker.protocol.messages import ExecutionRequest
 
 from .memory_entries import MemoryEntries
+from .memory_log import MemoryLog
+from .session_log import Keep, SessionLog, keep_nothing
 from .store import (
     ExecutionLog,
     ExecutionSummary,
     LeftSession,
     SessionRecord,
-    StoredEvent,
     Watcher,
     expect_size,
 )
@@ -43,78 +41,6 @@ _SESSION_BYTES = 1_000
 """What an ended session takes besides its executions, about."""
 
 
-class MemoryLog(ExecutionLog):
-    """A log that keeps its events in a list.
-
-    Each reader has its own cursor. A slow reader delays no other one and needs no buffer: unread
-    events stay in the list. The output limit of the execution bounds the list.
-    """
-
-    def __init__(
-        self,
-        execution_id: str,
-        request: ExecutionRequest,
-        packages: Sequence[str] = (),
-        findings: Sequence[Finding] = (),
-        *,
-        allow_stdin: bool = False,
-    ) -> None:
-        super().__init__(execution_id, request, packages, findings, allow_stdin=allow_stdin)
-        self._events: list[StoredEvent] = []
-        self._readers: list[asyncio.Future[None]] = []
-        """Of readers that have read everything and wait."""
-
-    def append(self, event: Event) -> None:
-        if self.result is not None:
-            raise RuntimeError(f"an event after the result of {self.id}")
-        event.execution_id = self.id
-        event.seq = len(self._events) + 1
-        stored = StoredEvent(event, encode(event))
-        self._keep(stored)
-        if isinstance(event, Result):
-            self.result = event
-            self.state = "done"
-        readers, self._readers = self._readers, []
-        for reader in readers:
-            if not reader.done():
-                reader.set_result(None)
-
-    def _keep(self, stored: StoredEvent) -> None:
-        """Store the event. No reader has seen it."""
-        self._events.append(stored)
-        self.size += len(stored.json)
-
-    def restore(self, events: Iterable[StoredEvent]) -> None:
-        """Fill the log with numbered events that were stored before."""
-        for stored in events:
-            MemoryLog._keep(self, stored)
-            if isinstance(stored.event, Started):
-                self.queued_s = stored.event.queued_s
-            if isinstance(stored.event, Result):
-                self.result = stored.event
-                self.state = "done"
-
-    def read(self, after: int = 0) -> Sequence[StoredEvent]:
-        return self._events[after:]
-
-    async def follow(self, after: int = 0) -> AsyncIterator[StoredEvent]:
-        position = after
-        while True:
-            while position < len(self._events):
-                yield self._events[position]
-                position += 1
-            if self.result is not None:
-                return
-            reader: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._readers.append(reader)
-            try:
-                await reader
-            except asyncio.CancelledError:
-                with contextlib.suppress(ValueError):
-                    self._readers.remove(reader)
-                raise
-
-
 @dataclass(slots=True)
 class MemorySession:
     """A session's record and logs.
@@ -125,6 +51,7 @@ class MemorySession:
     """
 
     record: SessionRecord
+    events: SessionLog
     logs: dict[str, MemoryLog] = field(default_factory=dict)
     growing: list[MemoryLog] = field(default_factory=list)
     ended_weight: int = 0
@@ -136,6 +63,7 @@ class MemorySession:
         self.growing = [each for each in self.growing if each.result is None]
         self.growing.append(log)
         self.logs[log.id] = log
+        log.mirror = self.events.mirror
         held = self.ended_weight + sum(each.weight for each in self.growing)
         if len(self.logs) <= REMEMBERED and held <= _EXECUTION_BYTES:
             return
@@ -204,16 +132,28 @@ class MemoryStore(MemoryEntries):
         return ()
 
     def record_session(self, session: SessionRecord) -> None:
-        self._sessions[session.key] = MemorySession(session)
+        self._add_session(session)
+
+    def _add_session(self, record: SessionRecord) -> MemorySession:
+        session = self._sessions[record.key] = MemorySession(
+            record, SessionLog(self._keeper(record.key))
+        )
+        return session
+
+    def _keeper(self, key: str) -> Keep:  # noqa: ARG002
+        """Return what stores the events of a session."""
+        return keep_nothing
 
     def end_session(self, key: str, reason: str) -> None:
         if (session := self._sessions.pop(key, None)) is not None:
             self._remember(key, session, reason)
+            session.events.end()
             for watcher in session.watchers:
                 watcher.put_nowait(None)
 
     def _remember(self, key: str, session: MemorySession, reason: str) -> None:
-        weight = _SESSION_BYTES + sum(log.weight for log in session.logs.values())
+        weight = _SESSION_BYTES + session.events.weight
+        weight += sum(log.weight for log in session.logs.values())
         self._ended[key] = _Ended(session, reason, self._clock(), weight)
         self._ended_weight += weight
         while self._ended_weight > self._max_history:
@@ -311,6 +251,14 @@ class MemoryStore(MemoryEntries):
             if session.record.tenant == tenant and execution_id in session.logs:
                 return session.record.session_id
         return None
+
+    def session_log(self, key: str) -> SessionLog:
+        session = self._sessions.get(key)
+        return SessionLog.ended() if session is None else session.events
+
+    async def past_session_log(self, tenant: str, session_id: str) -> SessionLog | None:
+        past = self._past(tenant, session_id)
+        return past[-1].session.events if past else None
 
     def _open_log(self, tenant: str, session_id: str, execution_id: str) -> MemoryLog | None:
         for session in reversed(self._open_sessions(tenant, session_id)):

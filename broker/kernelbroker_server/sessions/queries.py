@@ -180,6 +180,13 @@ class Queries:
         query = f"SELECT json FROM events WHERE number = ? ORDER BY seq {order}"
         return [json for (json,) in self._query(query, number)]
 
+    def session_events(self, key: str) -> list[bytes]:
+        """The events of a session, as JSON, in order."""
+        rows = self._query(
+            "SELECT json FROM session_events WHERE session_key = ? ORDER BY seq", key
+        )
+        return [json for (json,) in rows]
+
     def entries(self) -> list[Row]:
         """All entries, the first to expire first: kind, tenant, name, value, until."""
         return self._query("SELECT * FROM entries ORDER BY until")

@@ -90,11 +90,21 @@ class SessionChanged(msgspec.Struct, array_like=True, frozen=True, tag=9):
     options: bytes
 
 
+class SessionEventAppended(msgspec.Struct, array_like=True, frozen=True, tag=10):
+    """An event of a session as JSON. Those before `first` are forgotten."""
+
+    key: str
+    seq: int
+    json: bytes
+    first: int = 1
+
+
 Record: TypeAlias = (
     SessionOpened
     | SessionChanged
     | SessionClosing
     | SessionEnded
+    | SessionEventAppended
     | ExecutionCreated
     | ExecutionBegun
     | EventAppended

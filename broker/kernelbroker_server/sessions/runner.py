@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 
 from kernelbroker.protocol.errors import RequestError
+from kernelbroker.protocol.session_events import SandboxCreated, SandboxReady
 
 from ..pool.warm_sandbox import WarmSandbox
 from ..supervisor import SupervisedTask, Supervisor
@@ -98,6 +99,7 @@ class SessionRunner:
     def open(self, *, adopted: bool = False) -> None:
         if not adopted:  # otherwise the store has it
             self._store.record_session(self._record)
+            self._tell(SandboxCreated)
         self.apply(self.machine.open())
 
     def resume(self, saved: SavedState) -> None:
@@ -229,11 +231,18 @@ class SessionRunner:
         self.opened.set_result(None)
         self._emit(SessionOpened)
 
+    def _tell(self, event: type[SandboxCreated] | type[SandboxReady]) -> None:
+        """Append to the session's events."""
+        if not self._lease.is_shared:
+            log = self._store.session_log(self._record.key)
+            log.append(event(sandbox_id=self._id, template=self._lease.spec.template))
+
     def _acquired(self, error: RequestError | None) -> None:
         """Report the outcome of an acquisition."""
         if error is not None:
             self.apply(self.machine.sandbox_failed(error))
             return
+        self._tell(SandboxReady)
         self._watch_for_death()
         self.watch.change(self._lease.quota)
         self.apply(self.machine.sandbox_ready(incomplete=bool(self._lease.not_restored)))

@@ -23,6 +23,7 @@ class AsleepSession(msgspec.Struct, kw_only=True):
         checkpoint: the name of the checkpoint with the variables.
         place: the template of its latest sandbox.
         awake: seconds that it was awake, which count for `max_lifetime`.
+        key: in the event store; empty if it is not known.
     """
 
     session_id: str
@@ -34,6 +35,7 @@ class AsleepSession(msgspec.Struct, kw_only=True):
     idle_timeout: float
     max_lifetime: float
     place: str | None = None
+    key: str = ""
 
 
 class SavedState:

@@ -69,9 +69,19 @@ def _version_4(connection: sqlite3.Connection) -> None:
         connection.execute(f"ALTER TABLE executions ADD COLUMN {column} TEXT NOT NULL DEFAULT ''")
 
 
+def _version_5(connection: sqlite3.Connection) -> None:
+    """Sessions have events."""
+    connection.execute(
+        """CREATE TABLE session_events (
+            session_key TEXT NOT NULL, seq INTEGER NOT NULL, json BLOB NOT NULL,
+            PRIMARY KEY (session_key, seq)
+        ) WITHOUT ROWID"""
+    )
+
+
 Migration = Callable[[sqlite3.Connection], None]
 
-MIGRATIONS: Sequence[Migration] = (_version_1, _version_2, _version_3, _version_4)
+MIGRATIONS: Sequence[Migration] = (_version_1, _version_2, _version_3, _version_4, _version_5)
 
 
 def migrate(connection: sqlite3.Connection, migrations: Sequence[Migration] = MIGRATIONS) -> None:

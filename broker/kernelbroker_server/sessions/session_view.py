@@ -18,6 +18,7 @@ from .limits import SessionLimits
 from .machine import SessionMachine
 from .routes import Routes
 from .runner import SessionRunner
+from .session_log import SessionLog
 from .sleeping import Sleeping
 from .states import SessionState
 from .store import EventStore, ExecutionLog, Watcher
@@ -113,8 +114,13 @@ class SessionView:
 
     @property
     def limits(self) -> SessionLimits:
-        """The limits of its present template."""
-        return self._limits.of_template(self.spec.limits)
+        """The limits of its present template, as far as it has no lower ones."""
+        return self.limits_in(self.spec)
+
+    def limits_in(self, spec: SandboxSpec) -> SessionLimits:
+        """Its limits in a sandbox. A context has those of its session."""
+        own = (self.session or self).options.limits
+        return self._limits.of_template(spec.limits).lowered_to(own)
 
     @property
     def isolation(self) -> Isolation:
@@ -196,6 +202,11 @@ class SessionView:
         warm = self._lease.alive
         memory = None if warm is None else await warm.sandbox.memory()
         return memory, await self._lease.usage(self.spec.limits.workspace_files)
+
+    @property
+    def events(self) -> SessionLog:
+        """Its events for a front end. A context has its own."""
+        return self._store.session_log(self.key)
 
     @property
     def executions(self) -> Mapping[str, ExecutionLog]:

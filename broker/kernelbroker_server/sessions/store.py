@@ -25,6 +25,7 @@ from kernelbroker.protocol.findings import Finding
 from kernelbroker.protocol.messages import ExecutionRequest, SessionOptions
 
 from ..telemetry.origin import Origin, current_origin
+from .session_log import SessionLogs
 
 PublicState: TypeAlias = Literal["queued", "running", "done"]
 
@@ -181,7 +182,7 @@ class Entry:
 Watcher: TypeAlias = "asyncio.Queue[ExecutionLog | None]"
 
 
-class EventStore(ABC):
+class EventStore(SessionLogs):
     """The record of all sessions and executions. Keys are those of `SessionRecord`."""
 
     @abstractmethod
@@ -211,17 +212,17 @@ class EventStore(ABC):
     def problems(self) -> Sequence[str]:
         """Return what an operator should know, for `/health`."""
 
-    def expect_newest(self) -> None:  # noqa: B027
+    def expect_newest(self) -> None:
         """End this broker if a later one has taken the store, and with it the sessions. Called often."""
 
     @abstractmethod
     def record_session(self, session: SessionRecord) -> None:
         """Record an opened session."""
 
-    def change_session(self, key: str, options: SessionOptions) -> None:  # noqa: B027
+    def change_session(self, key: str, options: SessionOptions) -> None:
         """Record new options of a session that has not ended."""
 
-    def close_when_idle(self, key: str, reason: str) -> None:  # noqa: B027
+    def close_when_idle(self, key: str, reason: str) -> None:
         """Record that the session ends as soon as nothing is left to do."""
 
     @abstractmethod

@@ -17,7 +17,7 @@ from .progress import LeftExecution
 from .saved_state import AsleepSession, SavedState
 from .session import Session
 from .session_factory import SessionFactory
-from .store import LeftSession, SessionRecord
+from .store import EventStore, LeftSession, SessionRecord
 
 
 class TakenOverSessions(ABC):
@@ -26,6 +26,7 @@ class TakenOverSessions(ABC):
     tenant: Tenant
     _factory: SessionFactory
     _queue: TenantQueue
+    _store: EventStore
     _sessions: dict[str, Session]
 
     @abstractmethod
@@ -87,4 +88,5 @@ class TakenOverSessions(ABC):
         )
         session.idle_timeout, session.max_lifetime = asleep.idle_timeout, asleep.max_lifetime
         session.resume(saved, asleep.awake)
+        await self._store.continue_log(asleep.key, session.key)
         self._sessions[session.id] = session

@@ -31,10 +31,13 @@ _BOMS = (
 )
 
 
-def read(path: str, start: int | None = None, end: int | None = None) -> dict[str, Any]:
+def read(
+    path: str, start: int | None = None, end: int | None = None, numbers: bool = True
+) -> dict[str, Any]:
     """The lines of a text from `start` to `end` (from 1, both included), with their numbers.
 
-    A binary is told as such, without content. `sha256` is the base of an edit.
+    Without `numbers` they are as in the file, also the end of the last one. A binary is told as such,
+    without content. `sha256` is the base of an edit.
     """
     data, _ = _content(path)
     result: dict[str, Any] = {
@@ -58,12 +61,14 @@ def read(path: str, start: int | None = None, end: int | None = None) -> dict[st
     for number in range(first, min(last, first + MAX_LINES - 1) + 1):
         line = lines[number - 1]
         cut = " [cut]" if len(line) > _LINE_CHARS else ""
-        numbered = f"{number:6d}\t{line[:_LINE_CHARS].removesuffix(_CR)}{cut}"
+        numbered = f"{number:6d}\t{line[:_LINE_CHARS].removesuffix(_CR)}{cut}" if numbers else line
         room -= len(numbered) + 1
         if room < 0:
             break
         shown.append(numbered)
     until = first + len(shown) - 1
+    if not numbers and shown and (until < len(lines) or text.endswith("\n")):
+        shown.append("")
     return result | {
         "encoding": encoding,
         "content": "\n".join(shown),

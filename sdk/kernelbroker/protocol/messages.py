@@ -35,10 +35,16 @@ class SandboxLimits(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fi
     Attributes:
         memory: bytes that all processes of the sandbox may use together.
         output: bytes of output that an execution may have.
+        cpus: processors that they may use together.
+        timeout: seconds that a cell may run.
+        network: `none` takes the network away; it does not come back.
     """
 
     memory: Annotated[int, msgspec.Meta(gt=0)] | None = None
     output: Annotated[int, msgspec.Meta(gt=0)] | None = None
+    cpus: Annotated[float, msgspec.Meta(gt=0)] | None = None
+    timeout: Annotated[float, msgspec.Meta(gt=0)] | None = None
+    network: Literal["none"] | None = None
 
 
 WorkspaceLayout: TypeAlias = Literal["agent", "analysis"]

@@ -43,7 +43,7 @@ FAILED = "failed"
 """The code of tests, builds and commands that ran and failed, and of git's failures."""
 
 
-class CodeOperationResponse(msgspec.Struct, kw_only=True, omit_defaults=True):
+class CodeOperationResponse(msgspec.Struct, omit_defaults=True):
     """The answer of an operation.
 
     Attributes:
@@ -58,8 +58,8 @@ class CodeOperationResponse(msgspec.Struct, kw_only=True, omit_defaults=True):
     success: bool
     result: Any = None
     error: str | None = None
-    code: str | None = None
     execution_time_ms: int | None = None
+    code: str | None = None
     execution_id: str | None = None
     stdout: str = ""
     stderr: str = ""

@@ -102,6 +102,9 @@ class Broker:
     def sessions(self) -> list[SessionInfo]:
         return self._thread.call(self._async.sessions())
 
+    def close_session(self, session_id: str) -> None:
+        self._thread.call(self._async.close_session(session_id))
+
     def executions(self, session_id: str) -> list[ExecutionInfo]:
         return self._thread.call(self._async.executions(session_id))
 
@@ -110,6 +113,11 @@ class Broker:
 
     def follow(self, session_id: str) -> Generator[events.Event, None, None]:
         return self._thread.iterate(self._async.follow(session_id))
+
+    def session_events(
+        self, session_id: str, after: int = 0
+    ) -> Generator[dict[str, Any], None, None]:
+        return self._thread.iterate(self._async.session_events(session_id, after))
 
     def result(self, session_id: str, execution_id: str) -> ExecutionResult:
         return self._thread.call(self._async.result(session_id, execution_id))

@@ -238,6 +238,14 @@ class Session:
     def executions(self) -> list[ExecutionInfo]:
         return self._thread.call(self._async.executions())
 
+    def events(self, after: int = 0) -> Generator[dict[str, Any], None, None]:
+        return self._thread.iterate(self._async.events(after))
+
+    def post_event(
+        self, event: str | Mapping[str, Any], fields: Mapping[str, Any] | None = None
+    ) -> dict[str, Any]:
+        return self._thread.call(self._async.post_event(event, fields))
+
     def notebook(self) -> dict[str, Any]:
         return self._thread.call(self._async.notebook())
 

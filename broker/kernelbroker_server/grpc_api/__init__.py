@@ -1,0 +1,1 @@
+"""The gRPC service for operations on projects: `SandboxCodeService`."""
