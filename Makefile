@@ -5,6 +5,7 @@ PYTHON ?= python3
 BROKER := .venv
 KERNEL := .venv-kernel
 IMAGE ?= kernelbroker-kernel
+BROWSER_IMAGE ?= kernelbroker-browser
 BROKER_IMAGE ?= kernelbroker-broker
 DIND_IMAGE ?= kernelbroker-dind
 BASE_IMAGE ?= python:3.12-slim-bookworm
@@ -17,7 +18,7 @@ DISTRIBUTIONS := setup.cfg broker/pyproject.toml kernel_image/pyproject.toml
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup environments run demo image kernel-image broker-image dind-image bundle \
+.PHONY: help setup environments run demo image kernel-image browser-image broker-image dind-image bundle \
   test test-fast check docs console bench lock clean
 
 help: ## List the targets
@@ -40,6 +41,9 @@ image: kernel-image $(BROKER)/bin/python ## Build the sandboxes' image for docke
 kernel-image:
 	docker build --build-arg BASE_IMAGE=$(BASE_IMAGE) -t $(IMAGE) kernel_image
 	@.ci/image_size $(IMAGE)
+
+browser-image: ## Build the image of sandboxes with Chromium, upon the sandboxes' image
+	docker build --build-arg KERNEL_IMAGE=$(IMAGE) -t $(BROWSER_IMAGE) -f kernel_image/browser.Dockerfile kernel_image
 
 broker-image: ## Build the broker's own image, for compose/
 	docker build $(BUILD_OPTIONS) --build-arg BASE_IMAGE=$(BASE_IMAGE) -t $(BROKER_IMAGE) -f compose/Dockerfile .
@@ -82,6 +86,8 @@ lock: $(BROKER)/.dev ## Update the pinned requirements of both images
 	  kernel_image/requirements.in -o kernel_image/requirements.txt
 	$(BROKER)/bin/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
 	  kernel_image/node.in -o kernel_image/node.txt
+	$(BROKER)/bin/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
+	  -c kernel_image/requirements.txt kernel_image/browser.in -o kernel_image/browser.txt
 	$(BROKER)/bin/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-annotate \
 	  --no-emit-package kernelbroker --no-emit-package kernelbroker-kernel \
 	  --extra docker --extra mcp broker/pyproject.toml compose/build.in -o compose/requirements.txt
@@ -103,8 +109,8 @@ $(BROKER)/.dev: $(DISTRIBUTIONS) | $(BROKER)/bin/python
 	$(BROKER)/bin/python -m pip install --disable-pip-version-check -e '.[dev]' -e ./broker -e ./kernel_image
 	@touch $@ $(BROKER)/.server
 
-$(KERNEL)/.made: kernel_image/requirements.txt
+$(KERNEL)/.made: kernel_image/requirements.txt kernel_image/browser.txt
 	@echo "Making the kernels' environment in $(KERNEL) (some 400 MB; a minute or two)"
 	@$(PYTHON) -m venv $(KERNEL)
-	$(KERNEL)/bin/python -m pip install --disable-pip-version-check --require-hashes -r $<
+	$(KERNEL)/bin/python -m pip install --disable-pip-version-check --require-hashes $(addprefix -r ,$^)
 	@touch $@

@@ -90,6 +90,8 @@ class SandboxSpec:
     """The index of packages, if the network allows it; PyPI if None."""
     orphan_grace: float = 0.0
     """Seconds that it lives without a broker, so that the next broker can adopt it."""
+    browser: bool = field(default=False, repr=False)
+    """Whether sessions may use a browser in it; no launch depends on it."""
     ports: bool | tuple[int, ...] = field(default=False, repr=False)
     """The ports of servers inside it that clients may reach; no launch depends on them."""
 

@@ -1,0 +1,119 @@
+"""Actions of the browser in a session's sandbox. Each is an execution: ordered, stored, limited, judged.
+
+What is filled into a field may be a password, so no value of `fill` is in the stored code or the audit log.
+"""
+
+from __future__ import annotations
+
+import shlex
+from typing import Any
+from urllib.parse import urlsplit
+
+import msgspec
+from kernelbroker.protocol.errors import BadRequest, Conflict, NotFound, RequestError
+from kernelbroker.protocol.messages import ExecutionRequest
+from kernelbroker.protocol.operations import BROWSING
+from kernelbroker_kernel.contract import OPERATION_CODE, OPERATION_VARIABLE
+
+from ..kernels.requests import InternalCell
+from ..sessions.session import Session
+from ..sessions.store import ExecutionLog
+from ..telemetry.events import CodeOperationEnded
+from .executions import Executions
+
+DEFAULT_TIMEOUT_S = 30.0
+"""Of an action that names none. The sandbox's own default is the same."""
+STARTING_S = 60.0
+"""More, for the start of the browser."""
+_SHOWN_CHARS = 2000
+_WITHHELD = "value"
+
+
+async def submit(
+    executions: Executions, session: Session, name: str, parameters: dict[str, Any]
+) -> ExecutionLog:
+    """Queue an action. Its `confirm` is that of an execution.
+
+    Raises:
+        NotFound: there is no such action.
+        BadRequest: a parameter is invalid.
+        Conflict: the session's template has no browser.
+        Other errors: as `Executions.submit`.
+    """
+    if name not in BROWSING:
+        raise NotFound(f"there is no action {name[:100]}; there are: {', '.join(sorted(BROWSING))}")
+    action, given = name.removeprefix("browser_"), dict(parameters)
+    confirm = given.pop("confirm", None)
+    _expect_browser(session)
+    try:
+        request = ExecutionRequest(
+            code=_code(action, given),
+            language="shell",
+            timeout=min(_timeout(given) + STARTING_S, session.limits.max_timeout),
+            confirm=None if confirm is None else msgspec.convert(confirm, str),
+            result_var=OPERATION_VARIABLE,
+        )
+    except msgspec.ValidationError as exc:
+        raise BadRequest(f"timeout is a number of seconds, and confirm a text: {exc}") from exc
+    options = {"operation": {"name": name, "parameters": given}}
+    cell = InternalCell(OPERATION_CODE, options, silent=False)
+    outcome = "queued"
+    try:
+        assessment = await executions.assess_action(session, action, given)
+        return executions.submit(session, request, assessment=assessment, internal_cell=cell)
+    except RequestError as exc:
+        outcome = exc.code
+        raise
+    finally:
+        session.emit(CodeOperationEnded, name, _target(given), outcome, 0.0)
+
+
+def _expect_browser(session: Session) -> None:
+    if session.routes is None:
+        spec = session.spec
+    else:
+        pool = session.routes.find("aio_sandbox")
+        if pool is None:
+            raise Conflict("this broker has no sandbox for a browser")
+        spec = pool.spec
+    if not spec.browser:
+        raise Conflict(
+            f"the template {spec.template} has no browser: open the session with a template that has "
+            "`browser = true`"
+        )
+
+
+def _timeout(given: dict[str, Any]) -> float:
+    timeout = given.get("timeout")
+    if timeout is None:
+        return DEFAULT_TIMEOUT_S
+    seconds = msgspec.convert(timeout, float)
+    if not 0 < seconds < float("inf"):
+        raise BadRequest("timeout must be greater than 0")
+    return seconds
+
+
+def _code(action: str, given: dict[str, Any]) -> str:
+    """The action as a line of text, for the history and the console."""
+    shown = [
+        f"{key}=[withheld]" if key == _WITHHELD else f"{key}={value}"
+        for key, value in given.items()
+        if value is not None
+    ]
+    return shlex.join(["browser", action, *shown])
+
+
+def _target(given: dict[str, Any]) -> str:
+    """What the audit log names: the element, or the address without what may be secret in it."""
+    selector, url = given.get("selector"), given.get("url")
+    if isinstance(selector, str):
+        return selector[:_SHOWN_CHARS]
+    if not isinstance(url, str):
+        return ""
+    try:
+        parts = urlsplit(url)
+        host = parts.hostname or ""
+        port = f":{parts.port}" if parts.port else ""
+    except ValueError:
+        return ""
+    return f"{parts.scheme}://{host}{port}{parts.path}"[:_SHOWN_CHARS]
