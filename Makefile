@@ -28,6 +28,12 @@ setup: $(BROKER)/.server $(KERNEL)/.made ## Make both environments, with what a 
 
 run demo: export KERNELBROKER_LOCAL__KERNEL_PYTHON ?= $(CURDIR)/$(KERNEL)/bin/python
 
+# A template with a browser, if the machine has one.
+ifneq ($(shell command -v chromium),)
+run: export KERNELBROKER_TEMPLATES__BROWSER__PROFILE ?= browser
+run: export KERNELBROKER_TEMPLATES__BROWSER__POOL__MIN_SIZE ?= 0
+endif
+
 run: setup ## Serve on 127.0.0.1 and print how to try it
 	@$(BROKER)/bin/kernelbroker-server
 

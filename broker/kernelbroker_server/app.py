@@ -30,6 +30,7 @@ from .config import ConfigError, Settings
 from .egress.upstream import Resolve
 from .pool.memory_sampler import MemorySampler
 from .service.assessor import Assessor
+from .service.external_browsers import ExternalBrowsers
 from .service.gauges import gauges
 from .service.operations import Operations
 from .service.policy import Policies, Policy
@@ -135,6 +136,7 @@ class Broker:
             self.supervisor,
             self._webhooks,
             factories.routing(settings),
+            ExternalBrowsers(settings.browser.endpoint),
         )
         self._operations = Operations(self.tenants, self.pools, self._history, settings.audit_log)
         self._service = Service(
@@ -265,6 +267,7 @@ class Broker:
                 Step("the pools", partial(self._stop_pools, leave), 2 * timeout + 2.0),
                 Step("the backends", stop_backends, timeout + _REMOVAL_S),
                 Step("the background tasks", self.supervisor.stop, _STEP_TIMEOUT_S),
+                Step("the external browser", self.tenants.external_browsers.stop, _STEP_TIMEOUT_S),
                 Step("the webhooks", self._webhooks.stop, _STEP_TIMEOUT_S),
                 Step("the event store", self._store.stop, timeout),
                 Step("the traces", self._close_traces, _STEP_TIMEOUT_S),

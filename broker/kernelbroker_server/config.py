@@ -26,7 +26,7 @@ from .config_sections import (
     TlsSettings,
     WebhookSettings,
 )
-from .config_surfaces import E2bSettings, JupyterSettings, McpSettings
+from .config_surfaces import BrowserSettings, E2bSettings, JupyterSettings, McpSettings
 from .config_templates import PROFILES, BackendName, TemplateSettings
 from .tenants.tokens import TENANT_NAME
 
@@ -115,6 +115,7 @@ class Settings(BaseSettings):
     mcp: McpSettings = McpSettings()
     risk: RiskSettings = RiskSettings()
     routing: RoutingSettings = RoutingSettings()
+    browser: BrowserSettings = BrowserSettings()
     jupyter: JupyterSettings = JupyterSettings()
     e2b: E2bSettings = E2bSettings()
     templates: dict[TemplateName, TemplateSettings] = {}

@@ -237,6 +237,8 @@ class Backend(ABC):
 
     isolation: Isolation
     data_dir: Path
+    browser_problem: str | None = None
+    """Why no browser works in its sandboxes, after `start`; None if nothing is known to be missing."""
     networks: frozenset[Network] = frozenset({Network.NONE})
     """The supported network policies, after `start`."""
 

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator, Mapping
+from typing import Any
+
+from kernelbroker.protocol.operations import CodeOperationResponse
 
 from ..pool.runner import Pool
 from ..sessions.admission import Admission, TenantQueue
@@ -19,6 +22,7 @@ from ..workspaces.store import WorkspaceStore
 from .checkpoints import Checkpoints
 from .confirmations import Confirmations
 from .executions import Executions
+from .external_browsers import ExternalBrowsers
 from .kernels import Kernels
 from .notebooks import Notebooks
 from .policy import Policies
@@ -49,8 +53,11 @@ class TenantService:
         store: EventStore,
         webhooks: Webhooks,
         observer: Observer,
+        external_browsers: ExternalBrowsers | None = None,
     ) -> None:
         self.identity = tenant
+        self._policies, self._observer = policies, observer
+        self._external_browsers = external_browsers or ExternalBrowsers()
         self.name = tenant.name
         self.registry = registry
         self.queue = queue
@@ -66,6 +73,13 @@ class TenantService:
         self.processes = Processes(policies)
         self.sleeper = Sleeper(
             registry, self.checkpoints, self.processes, workspaces.checkpoints, store
+        )
+
+    async def browse(self, action: str, parameters: dict[str, Any]) -> CodeOperationResponse:
+        """Use the operator's browser. Raises as `ExternalBrowsers.act`."""
+        self.queue.take_rate()
+        return await self._external_browsers.act(
+            self.name, self._policies, self._observer, action, parameters
         )
 
     async def stop(self, reason: str, *, leave: bool = False) -> None:
@@ -96,7 +110,9 @@ class TenantServices:
         supervisor: Supervisor | None = None,
         webhooks: Webhooks | None = None,
         routing: Routing | None = None,
+        external_browsers: ExternalBrowsers | None = None,
     ) -> None:
+        self.external_browsers = external_browsers or ExternalBrowsers()
         self.routes = Routes(pools, routing)
         self._routing = routing
         self.stopping = False
@@ -139,6 +155,7 @@ class TenantServices:
                 self._store,
                 self._webhooks,
                 self._observer,
+                self.external_browsers,
             )
             self._by_tenant[tenant.name] = service
         return service

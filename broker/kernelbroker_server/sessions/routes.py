@@ -113,7 +113,7 @@ class Routes:
             return None
         if kind == "subprocess":
             return max(isolated, key=self._for_safe_code)
-        browsers = [p for p in isolated if p.spec.browser] if kind == "aio_sandbox" else []
+        browsers = [p for p in isolated if has_browser(p)] if kind == "aio_sandbox" else []
         return max(browsers or isolated, key=self._for_risky_code)
 
     def must_move(self, current: Pool, place: Place) -> bool:
@@ -152,7 +152,7 @@ class Routes:
         """Whether a sandbox is what its kind says, and no replacement."""
         is_set = self._routing.templates.get(kind) == pool.spec.template
         if kind == "aio_sandbox":
-            return is_set or pool.spec.browser
+            return is_set or has_browser(pool)
         return kind == "subprocess" or is_set or _is_container(pool)
 
     def _for_safe_code(self, pool: Pool) -> tuple[bool, ...]:
@@ -177,6 +177,11 @@ class Routes:
     def _strength(self, pool: Pool) -> tuple[int, bool]:
         is_for_risky_code = pool in (self.find("docker_simple"), self.find("aio_sandbox"))
         return _ORDER.index(pool.backend.isolation), is_for_risky_code
+
+
+def has_browser(pool: Pool) -> bool:
+    """Whether the sandboxes of a pool have a browser, as far as is known."""
+    return pool.spec.browser and pool.backend.browser_problem is None
 
 
 def _kind(code: str, assessment: Assessment) -> SandboxKind:

@@ -27,10 +27,10 @@ from playwright.async_api import (
     async_playwright,
 )
 
+from ..contract import CHROMIUM
 from ..errors import Refused
 from .downloads import save
 
-PROGRAMS = ("/usr/lib/chromium/chromium", "chromium", "chromium-browser", "google-chrome")
 VARIABLE = "KERNELBROKER_CHROMIUM"
 WIDTH, HEIGHT = 1280, 800
 """Of a window, in pixels."""
@@ -55,7 +55,7 @@ _PREFERENCES = {"plugins": {"always_open_pdf_externally": True}}
 def program() -> str | None:
     """The path of Chromium; None if the sandbox has none."""
     given = os.environ.get(VARIABLE)
-    found = (shutil.which(each) for each in ((given,) if given else PROGRAMS))
+    found = (shutil.which(each) for each in ((given,) if given else CHROMIUM))
     return next((each for each in found if each), None)
 
 

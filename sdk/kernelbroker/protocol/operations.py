@@ -20,6 +20,14 @@ OperationName: TypeAlias = Literal[
     "git_log",
     "git_branch",
     "git_commit",
+    "browser_navigate",
+    "browser_click",
+    "browser_fill",
+    "browser_text",
+    "browser_screenshot",
+    "browser_evaluate",
+    "browser_download",
+    "browser_close",
 ]
 
 READING: frozenset[str] = frozenset({"read", "list", "search", "git_status", "git_diff", "git_log"})
