@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable
+from builtins import TimeoutError as BuiltinTimeoutError
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from playwright.async_api import Error, Page, TimeoutError
+from playwright.async_api import Error, Page, Request, TimeoutError
 
 from .. import environment, workspace
 from ..errors import Refused
@@ -23,6 +25,8 @@ _SETTLE_S = 0.1
 """A click that opens a page or a window shows this only a moment later."""
 _LOAD_MS = 5_000
 """How long an action waits for the rest of a page, such as its pictures."""
+_ENDS = ("framenavigated", "download", "requestfailed", "close")
+"""What the request for a page leads to."""
 _TRUE = ("true", "on", "yes", "1", "checked")
 
 
@@ -46,8 +50,8 @@ async def navigate(chromium: Chromium, timeout: float, url: str) -> dict[str, An
 async def click(chromium: Chromium, timeout: float, selector: str) -> dict[str, Any]:
     """Click an element."""
     await _found(chromium.page, selector, timeout)
-    await chromium.page.click(selector, timeout=timeout)
-    await _settled(chromium)
+    async with _settling(chromium):
+        await chromium.page.click(selector, timeout=timeout)
     return {}
 
 
@@ -78,14 +82,14 @@ async def text(chromium: Chromium, timeout: float) -> dict[str, Any]:  # noqa: A
 
 async def evaluate(chromium: Chromium, timeout: float, script: str) -> dict[str, Any]:  # noqa: ARG001
     """The value of JavaScript in the page."""
-    value = await chromium.page.evaluate(script)
+    async with _settling(chromium):
+        value = await chromium.page.evaluate(script)
     try:
         size = len(json.dumps(value, default=str))
     except (ValueError, RecursionError) as error:
         raise Refused("failed", "the value is no JSON") from error
     if size > _MAX_VALUE:
         raise Refused("too_large", f"the value is larger than {_MAX_VALUE:,} bytes; return less")
-    await _settled(chromium)
     return {"value": json.loads(json.dumps(value, default=str))}
 
 
@@ -195,9 +199,33 @@ async def _found(page: Page, selector: str, timeout: float) -> None:
         raise Refused("not_found", f"the page has no element {selector[:200]!r}") from error
 
 
-async def _settled(chromium: Chromium) -> None:
-    """Wait for what an action has begun: a page, a window, a download."""
-    await asyncio.sleep(_SETTLE_S)
+@asynccontextmanager
+async def _settling(chromium: Chromium) -> AsyncIterator[None]:
+    """After the block, wait for what it has begun: a page, a window, a download."""
+    page, has_begun, has_come = chromium.page, asyncio.Event(), asyncio.Event()
+
+    def on_request(request: Request) -> None:
+        if request.is_navigation_request():
+            has_begun.set()
+
+    def on_end(_: object) -> None:
+        has_come.set()
+
+    page.on("request", on_request)
+    for event in _ENDS:
+        page.on(event, on_end)  # type: ignore[call-overload]
+    try:
+        yield
+        await asyncio.sleep(_SETTLE_S)
+        if has_begun.is_set():
+            with suppress(BuiltinTimeoutError):
+                async with asyncio.timeout(_LOAD_MS / 1000):
+                    await has_come.wait()
+    finally:
+        page.remove_listener("request", on_request)
+        for event in _ENDS:
+            page.remove_listener(event, on_end)
+    await chromium.windows_came()
     await _loaded(chromium.page)
     await chromium.saved()
 

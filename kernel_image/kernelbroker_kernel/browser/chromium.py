@@ -40,6 +40,7 @@ MAX_NOTED = 20
 MAX_TEXT = 500
 START_MS = 60_000
 _RESPONSE_S = 2.0
+_WINDOW_S = 5.0
 _BESIDE_S = 600.0
 """As long as an action: a download may take so long."""
 _ARGS = [
@@ -78,6 +79,8 @@ class Chromium:
         self._dialogs: list[dict[str, str]] = []
         self._saving: list[asyncio.Task[dict[str, Any]]] = []
         self._awaited: asyncio.Future[dict[str, Any]] | None = None
+        self._coming = 0
+        self._none_coming = asyncio.Event()
         self._sessions: dict[Page, CDPSession] = {}
         """To stop pages that hang: one that is opened only then gets no answer."""
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -188,6 +191,14 @@ class Chromium:
         self._awaited = asyncio.get_running_loop().create_future()
         return self._awaited
 
+    async def windows_came(self) -> None:
+        """Wait for the windows that pages have opened, for a while."""
+        if self._coming:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_WINDOW_S):
+                    await self._none_coming.wait()
+            self._coming = 0
+
     async def saved(self) -> None:
         """Wait for the downloads that have begun."""
         if self._saving:
@@ -250,7 +261,15 @@ class Chromium:
             self._sessions.clear()
             self.restarted = True
 
+    def _on_window_open(self) -> None:
+        """A page opens a window. Playwright tells of it when it is there."""
+        self._coming += 1
+        self._none_coming.clear()
+
     def _on_page(self, page: Page) -> None:
+        self._coming = max(0, self._coming - 1)
+        if not self._coming:
+            self._none_coming.set()
         if len(self.windows) > MAX_WINDOWS:
             self._later(page.close())
             return
@@ -290,7 +309,9 @@ class Chromium:
             self._saving.append(asyncio.create_task(save(download)))
 
     async def _attach(self, page: Page) -> None:
-        self._sessions[page] = await self.context.new_cdp_session(page)
+        self._sessions[page] = session = await self.context.new_cdp_session(page)
+        session.on("Page.windowOpen", lambda _: self._on_window_open())
+        await session.send("Page.enable")
 
     def _later(self, work: Coroutine[Any, Any, None]) -> None:
         """Do something beside the action, for a while at most. It may fail: the window may be gone."""
