@@ -6,6 +6,7 @@ BROKER := .venv
 KERNEL := .venv-kernel
 IMAGE ?= kernelbroker-kernel
 CODE_IMAGE ?= kernelbroker-code
+BROWSER_IMAGE ?= kernelbroker-browser
 BROKER_IMAGE ?= kernelbroker-broker
 DIND_IMAGE ?= kernelbroker-dind
 BASE_IMAGE ?= python:3.12-slim-bookworm
@@ -18,7 +19,7 @@ DISTRIBUTIONS := setup.cfg broker/pyproject.toml kernel_image/pyproject.toml
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup environments run demo image kernel-image code-image broker-image dind-image bundle \
+.PHONY: help setup environments run demo image kernel-image code-image browser-image broker-image dind-image bundle \
   test test-fast check docs protos console bench lock clean
 
 help: ## List the targets
@@ -27,6 +28,12 @@ help: ## List the targets
 setup: $(BROKER)/.server $(KERNEL)/.made ## Make both environments, with what a user needs
 
 run demo: export KERNELBROKER_LOCAL__KERNEL_PYTHON ?= $(CURDIR)/$(KERNEL)/bin/python
+
+# A template with a browser, if the machine has one.
+ifneq ($(shell command -v chromium),)
+run: export KERNELBROKER_TEMPLATES__BROWSER__PROFILE ?= browser
+run: export KERNELBROKER_TEMPLATES__BROWSER__POOL__MIN_SIZE ?= 0
+endif
 
 run: setup ## Serve on 127.0.0.1 and print how to try it
 	@$(BROKER)/bin/kernelbroker-server
@@ -44,6 +51,8 @@ kernel-image:
 
 code-image: ## Build the image of sandboxes for projects (git, ripgrep, npm, compilers), upon the sandboxes' image
 	docker build --build-arg KERNEL_IMAGE=$(IMAGE) -t $(CODE_IMAGE) -f kernel_image/code.Dockerfile kernel_image
+browser-image: ## Build the image of sandboxes with Chromium, upon the sandboxes' image
+	docker build --build-arg KERNEL_IMAGE=$(IMAGE) -t $(BROWSER_IMAGE) -f kernel_image/browser.Dockerfile kernel_image
 
 broker-image: ## Build the broker's own image, for compose/
 	docker build $(BUILD_OPTIONS) --build-arg BASE_IMAGE=$(BASE_IMAGE) -t $(BROKER_IMAGE) -f compose/Dockerfile .
@@ -91,6 +100,8 @@ lock: $(BROKER)/.dev ## Update the pinned requirements of both images
 	  kernel_image/requirements.in -o kernel_image/requirements.txt
 	$(BROKER)/bin/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
 	  kernel_image/node.in -o kernel_image/node.txt
+	$(BROKER)/bin/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
+	  -c kernel_image/requirements.txt kernel_image/browser.in -o kernel_image/browser.txt
 	$(BROKER)/bin/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-annotate \
 	  --no-emit-package kernelbroker --no-emit-package kernelbroker-kernel \
 	  --extra docker --extra mcp broker/pyproject.toml compose/build.in -o compose/requirements.txt
@@ -112,8 +123,8 @@ $(BROKER)/.dev: $(DISTRIBUTIONS) | $(BROKER)/bin/python
 	$(BROKER)/bin/python -m pip install --disable-pip-version-check -e '.[dev]' -e ./broker -e ./kernel_image
 	@touch $@ $(BROKER)/.server
 
-$(KERNEL)/.made: kernel_image/requirements.txt
+$(KERNEL)/.made: kernel_image/requirements.txt kernel_image/browser.txt
 	@echo "Making the kernels' environment in $(KERNEL) (some 400 MB; a minute or two)"
 	@$(PYTHON) -m venv $(KERNEL)
-	$(KERNEL)/bin/python -m pip install --disable-pip-version-check --require-hashes -r $<
+	$(KERNEL)/bin/python -m pip install --disable-pip-version-check --require-hashes $(addprefix -r ,$^)
 	@touch $@

@@ -481,6 +481,7 @@ _SECTIONS: list[tuple[str, list[str]]] = [
             "SandboxTimeoutError",
         ],
     ),
+    ("Browsers", ["Browser", "BrowserPage", "BrowserError"]),
     ("Risk", ["assess", "Assessment", "Finding"]),
 ]
 _EVENTS = [
@@ -490,7 +491,7 @@ _EVENTS = [
 ]
 _WITHOUT_CONSTRUCTOR = (
     *(kernelbroker.Broker, kernelbroker.Session, kernelbroker.Files, kernelbroker.ExecutionHandle),
-    kernelbroker.Code,
+    *(kernelbroker.Code, kernelbroker.Browser),
 )
 _HEADINGS = ("Args", "Attributes", "Returns", "Raises")
 

@@ -31,6 +31,7 @@ from .egress.upstream import Resolve
 from .pool.memory_sampler import MemorySampler
 from .project_factory import project_roots
 from .service.assessor import Assessor
+from .service.external_browsers import ExternalBrowsers
 from .service.gauges import gauges
 from .service.operations import Operations
 from .service.policy import Policies, Policy
@@ -139,6 +140,7 @@ class Broker:
             factories.routing(settings),
             project_roots(settings, data_dir),
             forge_clients(settings),
+            ExternalBrowsers(settings.browser.endpoint),
         )
         self._operations = Operations(self.tenants, self.pools, self._history, settings.audit_log)
         self._service = Service(
@@ -277,6 +279,7 @@ class Broker:
                 Step("the pools", partial(self._stop_pools, leave), 2 * timeout + 2.0),
                 Step("the backends", stop_backends, timeout + _REMOVAL_S),
                 Step("the background tasks", self.supervisor.stop, _STEP_TIMEOUT_S),
+                Step("the external browser", self.tenants.external_browsers.stop, _STEP_TIMEOUT_S),
                 Step("the webhooks", self._webhooks.stop, _STEP_TIMEOUT_S),
                 Step("the event store", self._store.stop, timeout),
                 Step("the traces", self._close_traces, _STEP_TIMEOUT_S),

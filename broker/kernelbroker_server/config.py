@@ -27,7 +27,13 @@ from .config_sections import (
     TlsSettings,
     WebhookSettings,
 )
-from .config_surfaces import E2bSettings, GrpcSettings, JupyterSettings, McpSettings
+from .config_surfaces import (
+    BrowserSettings,
+    E2bSettings,
+    GrpcSettings,
+    JupyterSettings,
+    McpSettings,
+)
 from .config_templates import PROFILES, BackendName, TemplateSettings
 from .config_upstreams import UpstreamName, UpstreamSettings
 from .tenants.tokens import TENANT_NAME
@@ -123,6 +129,7 @@ class Settings(BaseSettings):
     risk: RiskSettings = RiskSettings()
     routing: RoutingSettings = RoutingSettings()
     code: CodeSettings = CodeSettings()
+    browser: BrowserSettings = BrowserSettings()
     jupyter: JupyterSettings = JupyterSettings()
     e2b: E2bSettings = E2bSettings()
     grpc: GrpcSettings = GrpcSettings()

@@ -37,6 +37,6 @@ class RoutingSettings(_Section):
     """For code that must be isolated. By default a template on gVisor, else one with containers, else one
     with jails and the profile `strict`, which the broker adds if there is none."""
     aio_sandbox: str | None = None
-    """For browsers. By default as `docker_simple`."""
+    """For browsers. By default a template with `browser = true`, else as `docker_simple`."""
     require: bool = False
     """Refuse code rather than run it in a weaker kind of sandbox."""

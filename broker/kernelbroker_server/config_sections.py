@@ -159,6 +159,8 @@ class DockerSettings(_Section):
     socket, if not set."""
     image: str = "kernelbroker-kernel"
     """The image of sandboxes whose template names none; `make image` builds it."""
+    browser_image: str = "kernelbroker-browser"
+    """The image of sandboxes with a browser; `make browser-image` builds it."""
     runtime: str = "auto"
     """The name of a runtime of the engine. `auto` takes gVisor (runsc) if a sandbox works with it, else
     the engine's default."""

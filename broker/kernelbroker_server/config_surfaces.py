@@ -14,9 +14,9 @@ class McpSettings(_Section):
 
     enabled: bool | None = None
     """Serve MCP. If not set, it is served if the extra `mcp` is installed."""
-    tool_sets: tuple[Literal["code", "analysis", "project"], ...] = ("code", "analysis")
+    tool_sets: tuple[Literal["code", "analysis", "project", "browser"], ...] = ("code", "analysis")
     """The sets of tools at /mcp. With `analysis` alone no code can be run except by the analyses.
-    `project` has the operations on a project."""
+    `project` has the operations on a project, `browser` those of a browser."""
     language: Literal["auto", "en", "zh"] = "auto"
     """The language of analyses; `auto` by the script of the question and the columns."""
     model: str | None = Field(default=None, pattern="^[^:]+:.+$")
@@ -66,3 +66,11 @@ class JupyterSettings(_Section):
 
     enabled: bool = True
     """Let Jupyter's clients use sessions as kernels."""
+
+
+class BrowserSettings(_Section):
+    """A browser outside of the sandboxes. Those in sandboxes are `browser` of templates."""
+
+    endpoint: str | None = Field(default=None, pattern="^(https?|wss?)://.+$")
+    """The address of the DevTools protocol of a browser that you run, such as http://127.0.0.1:9222. Every
+    tenant can open pages there, with the network that it has. See docs/browser.md."""

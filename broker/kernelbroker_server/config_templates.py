@@ -10,7 +10,7 @@ from pydantic import ByteSize, Field
 from .config_sections import PoolSettings, SandboxSettings
 
 BackendName: TypeAlias = Literal["local", "docker"]
-Profile: TypeAlias = Literal["strict", "standard", "code"]
+Profile: TypeAlias = Literal["strict", "standard", "code", "browser"]
 
 _PACKAGES_AND_CODE = (
     # PyPI
@@ -58,6 +58,15 @@ PROFILES: Mapping[str, Mapping[str, Any]] = {
         "workspace_files": 500_000,
         "imports": (),
     },
+    "browser": {
+        "network": "allowlist",
+        "allow": _PACKAGES_AND_CODE,
+        "cpus": 2,
+        "memory": "4GiB",
+        "tmp_size": "512MiB",  # profile and cache
+        "timeout": 300,
+        "browser": True,
+    },
 }
 """Settings of a template, in place of those of [sandbox]. All sandboxes run without capabilities."""
 
@@ -69,7 +78,8 @@ class TemplateSettings(SandboxSettings):
     """Start from a preset, in place of [sandbox]; the template's own keys win. `strict`: no network, 1 cpu,
     2 GiB, 120 s, files to 10 MiB. `standard`: the hosts of PyPI, npm and GitHub, 2 cpus, 4 GiB, 300 s,
     files to 10 MiB. `code`, for projects: the image kernelbroker-code, the same hosts, all of code.forges,
-    2 cpus, 4 GiB, 900 s, 5 GiB of files."""
+    2 cpus, 4 GiB, 900 s, 5 GiB of files. `browser`: as
+    `standard`, with a browser, and without the limit of a file."""
     backend: BackendName | None = None
     """The kind of its sandboxes; the top-level `backend` if not set."""
     runtime: str | None = Field(default=None, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
@@ -82,5 +92,8 @@ class TemplateSettings(SandboxSettings):
     file_size: ByteSize | None = Field(default=None, gt=0)
     """The largest file that a cell may write or a client may upload. If not set, cells can write files as
     large as workspace_size, and limits.file is the limit of uploads."""
+    browser: bool = False
+    """Sessions may use a browser: `session.browser`. Containers then have docker.browser_image, unless
+    `image` is set; jails use the machine's Chromium. See docs/browser.md."""
     pool: PoolSettings = PoolSettings()
     """The pool of its sandboxes."""

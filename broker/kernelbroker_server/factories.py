@@ -54,6 +54,9 @@ BROKER_ID = "broker-id"
 KERNEL_THREADS = 12
 """Of an idle kernel. The contexts that a session may have come on top of what its code may start."""
 
+BROWSER_THREADS = 400
+"""Of Chromium with some windows, and of the program that drives it."""
+
 
 def proxy(
     settings: Settings, audit: Audit, resolve: Resolve | None, supervisor: Supervisor
@@ -225,13 +228,18 @@ def _own_directory(parent: Path, key: str) -> Path:
 
 def spec(name: str, template: TemplateSettings, settings: Settings) -> SandboxSpec:
     packages, forges = settings.packages, forges_of(settings, template)
+    image = template.image
+    if image is None and template.browser and settings.backend_of(template) == "docker":
+        image = settings.docker.browser_image
     return SandboxSpec(
         template=name,
-        image=template.image,
+        image=image,
         limits=Limits(
             cpus=template.cpus,
             memory=template.memory,
-            processes=template.processes + KERNEL_THREADS * settings.limits.contexts,
+            processes=template.processes
+            + KERNEL_THREADS * settings.limits.contexts
+            + BROWSER_THREADS * template.browser,
             tmp_size=template.tmp_size,
             open_files=template.open_files,
             workspace_size=template.workspace_size,
@@ -249,6 +257,7 @@ def spec(name: str, template: TemplateSettings, settings: Settings) -> SandboxSp
         upstreams=(*template.upstreams, *map(forge_id, forges)),
         orphan_grace=_orphan_grace(settings, template),
         ports=template.ports,
+        browser=template.browser,
     )
 
 

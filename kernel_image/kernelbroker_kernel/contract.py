@@ -26,6 +26,8 @@ for the report is named `OPERATION_VARIABLE`::
 
     {"operation": {"name": "run_tests" | "build" | "run", "parameters": {...}, "env": {name: value}}}
 
+So does an action of the browser, `"browser_navigate"` and so on. It displays a picture of the page.
+
 The report cell (`silent`, so that it leaves no trace in the history) has::
 
     {"report": {"result_var": str, "preview_rows": int, "max_bytes": int}}
@@ -179,6 +181,8 @@ number of the last message that it has of it, the first one being 1. Without it 
 The gateway first sends a text, ``{"received": int, "first": int}``: how many messages it has passed to
 the kernel, and the number of the first message that follows. In the other direction a text is the
 number of a message: the broker needs none up to this one, and the gateway forgets them."""
+CHROMIUM = ("/usr/lib/chromium/chromium", "chromium", "chromium-browser", "google-chrome")
+"""The programs that are tried for the browser, in this order."""
 PROXY_PORT = 3128
 EXIT_GATEWAY_FAILED = 125
 """The exit status of a gateway that fails itself, as opposed to its kernel."""

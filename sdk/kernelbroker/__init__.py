@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from . import agents, risk, sync
     from .agent_workspace import AgentWorkspace, NotOnThisMachine
+    from .browser import Browser, BrowserError, BrowserPage
     from .client import Broker, connect
     from .code import Code
     from .code_errors import (
@@ -75,6 +76,7 @@ if TYPE_CHECKING:
 _MODULES = {
     ".agent_workspace": ("AgentWorkspace", "NotOnThisMachine"),
     ".client": ("Broker", "connect"),
+    ".browser": ("Browser", "BrowserError", "BrowserPage"),
     ".code": ("Code",),
     ".code_errors": (
         "CodeOperationError",
@@ -138,6 +140,9 @@ __all__ = [
     "Assessment",
     "BadRequest",
     "Broker",
+    "Browser",
+    "BrowserError",
+    "BrowserPage",
     "CheckpointInfo",
     "CheckpointSummary",
     "Code",

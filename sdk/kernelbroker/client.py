@@ -45,6 +45,7 @@ from .protocol.messages import (
     WorkspaceInfo,
     WorkspaceLayout,
 )
+from .protocol.operations import CodeOperationResponse
 from .results import ExecutionResult
 from .session import OnDisconnect, Session
 from .session_follower import follow
@@ -53,6 +54,8 @@ from .websocket import Timeouts
 
 Project: TypeAlias = str | ProjectOptions | os.PathLike[str]
 
+_BROWSER_TIMEOUT = 360.0
+"""More than an action of a browser may take."""
 OPEN_TIMEOUT = 120.0
 """Longer than the broker waits for a free sandbox before it refuses (30 s by default)."""
 
@@ -431,6 +434,24 @@ class Broker:
         body = encode(asked)
         answer = await call(self._address, "POST", "/api/v1/assess", self._timeouts.answer, body)
         return msgspec.convert(answer, Assessment)
+
+    async def external_browser(
+        self, action: str, params: Mapping[str, Any] | None = None
+    ) -> CodeOperationResponse:
+        """Use the browser outside of the sandboxes that the operator provides.
+
+        Args:
+            action: `navigate`, `screenshot` or `close`.
+            params: `url`, `full_page` and `timeout`.
+
+        Raises:
+            NotFound: the broker has none, or it has no such action.
+            RequestError: the broker refused the action.
+        """
+        path = f"/api/v1/browser/{quote(action, safe='')}"
+        body = encode(dict(params or {}))
+        answer = await call(self._address, "POST", path, _BROWSER_TIMEOUT, body)
+        return msgspec.convert(answer, CodeOperationResponse)
 
     async def workspaces(self) -> list[WorkspaceInfo]:
         """Return the workspaces of the token's tenant, the most recently used last."""

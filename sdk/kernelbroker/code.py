@@ -30,7 +30,7 @@ from .protocol.errors import (
     SessionGone,
     Unauthorized,
 )
-from .protocol.operations import FAILED, READING, RUNNING, CodeOperationResponse
+from .protocol.operations import BROWSING, FAILED, READING, RUNNING, CodeOperationResponse
 
 Framework: TypeAlias = Literal["auto", "pytest", "unittest", "node", "jest", "vitest", "go"]
 
@@ -327,7 +327,7 @@ class Code:
         """A request that was answered. The connection alone is tried again: nothing was sent then."""
         body = encode({name: value for name, value in parameters.items() if value is not None})
         path = f"{await self._opened()}/operations/{quote(operation, safe='')}"
-        timeout = _SILENCE_TIMEOUT if operation in RUNNING else _OPERATION_TIMEOUT
+        timeout = _SILENCE_TIMEOUT if operation in RUNNING | BROWSING else _OPERATION_TIMEOUT
         head = {
             "Content-Type": "application/json",
             "Content-Length": str(len(body)),

@@ -13,6 +13,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast, overload
 from uuid import uuid4
 
+from .browser import Browser
 from .callbacks import Callbacks, DisplayCallback, ImageCallback, TextCallback, collect
 from .code import Code
 from .connection import SessionConnection
@@ -107,6 +108,11 @@ class Session:
     def code(self) -> Code:
         """The project in the session's sandbox: read, search, edit, test, build, commit."""
         return self._code
+
+    @property
+    def browser(self) -> Browser:
+        """The browser in the session's sandbox, which starts with its first action."""
+        return Browser(self._code)
 
     @property
     def info(self) -> SessionInfo | None:

@@ -9,10 +9,15 @@ import msgspec
 from kernelbroker.protocol.codec import encode
 from kernelbroker.protocol.errors import BadRequest, Conflict, RequestError, TooLarge
 from kernelbroker.protocol.events import Display, Result
-from kernelbroker.protocol.operations import RUNNING, TEST_OUTPUT_MIME, CodeOperationResponse
+from kernelbroker.protocol.operations import (
+    BROWSING,
+    RUNNING,
+    TEST_OUTPUT_MIME,
+    CodeOperationResponse,
+)
 from tornado.web import stream_request_body
 
-from ..service import code_operations, files
+from ..service import browsing, code_operations, files
 from ..service.file_operations import file_operation
 from ..sessions.store import ExecutionLog, StoredEvent
 from .content_negotiation import JSON, NDJSON, SSE, Representation, negotiate
@@ -33,16 +38,19 @@ _ERRORS: dict[str | None, type[RequestError]] = {"too_large": TooLarge, "conflic
 class CodeOperation(StreamingHandler):
     @operation({200: _ANSWER}, body=dict[str, Any])
     async def post(self, session_id: str, operation: str) -> None:
-        """Run an operation on the session's project.
+        """Run an operation on the session's project, or an action of its browser.
 
-        The body has its parameters. Tests, builds and commands are executions; `Accept` selects
-        whether their
-        events are streamed (the numbers of tests as `test_output`), or one answer is sent at the end.
+        The body has its parameters. Tests, builds, commands and actions are executions; `Accept` selects
+        whether their events are streamed (the numbers of tests as `test_output`, the picture of a page as
+        `image`), or one answer is sent at the end.
         """
         session = await self.tenant.sessions.resolve(session_id)
         parameters = self.body_as(dict[str, Any])
         async with self.until_disconnected():
-            if operation in RUNNING:
+            if operation in BROWSING:
+                log = await browsing.submit(self.tenant.executions, session, operation, parameters)
+                await self._answer_execution(log)
+            elif operation in RUNNING:
                 log = await code_operations.submit(
                     self.tenant.executions, session, operation, parameters
                 )
@@ -73,6 +81,9 @@ class CodeOperation(StreamingHandler):
         collected = await collect(log)
         response = code_operations.response_of(collected.result)
         response.stdout, response.stderr = collected.stdout, collected.stderr
+        if collected.images:
+            picture = collected.images[-1]
+            response.screenshot, response.screenshot_mime = picture.content, picture.mime
         self.reply(response)
 
 

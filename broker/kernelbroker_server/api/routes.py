@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias
 
 import msgspec
 from kernelbroker.protocol.messages import Identifier
@@ -14,6 +14,7 @@ from tornado.routing import Matcher
 from tornado.web import Application, RequestHandler
 
 from . import (
+    browsers,
     checkpoints,
     code_operations,
     confirmations,
@@ -52,6 +53,7 @@ _PATTERNS = {
     "port": "[0-9]{1,5}",
     "name": "[^/]*",
     "operation": "[a-z_]{1,40}",
+    "action": "[a-z_]{1,40}",
 }
 """Matches of the path parameters. Handlers validate them further."""
 _TYPES = {
@@ -64,6 +66,9 @@ _TYPES = {
     "path": Annotated[str, msgspec.Meta(description="in the workspace, relative to /data")],
     "name": Annotated[str, msgspec.Meta(description="of the variable")],
     "operation": Annotated[OperationName, msgspec.Meta(description="its name")],
+    "action": Annotated[
+        Literal["navigate", "screenshot", "close"], msgspec.Meta(description="its name")
+    ],
 }
 _PING_INTERVAL_S = 20
 
@@ -111,6 +116,7 @@ ROUTES: list[tuple[str, type[RequestHandler]]] = [
     (f"{_PREFIX}/workspaces/{{workspace}}/files/{{path}}", workspaces.WorkspaceFile),
     (f"{_PREFIX}/confirmations", confirmations.Confirmations),
     (f"{_PREFIX}/confirmations/{{confirmation}}", confirmations.OneConfirmation),
+    (f"{_PREFIX}/browser/{{action}}", browsers.ExternalBrowser),
     (f"{_PREFIX}/me", me.WhoAmI),
     (f"{_PREFIX}/pool/status", status.Pools),
     (f"{_PREFIX}/pool/{{name}}/drain", operations.DrainTemplate),

@@ -38,8 +38,9 @@ class Health(Authenticated):
         """Report the broker's condition: `ok`, or `degraded` with the reasons.
 
         The status is 200 in either case. `isolation` and `backend` are those of the template `default`,
-        `backends` has all by name. `routing` tells where cells run with the template `auto`. `uptime` is in
-        seconds. `tasks` are background tasks that failed lately and were restarted.
+        `backends` has all by name. `routing` tells where cells run with the template `auto`, `browser`
+        which templates have a browser, or what is missing there. `uptime` is in seconds. `tasks` are
+        background tasks that failed lately and were restarted.
         """
         service = self.service
         failures = _launch_failures(service.pools)
@@ -57,6 +58,14 @@ class Health(Authenticated):
                 "backend": service.backends.describe(),
                 "backends": service.backends.describe_all(),
                 "routing": service.tenants.routes.describe(),
+                "browser": {
+                    "templates": {
+                        name: pool.backend.browser_problem or "ok"
+                        for name, pool in service.pools.items()
+                        if pool.spec.browser
+                    },
+                    "external": service.tenants.external_browsers.is_there,
+                },
                 "pool": _sum(service.pools),
                 "last_launch_failure": next(iter(failures.values()), None),
                 "sessions": service.tenants.open_sessions,

@@ -115,6 +115,8 @@ class SandboxSpec:
     """The index of packages, if the network allows it; PyPI if None."""
     orphan_grace: float = 0.0
     """Seconds that it lives without a broker, so that the next broker can adopt it."""
+    browser: bool = field(default=False, repr=False)
+    """Whether sessions may use a browser in it; no launch depends on it."""
     ports: bool | tuple[int, ...] = field(default=False, repr=False)
     """The ports of servers inside it that clients may reach; no launch depends on them."""
     project: HostProject | None = None
@@ -271,6 +273,8 @@ class Backend(ABC):
 
     isolation: Isolation
     data_dir: Path
+    browser_problem: str | None = None
+    """Why no browser works in its sandboxes, after `start`; None if nothing is known to be missing."""
     networks: frozenset[Network] = frozenset({Network.NONE})
     """The supported network policies, after `start`."""
 

@@ -156,6 +156,10 @@ class DockerBackend(Backend):
             self.networks = self._mode.networks
             if self._mode.gvisor:
                 self.isolation = Isolation.GVISOR
+            else:
+                self.browser_problem = (
+                    'a browser in a container needs gVisor: set runtime = "runsc"'
+                )
         except EngineError as error:
             await self.stop()
             raise BackendUnavailable(f"The container engine failed: {error}") from error

@@ -13,12 +13,15 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
-from kernelbroker_kernel.contract import GATEWAY_MODULE
+from kernelbroker_kernel.contract import CHROMIUM, GATEWAY_MODULE
 
 from .base import BackendUnavailable
 
 _SYSTEM = ("/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
-_WHICH_PYTHON = "import json, sys; print(json.dumps([sys.prefix, sys.base_prefix]))"
+_WHICH_PYTHON = """
+import importlib.util, json, sys
+print(json.dumps([sys.prefix, sys.base_prefix, importlib.util.find_spec("playwright") is not None]))
+"""
 _WHICH_TIMEOUT_S = 20.0
 
 
@@ -34,6 +37,7 @@ class Host:
         system: /bin, /lib and so on: the path, and its target if it is a symbolic link.
         bwrap, setpriv, nsenter: the paths of the programs; None if they are missing.
         root: whether the broker is root, and can run sandboxes as another host user.
+        browser_problem: what is missing for a browser; None if nothing is.
     """
 
     python: Path
@@ -45,6 +49,7 @@ class Host:
     setpriv: str | None
     root: bool
     nsenter: str | None = None
+    browser_problem: str | None = None
 
     @classmethod
     def discover(cls, kernel_python: Path, bwrap: str) -> Host:
@@ -62,7 +67,8 @@ class Host:
                 f"The kernels' Python, {python}, does not run: {error}. Make an environment and "
                 "install kernel_image/requirements.txt into it, or set kernel_python."
             ) from error
-        prefix, base = map(Path, json.loads(answer))
+        *paths, has_playwright = json.loads(answer)
+        prefix, base = map(Path, paths)
         spec = importlib.util.find_spec(GATEWAY_MODULE)  # does not import it
         if spec is None or not spec.submodule_search_locations:
             raise BackendUnavailable(f"The package {GATEWAY_MODULE} is not installed")
@@ -83,7 +89,18 @@ class Host:
             setpriv=shutil.which("setpriv"),
             root=os.geteuid() == 0,
             nsenter=shutil.which("nsenter"),
+            browser_problem=_browser_problem(has_playwright=has_playwright),
         )
+
+
+def _browser_problem(*, has_playwright: bool) -> str | None:
+    if not any(map(shutil.which, CHROMIUM)):
+        return "this machine has no Chromium: install it, such as by apt-get install chromium"
+    if not has_playwright:
+        return (
+            "the kernels' environment has no playwright: install kernel_image/browser.txt into it"
+        )
+    return None
 
 
 def _outside_usr(path: Path) -> bool:

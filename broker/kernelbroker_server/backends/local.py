@@ -135,6 +135,9 @@ class LocalBackend(Backend):
             await self._reap(directories, rescue)
             if (failure := await self._try_jail(host)) is not None:
                 self._run_without_jail(self._context, failure)
+                self.browser_problem = "a browser needs jails, which do not work here"
+            else:
+                self.browser_problem = host.browser_problem
         except BaseException:
             await self.stop()
             raise

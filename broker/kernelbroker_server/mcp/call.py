@@ -18,6 +18,7 @@ from mcp_types import (
 )
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
+from ..service import browsing
 from ..service.tenant_service import TenantService
 from ..sessions.session import Session
 from ..sessions.store import Entry, EventStore
@@ -100,10 +101,14 @@ class Call:
         self.memory = memory_of(ctx, store)
         self._progress = 0.0
 
-    async def session(self, session_id: str | None) -> Session:
+    async def session(self, session_id: str | None, *, browser: bool = False) -> Session:
         """Return the named session, the last one of this connection, or a new one.
 
+        Args:
+            browser: it must have a browser, unless it is the named one.
+
         Raises:
+            Conflict: no template has a browser.
             NotFound, SessionGone: the named session is not open.
             TooManyRequests, Unavailable: no session can be opened now.
         """
@@ -115,8 +120,13 @@ class Call:
         elif (last := self.memory.get("session")) is not None:
             with contextlib.suppress(NotFound, SessionGone):
                 found = await sessions.resolve(last)
+            if browser and found is not None and not browsing.has_browser(found):
+                found = None
         if found is None:
-            found, _ = await sessions.open(SessionOptions(metadata=OPENED_BY))
+            options = SessionOptions(metadata=OPENED_BY)
+            if browser:
+                options.template = sessions.browser_template()
+            found, _ = await sessions.open(options)
         self.use(found)
         return found
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from .analysis_tools import ANALYSIS_TOOLS
+from .browser_tools import BROWSER_TOOLS
 from .code_tools import CODE_TOOLS, TABLE_PAGE
 from .file_tools import FILE_TOOLS
 from .project_tools import PROJECT_TOOLS
@@ -14,6 +15,7 @@ TOOL_SETS: dict[str, tuple[ToolSpec, ...]] = {
     "code": (*CODE_TOOLS, *FILE_TOOLS),
     "analysis": (*ANALYSIS_TOOLS, TABLE_PAGE, *FILE_TOOLS),
     "project": PROJECT_TOOLS,
+    "browser": BROWSER_TOOLS,
 }
 
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import msgspec
+from kernelbroker.protocol.messages import ExecutionRequest
 
 from ..sessions.registry import Registry
 from ..sessions.store import ExecutionLog
 from ..telemetry.events import ConfirmationAnswered, Observer, code_hash
 from ..telemetry.origin import current_origin
-from .executions import Executions
+from .executions import Executions, Submitted
 from .pending_confirmations import Decision, PendingConfirmation, PendingConfirmations
 from .target import Target
 
@@ -59,7 +60,7 @@ class Confirmations:
                 else Target(template=asked.template)
             )
             try:
-                submitted = await self._executions.accept(request, target)
+                submitted = await self._run(asked, request, target)
             except BaseException:
                 asked.decision, asked.decided_by = None, ""
                 raise
@@ -75,3 +76,14 @@ class Confirmations:
             )
         )
         return asked.execution
+
+    async def _run(
+        self, asked: PendingConfirmation, request: ExecutionRequest, target: Target
+    ) -> Submitted:
+        if asked.internal_cell is None:
+            return await self._executions.accept(request, target)
+        session = await self._registry.resolve(asked.session_id)
+        log = self._executions.submit(
+            session, request, assessment=asked.assessment, internal_cell=asked.internal_cell
+        )
+        return Submitted(session, log, session.id)

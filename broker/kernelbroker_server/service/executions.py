@@ -112,6 +112,19 @@ class Executions(StoredExecutions):
             return await self._policies.assess_request(request, template)
         return await self._assess_routed(request)
 
+    async def assess_action(
+        self, session: Session, action: str, params: Mapping[str, Any]
+    ) -> Assessment | None:
+        """Return the assessment of a browser's action that `submit` needs; None if it needs none.
+
+        Raises:
+            SessionGone, Unavailable
+        """
+        session.expect_open()
+        if not self.are_assessed(session.options.template):
+            return None
+        return await self._policies.assess(action, "browser", params)
+
     async def _assess_routed(self, request: ExecutionRequest) -> Assessment:
         self._limits.check_code(request.code)
         return await self._policies.assess(request.code, request.language or "python")
@@ -154,7 +167,9 @@ class Executions(StoredExecutions):
         timeout = self._check(request, session.limits_in(spec))
         self._queue.admit()
         try:
-            findings = self._policies.check(request, spec.template, scope, assessment)
+            findings = self._policies.check(
+                request, spec.template, scope, assessment, internal_cell
+            )
         except RequestError:
             self._queue.withdraw()
             raise

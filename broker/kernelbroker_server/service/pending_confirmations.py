@@ -14,9 +14,10 @@ from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
 from kernelbroker.protocol.errors import Conflict, NotFound, PolicyRefused
-from kernelbroker.protocol.findings import Finding, Level
+from kernelbroker.protocol.findings import Assessment, Finding, Level
 from kernelbroker.protocol.messages import ExecutionRequest
 
+from ..kernels.requests import InternalCell
 from ..sessions.ids import new_id
 from ..sessions.store import ExecutionLog
 from ..telemetry.origin import Origin, current_origin
@@ -38,6 +39,8 @@ class PendingConfirmation:
         origin: who asked to run it.
         decision, decided_by: of a person; None and empty before.
         execution: that a person started, and its session.
+        assessment: of the code.
+        internal_cell: what runs in place of the code, if it stands for an operation.
     """
 
     session_id: str
@@ -53,6 +56,8 @@ class PendingConfirmation:
     decision: Decision | None = None
     decided_by: str = ""
     execution: tuple[str, ExecutionLog] | None = None
+    assessment: Assessment | None = None
+    internal_cell: InternalCell | None = None
 
 
 class PendingConfirmations:
@@ -135,9 +140,10 @@ class PendingConfirmations:
 
 
 def _same(one: PendingConfirmation, other: PendingConfirmation) -> bool:
-    return (one.session_id, one.template, one.request.code, one.request.language) == (
-        other.session_id,
-        other.template,
-        other.request.code,
-        other.request.language,
-    )
+    return _identity(one) == _identity(other)
+
+
+def _identity(asked: PendingConfirmation) -> tuple[object, ...]:
+    request, cell = asked.request, asked.internal_cell
+    options = None if cell is None else cell.options
+    return asked.session_id, asked.template, request.code, request.language, options

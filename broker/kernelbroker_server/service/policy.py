@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import json
 import math
 import secrets
 import time
@@ -26,6 +27,7 @@ from kernelbroker.protocol.findings import (
 )
 from kernelbroker.protocol.messages import ExecutionRequest
 
+from ..kernels.requests import InternalCell
 from ..sessions.store import Entry, EventStore
 from ..telemetry.events import ExecutionRefused, Observer, RiskyCode, code_hash, ignore_event
 from ..tenants.tenant import Tenant
@@ -163,12 +165,14 @@ class Policies:
         template: str,
         scope: str,
         assessment: Assessment | None = None,
+        internal_cell: InternalCell | None = None,
     ) -> list[Finding]:
         """Decide whether the code may run. No I/O.
 
         Args:
             scope: the session that a confirmation is valid for.
             assessment: what `assess_request` returned for this request.
+            internal_cell: what runs in place of the code. A confirmation is for its options, too.
 
         Returns:
             The findings for the warning.
@@ -212,7 +216,8 @@ class Policies:
             raise PolicyRefused(
                 f"{summary}. It was not run; rewrite it without these", findings=findings
             )
-        bound_to = _digest(request.language or "python", scope, template, request.code)
+        options = () if internal_cell is None else (_text(internal_cell.options),)
+        bound_to = _digest(request.language or "python", scope, template, request.code, *options)
         if request.confirm is not None:
             self.pending.expect_not_declined(request.confirm)
             if self._confirmations.redeem(request.confirm, bound_to):
@@ -223,7 +228,17 @@ class Policies:
         token = self._confirmations.issue(bound_to)
         until = time.time() + CONFIRMATION_S
         self.pending.add(
-            PendingConfirmation(scope, template, request, assessment.level, findings, token, until)
+            PendingConfirmation(
+                scope,
+                template,
+                request,
+                assessment.level,
+                findings,
+                token,
+                until,
+                assessment=assessment,
+                internal_cell=internal_cell,
+            )
         )
         raise ConfirmationRequired(
             f"{summary}. It was not run; to run it anyway, send it again unchanged in the same "
@@ -239,6 +254,10 @@ def _summary(findings: list[Finding]) -> str:
     if len(findings) > _NAMED:
         named.append(f"{len(findings) - _NAMED} more")
     return "; ".join(named)
+
+
+def _text(options: Mapping[str, Any]) -> str:
+    return json.dumps(options, sort_keys=True)
 
 
 def _digest(*parts: str) -> bytes:

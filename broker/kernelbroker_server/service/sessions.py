@@ -7,11 +7,12 @@ from collections.abc import Sequence
 from typing import Annotated, Any
 
 import msgspec
-from kernelbroker.protocol.errors import BadRequest, NotFound, SessionGone
+from kernelbroker.protocol.errors import BadRequest, Conflict, NotFound, SessionGone
 from kernelbroker.protocol.messages import ContextOptions, SandboxLimits, SessionOptions
 
 from ..sessions.projects import project_of
 from ..sessions.registry import Registry
+from ..sessions.routes import has_browser
 from ..sessions.session import Session
 from ..sessions.store import EventStore
 from .code_operations import clone
@@ -83,6 +84,13 @@ class Sessions:
             SessionGone: the session is closed; the message has the reason.
         """
         return await self._registry.resolve(session_id)
+
+    def browser_template(self) -> str:
+        """Return the template of sessions that browse. Raises Conflict if none has a browser."""
+        pool = self._registry.routes.find("aio_sandbox")
+        if pool is None or not has_browser(pool):
+            raise Conflict("this broker has no template with a browser: see docs/browser.md")
+        return pool.spec.template
 
     def list(self) -> Sequence[Session]:
         """Return the open sessions, oldest first, without their contexts."""

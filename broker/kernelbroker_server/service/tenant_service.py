@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator, Mapping
+from typing import Any
+
+from kernelbroker.protocol.operations import CodeOperationResponse
 
 from ..pool.runner import Pool
 from ..sessions.admission import Admission, TenantQueue
@@ -20,6 +23,7 @@ from ..workspaces.store import WorkspaceStore
 from .checkpoints import Checkpoints
 from .confirmations import Confirmations
 from .executions import Executions
+from .external_browsers import ExternalBrowsers
 from .forges import Forges
 from .kernels import Kernels
 from .notebooks import Notebooks
@@ -54,8 +58,11 @@ class TenantService:
         webhooks: Webhooks,
         observer: Observer,
         forges: Forges,
+        external_browsers: ExternalBrowsers | None = None,
     ) -> None:
         self.identity = tenant
+        self._policies, self._observer = policies, observer
+        self._external_browsers = external_browsers or ExternalBrowsers()
         self.name = tenant.name
         self.registry = registry
         self.queue = queue
@@ -73,6 +80,13 @@ class TenantService:
         self.processes = Processes(policies)
         self.sleeper = Sleeper(
             registry, self.checkpoints, self.processes, workspaces.checkpoints, store
+        )
+
+    async def browse(self, action: str, parameters: dict[str, Any]) -> CodeOperationResponse:
+        """Use the operator's browser. Raises as `ExternalBrowsers.act`."""
+        self.queue.take_rate()
+        return await self._external_browsers.act(
+            self.name, self._policies, self._observer, action, parameters
         )
 
     async def stop(self, reason: str, *, leave: bool = False) -> None:
@@ -105,7 +119,9 @@ class TenantServices:
         routing: Routing | None = None,
         projects: ProjectRoots | None = None,
         forges: Forges | None = None,
+        external_browsers: ExternalBrowsers | None = None,
     ) -> None:
+        self.external_browsers = external_browsers or ExternalBrowsers()
         self.routes = Routes(pools, routing)
         self._routing = routing
         self._projects = projects
@@ -152,6 +168,7 @@ class TenantServices:
                 self._webhooks,
                 self._observer,
                 self._forges,
+                self.external_browsers,
             )
             self._by_tenant[tenant.name] = service
         return service

@@ -111,8 +111,10 @@ class Routes:
         isolated = [p for p in self._pools.values() if p.backend.isolation is not Isolation.PROCESS]
         if not isolated:
             return None
-        weigh = self._for_safe_code if kind == "subprocess" else self._for_risky_code
-        return max(isolated, key=weigh)
+        if kind == "subprocess":
+            return max(isolated, key=self._for_safe_code)
+        browsers = [p for p in isolated if has_browser(p)] if kind == "aio_sandbox" else []
+        return max(browsers or isolated, key=self._for_risky_code)
 
     def must_move(self, current: Pool, place: Place) -> bool:
         """Whether a session leaves its pool for a cell: never for a sandbox that is not stronger."""
@@ -150,13 +152,14 @@ class Routes:
         """Whether a sandbox is what its kind says, and no replacement."""
         is_set = self._routing.templates.get(kind) == pool.spec.template
         if kind == "aio_sandbox":
-            return is_set
+            return is_set or has_browser(pool)
         return kind == "subprocess" or is_set or _is_container(pool)
 
     def _for_safe_code(self, pool: Pool) -> tuple[bool, ...]:
         spec = pool.spec
         return (
             pool.backend.isolation is Isolation.BUBBLEWRAP,
+            not spec.browser,
             spec.template not in self._routing.strict,
             spec.template == "default",
         )
@@ -174,6 +177,11 @@ class Routes:
     def _strength(self, pool: Pool) -> tuple[int, bool]:
         is_for_risky_code = pool in (self.find("docker_simple"), self.find("aio_sandbox"))
         return _ORDER.index(pool.backend.isolation), is_for_risky_code
+
+
+def has_browser(pool: Pool) -> bool:
+    """Whether the sandboxes of a pool have a browser, as far as is known."""
+    return pool.spec.browser and pool.backend.browser_problem is None
 
 
 def _kind(code: str, assessment: Assessment) -> SandboxKind:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import inspect
 import time
 from collections.abc import Callable
 from typing import Any
 
 from ..errors import Refused
+from ..parameters import checked
 from . import archive, files, git, remote, search
 
 READING: dict[str, Callable[..., dict[str, Any]]] = {
@@ -28,16 +28,6 @@ CHANGING: dict[str, Callable[..., dict[str, Any]]] = {
     "unpack": archive.unpack,
     "clone": remote.clone,
     "push": remote.push,
-}
-_KINDS: dict[str, tuple[str, Callable[[Any], bool]]] = {
-    "str": ("a text", lambda value: isinstance(value, str)),
-    "int": ("a whole number", lambda value: type(value) is int and abs(value) < 2**31),
-    "bool": ("true or false", lambda value: isinstance(value, bool)),
-    "float": ("a number", lambda value: type(value) in (int, float)),
-    "list[str]": (
-        "a list of texts",
-        lambda value: isinstance(value, list) and all(isinstance(each, str) for each in value),
-    ),
 }
 
 
@@ -70,24 +60,3 @@ def _called(name: str, parameters: dict[str, Any]) -> dict[str, Any]:
     if function is None:
         raise Refused("bad_request", f"there is no operation {name[:100]!r}")
     return function(**checked(function, parameters))
-
-
-def checked(function: Callable[..., Any], parameters: dict[str, Any]) -> dict[str, Any]:
-    """The parameters, if they are those of the function. Raises Refused."""
-    expected = inspect.signature(function).parameters
-    for name, value in parameters.items():
-        if name not in expected:
-            known = ", ".join(expected)
-            raise Refused(
-                "bad_request", f"there is no parameter {name[:100]!r}; there are: {known}"
-            )
-        kind, _, optional = str(expected[name].annotation).partition(" | ")
-        if value is None and optional:
-            continue
-        what, is_valid = _KINDS[kind]
-        if not is_valid(value):
-            raise Refused("bad_request", f"{name} must be {what}")
-    for name, parameter in expected.items():
-        if parameter.default is parameter.empty and name not in parameters:
-            raise Refused("bad_request", f"the parameter {name!r} is missing")
-    return parameters

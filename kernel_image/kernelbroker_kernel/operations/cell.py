@@ -22,9 +22,11 @@ from typing import Any
 
 from IPython.core.getipython import get_ipython
 
+from ..browser import operation as browsing
 from ..contract import OPERATION_VARIABLE, TEST_OUTPUT_MIME
 from ..errors import CellError, Interrupted, Refused
 from ..hooks import installed, publish, request_options
+from ..parameters import checked
 from ..shell import end
 from ..streams import outputs
 from . import calls, programs, project, testing
@@ -47,12 +49,15 @@ def run() -> None:
         raise CellError(
             "Error", "the request has no operation, or the kernel's hooks are not loaded"
         )
-    function = _OPERATIONS.get(str(options.get("name")))
+    name, parameters = str(options.get("name")), options.get("parameters") or {}
+    function = _OPERATIONS.get(name)
 
     def work() -> dict[str, Any]:
+        if name.startswith(browsing.PREFIX):
+            return browsing.run(shell, name, parameters)
         if function is None:
             raise Refused("bad_request", "there is no such operation")
-        return function(**calls.checked(function, options.get("parameters") or {}))
+        return function(**checked(function, parameters))
 
     try:
         response = calls.timed(work)

@@ -12,6 +12,7 @@
 from ..agent_workspace import AgentWorkspace
 from ..protocol.findings import Language
 from ..risk.unified import RiskLevel
+from .browser_router import BrowserAction, BrowserResult, BrowserRouter
 from .engine import Action, ActionResult, ExecutionEngine
 from .manager import SandboxManager
 from .models import ExecutionRequest, ExecutionResult, SandboxType
@@ -28,6 +29,9 @@ __all__ = [
     "Action",
     "ActionResult",
     "AgentWorkspace",
+    "BrowserAction",
+    "BrowserResult",
+    "BrowserRouter",
     "ExecutionEngine",
     "ExecutionRequest",
     "ExecutionResult",

@@ -11,6 +11,7 @@ from uuid import uuid4
 
 from ..agent_workspace import AgentWorkspace
 from ..client import Broker
+from .browser_router import BrowserAction, BrowserRouter
 from .manager import SandboxManager, identifier
 from .models import ExecutionRequest
 
@@ -22,7 +23,8 @@ class Action:
     Attributes:
         type: `code_execution`, `web_browsing` or `file_operation`.
         data: for code the fields of an `ExecutionRequest`; for files `operation` (`read`, `write`, `list`),
-            `path` and `content`; for the web `action` and its parameters.
+            `path` and `content`; for the web `action` with its parameters, and `backend` (`sandbox`, or
+            `cdp` for the broker's external browser).
     """
 
     type: str
@@ -35,7 +37,8 @@ class ActionResult:
 
     Attributes:
         data: for code the fields of an `ExecutionResult`; for files `path` with `content` and `encoding`
-            (`utf-8`, or `base64` for other bytes), or `files`.
+            (`utf-8`, or `base64` for other bytes), or `files`; for the web that of a `BrowserResult`, with
+            its `screenshot` in base64.
         error: one line; None if it succeeded.
     """
 
@@ -49,7 +52,7 @@ class ActionResult:
 
 
 class Browser(Protocol):
-    """What carries out `web_browsing`."""
+    """What carries out `web_browsing`, in place of the browsers of the broker."""
 
     async def execute(self, action: str, params: Mapping[str, Any]) -> ActionResult:
         """Do one step in a browser, such as `navigate`."""
@@ -71,7 +74,8 @@ class ExecutionEngine:
         session_id: the session; a new one if not given. Its workspace has the same name.
         broker: what `kernelbroker.connect` returns; a new one if not given.
         workspace: another workspace, by its name.
-        browser: carries out `web_browsing`. Without it such actions fail.
+        browser: carries out `web_browsing`; by default the browser of the session's sandbox, which shares
+            the workspace, or the broker's external one.
     """
 
     def __init__(
@@ -156,12 +160,20 @@ class ExecutionEngine:
         raise InvalidAction(f"unknown file operation {operation!r}; there are: read, write, list")
 
     async def _browse(self, data: Mapping[str, Any]) -> ActionResult:
-        if self._browser is None:
-            raise InvalidAction(
-                "there is no browser: this broker has no sandbox of the type aio_sandbox"
-            )
-        params = {key: value for key, value in data.items() if key != "action"}
-        return await self._browser.execute(str(data.get("action", "navigate")), params)
+        params = dict(data)
+        action, backend = str(params.pop("action", "navigate")), params.pop("backend", None)
+        if isinstance(nested := params.pop("params", None), Mapping):
+            params |= nested
+        if self._browser is not None:
+            return await self._browser.execute(action, params)
+        session = None if backend == "cdp" else await self.manager.session()
+        router = BrowserRouter(session, self.manager.broker)
+        done = await router.execute(
+            BrowserAction(action, params), needs_file_access=True, backend=backend
+        )
+        found = done.to_dict()
+        shown = {**(found["data"] or {}), "screenshot": found["screenshot"]}
+        return ActionResult(done.success, shown if done.success else None, done.error)
 
 
 def _path(data: Mapping[str, Any], default: str | None = None) -> str:

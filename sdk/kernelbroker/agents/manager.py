@@ -86,6 +86,12 @@ class SandboxManager:
             except KernelBrokerError as exc:
                 return refused(str(exc))
 
+    async def session(self) -> Session:
+        """Return the open session of this manager. It stays the manager's."""
+        slot = self._slot(self.session_id)
+        async with slot.lock:
+            return await self._opened(slot)
+
     async def cleanup(self) -> None:
         """Close the sessions of this manager. Their files stay. The manager can be used again."""
         slots = list(self._slots.values())

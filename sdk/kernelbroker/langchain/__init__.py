@@ -7,6 +7,7 @@ await agent.ainvoke(question, {"configurable": {"thread_id": "alice"}})
 
 from typing import TYPE_CHECKING, Any
 
+from .browser_tools import get_browser_tools
 from .code_tools import get_code_operations_tools
 from .manager import SandboxInfo, SandboxManager
 from .run_code import create_run_code_tool
@@ -21,6 +22,7 @@ __all__ = [
     "SandboxManager",
     "create_run_code_tool",
     "create_sandbox_tools",
+    "get_browser_tools",
     "get_code_operations_tools",
 ]
 

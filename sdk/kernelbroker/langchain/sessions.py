@@ -44,20 +44,25 @@ def chosen_id(choice: SessionChoice, config: Mapping[str, Any]) -> str | None:
 
 
 @asynccontextmanager
-async def opened(broker: Broker, session_id: str | None) -> AsyncGenerator[Session, None]:
+async def opened(
+    broker: Broker, session_id: str | None, template: str = "default"
+) -> AsyncGenerator[Session, None]:
     """Open or join the session, for one call. It stays open, unless it has no name: then it is closed.
 
     The connection is the call's own, so that calls may come from several threads and event loops.
+
+    Args:
+        template: of a session that is opened.
     """
     if session_id is None:
-        found = broker.session()
+        found = broker.session(template=template)
     else:
-        found = await _named(broker, session_id)
+        found = await _named(broker, session_id, template)
     async with found as session:
         yield session
 
 
-async def _named(broker: Broker, name: str) -> Session:
+async def _named(broker: Broker, name: str, template: str) -> Session:
     """Connect to the open session of this name; open one if none is.
 
     The broker remembers the ids of ended sessions for a day, and does not open them again. A successor,
@@ -67,7 +72,8 @@ async def _named(broker: Broker, name: str) -> Session:
     ids = [name, *(f"again-{number}-{digest}" for number in range(2, MAX_SESSIONS + 1))]
     for session_id in ids:
         try:
-            return await broker.session(session_id, workspace=name, keep=True).open()
+            asked = broker.session(session_id, template=template, workspace=name, keep=True)
+            return await asked.open()
         except SessionGone as exc:
             gone = exc
         except Conflict:  # A successor may have the files, although an earlier id is free again.

@@ -23,6 +23,14 @@ OperationName: TypeAlias = Literal[
     "git_bundle",
     "git_push",
     "git_create_pr",
+    "browser_navigate",
+    "browser_click",
+    "browser_fill",
+    "browser_text",
+    "browser_screenshot",
+    "browser_evaluate",
+    "browser_download",
+    "browser_close",
 ]
 
 READING: frozenset[str] = frozenset({"read", "list", "search", "git_status", "git_diff", "git_log"})
@@ -35,6 +43,19 @@ FORGE: frozenset[str] = frozenset({"git_push", "git_create_pr"})
 """These reach a forge that the operator lists."""
 RUNNING: frozenset[str] = frozenset({"run_tests", "build", "run"})
 """These run code of the project, as executions of the session."""
+BROWSING: frozenset[str] = frozenset(
+    {
+        "browser_navigate",
+        "browser_click",
+        "browser_fill",
+        "browser_text",
+        "browser_screenshot",
+        "browser_evaluate",
+        "browser_download",
+        "browser_close",
+    }
+)
+"""Actions of the sandbox's browser, as executions of the session."""
 TEST_OUTPUT_MIME = "application/vnd.kernelbroker.test-output+json"
 """Of the display events of `run_tests`: ``{"tests": [{"test", "outcome", "seconds"}], "passed",
 "failed", "errors",
@@ -53,6 +74,8 @@ class CodeOperationResponse(msgspec.Struct, omit_defaults=True):
         code: of the error: `security`, `not_found`, `stale`, `no_match`, `timeout`, `failed` and so on.
         execution_id: of the execution, for operations that run code.
         stdout, stderr: its output.
+        screenshot, screenshot_mime: the page after an action of the browser, in base64. In a stream of
+            events it is an event of its own.
     """
 
     success: bool
@@ -63,3 +86,5 @@ class CodeOperationResponse(msgspec.Struct, omit_defaults=True):
     execution_id: str | None = None
     stdout: str = ""
     stderr: str = ""
+    screenshot: str | None = None
+    screenshot_mime: str | None = None

@@ -23,6 +23,7 @@ from ..protocol.messages import (
     WorkspaceInfo,
     WorkspaceLayout,
 )
+from ..protocol.operations import CodeOperationResponse
 from ..results import ExecutionResult
 from ..session import OnDisconnect
 from .execution_handle import ExecutionHandle
@@ -247,6 +248,11 @@ class Broker:
         self, code: str, language: str = "python", params: Mapping[str, Any] | None = None
     ) -> Assessment:
         return self._thread.call(self._async.assess(code, language, params))
+
+    def external_browser(
+        self, action: str, params: Mapping[str, Any] | None = None
+    ) -> CodeOperationResponse:
+        return self._thread.call(self._async.external_browser(action, params))
 
     def workspaces(self) -> list[WorkspaceInfo]:
         return self._thread.call(self._async.workspaces())

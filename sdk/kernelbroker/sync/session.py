@@ -23,6 +23,7 @@ from ..protocol.messages import (
 from ..results import ExecutionResult
 from ..session import MAX_TABLE_BYTES, OnDisconnect
 from ..session_requests import ExportFormat
+from .browser import Browser
 from .code import Code
 from .execution_handle import ExecutionHandle
 from .files import Files
@@ -45,6 +46,10 @@ class Session:
     @property
     def files(self) -> Files:
         return Files(self._async.files, self._thread)
+
+    @property
+    def browser(self) -> Browser:
+        return Browser(self._async.browser, self._thread)
 
     @property
     def code(self) -> Code:

@@ -1,0 +1,20 @@
+# The image of a sandbox with a browser: the kernels' image, Debian's Chromium, and Playwright, which drives it.
+# Chromium runs without its own sandbox, which needs user namespaces; see docs/security.md.
+ARG KERNEL_IMAGE=kernelbroker-kernel
+FROM ${KERNEL_IMAGE}
+ARG VERSION=0
+LABEL org.opencontainers.image.title="kernelbroker-browser" \
+      org.opencontainers.image.description="A sandbox of kernelbroker with Chromium" \
+      org.opencontainers.image.version="${VERSION}"
+USER root
+RUN apt-get update \
+ && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends \
+      chromium fonts-droid-fallback fonts-liberation libatomic1 \
+ && rm -rf /var/lib/apt/lists/* /var/cache/apt/* \
+ # It is setuid, and does nothing in a sandbox that gives no privileges.
+ && rm -f /usr/lib/chromium/chrome-sandbox
+COPY browser.txt /tmp/
+RUN /opt/kernelbroker/env/bin/python -m pip install --no-cache-dir --disable-pip-version-check \
+      --only-binary :all: --require-hashes -r /tmp/browser.txt \
+ && rm /tmp/browser.txt
+USER 1000:1000

@@ -1,0 +1,239 @@
+"""What the browser can do, by name. Each action gets Chromium, its timeout in ms, and its parameters."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from builtins import TimeoutError as BuiltinTimeoutError
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from playwright.async_api import Error, Page, Request, TimeoutError
+
+from .. import environment, workspace
+from ..errors import Refused
+from .chromium import Chromium
+from .downloads import free_path, move, write
+
+SCHEMES = ("http", "https", "file", "about", "data")
+_READING = Path(__file__).with_name("reading.js").read_text()
+_MAX_VALUE = 1024**2
+_SETTLE_S = 0.1
+"""A click that opens a page or a window shows this only a moment later."""
+_LOAD_MS = 5_000
+"""How long an action waits for the rest of a page, such as its pictures."""
+_ENDS = ("framenavigated", "download", "requestfailed", "close")
+"""What the request for a page leads to."""
+_TRUE = ("true", "on", "yes", "1", "checked")
+
+
+async def navigate(chromium: Chromium, timeout: float, url: str) -> dict[str, Any]:
+    """Open a page in the current window."""
+    response = None
+    try:
+        response = await chromium.page.goto(
+            _address(url), timeout=timeout, wait_until="domcontentloaded"
+        )
+    except Error as error:
+        if "Download is starting" not in str(error) and "ERR_ABORTED" not in str(error):
+            raise
+        await asyncio.sleep(_SETTLE_S)
+        await chromium.saved()
+        return {"status": None}
+    loaded = await _loaded(chromium.page)
+    return {"status": response and response.status, "loaded": loaded}
+
+
+async def click(chromium: Chromium, timeout: float, selector: str) -> dict[str, Any]:
+    """Click an element."""
+    await _found(chromium.page, selector, timeout)
+    async with _settling(chromium):
+        await chromium.page.click(selector, timeout=timeout)
+    return {}
+
+
+async def fill(chromium: Chromium, timeout: float, selector: str, value: str) -> dict[str, Any]:
+    """Fill in a field, choose an option, or set a checkbox."""
+    page = chromium.page
+    await _found(page, selector, timeout)
+    kind = await page.eval_on_selector(
+        selector, "e => e.tagName === 'SELECT' ? 'select' : (e.type || '').toLowerCase()"
+    )
+    if kind == "select":
+        try:
+            await page.select_option(selector, value, timeout=timeout)
+        except TimeoutError as error:
+            raise Refused("not_found", f"{selector[:200]} has no such option") from error
+    elif kind in ("checkbox", "radio"):
+        await page.set_checked(selector, value.strip().lower() in _TRUE, timeout=timeout)
+    else:
+        await page.fill(selector, value, timeout=timeout)
+    return {"kind": kind}
+
+
+async def text(chromium: Chromium, timeout: float) -> dict[str, Any]:  # noqa: ARG001
+    """The readable text with links and fields, and the links by themselves."""
+    found: dict[str, Any] = await chromium.page.evaluate(_READING)
+    return found
+
+
+async def evaluate(chromium: Chromium, timeout: float, script: str) -> dict[str, Any]:  # noqa: ARG001
+    """The value of JavaScript in the page."""
+    async with _settling(chromium):
+        value = await chromium.page.evaluate(script)
+    try:
+        size = len(json.dumps(value, default=str))
+    except (ValueError, RecursionError) as error:
+        raise Refused("failed", "the value is no JSON") from error
+    if size > _MAX_VALUE:
+        raise Refused("too_large", f"the value is larger than {_MAX_VALUE:,} bytes; return less")
+    return {"value": json.loads(json.dumps(value, default=str))}
+
+
+async def screenshot(
+    chromium: Chromium,
+    timeout: float,
+    url: str | None = None,
+    full_page: bool = False,  # noqa: ARG001
+) -> dict[str, Any]:
+    """Open the address, if there is one. The picture itself is taken of every action."""
+    return {} if url is None else await navigate(chromium, timeout, url)
+
+
+async def download(
+    chromium: Chromium,
+    timeout: float,
+    url: str | None = None,
+    selector: str | None = None,
+    path: str | None = None,
+) -> dict[str, Any]:
+    """Save what an address, or a click on an element, sends."""
+    if (url is None) == (selector is None):
+        raise Refused("bad_request", "give the url of the file, or the selector of what to click")
+    target = None if path is None else _target(path)
+    if url is not None:
+        saved = await _fetched(chromium, timeout, _address(url))
+    else:
+        assert selector is not None
+        await _found(chromium.page, selector, timeout)
+        coming = chromium.next_download()
+        await chromium.page.click(selector, timeout=timeout)
+        saved = await coming
+    if "error" in saved:
+        raise Refused("failed", f"the download failed: {saved['error']}")
+    if target is not None:
+        await asyncio.to_thread(move, Path(environment.WORKSPACE, saved["path"]), target)
+        saved["path"] = str(target.relative_to(environment.WORKSPACE))
+    return saved
+
+
+async def connect(chromium: Chromium, timeout: float) -> dict[str, Any]:  # noqa: ARG001
+    """The address of Chromium's protocol, for cells."""
+    return {"endpoint": chromium.endpoint, "window": chromium.windows.index(chromium.page)}
+
+
+async def close(chromium: Chromium, timeout: float) -> dict[str, Any]:  # noqa: ARG001
+    """The process ends the browser, and itself."""
+    return {}
+
+
+ACTIONS: dict[str, Callable[..., Awaitable[dict[str, Any]]]] = {
+    each.__name__: each
+    for each in (navigate, click, fill, text, evaluate, screenshot, download, connect, close)
+}
+
+
+async def _fetched(chromium: Chromium, timeout: float, url: str) -> dict[str, Any]:
+    """Save what an address sends, in a window of its own: as a download, or what it would show."""
+    before = chromium.page
+    page = await chromium.context.new_page()
+    coming = chromium.next_download()
+    try:
+        try:
+            response = await page.goto(url, timeout=timeout, wait_until="commit")
+        except Error as error:
+            if "Download is starting" not in str(error) and "ERR_ABORTED" not in str(error):
+                raise
+            return await coming
+        if response is None or not response.ok:
+            status = "nothing" if response is None else f"status {response.status}"
+            raise Refused("failed", f"{url[:200]} answers with {status}")
+        path = free_path(Path(urlsplit(response.url).path).name or "page.html")
+        content = await response.body()
+        await asyncio.to_thread(write, path, content)
+        shown = str(path.relative_to(environment.WORKSPACE))
+        return {"url": url, "path": shown, "size": len(content)}
+    finally:
+        coming.cancel()
+        chromium.page = before
+        await page.close()
+
+
+def _target(path: str) -> Path:
+    names = workspace.components(path)
+    if not names:
+        raise Refused("bad_request", "path is the name of a file, relative to the workspace")
+    return Path(environment.WORKSPACE, *names)
+
+
+def _address(url: str) -> str:
+    """The address; with a scheme, if it has none."""
+    url = url.strip()
+    scheme = urlsplit(url).scheme.lower() if "//" in url else url.partition(":")[0].lower()
+    if scheme in SCHEMES and ":" in url:
+        return url
+    if "//" in url or scheme in ("javascript", "blob", "chrome", "view-source"):
+        raise Refused("bad_request", f"an address begins with one of {', '.join(SCHEMES)}")
+    is_here = url.startswith(("localhost", "127.0.0.1", "[::1]"))
+    return f"{'http' if is_here else 'https'}://{url}"
+
+
+async def _found(page: Page, selector: str, timeout: float) -> None:
+    """Wait for an element. Raises Refused if there is none."""
+    try:
+        await page.wait_for_selector(selector, state="attached", timeout=timeout)
+    except TimeoutError as error:
+        raise Refused("not_found", f"the page has no element {selector[:200]!r}") from error
+
+
+@asynccontextmanager
+async def _settling(chromium: Chromium) -> AsyncIterator[None]:
+    """After the block, wait for what it has begun: a page, a window, a download."""
+    page, has_begun, has_come = chromium.page, asyncio.Event(), asyncio.Event()
+
+    def on_request(request: Request) -> None:
+        if request.is_navigation_request():
+            has_begun.set()
+
+    def on_end(_: object) -> None:
+        has_come.set()
+
+    page.on("request", on_request)
+    for event in _ENDS:
+        page.on(event, on_end)  # type: ignore[call-overload]
+    try:
+        yield
+        await asyncio.sleep(_SETTLE_S)
+        if has_begun.is_set():
+            with suppress(BuiltinTimeoutError):
+                async with asyncio.timeout(_LOAD_MS / 1000):
+                    await has_come.wait()
+    finally:
+        page.remove_listener("request", on_request)
+        for event in _ENDS:
+            page.remove_listener(event, on_end)
+    await chromium.windows_came()
+    await _loaded(chromium.page)
+    await chromium.saved()
+
+
+async def _loaded(page: Page) -> bool:
+    """Whether all of the page has come, after a while."""
+    try:
+        await page.wait_for_load_state("load", timeout=_LOAD_MS)
+    except Error:
+        return False
+    return True
