@@ -457,6 +457,18 @@ _SECTIONS: list[tuple[str, list[str]]] = [
             "SandboxTimeoutError",
         ],
     ),
+    (
+        "Coding agents",
+        [
+            "CodingAgent",
+            "AgentRun",
+            "AgentEvent",
+            "CodingAgentResult",
+            "ModelRequest",
+            "ModelReply",
+            "ToolCall",
+        ],
+    ),
     ("Risk", ["assess", "Assessment", "Finding"]),
 ]
 _EVENTS = [
@@ -466,7 +478,7 @@ _EVENTS = [
 ]
 _WITHOUT_CONSTRUCTOR = (
     *(kernelbroker.Broker, kernelbroker.Session, kernelbroker.Files, kernelbroker.ExecutionHandle),
-    kernelbroker.Code,
+    *(kernelbroker.Code, kernelbroker.CodingAgent, kernelbroker.AgentRun),
 )
 _HEADINGS = ("Args", "Attributes", "Returns", "Raises")
 

@@ -15,6 +15,7 @@ from uuid import uuid4
 
 from .callbacks import Callbacks, DisplayCallback, ImageCallback, TextCallback, collect
 from .code import Code
+from .coding_agent import CodingAgent
 from .connection import SessionConnection
 from .discovery import Address
 from .execution_handle import ExecutionHandle, submit
@@ -104,6 +105,11 @@ class Session:
     def code(self) -> Code:
         """The project in the session's sandbox: read, search, edit, test, build, commit."""
         return self._code
+
+    @property
+    def coding_agent(self) -> CodingAgent:
+        """Coding agents that work on the project: `claude-code` and others, or a model of yours."""
+        return CodingAgent(self._code)
 
     @property
     def info(self) -> SessionInfo | None:

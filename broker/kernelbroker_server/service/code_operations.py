@@ -35,6 +35,7 @@ from .session_streams import streamed
 PROJECT_PATH = "/workspace/project"
 ARCHIVE = ".project.tar"
 """Where an uploaded project waits until it is unpacked."""
+CODING_AGENT = "run_coding_agent"
 _SHOWN_CHARS = 4096
 _ERROR_CHARS = 8_000
 
@@ -87,6 +88,8 @@ async def submit(
         )
     except msgspec.ValidationError as exc:
         raise BadRequest(f"timeout is a number of seconds, and confirm a text: {exc}") from exc
+    if name == CODING_AGENT:
+        given["seconds"] = request.timeout
     cell = InternalCell(
         OPERATION_CODE, {"operation": {"name": name, "parameters": given}}, silent=False
     )

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ..errors import Refused
-from . import archive, files, git, search
+from . import archive, files, git, search, snapshot
 
 READING: dict[str, Callable[..., dict[str, Any]]] = {
     "read": files.read,
@@ -24,6 +24,8 @@ CHANGING: dict[str, Callable[..., dict[str, Any]]] = {
     "git_branch": git.git_branch,
     "git_commit": git.git_commit,
     "unpack": archive.unpack,
+    "snapshot": snapshot.snapshot,
+    "diff": snapshot.diff,
 }
 _KINDS: dict[str, tuple[str, Callable[[Any], bool]]] = {
     "str": ("a text", lambda value: isinstance(value, str)),

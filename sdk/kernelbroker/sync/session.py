@@ -24,6 +24,7 @@ from ..results import ExecutionResult
 from ..session import MAX_TABLE_BYTES, OnDisconnect
 from ..session_requests import ExportFormat
 from .code import Code
+from .coding_agent import CodingAgent
 from .execution_handle import ExecutionHandle
 from .files import Files
 
@@ -49,6 +50,10 @@ class Session:
     @property
     def code(self) -> Code:
         return Code(self._async.code, self._thread)
+
+    @property
+    def coding_agent(self) -> CodingAgent:
+        return CodingAgent(self._async.coding_agent, self._thread)
 
     @property
     def info(self) -> SessionInfo | None:

@@ -1,0 +1,219 @@
+"""Coding agents from npm and the native one, in real sandboxes, with models that follow a script."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import kernelbroker
+import pytest
+from kernelbroker import AgentEvent, ModelReply, ModelRequest, ToolCall
+
+from tests.e2e.support import BrokerProcess, running_broker, whole_system
+from tests.support import scripted_model
+from tests.support.scripted_model import Turn
+
+pytestmark = whole_system
+
+AGENTS = Path("/var/tmp/kernelbroker-coding-agents")
+ROOT = "/workspace/project"
+MODEL_PORT = 8089
+needs_agents = pytest.mark.skipif(
+    not (AGENTS / "installed.json").exists(),
+    reason=f"the coding agents are missing: tests/support/coding_agents/get {AGENTS}",
+)
+CALC = "def add(a, b):\n    return a - b\n"
+TEST = "from calc import add\n\n\ndef test_add():\n    assert add(2, 2) == 4\n"
+CALLS: dict[str, list[tuple[str, dict[str, Any]]]] = {
+    "claude-code": [
+        ("Read", {"file_path": f"{ROOT}/calc.py"}),
+        (
+            "Edit",
+            {"file_path": f"{ROOT}/calc.py", "old_string": "a - b", "new_string": "a + b"},
+        ),
+        ("Bash", {"command": "python -m pytest -q", "description": "run the tests"}),
+    ],
+    "gemini-cli": [
+        ("read_file", {"file_path": f"{ROOT}/calc.py"}),
+        (
+            "replace",
+            {
+                "file_path": f"{ROOT}/calc.py",
+                "old_string": "a - b",
+                "new_string": "a + b",
+                "instruction": "mend it",
+            },
+        ),
+        ("run_shell_command", {"command": "python -m pytest -q", "description": "tests"}),
+    ],
+    "opencode": [
+        ("read", {"filePath": f"{ROOT}/calc.py"}),
+        ("edit", {"filePath": f"{ROOT}/calc.py", "oldString": "a - b", "newString": "a + b"}),
+        ("bash", {"command": "python -m pytest -q", "description": "run the tests"}),
+    ],
+}
+VARIABLES = {
+    "claude-code": "ANTHROPIC_BASE_URL",
+    "gemini-cli": "GOOGLE_GEMINI_BASE_URL",
+    "opencode": "ANTHROPIC_BASE_URL",
+}
+
+
+def script(agent: str) -> list[Turn]:
+    read, edit, test = CALLS[agent]
+    texts = ["I look at it.", "Now I edit.", "I run the tests."]
+    turns = [Turn(text, [call]) for text, call in zip(texts, (read, edit, test), strict=True)]
+    return [*turns, Turn("It is mended.")]
+
+
+def model_inside(turns: list[Turn]) -> str:
+    """A cell that serves a script at a port of the sandbox, from a thread of the kernel."""
+    source = inspect.getsource(scripted_model).replace("from __future__ import annotations", "")
+    return (
+        f"{source}\nimport contextlib\nstack = contextlib.ExitStack()\n"
+        f"model = stack.enter_context(serving_model({turns!r}, port={MODEL_PORT}))\n"
+    )
+
+
+def make_project(directory: Path) -> Path:
+    directory.mkdir(exist_ok=True)
+    (directory / "calc.py").write_text(CALC)
+    (directory / "test_calc.py").write_text(TEST)
+    return directory
+
+
+async def upload(session: kernelbroker.Session, directory: Path) -> None:
+    await session.code.upload(make_project(directory))
+
+
+@pytest.fixture(scope="module")
+def agents_broker() -> Iterator[BrokerProcess]:
+    """A broker whose sandboxes have the coding agents."""
+    options: dict[str, object] = {
+        "POOL__MIN_SIZE": 1,
+        "POOL__MAX_SIZE": 4,
+        "SANDBOX__CPUS": 2,
+        "SANDBOX__SHARED_DATA": AGENTS,
+    }
+    with running_broker(**options) as broker:
+        yield broker
+
+
+@pytest.fixture
+async def agents_client(agents_broker: BrokerProcess) -> AsyncIterator[kernelbroker.Broker]:
+    async with kernelbroker.connect(agents_broker.url, agents_broker.token) as client:
+        yield client
+
+
+@needs_agents
+@pytest.mark.parametrize("agent", list(CALLS))
+async def test_an_agent_of_npm_mends_a_project(
+    agents_client: kernelbroker.Broker, agent: Any, tmp_path: Path
+) -> None:
+    """A real agent reads, edits and tests; its events are ours, and the end has diff, tests and usage."""
+    env = {VARIABLES[agent]: f"http://127.0.0.1:{MODEL_PORT}"}
+    async with agents_client.session(env=env) as session:
+        started = await session.run(model_inside(script(agent)))
+        assert started.error is None, started.text
+        await upload(session, tmp_path / "project")
+        model = "scripted" if agent == "opencode" else None
+        run = session.coding_agent.run("mend add", agent=agent, model=model)
+        events = [event async for event in run]
+        result = await run
+        asked = await session.run("len(model.conversations())")
+
+    assert (result.agent, result.outcome, result.success) == (agent, "completed", True)
+    assert result.fallback is None
+    steps = [event.text for event in events if event.type == "step_start"]
+    assert steps == ["I look at it.", "Now I edit.", "I run the tests.", "It is mended."]
+    calls = [event for event in events if event.type == "code_operation"]
+    assert [call.operation for call in calls] == ["read", "edit", "run"]
+    assert [call.tool for call in calls] == [name for name, _ in CALLS[agent]]
+    assert calls[1].parameters == calls[1].parameters | CALLS[agent][1][1]
+    seen = [event for event in events if event.type == "observation"]
+    assert [each.id for each in seen] == [call.id for call in calls]
+    assert not any(each.is_error for each in seen)
+    assert "1 passed" in str(seen[2].content)
+    assert all(event.raw for event in seen)
+    assert all(event.agent == agent for event in calls)
+    assert result.text == "It is mended."
+    assert "-    return a - b\n+    return a + b\n" in str(result.diff)
+    assert result.files == ["calc.py"]
+    assert result.tests is not None
+    assert (result.tests["passed"], result.tests["failed"]) == (1, 0)
+    assert result.usage["output_tokens"] >= 4 * scripted_model.USAGE[1]
+    if agent == "claude-code":  # the only one that knows a price
+        assert result.cost_usd is not None
+        assert 0 < result.cost_usd < 1
+    assert int(str(asked)) >= 4
+
+
+def scripted(turns: list[ModelReply]) -> Any:
+    """A model as a callable, and what it was asked."""
+
+    def model(request: ModelRequest) -> ModelReply:
+        answered = sum(message["role"] == "assistant" for message in request.messages)
+        return turns[min(answered, len(turns) - 1)]
+
+    return model
+
+
+NATIVE = [
+    ModelReply("I look.", (ToolCall("code_read", {"path": "calc.py"}),), {"output_tokens": 5}),
+    ModelReply("", (ToolCall("run_tests", {}),)),
+    ModelReply(
+        "I edit.",
+        (ToolCall("code_edit", {"path": "calc.py", "old": "a - b", "new": "a + b"}),),
+    ),
+    ModelReply("It is mended.", usage={"output_tokens": 7}),
+]
+
+
+async def test_native_works_with_a_callable(client: kernelbroker.Broker, tmp_path: Path) -> None:
+    """A model of the caller's drives the operations, and the result is that of any agent."""
+    async with client.session() as session:
+        await upload(session, tmp_path / "project")
+        run = session.coding_agent.run("mend add", agent="native", client=scripted(NATIVE))
+        events = [event async for event in run]
+        result = await run
+    assert kinds(events)[:3] == ["step_start", "code_operation", "observation"]
+    assert [event.operation for event in events if event.type == "code_operation"] == [
+        "read",
+        "run_tests",
+        "edit",
+    ]
+    told = [event for event in events if event.type == "test_output"]
+    assert told[0].tests is not None
+    assert told[0].tests["failed"] == 1
+    failed = [event.is_error for event in events if event.type == "observation"]
+    assert failed == [False, True, False]
+    assert (result.agent, result.requested, result.fallback) == ("native", "native", None)
+    assert (result.success, result.turns, result.usage) == (True, 4, {"output_tokens": 12})
+    assert "+    return a + b" in str(result.diff)
+    assert result.tests is not None
+    assert (result.tests["passed"], result.tests["failed"]) == (1, 0)
+
+
+async def test_a_missing_agent_falls_back_to_native(
+    client: kernelbroker.Broker, tmp_path: Path
+) -> None:
+    """Without the agent the caller's model does the task, and the result says so and why."""
+    async with client.session() as session:
+        await upload(session, tmp_path / "project")
+        run = session.coding_agent.run("mend add", agent="claude-code", client=scripted(NATIVE))
+        events = [event async for event in run]
+        result = await run
+        with pytest.raises(kernelbroker.CodeOperationError) as raised:
+            await session.coding_agent.run("mend add")
+    assert kinds(events)[0] == "fallback"
+    assert (result.agent, result.requested) == ("native", "claude-code")
+    assert "the sandbox has no claude-code" in str(result.fallback)
+    assert result.success
+    assert raised.value.code == "agent_missing"
+    assert "client=" in raised.value.message
+
+
+def kinds(events: list[AgentEvent]) -> list[str]:
+    return [event.type for event in events]
