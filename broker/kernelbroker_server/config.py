@@ -28,6 +28,7 @@ from .config_sections import (
 )
 from .config_surfaces import E2bSettings, JupyterSettings, McpSettings
 from .config_templates import PROFILES, BackendName, TemplateSettings
+from .config_upstreams import UpstreamName, UpstreamSettings
 from .tenants.tokens import TENANT_NAME
 
 PREFIX = "KERNELBROKER_"
@@ -106,6 +107,8 @@ class Settings(BaseSettings):
     docker: DockerSettings = DockerSettings()
     packages: PackageSettings = PackageSettings()
     egress: EgressSettings = EgressSettings()
+    upstreams: dict[UpstreamName, UpstreamSettings] = {}
+    """Servers that sandboxes reach at http://NAME.internal/, with credentials of the broker."""
     sessions: SessionSettings = SessionSettings()
     webhooks: WebhookSettings = WebhookSettings()
     checkpoints: CheckpointSettings = CheckpointSettings()
@@ -155,6 +158,10 @@ class Settings(BaseSettings):
         if (self.tls.certificate is None) != (self.tls.key is None):
             raise ValueError("tls.certificate and tls.key must both be set")
         for name, template in self.templates.items():
+            if unknown := set(template.upstreams) - set(self.upstreams):
+                raise ValueError(
+                    f"templates.{name}.upstreams: there is no upstream {sorted(unknown)[0]!r}"
+                )
             if template.runtime is not None and self.backend_of(template) != "docker":
                 raise ValueError(f'templates.{name}.runtime needs backend = "docker"')
         if AUTO in self.templates:

@@ -20,7 +20,7 @@ from .config import PREFIX, ConfigError, Settings
 _FOR_CLIENTS = {"KERNELBROKER_URL", "KERNELBROKER_RUNTIME_FILE", "KERNELBROKER_CONFIG"}
 """Variables with this prefix that are not settings of the broker."""
 _UNKNOWN = "no such setting (see docs/configuration.md)"
-_NAMED = (f"{PREFIX}TEMPLATES__", f"{PREFIX}TENANTS__")
+_NAMED = (f"{PREFIX}TEMPLATES__", f"{PREFIX}TENANTS__", f"{PREFIX}UPSTREAMS__")
 """Sections whose keys are chosen by the operator."""
 
 

@@ -113,6 +113,9 @@ class SandboxSettings(_Section):
     """`allowlist` permits HTTP and HTTPS to the domains of `allow`, through a proxy of the broker."""
     allow: tuple[str, ...] = ()
     """Domains that network = "allowlist" permits, such as pypi.org or *.example.org."""
+    upstreams: tuple[str, ...] = ()
+    """Names of [upstreams.NAME]: servers that code reaches at http://NAME.internal/, with any network. The
+    broker adds the credentials."""
     orphan_grace: float = Field(default=60, ge=0)
     """How long a sandbox lives without a broker, so that the next broker with the same state_dir goes on
     with its session and what runs in it: see docs/operations.md. 0 ends it with the broker. Not with

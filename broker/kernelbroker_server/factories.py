@@ -16,7 +16,7 @@ from kernelbroker.protocol.findings import SandboxKind
 
 from .audit import Audit
 from .backends.backend_set import BackendSet
-from .backends.base import Backend, Limits, Network, SandboxSpec
+from .backends.base import Backend, Limits, SandboxSpec
 from .backends.local import LocalBackend
 from .config import ConfigError, Settings
 from .config_templates import TemplateSettings
@@ -36,6 +36,7 @@ from .sessions.routes import Routing
 from .sessions.store import EventStore
 from .supervisor import Supervisor
 from .telemetry.events import Observer
+from .upstream_factory import upstreams
 from .workspaces.checkpoint_store import CheckpointLimits
 from .workspaces.directory_store import DirectoryStore
 from .workspaces.shared_directories import make_shared_directories
@@ -56,11 +57,14 @@ KERNEL_THREADS = 12
 def proxy(
     settings: Settings, audit: Audit, resolve: Resolve | None, supervisor: Supervisor
 ) -> Proxy:
-    """Return the egress proxy of all sandboxes that have an allow list."""
-    templates = settings.templates.values()
-    sandboxes = sum(t.pool.max_size for t in templates if t.network is Network.ALLOWLIST)
-    limits = limits_per_sandbox(sandboxes)
-    return Proxy(audit, settings.egress.private_networks, resolve, limits, supervisor)
+    """Return the egress proxy of all sandboxes that have an allow list or upstreams."""
+    sandboxes = sum(
+        template.pool.max_size
+        for name, template in settings.templates.items()
+        if spec(name, template, settings).uses_proxy
+    )
+    limits, private = limits_per_sandbox(sandboxes), settings.egress.private_networks
+    return Proxy(audit, private, resolve, limits, supervisor, upstreams(settings))
 
 
 def backends(settings: Settings, proxy: Proxy, supervisor: Supervisor) -> BackendSet:
@@ -241,6 +245,7 @@ def spec(name: str, template: TemplateSettings, settings: Settings) -> SandboxSp
         index_url=packages.index_url,
         network=template.network,
         allow=template.allow,
+        upstreams=template.upstreams,
         orphan_grace=_orphan_grace(settings, template),
         ports=template.ports,
     )

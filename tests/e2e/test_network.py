@@ -202,6 +202,72 @@ print(pip("download", "--index-url", "https://pypi.org/simple", "--dest", "/tmp/
     assert "pypi.org is not in `allow` of the template default" in other
 
 
+@pytest.mark.parametrize("kind", BACKENDS)
+async def test_an_upstream_without_a_network(kind: str, upstream: Upstream) -> None:
+    """Without a network code reaches the listed server, whose key it never sees, and nothing else."""
+    upstream.headers.clear()
+    upstream.pages["/api/v1/echo"] = Page(b"said")
+    with tempfile.TemporaryDirectory(prefix="kb-") as name:
+        server = {
+            "url": f"http://{upstream.address}/api",
+            "token": "key-of-the-broker",
+            "header": "x-api-key",
+            "paths": ["/v1/*"],
+        }
+        chosen = settings(
+            kind,
+            Path(name),
+            sandbox={"upstreams": ["model"], "imports": ()},
+            upstreams={"model": server},
+        )
+        broker = Broker(chosen)
+        await broker.start()
+        try:
+            async with (
+                kernelbroker.connect(broker.url, broker.token) as client,
+                client.session("one") as session,
+            ):
+                world = World(session, Path(name, "audit.log"))
+                said = await world.run(f"""
+import os, requests, urllib.request
+print(requests.get("http://model.internal/v1/echo", headers={{"x-api-key": "mine"}}).text)
+direct = urllib.request.ProxyHandler({{}})
+print(urllib.request.build_opener(direct).open(
+    "http://127.0.0.1:3128/model.internal/v1/echo").read())
+print(requests.get("http://model.internal/other").status_code)
+print(requests.get("http://{HOST}/table.csv").status_code)
+print("key-of-the-broker" in str(os.environ) + open("/proc/self/mountinfo").read())
+""")
+        finally:
+            await broker.stop()
+        assert said.splitlines() == ["said", "b'said'", "403", "403", "False"]
+        assert [each["x-api-key"] for each in upstream.headers] == ["key-of-the-broker"] * 2
+        requests = world.records("network.request")
+        outcomes = [(each["host"], each.get("upstream"), each["outcome"]) for each in requests]
+        assert outcomes == [
+            ("model.internal", "model", "allowed"),
+            ("model.internal", "model", "allowed"),
+            ("model.internal", None, "refused"),
+            (HOST, None, "refused"),
+        ]
+
+
+async def test_an_upstream_without_isolation(tmp_path: Path) -> None:
+    """A plain process could use the network of the host, so such a template stops the start."""
+    with tempfile.TemporaryDirectory(prefix="kb-") as name:
+        path = Path(name)
+        plain = {"kernel_python": Path(sys.executable), "data_dir": path, "run_dir": path}
+        listed = settings(
+            "local",
+            path,
+            sandbox={"upstreams": ["model"]},
+            upstreams={"model": {"url": "http://127.0.0.1:1"}},
+        )
+        with pytest.MonkeyPatch.context() as patch, pytest.raises(ConfigError, match="upstreams"):
+            patch.setenv("PATH", "/nowhere")
+            await Broker(listed.model_copy(update={"local": type(listed.local)(**plain)})).start()
+
+
 async def test_an_unsupported_network_stops_the_start(tmp_path: Path) -> None:
     """A broker does not start with an unsupported network, and names the template."""
     open_ = settings("local", tmp_path, templates={"wild": {"network": "open"}})

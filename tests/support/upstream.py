@@ -41,12 +41,14 @@ class Upstream:
         ca: the file of the certificate that it shows.
         pages: what it serves, by path.
         seen: the requests that came: scheme, method, path, Host and body.
+        headers: the header fields of these requests, with names in lower case.
     """
 
     address: str
     ca: Path
     pages: dict[str, Page] = field(default_factory=dict)
     seen: list[tuple[str, str, str, str, bytes]] = field(default_factory=list)
+    headers: list[dict[str, str]] = field(default_factory=list)
 
 
 @contextmanager
@@ -135,6 +137,7 @@ class _Handler(BaseHTTPRequestHandler):
         body = b"".join(self._chunks()) if chunked else self.rfile.read(size)
         upstream = self.server.upstream
         seen = (self.server.scheme, self.command, self.path, self.headers["Host"], body)
+        upstream.headers.append({name.lower(): value for name, value in self.headers.items()})
         upstream.seen.append(seen)
         page = upstream.pages.get(self.path.partition("?")[0], Page(b"not here", 404))
         if page.gate is not None:

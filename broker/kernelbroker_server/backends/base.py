@@ -80,6 +80,8 @@ class SandboxSpec:
     network: Network = Network.NONE
     allow: tuple[str, ...] = ()
     """The allowed domains of `Network.ALLOWLIST`; `*.example.org` allows all subdomains."""
+    upstreams: tuple[str, ...] = ()
+    """The ids of servers that it reaches at addresses of ours, through the broker's proxy."""
     imports: tuple[str, ...] = ()
     """Modules that the kernel imports before the sandbox counts as warm."""
     shared_data: Path | None = None
@@ -92,6 +94,11 @@ class SandboxSpec:
     """Seconds that it lives without a broker, so that the next broker can adopt it."""
     ports: bool | tuple[int, ...] = field(default=False, repr=False)
     """The ports of servers inside it that clients may reach; no launch depends on them."""
+
+    @property
+    def uses_proxy(self) -> bool:
+        """Whether it has a socket of the broker's egress proxy, which ends with the broker."""
+        return self.network is Network.ALLOWLIST or bool(self.upstreams)
 
 
 class EndCause(enum.StrEnum):
@@ -245,6 +252,11 @@ class Backend(ABC):
             raise LaunchError(
                 f"this backend with isolation {self.isolation} does not support the network "
                 f'"{spec.network}" of the template {spec.template}, but {offered}; see docs/network.md'
+            )
+        if spec.upstreams and Network.ALLOWLIST not in self.networks:
+            raise LaunchError(
+                f"this backend with isolation {self.isolation} does not support the upstreams or forges of "
+                f"the template {spec.template}; see docs/network.md"
             )
 
     @abstractmethod

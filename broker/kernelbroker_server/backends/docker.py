@@ -182,7 +182,7 @@ class DockerBackend(Backend):
             await self.remove(sandbox)
 
     async def launch(self, sandbox_id: str, spec: SandboxSpec) -> DockerSandbox:
-        if spec.orphan_grace and spec.network is Network.ALLOWLIST:
+        if spec.orphan_grace and spec.uses_proxy:
             spec = dataclasses.replace(spec, orphan_grace=0.0)  # its proxy ends with the broker
         return await self._launch(sandbox_id, spec, self._mode)
 

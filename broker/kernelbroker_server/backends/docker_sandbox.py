@@ -107,21 +107,20 @@ class DockerSandbox(MeasuredContainer):
         context, spec, placement = self._context, self.spec, self._placement
         try:
             self._make_directories()
-            if (
-                isinstance(placement.transport, NetworkTransport)
-                and spec.network is not Network.NONE
+            if isinstance(placement.transport, NetworkTransport) and (
+                spec.network is not Network.NONE or spec.uses_proxy
             ):
                 raise LaunchError(
-                    f"The template {spec.template} needs the network {spec.network}, which only sandboxes "
-                    "over unix sockets support: see docker.transport in docs/network.md"
+                    f"The template {spec.template} needs the network {spec.network} or upstreams, which "
+                    "only sandboxes over unix sockets support: see docker.transport in docs/network.md"
                 )
-            if spec.network is Network.ALLOWLIST:
+            if spec.uses_proxy:
                 path = context.directories.run / f"{self.id}.out"
                 self._egress_socket = EgressSocket(
                     context.proxy, path, context.owner, self.id, spec
                 )
                 placement = replace(placement, egress_socket=path)
-            elif spec.network is Network.OPEN:
+            if spec.network is Network.OPEN:
                 placement = replace(placement, network=await context.open_network.name())
             options = container_options(
                 spec, placement, image=context.image, runtime=self._runtime, command=command

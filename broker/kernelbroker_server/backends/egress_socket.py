@@ -10,7 +10,7 @@ from pathlib import Path
 
 from ..egress.host_names import InvalidHostName
 from ..egress.proxy import Proxy
-from .base import LaunchError, SandboxSpec
+from .base import LaunchError, Network, SandboxSpec
 from .sockets import listen
 
 
@@ -36,7 +36,11 @@ class EgressSocket:
         self.path = path
         try:
             self._listener = proxy.open(
-                listen(path, owner), sandbox=sandbox_id, template=spec.template, allow=spec.allow
+                listen(path, owner),
+                sandbox=sandbox_id,
+                template=spec.template,
+                allow=spec.allow if spec.network is Network.ALLOWLIST else (),
+                upstreams=spec.upstreams,
             )
         except InvalidHostName as error:
             path.unlink()

@@ -164,7 +164,7 @@ class LocalBackend(Backend):
 
     async def launch(self, sandbox_id: str, spec: SandboxSpec) -> LocalSandbox:
         jailed = self.isolation is Isolation.BUBBLEWRAP
-        if spec.orphan_grace and not (jailed and spec.network is Network.NONE):
+        if spec.orphan_grace and (not jailed or spec.uses_proxy):
             # The proxy of a jail ends with the broker, and nothing outside of a plain process ends it.
             spec = dataclasses.replace(spec, orphan_grace=0.0)
         server = None

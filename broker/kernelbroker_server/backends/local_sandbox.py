@@ -19,7 +19,7 @@ from ..egress.proxy import Proxy
 from ..kernels.endpoint import UnixEndpoint
 from . import bubblewrap, forked_jail, jail, process, procfs, sandbox_record
 from .adopted_jail import AdoptedJail
-from .base import EndCause, Isolation, LaunchError, Limits, Network, SandboxEnd, SandboxSpec, Usage
+from .base import EndCause, Isolation, LaunchError, Limits, SandboxEnd, SandboxSpec, Usage
 from .cgroups import Cgroups
 from .directories import Directories, remove_tree
 from .egress_socket import EgressSocket
@@ -138,7 +138,7 @@ class LocalSandbox(ClosableSandbox):
         context = self._context
         try:
             self._make_directories()
-            if self.spec.network is Network.ALLOWLIST:
+            if self.spec.uses_proxy:
                 path = context.directories.run / f"{self.id}.out"
                 self._egress_socket = EgressSocket(
                     context.proxy, path, self.host_uid, self.id, self.spec

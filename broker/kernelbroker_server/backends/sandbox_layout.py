@@ -42,7 +42,7 @@ def gateway_argv(
 ) -> list[str]:
     """Return the gateway's command line. `listen` has options with their values, such as `--fd 3`."""
     imports = [arg for module in spec.imports for arg in ("--import", module)]
-    egress = ["--egress", str(EGRESS_SOCKET)] if spec.network is Network.ALLOWLIST else []
+    egress = ["--egress", str(EGRESS_SOCKET)] if spec.uses_proxy else []
     outlives = ["--outlives-broker"] if spec.orphan_grace else []
     return [str(python), *command, *listen, *imports, *egress, *outlives]
 
@@ -78,7 +78,7 @@ def environment(
         "MKL_NUM_THREADS": threads,
         "KERNELBROKER_WORKSPACE": str(workspace),
         **({} if spec.wheels is None else {"KERNELBROKER_WHEELS": str(wheels)}),
-        **(_PROXY if spec.network is Network.ALLOWLIST else {}),
+        **(_PROXY if spec.uses_proxy and spec.network is not Network.OPEN else {}),
         **spec.env,
         **({"PYTHONPATH": ":".join(paths)} if "PYTHONPATH" in spec.env else {}),
     }

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import h11
 
@@ -13,6 +13,7 @@ from .addresses import Network
 from .client_hello import ALERT_UNRECOGNIZED_NAME, InvalidClientHello, server_name
 from .host_names import AllowList, InvalidHostName, normalize_host
 from .http_relay import HttpRelay
+from .reverse_proxy import DROPPED_ANSWERS, ForwardedRequest, Upstreams
 from .rules import (
     MAX_HEAD_BYTES,
     AllowedRequest,
@@ -59,6 +60,7 @@ class ProxyPolicy:
     private: Sequence[Network]
     resolve: Resolve
     limits: ProxyLimits
+    upstreams: Upstreams = field(default_factory=Upstreams)
 
 
 class ProxyConnection:
@@ -69,6 +71,7 @@ class ProxyConnection:
         address: the address that the proxy connected to.
         refused: why the request was refused; None if it was not.
         streams: the streams to both sides, with byte counts.
+        upstream: the id of the server behind an address of ours; None for other requests.
     """
 
     def __init__(
@@ -77,6 +80,7 @@ class ProxyConnection:
         self.destination = Destination()
         self.address: str | None = None
         self.refused: Refused | None = None
+        self.upstream: str | None = None
         self.streams = StreamPair(reader, writer, policy.limits.idle_timeout)
         self._policy = policy
         self._reader = reader
@@ -103,6 +107,9 @@ class ProxyConnection:
         client = h11.Connection(h11.SERVER, max_incomplete_event_size=MAX_HEAD_BYTES)
         target = await self._target(client)
         destination = self.destination = target.destination
+        if isinstance(target, ForwardedRequest):
+            await self._forward(client, target)
+            return
         addresses = await checked_addresses(
             destination, policy.resolve, policy.private, limits.resolve_timeout
         )
@@ -114,15 +121,30 @@ class ProxyConnection:
                 async with self.streams.until_idle():
                     await self._tunnel()
             return
-        relay = self._relay = HttpRelay(self.streams, client, destination)
-        try:
-            async with self.streams.until_idle():
-                await relay.run(target.head)
-        except TimeoutError:
-            text = f"{destination.host} does not answer"
-            raise Refused(Reason.TIMEOUT, text, destination, 504) from None
+        await self._relayed(HttpRelay(self.streams, client, destination), target.head)
 
-    async def _target(self, client: h11.Connection) -> AllowedRequest:
+    async def _forward(self, client: h11.Connection, target: ForwardedRequest) -> None:
+        """Relay a request for an address of ours to the server behind it."""
+        upstream, destination = target.upstream, target.destination
+        self.upstream = upstream.id
+        connect_timeout = self._policy.limits.connect_timeout
+        self.address, reader, writer = await upstream.connect(destination, connect_timeout)
+        self.streams.connect_server(reader, writer)
+        relay = HttpRelay(self.streams, client, destination, DROPPED_ANSWERS)
+        await self._relayed(relay, target.head, upstream.idle_timeout)
+
+    async def _relayed(
+        self, relay: HttpRelay, head: h11.Request, idle_timeout: float | None = None
+    ) -> None:
+        self._relay = relay
+        try:
+            async with self.streams.until_idle(idle_timeout):
+                await relay.run(head)
+        except TimeoutError:
+            text = f"{self.destination.host} does not answer"
+            raise Refused(Reason.TIMEOUT, text, self.destination, 504) from None
+
+    async def _target(self, client: h11.Connection) -> AllowedRequest | ForwardedRequest:
         try:
             async with asyncio.timeout(self._policy.limits.head_timeout):
                 head = await self._reader.readuntil(b"\r\n\r\n")
@@ -148,7 +170,8 @@ class ProxyConnection:
             raise Refused(
                 Reason.MALFORMED, "this is not an HTTP request", Destination(), 400
             ) from None
-        return authorize(request, self._policy.allow, self._policy.template)
+        forwarded = self._policy.upstreams.authorize(request)
+        return forwarded or authorize(request, self._policy.allow, self._policy.template)
 
     async def _tunnel(self) -> None:
         streams = self.streams

@@ -13,7 +13,7 @@ import h11
 from .rules import MAX_HEAD_BYTES, Destination, Reason, Refused
 from .stream_pair import StreamPair
 
-_HOP_BY_HOP = {b"connection", b"keep-alive", b"proxy-connection", b"trailer", b"upgrade"}
+_HOP_BY_HOP = frozenset({b"connection", b"keep-alive", b"proxy-connection", b"trailer", b"upgrade"})
 
 
 class HttpRelay:
@@ -22,18 +22,24 @@ class HttpRelay:
     Args:
         client: has parsed the head of the request and nothing behind it.
         destination: the server that the request is for.
+        dropped: header fields of the response that the client does not get, in lower case.
 
     Attributes:
         answered: whether a part of the response was sent to the client.
     """
 
     def __init__(
-        self, streams: StreamPair, client: h11.Connection, destination: Destination
+        self,
+        streams: StreamPair,
+        client: h11.Connection,
+        destination: Destination,
+        dropped: frozenset[bytes] = frozenset(),
     ) -> None:
         self.answered = False
         self._streams = streams
         self._asked = destination
         self._client = client
+        self._dropped = _HOP_BY_HOP | dropped
         self._server = h11.Connection(h11.CLIENT, max_incomplete_event_size=4 * MAX_HEAD_BYTES)
 
     async def run(self, head: h11.Request) -> None:
@@ -61,7 +67,7 @@ class HttpRelay:
         while not isinstance(event := await self._next_server_event(), h11.EndOfMessage):
             if isinstance(event, h11.Response):
                 self.answered = True
-                await self._to_client(_closing_response(event))
+                await self._to_client(_closing_response(event, self._dropped))
             elif isinstance(event, h11.Data):
                 await self._to_client(event)
             elif not isinstance(
@@ -107,9 +113,9 @@ class HttpRelay:
         await self._streams.write_client(self._client.send(event) or b"")
 
 
-def _closing_response(response: h11.Response) -> h11.Response:
-    """The response with `Connection: close`, without hop-by-hop fields."""
-    headers = [(name, value) for name, value in response.headers if name not in _HOP_BY_HOP]
+def _closing_response(response: h11.Response, dropped: frozenset[bytes]) -> h11.Response:
+    """The response with `Connection: close`, without the fields of these names."""
+    headers = [(name, value) for name, value in response.headers if name not in dropped]
     return h11.Response(
         status_code=response.status_code,
         reason=response.reason,

@@ -18,6 +18,7 @@ from ..supervisor import Supervisor
 from .addresses import Network
 from .connection import ProxyConnection, ProxyLimits, ProxyPolicy
 from .host_names import AllowList
+from .reverse_proxy import Upstream, Upstreams
 from .rules import MAX_HEAD_BYTES
 from .upstream import Resolve, SystemResolver
 
@@ -47,6 +48,7 @@ class Proxy:
         resolve: resolves names; as the system does if left out.
         limits: of one sandbox; see `limits_per_sandbox`.
         supervisor: restarts a listener that fails to accept connections.
+        upstreams: the servers behind addresses of ours, of which each sandbox may use some.
     """
 
     def __init__(
@@ -56,8 +58,10 @@ class Proxy:
         resolve: Resolve | None = None,
         limits: ProxyLimits = ProxyLimits(),  # noqa: B008 - frozen
         supervisor: Supervisor | None = None,
+        upstreams: Sequence[Upstream] = (),
     ) -> None:
         self._audit = audit or Audit(None)
+        self._upstreams = tuple(upstreams)
         self._private = tuple(private)
         self._resolve = resolve or SystemResolver()
         self._limits = limits
@@ -65,9 +69,17 @@ class Proxy:
         self._slots = asyncio.Semaphore(_MAX_CONNECTIONS)
 
     def open(
-        self, listener: socket.socket, sandbox: str, template: str, allow: Sequence[str]
+        self,
+        listener: socket.socket,
+        sandbox: str,
+        template: str,
+        allow: Sequence[str],
+        upstreams: Sequence[str] = (),
     ) -> ProxyListener:
         """Serve one sandbox on a listening unix socket, which the proxy owns from now on.
+
+        Args:
+            upstreams: the ids of those that the sandbox may use.
 
         Raises:
             InvalidHostName: an entry of `allow` is invalid. The socket is closed.
@@ -77,7 +89,8 @@ class Proxy:
         except ValueError:
             listener.close()
             raise
-        policy = ProxyPolicy(template, names, self._private, self._resolve, self._limits)
+        usable = Upstreams(each for each in self._upstreams if each.id in upstreams)
+        policy = ProxyPolicy(template, names, self._private, self._resolve, self._limits, usable)
         return ProxyListener(listener, sandbox, policy, self._audit, self._slots, self._supervisor)
 
 
@@ -164,8 +177,10 @@ class ProxyListener:
         outcome = "allowed"
         if refused is not None:
             outcome = "refused" if refused.status < 500 else "failed"
+        own = {} if connection.upstream is None else {"upstream": connection.upstream}
         self._audit.record(
             "network.request",
+            **own,
             template=self._policy.template,
             sandbox=self._sandbox,
             method=destination.method,

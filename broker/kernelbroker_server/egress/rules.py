@@ -189,19 +189,24 @@ def _forwarded(request: h11.Request, destination: Destination, path: str) -> h11
     """The request for the server: to one host, and the only request on its connection."""
     headers = [(bytes(name), bytes(value)) for name, value in request.headers]
     _check_host(headers, destination)
+    host = (b"Host", destination.host.encode("ascii"))
+    return h11.Request(
+        method=request.method,
+        target=path,
+        headers=[host, *end_to_end(request), (b"Connection", b"close")],
+    )
+
+
+def end_to_end(request: h11.Request) -> list[tuple[bytes, bytes]]:
+    """The header fields of a request that are forwarded, with names in lower case."""
+    headers = [(bytes(name), bytes(value)) for name, value in request.headers]
     named = {
         name.strip().lower()
         for key, value in headers
         if key == b"connection"
         for name in value.split(b",")
     } - {b"content-length", b"transfer-encoding"}
-    kept = [(name, value) for name, value in headers if name not in _DROPPED | named]
-    host = (b"Host", destination.host.encode("ascii"))
-    return h11.Request(
-        method=request.method,
-        target=path,
-        headers=[host, *kept, (b"Connection", b"close")],
-    )
+    return [(name, value) for name, value in headers if name not in _DROPPED | named]
 
 
 def _check_host(headers: list[tuple[bytes, bytes]], destination: Destination) -> None:

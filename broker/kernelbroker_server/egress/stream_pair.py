@@ -31,8 +31,13 @@ class StreamPair:
         """Set the stream to the server."""
         self._server = (reader, _unbuffered(writer))
 
-    def until_idle(self) -> asyncio.Timeout:
-        """A context that raises TimeoutError when no byte has arrived for `idle_timeout` seconds."""
+    def until_idle(self, timeout: float | None = None) -> asyncio.Timeout:
+        """A context that raises TimeoutError when no byte has arrived for `idle_timeout` seconds.
+
+        Args:
+            timeout: takes the place of `idle_timeout`.
+        """
+        self._idle_timeout = timeout or self._idle_timeout
         self._clock = asyncio.timeout(self._idle_timeout)
         return self._clock
 

@@ -166,7 +166,7 @@ class Routes:
         return (
             _ORDER.index(pool.backend.isolation),
             spec.template in self._routing.strict,
-            spec.network is Network.NONE,
+            spec.network is Network.NONE and not spec.upstreams,
             spec.image is None,
             spec.template == "default",
         )

@@ -26,6 +26,8 @@ _PROBE_S = 10.0
 _UNUSED_KEY = "added-by-the-broker"
 """Programs want a key, also where the broker's proxy adds the real one."""
 _NOT_THERE = (502, 503, 504)
+_NOT_ALLOWED = "is not in `allow`"
+"""Said by the broker's proxy, which answers for servers that the sandbox may not reach."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,8 +94,9 @@ def _unreachable(url: str) -> str | None:
         urllib.request.urlopen(url, timeout=_PROBE_S).close()
     except urllib.error.HTTPError as error:
         with error:
-            if error.code in _NOT_THERE or error.headers.get("Server") == "kernelbroker-proxy":
-                return error.read(500).decode(errors="replace").strip() or f"status {error.code}"
+            said = error.read(500).decode(errors="replace").strip()
+            if error.code in _NOT_THERE or _NOT_ALLOWED in said:
+                return said or f"status {error.code}"
     except (OSError, ValueError) as error:
         return str(getattr(error, "reason", error))[:300]
     return None
