@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import inspect
+import json
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
@@ -12,14 +12,12 @@ import pytest
 from kernelbroker import AgentEvent, ModelReply, ModelRequest, ToolCall
 
 from tests.e2e.support import BrokerProcess, running_broker, whole_system
-from tests.support import scripted_model
-from tests.support.scripted_model import Turn
+from tests.support.scripted_model import USAGE, ScriptedModel, Turn, serving_model
 
 pytestmark = whole_system
 
 AGENTS = Path("/var/tmp/kernelbroker-coding-agents")
 ROOT = "/workspace/project"
-MODEL_PORT = 8089
 needs_agents = pytest.mark.skipif(
     not (AGENTS / "installed.json").exists(),
     reason=f"the coding agents are missing: tests/support/coding_agents/get {AGENTS}",
@@ -54,11 +52,29 @@ CALLS: dict[str, list[tuple[str, dict[str, Any]]]] = {
         ("bash", {"command": "python -m pytest -q", "description": "run the tests"}),
     ],
 }
-VARIABLES = {
-    "claude-code": "ANTHROPIC_BASE_URL",
-    "gemini-cli": "GOOGLE_GEMINI_BASE_URL",
-    "opencode": "ANTHROPIC_BASE_URL",
+KEY = "sk-of-the-broker-alone"
+ENV = {
+    "ANTHROPIC_BASE_URL": "http://anthropic.internal",
+    "GOOGLE_GEMINI_BASE_URL": "http://127.0.0.1:3128/google.internal",
 }
+HEADERS = {"claude-code": "x-api-key", "gemini-cli": "x-goog-api-key", "opencode": "x-api-key"}
+FIND_KEY = f"""
+import os, pathlib
+key, found = bytes(reversed({KEY[::-1].encode()!r})), []
+for root in ("/proc", "/home", "/tmp", "/data", "/run"):
+    for directory, names, files in os.walk(root, onerror=lambda _: None):
+        names[:] = [n for n in names if n not in ("shared", "task", "fd", "map_files")]
+        for name in files:
+            path = pathlib.Path(directory, name)
+            if root == "/proc" and name not in ("environ", "cmdline"):
+                continue
+            try:
+                if path.is_file() and key in path.read_bytes():
+                    found.append(str(path))
+            except OSError:
+                pass
+found
+"""
 
 
 def script(agent: str) -> list[Turn]:
@@ -66,15 +82,6 @@ def script(agent: str) -> list[Turn]:
     texts = ["I look at it.", "Now I edit.", "I run the tests."]
     turns = [Turn(text, [call]) for text, call in zip(texts, (read, edit, test), strict=True)]
     return [*turns, Turn("It is mended.")]
-
-
-def model_inside(turns: list[Turn]) -> str:
-    """A cell that serves a script at a port of the sandbox, from a thread of the kernel."""
-    source = inspect.getsource(scripted_model).replace("from __future__ import annotations", "")
-    return (
-        f"{source}\nimport contextlib\nstack = contextlib.ExitStack()\n"
-        f"model = stack.enter_context(serving_model({turns!r}, port={MODEL_PORT}))\n"
-    )
 
 
 def make_project(directory: Path) -> Path:
@@ -89,16 +96,35 @@ async def upload(session: kernelbroker.Session, directory: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def agents_broker() -> Iterator[BrokerProcess]:
-    """A broker whose sandboxes have the coding agents."""
-    options: dict[str, object] = {
+def model() -> Iterator[ScriptedModel]:
+    """A model server of the host. Each test sets its script."""
+    with serving_model([Turn("ok")]) as model:
+        yield model
+
+
+@pytest.fixture(scope="module")
+def agents_broker(model: ScriptedModel) -> Iterator[BrokerProcess]:
+    """A broker whose sandboxes have the coding agents, no network, and the model without its key."""
+    with running_broker(**settings(model)) as broker:
+        yield broker
+
+
+def settings(model: ScriptedModel) -> dict[str, object]:
+    return {
         "POOL__MIN_SIZE": 1,
         "POOL__MAX_SIZE": 4,
         "SANDBOX__CPUS": 2,
         "SANDBOX__SHARED_DATA": AGENTS,
+        "SANDBOX__UPSTREAMS": '["anthropic", "google"]',
+        "SANDBOX__ENV": json.dumps(ENV),
+        "UPSTREAMS__ANTHROPIC__URL": model.url,
+        "UPSTREAMS__ANTHROPIC__HEADER": "x-api-key",
+        "UPSTREAMS__ANTHROPIC__TOKEN": KEY,
+        "UPSTREAMS__ANTHROPIC__METHODS": '["POST"]',
+        "UPSTREAMS__GOOGLE__URL": model.url,
+        "UPSTREAMS__GOOGLE__HEADER": "x-goog-api-key",
+        "UPSTREAMS__GOOGLE__TOKEN": KEY,
     }
-    with running_broker(**options) as broker:
-        yield broker
 
 
 @pytest.fixture
@@ -110,19 +136,21 @@ async def agents_client(agents_broker: BrokerProcess) -> AsyncIterator[kernelbro
 @needs_agents
 @pytest.mark.parametrize("agent", list(CALLS))
 async def test_an_agent_of_npm_mends_a_project(
-    agents_client: kernelbroker.Broker, agent: Any, tmp_path: Path
+    agents_client: kernelbroker.Broker, model: ScriptedModel, agent: Any, tmp_path: Path
 ) -> None:
-    """A real agent reads, edits and tests; its events are ours, and the end has diff, tests and usage."""
-    env = {VARIABLES[agent]: f"http://127.0.0.1:{MODEL_PORT}"}
-    async with agents_client.session(env=env) as session:
-        started = await session.run(model_inside(script(agent)))
-        assert started.error is None, started.text
+    """A real agent reads, edits and tests; its events are ours, and the end has diff, tests and usage.
+
+    Its model is behind the broker, which adds the key; the sandbox never holds it.
+    """
+    model.script = script(agent)
+    model.seen.clear()
+    async with agents_client.session() as session:
         await upload(session, tmp_path / "project")
-        model = "scripted" if agent == "opencode" else None
-        run = session.coding_agent.run("mend add", agent=agent, model=model)
+        name = "scripted" if agent == "opencode" else None
+        run = session.coding_agent.run("mend add", agent=agent, model=name)
         events = [event async for event in run]
         result = await run
-        asked = await session.run("len(model.conversations())")
+        found = await session.run(FIND_KEY)
 
     assert (result.agent, result.outcome, result.success) == (agent, "completed", True)
     assert result.fallback is None
@@ -143,11 +171,13 @@ async def test_an_agent_of_npm_mends_a_project(
     assert result.files == ["calc.py"]
     assert result.tests is not None
     assert (result.tests["passed"], result.tests["failed"]) == (1, 0)
-    assert result.usage["output_tokens"] >= 4 * scripted_model.USAGE[1]
+    assert result.usage["output_tokens"] >= 4 * USAGE[1]
     if agent == "claude-code":  # the only one that knows a price
         assert result.cost_usd is not None
         assert 0 < result.cost_usd < 1
-    assert int(str(asked)) >= 4
+    assert len(model.conversations()) >= 4
+    assert {headers.get(HEADERS[agent]) for _, headers, body in model.seen if body} == {KEY}
+    assert found.text.strip() == "[]"
 
 
 def scripted(turns: list[ModelReply]) -> Any:

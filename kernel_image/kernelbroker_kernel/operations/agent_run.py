@@ -27,7 +27,7 @@ MAX_READ_BYTES = 256 * 1024**2
 """An agent that prints more is ended."""
 MAX_TEXT_BYTES = 256 * 1024
 """Of what it prints that is not one of its events."""
-_ERROR_BYTES = 4_000
+_ERROR_BYTES = 1_000
 _END_S = 5.0
 Announce = Callable[[dict[str, Any]], None]
 
@@ -57,7 +57,7 @@ def run_agent(
     if not progress.reached_model and (status or progress.error):
         said = (progress.error or watched.errors()).strip() or f"status {status}"
         code = coding_agents.NO_MODEL if progress.error else coding_agents.AGENT_FAILED
-        raise Refused(code, f"{name} ended before a model answered: {said[-1_000:]}")
+        raise Refused(code, f"{name} ended before a model answered: {said[:2_500]}")
     result: dict[str, Any] = {
         "agent": name,
         "outcome": reason or ("failed" if status or progress.error else "completed"),
@@ -105,7 +105,7 @@ class _Watched:
         self._bytes = 0
         self._line = bytearray()
         self._skips = False
-        self._errors = b""
+        self._first = self._last = b""
 
     def take(self, data: bytes, text: Callable[[bytes], None]) -> None:
         """Take standard output; `text` gets the lines that are no events."""
@@ -130,10 +130,14 @@ class _Watched:
     def take_error(self, data: bytes) -> None:
         """Take standard error."""
         self.read += len(data)
-        self._errors = (self._errors + data)[-_ERROR_BYTES:]
+        self._first = (self._first + data)[:_ERROR_BYTES]
+        self._last = (self._last + data)[-_ERROR_BYTES:]
 
     def errors(self) -> str:
-        return self._errors.decode(errors="replace")
+        """The beginning and the end of standard error."""
+        cut = self._last.startswith(self._first)
+        both = self._first if cut else self._first + b"\n...\n" + self._last
+        return both.decode(errors="replace")
 
     def _take_line(self, line: bytes, text: Callable[[bytes], None]) -> None:
         if self._skips or len(line) > MAX_LINE_BYTES:
