@@ -24,6 +24,7 @@ from .protocol.operations import AGENT_UNAVAILABLE, FAILED
 __all__ = ["AgentRun", "CodingAgent"]
 
 _OUTPUT = ("stdout", "stderr")
+_POLICY_REFUSED = "policy_refused"
 
 
 class CodingAgent:
@@ -155,15 +156,17 @@ class AgentRun:
     async def _inside(self) -> AsyncGenerator[AgentEvent, None]:
         """The events of an agent in the sandbox; the last one is `fallback` if `native` is to do it."""
         requested = self._parameters.get("agent")
-        async with aclosing(self._code.stream("run_coding_agent", self._parameters)) as events:
-            async for event in events:
+        events = self._code.stream("run_coding_agent", self._parameters)
+        async with aclosing(self._unless_refused(events)) as answered:
+            async for event in answered:
                 if event["type"] == "started":
                     continue
                 if event["type"] != "result":
                     yield _event(event)
                     continue
                 code, error = event.get("code"), event.get("error") or "it failed"
-                if code in AGENT_UNAVAILABLE and self._native is not None:
+                is_unavailable = code in AGENT_UNAVAILABLE or code == _POLICY_REFUSED
+                if is_unavailable and self._native is not None:
                     yield AgentEvent(type="fallback", agent=NATIVE, text=error)
                 elif isinstance(event.get("result"), dict) and code in (None, FAILED):
                     self._result = _result(event, requested)
@@ -173,6 +176,19 @@ class AgentRun:
                         more = "; give client=... to go on with `native`"
                     sandbox_id = await self._code.sandbox_id()
                     raise error_of(code or FAILED, error + more, sandbox_id, "run_coding_agent")
+
+    async def _unless_refused(
+        self, events: AsyncGenerator[dict[str, Any], None]
+    ) -> AsyncGenerator[dict[str, Any], None]:
+        """The events. A refusal by the policy is a result like an agent that is missing."""
+        try:
+            async with aclosing(events):
+                async for event in events:
+                    yield event
+        except CodeOperationError as exc:
+            if exc.code != _POLICY_REFUSED or self._native is None:
+                raise
+            yield {"type": "result", "success": False, "code": exc.code, "error": exc.message}
 
 
 def _event(event: dict[str, Any]) -> AgentEvent:

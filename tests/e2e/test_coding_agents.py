@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
+import anthropic
 import kernelbroker
+import openai
 import pytest
 from kernelbroker import AgentEvent, ModelReply, ModelRequest, ToolCall
 
@@ -224,6 +227,72 @@ async def test_native_works_with_a_callable(client: kernelbroker.Broker, tmp_pat
     assert "+    return a + b" in str(result.diff)
     assert result.tests is not None
     assert (result.tests["passed"], result.tests["failed"]) == (1, 0)
+
+
+@pytest.mark.parametrize("vendor", ["anthropic", "openai"])
+async def test_native_works_with_clients(
+    client: kernelbroker.Broker, vendor: str, tmp_path: Path
+) -> None:
+    """The clients of Anthropic and OpenAI, also the synchronous one, drive the native agent."""
+    edit = {"path": "calc.py", "old": "a - b", "new": "a + b"}
+    turns = [Turn("I edit.", [("code_edit", edit), ("run_tests", {})]), Turn("It is mended.")]
+    with serving_model(turns) as model:
+        driver: Any = anthropic.AsyncAnthropic(api_key="x", base_url=model.url)
+        if vendor == "openai":
+            driver = openai.OpenAI(api_key="x", base_url=f"{model.url}/v1")
+        async with client.session() as session:
+            await upload(session, tmp_path / "project")
+            with pytest.raises(ValueError, match="model="):
+                session.coding_agent.run("mend add", client=driver)
+            result = await session.coding_agent.run(
+                "mend add", agent="native", client=driver, model="scripted"
+            )
+        await driver.close() if vendor == "anthropic" else driver.close()
+    assert (result.success, result.text, result.turns) == (True, "It is mended.", 2)
+    assert result.usage == {"input_tokens": 2 * USAGE[0], "output_tokens": 2 * USAGE[1]}
+    assert result.tests is not None
+    assert result.tests["passed"] == 1
+    told = json.dumps(model.conversations()[1])
+    assert "1 passed" in told
+
+
+async def test_native_is_bounded(client: kernelbroker.Broker, tmp_path: Path) -> None:
+    """A model that never ends, fails, or is too slow ends the run with its outcome and the diff."""
+    write = ModelReply(calls=(ToolCall("code_edit", {"path": "new.py", "content": "1\n"}),))
+
+    async def never(_: ModelRequest) -> ModelReply:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    def broken(request: ModelRequest) -> Any:
+        return write if len(request.messages) == 1 else 5
+
+    async with client.session() as session:
+        await upload(session, tmp_path / "project")
+        run = session.coding_agent.run
+        endless = await run("a", agent="native", client=lambda _: write, max_turns=3, tests=False)
+        failed = await run("b", agent="native", client=broken, tests=False)
+        late = await run("c", agent="native", client=never, timeout=0.5, tests=False)
+    assert (endless.outcome, endless.turns, endless.success) == ("turn_limit", 3, False)
+    assert endless.files == ["new.py"]
+    assert failed.outcome == "failed"
+    assert "not int" in str(failed.error)
+    assert late.outcome == "timeout"
+
+
+def test_without_await(broker: BrokerProcess, tmp_path: Path) -> None:
+    """The synchronous session iterates the events, and waits for the result."""
+    with (
+        kernelbroker.sync.connect(broker.url, broker.token) as client,
+        client.session() as session,
+    ):
+        session.code.upload(make_project(tmp_path / "project"))
+        run = session.coding_agent.run("mend add", agent="native", client=scripted(NATIVE))
+        seen = [event.type for event in run]
+        assert run.wait() == run.result
+        assert run.result is not None
+        assert run.result.success
+        assert seen.count("code_operation") == 3
 
 
 async def test_a_missing_agent_falls_back_to_native(

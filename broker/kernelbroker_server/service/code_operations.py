@@ -13,7 +13,13 @@ from typing import Any
 
 import msgspec
 from kernelbroker.protocol.codec import decode_as, encode
-from kernelbroker.protocol.errors import BadRequest, NotFound, ProtocolError, RequestError
+from kernelbroker.protocol.errors import (
+    BadRequest,
+    NotFound,
+    PolicyRefused,
+    ProtocolError,
+    RequestError,
+)
 from kernelbroker.protocol.events import Result
 from kernelbroker.protocol.messages import ExecutionRequest
 from kernelbroker.protocol.operations import CHANGING, READING, RUNNING, CodeOperationResponse
@@ -95,6 +101,11 @@ async def submit(
     )
     outcome = "queued"
     try:
+        if name == CODING_AGENT and executions.depends_on_code(session.options.template):
+            raise PolicyRefused(
+                "what a coding agent runs cannot be assessed, and code decides by the policy of this "
+                "template: use the agent `native`, whose operations are assessed one by one"
+            )
         assessment = await executions.assess_for(session, request)
         return executions.submit(session, request, assessment=assessment, internal_cell=cell)
     except RequestError as exc:

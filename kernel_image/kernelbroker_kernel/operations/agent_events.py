@@ -150,7 +150,7 @@ def claude_code(said: dict[str, Any], progress: Progress) -> Iterator[Event]:
         if said.get("is_error") or said.get("subtype") != "success":
             progress.error = text or "it failed"
         else:
-            progress.text = text
+            progress.text, progress.error = text, ""
 
 
 def gemini_cli(said: dict[str, Any], progress: Progress) -> Iterator[Event]:

@@ -23,7 +23,7 @@ MAX_TASK_CHARS = 30_000
 MAX_LINE_BYTES = 1024**2
 MAX_EVENTS = 5_000
 MAX_EVENT_BYTES = 4 * 1024**2
-MAX_READ_BYTES = 256 * 1024**2
+MAX_READ_BYTES = 64 * 1024**2
 """An agent that prints more is ended."""
 MAX_TEXT_BYTES = 256 * 1024
 """Of what it prints that is not one of its events."""
