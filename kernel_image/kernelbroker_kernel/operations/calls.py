@@ -57,7 +57,10 @@ def timed(work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
     try:
         response = {"success": True, "result": work()}
     except Refused as refused:
-        response = {"success": False, "error": refused.message, "code": refused.code}
+        # For the files API a missing permission is a conflict; for operations it is one of security.
+        denied = isinstance(refused.__cause__, PermissionError)
+        code = "security" if denied else refused.code
+        response = {"success": False, "error": refused.message, "code": code}
     except UnicodeError:
         response = {"success": False, "error": "a text has characters that no file can hold"}
         response["code"] = "bad_request"

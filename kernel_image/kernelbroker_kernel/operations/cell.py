@@ -27,7 +27,7 @@ from ..errors import CellError, Interrupted, Refused
 from ..hooks import installed, publish, request_options
 from ..shell import end
 from ..streams import outputs
-from . import calls, programs, project, testing
+from . import calls, go_report, programs, project, testing
 
 _ANNOUNCED_S = 0.2
 MAX_OUTPUT_BYTES = 2 * 1024**2
@@ -252,6 +252,7 @@ class _Lines:
         self._output = output
         self._descriptor = descriptor
         self._rest = b""
+        self._go = go_report.GoReport()
 
     def take(self, data: bytes) -> None:
         *lines, rest = (self._rest + data).split(b"\n")
@@ -260,7 +261,7 @@ class _Lines:
             if self._output is None:
                 record = _decoded(line)
             else:
-                record, text = testing.of_go(line)
+                record, text = self._go.read(line)
                 self._output.write(self._descriptor, text.encode(errors="replace"))
             if record is not None:
                 self._add(record)
