@@ -5,6 +5,7 @@ PYTHON ?= python3
 BROKER := .venv
 KERNEL := .venv-kernel
 IMAGE ?= kernelbroker-kernel
+CODE_IMAGE ?= kernelbroker-code
 BROKER_IMAGE ?= kernelbroker-broker
 DIND_IMAGE ?= kernelbroker-dind
 BASE_IMAGE ?= python:3.12-slim-bookworm
@@ -17,7 +18,7 @@ DISTRIBUTIONS := setup.cfg broker/pyproject.toml kernel_image/pyproject.toml
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup environments run demo image kernel-image broker-image dind-image bundle \
+.PHONY: help setup environments run demo image kernel-image code-image broker-image dind-image bundle \
   test test-fast check docs console bench lock clean
 
 help: ## List the targets
@@ -40,6 +41,9 @@ image: kernel-image $(BROKER)/bin/python ## Build the sandboxes' image for docke
 kernel-image:
 	docker build --build-arg BASE_IMAGE=$(BASE_IMAGE) -t $(IMAGE) kernel_image
 	@.ci/image_size $(IMAGE)
+
+code-image: ## Build the image of sandboxes for projects (git, ripgrep, npm, compilers), upon the sandboxes' image
+	docker build --build-arg KERNEL_IMAGE=$(IMAGE) -t $(CODE_IMAGE) -f kernel_image/code.Dockerfile kernel_image
 
 broker-image: ## Build the broker's own image, for compose/
 	docker build $(BUILD_OPTIONS) --build-arg BASE_IMAGE=$(BASE_IMAGE) -t $(BROKER_IMAGE) -f compose/Dockerfile .

@@ -67,9 +67,14 @@ class Adoption:
     async def run(self, rescue: Rescue) -> None:
         """Adopt what can be adopted. The rest is ended, with results that say so."""
         backends = self._backends.by_name.values()
-        found = [backend.orphans(self._specs_of(backend)) for backend in backends]
-        orphans = [orphan for each in found for orphan in each]
         sessions = {each.record.key: each for each in await self._store.adoptable()}
+        own = [
+            spec
+            for each in sessions.values()
+            if (spec := await self._registry_of(each).own_spec(each.record)) is not None
+        ]
+        found = [backend.orphans(self._specs_of(backend, own)) for backend in backends]
+        orphans = [orphan for each in found for orphan in each]
         results = await asyncio.gather(*(self._adopt(each, sessions) for each in orphans))
         adopted = [each for each in results if isinstance(each, _Adopted)]
         unwanted = [
@@ -98,8 +103,13 @@ class Adoption:
                 len(unwanted),
             )
 
-    def _specs_of(self, backend: Backend) -> list[SandboxSpec]:
-        return [pool.spec for pool in self._pools.values() if pool.backend is backend]
+    def _specs_of(self, backend: Backend, own: Sequence[SandboxSpec]) -> list[SandboxSpec]:
+        pools = [pool for pool in self._pools.values() if pool.backend is backend]
+        names = {pool.spec.template for pool in pools}
+        return [pool.spec for pool in pools] + [s for s in own if s.template in names]
+
+    def _registry_of(self, session: LeftSession) -> Registry:
+        return self._tenants.of(self._names[session.record.tenant]).registry
 
     async def _adopt(
         self, orphan: Orphan, sessions: dict[str, LeftSession]
@@ -151,7 +161,7 @@ class Adoption:
         self, session: LeftSession, warm: WarmSandbox, running: LeftExecution | None
     ) -> _Adopted | None:
         record = session.record
-        registry = self._tenants.of(self._names[record.tenant]).registry
+        registry = self._registry_of(session)
         template = warm.sandbox.spec.template
         if record.options.template not in (AUTO, template) or template not in registry.pools:
             return None

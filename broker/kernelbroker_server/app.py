@@ -29,6 +29,7 @@ from .audit import Audit
 from .config import ConfigError, Settings
 from .egress.upstream import Resolve
 from .pool.memory_sampler import MemorySampler
+from .project_factory import project_roots
 from .service.assessor import Assessor
 from .service.gauges import gauges
 from .service.operations import Operations
@@ -46,6 +47,7 @@ from .telemetry.execution_log import log_executions
 from .telemetry.history import History
 from .telemetry.metrics import Metrics
 from .telemetry.traces import tracing
+from .upstream_factory import forge_clients
 
 logger = logging.getLogger(__name__)
 
@@ -135,6 +137,8 @@ class Broker:
             self.supervisor,
             self._webhooks,
             factories.routing(settings),
+            project_roots(settings, data_dir),
+            forge_clients(settings),
         )
         self._operations = Operations(self.tenants, self.pools, self._history, settings.audit_log)
         self._service = Service(

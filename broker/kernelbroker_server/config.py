@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal, Self, TypeAlias
 from pydantic import BaseModel, Field, SecretStr, field_validator, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
+from .config_code import CodeSettings
 from .config_routing import RiskSettings, RoutingSettings
 from .config_sections import (
     AuthSettings,
@@ -37,6 +38,9 @@ TemplateName: TypeAlias = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]{0,3
 
 AUTO = "auto"
 """No template has this name: with it, each cell runs in the template that its code needs."""
+
+FORGE = "forge"
+"""No upstream has this name: http://forge.internal/ leads to the forges."""
 
 TenantName: TypeAlias = Annotated[str, Field(pattern=TENANT_NAME)]
 
@@ -118,6 +122,7 @@ class Settings(BaseSettings):
     mcp: McpSettings = McpSettings()
     risk: RiskSettings = RiskSettings()
     routing: RoutingSettings = RoutingSettings()
+    code: CodeSettings = CodeSettings()
     jupyter: JupyterSettings = JupyterSettings()
     e2b: E2bSettings = E2bSettings()
     templates: dict[TemplateName, TemplateSettings] = {}
@@ -162,8 +167,15 @@ class Settings(BaseSettings):
                 raise ValueError(
                     f"templates.{name}.upstreams: there is no upstream {sorted(unknown)[0]!r}"
                 )
+            known = {"*", *(each.host for each in self.code.forges)}
+            if unknown := set(template.forges) - known:
+                raise ValueError(
+                    f"templates.{name}.forges: there is no forge {sorted(unknown)[0]!r} in code.forges"
+                )
             if template.runtime is not None and self.backend_of(template) != "docker":
                 raise ValueError(f'templates.{name}.runtime needs backend = "docker"')
+        if FORGE in self.upstreams:
+            raise ValueError(f"upstreams.{FORGE}: this name is for code.forges; choose another one")
         if AUTO in self.templates:
             raise ValueError(f"templates.{AUTO}: this name selects routing; choose another one")
         for kind, named in self.routing:

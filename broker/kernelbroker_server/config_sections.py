@@ -103,6 +103,8 @@ class SandboxSettings(_Section):
     )
     workspace_files: int = Field(default=100_000, gt=0)
     """How many files and directories a session may have."""
+    forges: tuple[str, ...] = ()
+    """Hosts of [[code.forges]] that sessions clone from and push to; `*` for all of them."""
     imports: tuple[str, ...] = ("pandas", "matplotlib.pyplot")
     """Modules that are imported before a session gets the sandbox."""
     env: dict[str, str] = {}

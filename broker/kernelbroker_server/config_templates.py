@@ -10,7 +10,7 @@ from pydantic import ByteSize, Field
 from .config_sections import PoolSettings, SandboxSettings
 
 BackendName: TypeAlias = Literal["local", "docker"]
-Profile: TypeAlias = Literal["strict", "standard"]
+Profile: TypeAlias = Literal["strict", "standard", "code"]
 
 _PACKAGES_AND_CODE = (
     # PyPI
@@ -44,6 +44,20 @@ PROFILES: Mapping[str, Mapping[str, Any]] = {
         "timeout": 300,
         "file_size": "10MiB",
     },
+    "code": {
+        "image": "kernelbroker-code",
+        "network": "allowlist",
+        "allow": _PACKAGES_AND_CODE,
+        "forges": ("*",),
+        "cpus": 2,
+        "memory": "4GiB",
+        "processes": 500,
+        "timeout": 900,
+        "tmp_size": "500MiB",
+        "workspace_size": "5GiB",
+        "workspace_files": 500_000,
+        "imports": (),
+    },
 }
 """Settings of a template, in place of those of [sandbox]. All sandboxes run without capabilities."""
 
@@ -54,7 +68,8 @@ class TemplateSettings(SandboxSettings):
     profile: Profile | None = None
     """Start from a preset, in place of [sandbox]; the template's own keys win. `strict`: no network, 1 cpu,
     2 GiB, 120 s, files to 10 MiB. `standard`: the hosts of PyPI, npm and GitHub, 2 cpus, 4 GiB, 300 s,
-    files to 10 MiB."""
+    files to 10 MiB. `code`, for projects: the image kernelbroker-code, the same hosts, all of code.forges,
+    2 cpus, 4 GiB, 900 s, 5 GiB of files."""
     backend: BackendName | None = None
     """The kind of its sandboxes; the top-level `backend` if not set."""
     runtime: str | None = Field(default=None, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")

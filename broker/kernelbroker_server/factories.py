@@ -26,6 +26,7 @@ from .egress.upstream import Resolve
 from .kernels.outputs import OutputLimits
 from .pool.runner import Pool
 from .pool.state import PoolLimits
+from .service.forges import forge_id
 from .service.webhook_message import secret_key
 from .service.webhook_sender import WebhookPolicy, WebhookSender
 from .service.webhooks import Webhooks
@@ -36,7 +37,7 @@ from .sessions.routes import Routing
 from .sessions.store import EventStore
 from .supervisor import Supervisor
 from .telemetry.events import Observer
-from .upstream_factory import upstreams
+from .upstream_factory import forges_of, git_environment, upstreams
 from .workspaces.checkpoint_store import CheckpointLimits
 from .workspaces.directory_store import DirectoryStore
 from .workspaces.shared_directories import make_shared_directories
@@ -223,7 +224,7 @@ def _own_directory(parent: Path, key: str) -> Path:
 
 
 def spec(name: str, template: TemplateSettings, settings: Settings) -> SandboxSpec:
-    packages = settings.packages
+    packages, forges = settings.packages, forges_of(settings, template)
     return SandboxSpec(
         template=name,
         image=template.image,
@@ -239,13 +240,13 @@ def spec(name: str, template: TemplateSettings, settings: Settings) -> SandboxSp
             timeout=template.timeout,
         ),
         imports=template.imports,
-        env=template.env,
+        env={**git_environment(forges), **template.env},
         shared_data=template.shared_data,
         wheels=packages.wheels,
         index_url=packages.index_url,
         network=template.network,
         allow=template.allow,
-        upstreams=template.upstreams,
+        upstreams=(*template.upstreams, *map(forge_id, forges)),
         orphan_grace=_orphan_grace(settings, template),
         ports=template.ports,
     )

@@ -43,6 +43,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--data-dir", type=PurePosixPath, required=True)
     parser.add_argument("--run-dir", type=PurePosixPath, required=True)
     parser.add_argument("--shared", action="append", default=[])
+    parser.add_argument("--project", action="append", default=[], help="DIR for ro, or DIR:rw")
     options = parser.parse_args(argv)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)-7s %(message)s")
     policy = Policy(
@@ -50,6 +51,9 @@ def main(argv: list[str] | None = None) -> int:
         data_dir=options.data_dir,
         run_dir=options.run_dir,
         shared=frozenset(filter(None, options.shared)),
+        projects={
+            each.removesuffix(":rw"): not each.endswith(":rw") for each in options.project if each
+        },
     )
     asyncio.run(serve(policy, options.engine, options.listen))
     return 0

@@ -11,12 +11,12 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import Any, TypeAlias
 from urllib.parse import parse_qsl, urlencode
 
-from kernelbroker_kernel.contract import HOME_OF_E2B, WORKSPACE
+from kernelbroker_kernel.contract import HOME_OF_E2B, PROJECT, WORKSPACE
 from kernelbroker_server.backends.container_options import (
     HANDOVER,
     LABEL_BROKER,
@@ -31,6 +31,7 @@ Check: TypeAlias = Callable[[Any], bool]
 
 BROKER_ID = "[0-9a-f]{8}"
 SANDBOX_ID = "[a-z0-9][a-z0-9-]{0,40}"
+_PROJECTS = (f"{WORKSPACE}/{PROJECT}", f"{HOME_OF_E2B}/{PROJECT}")
 NAME = f"kernelbroker-{BROKER_ID}-{SANDBOX_ID}"
 
 
@@ -47,6 +48,7 @@ class Policy:
         data_dir, run_dir: the broker's directories, with their paths on the host.
         shared: directories that sandboxes may mount read-only: shared data and wheels.
         runtimes: the allowed runtimes of the engine.
+        projects: directories below which projects may be mounted, and whether only read-only.
     """
 
     images: frozenset[str]
@@ -54,6 +56,7 @@ class Policy:
     run_dir: PurePosixPath
     shared: frozenset[str] = frozenset()
     runtimes: frozenset[str] = frozenset({"runc", "runsc"})
+    projects: Mapping[str, bool] = field(default_factory=dict)
 
     def check(self, method: str, target: str, body: bytes) -> tuple[str, bytes]:
         """Return the target and the body to pass to the engine. Raises Refused."""
@@ -121,7 +124,7 @@ class Policy:
             "RestartPolicy": _is({"Name": "no"}),
             "LogConfig": _is({"Type": "json-file", "Config": {"max-size": "64k", "max-file": "1"}}),
             "ReadonlyRootfs": _is(True),
-            "Mounts": lambda value: isinstance(value, list) and len(value) <= 7,
+            "Mounts": lambda value: isinstance(value, list) and len(value) <= 9,
             "Tmpfs": lambda value: (
                 isinstance(value, dict)
                 and value.keys() == {str(TMP), str(HOME), *SEALED}
@@ -149,6 +152,8 @@ class Policy:
 
     def _check_mount(self, mount: Any) -> None:
         texts = {"Type": _is("bind"), "Source": _string, "Target": _string}
+        if isinstance(mount, dict) and mount.get("Target") in _PROJECTS:
+            texts["BindOptions"] = _is({"NonRecursive": True, "Propagation": "rprivate"})
         _check_object("a mount", mount, texts | {"ReadOnly": lambda v: isinstance(v, bool)})
         source, target, read_only = mount["Source"], mount["Target"], mount["ReadOnly"]
         workspace = f"{re.escape(str(self.data_dir))}/{BROKER_ID}/sandboxes/{SANDBOX_ID}/workspace"
@@ -160,11 +165,21 @@ class Policy:
             allowed = bool(re.fullmatch(handover, source, re.ASCII))
         elif target == str(EGRESS_SOCKET) and read_only:
             allowed = bool(re.fullmatch(egress_socket, source, re.ASCII))
+        elif target in _PROJECTS:
+            allowed = self._is_project(source, read_only)
         else:
             shared = target in (f"{WORKSPACE}/shared", f"{HOME_OF_E2B}/shared", str(WHEELS))
             allowed = shared and read_only and source in self.shared
         if not allowed:
             raise Refused("a mount is not one of a sandbox")
+
+    def _is_project(self, source: str, read_only: bool) -> bool:
+        """Whether a directory may be mounted as a project. Links below it are the broker's to check."""
+        path = PurePosixPath(source)
+        return ".." not in path.parts and any(
+            path.is_relative_to(root) and (read_only or not only_reads)
+            for root, only_reads in self.projects.items()
+        )
 
 
 def _calls(image: str) -> list[tuple[str, str, set[str]]]:

@@ -97,6 +97,8 @@ STREAM_CHUNK_CHARS = 256 * 1024
 WORKSPACE = "/data"
 HOME_OF_E2B = "/home/user"
 """The workspace once more, where programs written for E2B expect it."""
+PROJECT = "project"
+"""Directory of the workspace with the project that operations work on. It may be mounted there."""
 PACKAGES = ".packages"
 """Directory of the workspace for the packages that a session installs."""
 CHECKPOINTS = ".kernelbroker"

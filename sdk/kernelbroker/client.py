@@ -12,11 +12,12 @@ Any await here may be cancelled; no task or connection is left behind.
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 from ssl import SSLContext
 from types import TracebackType
-from typing import Any, cast
+from typing import Any, TypeAlias, cast
 from urllib.parse import quote
 
 import msgspec
@@ -37,6 +38,7 @@ from .protocol.messages import (
     ExecutionRequest,
     OnError,
     Open,
+    ProjectOptions,
     SandboxLimits,
     SessionInfo,
     SessionList,
@@ -48,6 +50,8 @@ from .session import OnDisconnect, Session
 from .session_follower import follow
 from .session_requests import SessionRequests
 from .websocket import Timeouts
+
+Project: TypeAlias = str | ProjectOptions | os.PathLike[str]
 
 OPEN_TIMEOUT = 120.0
 """Longer than the broker waits for a free sandbox before it refuses (30 s by default)."""
@@ -109,6 +113,7 @@ class Broker:
         from_checkpoint: str | None = None,
         layout: WorkspaceLayout | None = None,
         limits: SandboxLimits | None = None,
+        project: Project | None = None,
         language: str = "python",
         on_error: OnError | None = None,
         keep: bool = False,
@@ -133,6 +138,9 @@ class Broker:
             layout: directories and files that the workspace gets where they are missing: `agent` or
                 `analysis`.
             limits: limits of memory and output that are lower than those of the template.
+            project: what `session.code` works on, at /workspace/project: a directory of the broker's host
+                ("/srv/shop"), the URL of a git repository, `ProjectOptions` with more about one of them,
+                or a `pathlib.Path` of this machine, which `open` and `async with` upload.
             language, on_error: those of cells that name none; by default `python` and `rollback`.
             keep: `close` and `async with` only close the connection; the session stays open.
         """
@@ -150,6 +158,7 @@ class Broker:
             from_checkpoint=from_checkpoint,
             layout=layout,
             limits=limits or SandboxLimits(),
+            project=None if isinstance(project, os.PathLike) else project,
             language=language,
             on_error=on_error,
         )
@@ -157,6 +166,7 @@ class Broker:
             self._address,
             request,
             keep=keep,
+            upload=project if isinstance(project, os.PathLike) else None,
             timeouts=self._timeouts,
             open_sessions=self._sessions,
         )

@@ -231,6 +231,44 @@ class Code:
         `files_truncated`."""
         return await self._ask("diff", snapshot=snapshot)
 
+    async def git_bundle(
+        self, base: str | None = None, branch: str | None = None
+    ) -> CodeOperationResponse:
+        """Write a bundle of a branch into the workspace: `session.files` downloads `result["file"]`.
+
+        `git fetch FILE BRANCH` takes the commits out of it. `result` has `file`, `branch`, `commit` and
+        `size`.
+
+        Args:
+            base: leave out what this commit has already.
+            branch: the current one if None.
+        """
+        return await self._ask("git_bundle", base=base, branch=branch)
+
+    async def git_push(self, branch: str | None = None) -> CodeOperationResponse:
+        """Push a branch, by default the current one, to the forge that the project came from.
+
+        The broker adds the operator's token. `result` has `branch`, `commit`, `repository` and `host`.
+
+        Raises:
+            SandboxSecurityError: the operator does not list the forge or the repository.
+        """
+        return await self._ask("git_push", branch=branch)
+
+    async def git_create_pr(
+        self, title: str, body: str = "", base: str | None = None
+    ) -> CodeOperationResponse:
+        """Push the current branch, and open a pull request for it. `result` has `number` and `url` too.
+
+        Args:
+            base: the branch to merge into; the repository's default one if None.
+
+        Raises:
+            CodeOperationError: `conflict` if there is one already, or nothing to merge.
+            SandboxSecurityError: as `git_push`.
+        """
+        return await self._ask("git_create_pr", title=title, body=body, base=base)
+
     async def execute(self, operation: str, parameters: dict[str, Any]) -> CodeOperationResponse:
         """Run an operation by its name, as the broker names it."""
         if operation in RUNNING:

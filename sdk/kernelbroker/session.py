@@ -24,7 +24,7 @@ from .files import Files
 from .http_request import call
 from .loop_lock import LoopLock
 from .protocol import events
-from .protocol.errors import KernelBrokerError, SessionGone
+from .protocol.errors import Conflict, KernelBrokerError, SessionGone
 from .protocol.findings import Language
 from .protocol.messages import (
     CheckpointInfo,
@@ -67,6 +67,7 @@ class Session:
         timeouts: Timeouts,
         open_sessions: set[Session],
         known: SessionInfo | None = None,
+        upload: os.PathLike[str] | None = None,
     ) -> None:
         """
         Args:
@@ -74,6 +75,7 @@ class Session:
                 was cancelled.
             open_sessions: the sessions of the broker's client that are open.
             known: attach to this session only.
+            upload: a project of this machine, for a new session.
         """
         self._address = address
         self._request = request
@@ -90,6 +92,7 @@ class Session:
         self._opening = LoopLock()
         self._is_closed = False
         self._has_submitted = False
+        self._upload = upload
 
     @property
     def session_id(self) -> str:
@@ -126,6 +129,13 @@ class Session:
             RequestError: the broker refused for another reason.
         """
         await (await self._opened()).ready()
+        upload, self._upload = self._upload, None
+        if upload is not None:
+            try:
+                await self.code.upload(upload)
+            except Conflict:  # the session was open, and has its project
+                if not self._is_named:
+                    raise
         return self
 
     async def run(

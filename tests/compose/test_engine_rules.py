@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import json
+import os
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 import pytest
-from kernelbroker_server.backends.base import SandboxSpec
+from kernelbroker_server.backends.base import HostProject, SandboxSpec
 from kernelbroker_server.backends.container_options import (
     LABEL_BROKER,
     LABEL_DATA,
@@ -86,6 +88,35 @@ def test_sandbox_containers_pass(spec: dict[str, Any]) -> None:
     wanted = container(**spec)
     _, body = POLICY.check("POST", CREATE, json.dumps(wanted).encode())
     assert json.loads(body) == wanted
+
+
+@pytest.mark.parametrize(
+    ("path", "read_only", "passes"),
+    [
+        ("/srv/projects/shop", False, True),
+        ("/srv/projects", True, True),
+        ("/srv/readable/shop", True, True),
+        ("/srv/readable/shop", False, False),
+        ("/srv/projects-of-others/shop", True, False),
+        ("/srv/projects/../other", True, False),
+        ("/srv", True, False),
+    ],
+)
+def test_projects(path: str, read_only: bool, passes: bool) -> None:
+    """A directory is mounted as a project only below those of the filter, and as it allows."""
+    roots = {"/srv/projects": False, "/srv/readable": True}
+    policy = dataclasses.replace(POLICY, projects=roots)
+    owner = (os.geteuid(), os.getegid())
+    wanted = container(project=HostProject(Path(path), read_only, owner))
+    data = json.dumps(wanted).encode()
+    if passes:
+        _, body = policy.check("POST", CREATE, data)
+        assert json.loads(body) == wanted
+    else:
+        with pytest.raises(Refused, match="mount"):
+            policy.check("POST", CREATE, data)
+    with pytest.raises(Refused, match="mount"):
+        POLICY.check("POST", CREATE, data)
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from kernelbroker_server.backends.base import EndCause, LaunchError, SandboxEnd,
 from kernelbroker_server.kernels.gateway import GatewayConnection
 from kernelbroker_server.pool import runner, state
 from kernelbroker_server.pool import warm_sandbox as warm_module
+from kernelbroker_server.pool.own_sandboxes import LaunchFailed
 from kernelbroker_server.pool.runner import AcquireTimeout, Pool, PoolClosed
 from kernelbroker_server.pool.state import PoolFull, PoolLimits
 from kernelbroker_server.pool.status import LaunchFailure, PoolStatus
@@ -696,3 +697,70 @@ async def test_a_sandbox_is_removed_although_its_gateway_cannot_be_closed(
                 await warm_module.discard(backend, warm.sandbox, warm.gateway)
         assert warm.sandbox.id not in backend.live
         pool.release(warm)
+
+
+# Sandboxes that are launched for one session
+
+
+OWN = SandboxSpec(env={"OWN": "1"})
+
+
+async def test_a_sandbox_of_its_own() -> None:
+    """It is launched with the caller's spec, counts as leased, and is removed when it is released."""
+    async with fake_backend() as backend, running(backend, min_size=0) as pool:
+        warm = await pool.acquire_own(OWN, timeout=DEADLINE_S)
+        assert warm.sandbox.spec == OWN
+        assert pool.status().busy_containers == 1
+        check(pool)
+        pool.release(warm)
+        await until(lambda: pool.status().total_containers == 0)
+        assert backend.live == {}
+
+
+async def test_a_free_sandbox_makes_room() -> None:
+    """In a full pool a free sandbox is removed, and none is launched in its place first."""
+    async with fake_backend() as backend, running(backend, min_size=2, max_size=2) as pool:
+        warm = await pool.acquire_own(OWN, timeout=DEADLINE_S)
+        assert warm.sandbox.spec == OWN
+        assert pool.status().total_containers <= 2
+        second = await pool.acquire_own(OWN, timeout=DEADLINE_S)
+        with pytest.raises(AcquireTimeout):
+            await pool.acquire_own(OWN, timeout=0.05)
+        check(pool)
+        pool.release(warm)
+        pool.release(second)
+    assert pool._state.own_waiters == 0
+
+
+async def test_an_own_launch_that_fails() -> None:
+    """The caller gets the reason, and its place is free again; a cancelled one leaves nothing, too."""
+    async with fake_backend() as backend, running(backend, min_size=0, max_size=1) as pool:
+
+        async def fail(sandbox: FakeSandbox) -> None:
+            raise LaunchError("no such directory")
+
+        backend.on_launch = fail
+        with pytest.raises(LaunchFailed, match="no such directory"):
+            await pool.acquire_own(OWN, timeout=DEADLINE_S)
+        backend.on_launch = None
+        await until(lambda: pool.status().total_containers == 0)
+        waiting = asyncio.create_task(pool.acquire_own(OWN, timeout=DEADLINE_S))
+        await turns(2)
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        await until(lambda: pool.status().total_containers == 0)
+        pool.release(await pool.acquire_own(OWN, timeout=DEADLINE_S))
+
+
+async def test_own_sandboxes_of_a_closed_pool() -> None:
+    """A caller that waits for a place is refused when the pool closes."""
+    async with fake_backend() as backend, running(backend, min_size=0, max_size=1) as pool:
+        warm = await pool.acquire_own(OWN, timeout=DEADLINE_S)
+        waiting = asyncio.create_task(pool.acquire_own(OWN, timeout=DEADLINE_S))
+        await turns(2)
+        stopping = asyncio.create_task(pool.stop(STOP_S))
+        with pytest.raises(PoolClosed):
+            await waiting
+        pool.release(warm)
+        await stopping

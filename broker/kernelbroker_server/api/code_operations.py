@@ -63,7 +63,10 @@ class CodeOperation(StreamingHandler):
                         with suppress(SessionGone):
                             session.interrupt(log.id)
             else:
-                self._answer(await code_operations.operate(session, operation, parameters))
+                response = await code_operations.operate(
+                    session, operation, parameters, self.tenant.forges
+                )
+                self._answer(response)
 
     def _answer(self, response: CodeOperationResponse) -> None:
         chosen = negotiate(self.request.headers.get("Accept", ""), JSON)

@@ -68,6 +68,20 @@ class Network(enum.StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class HostProject:
+    """A directory of the host that is mounted at /workspace/project.
+
+    Attributes:
+        path: without links. It has no other mounts in it.
+        owner: the user and group that own it.
+    """
+
+    path: Path
+    read_only: bool
+    owner: tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
 class SandboxSpec:
     """Everything that a launch depends on. What depends on the session is sent after the lease."""
 
@@ -94,6 +108,8 @@ class SandboxSpec:
     """Seconds that it lives without a broker, so that the next broker can adopt it."""
     ports: bool | tuple[int, ...] = field(default=False, repr=False)
     """The ports of servers inside it that clients may reach; no launch depends on them."""
+    project: HostProject | None = None
+    """Of a sandbox that is launched for one session."""
 
     @property
     def uses_proxy(self) -> bool:

@@ -21,6 +21,7 @@ from . import jail, seccomp
 from .base import LaunchError, SandboxSpec
 from .child import Child, both_ends, readable
 from .host import Host
+from .mounted_project import MountedProject
 from .sandbox_layout import UID
 
 _REPORT_TIMEOUT_S = 10.0
@@ -89,6 +90,7 @@ async def start(
     etc: Path,
     workspace: Path,
     egress_socket: Path | None,
+    project: MountedProject | None = None,
     pass_fds: Sequence[int] = (),
     holds_input: bool = False,
     user_namespace: int | None = None,
@@ -103,6 +105,7 @@ async def start(
     Args:
         program: its command line, as seen in the jail.
         etc: a directory with the files of `jail.ETC`.
+        project: the project of the spec, if there is one.
         pass_fds: descriptors that the program inherits.
         holds_input: the program's standard input stays open until `Jail.close`; otherwise it is at its end.
         user_namespace: the user namespace to make the jail in; by default the broker's.
@@ -137,12 +140,16 @@ async def start(
             etc=etc,
             workspace=workspace,
             egress_socket=egress_socket,
+            project=None if project is None else project.path,
             program=program,
             descriptors=descriptors,
         )
         if user_namespace is not None:
             argv = [*jail.inside(host, user_namespace), *argv]
             pass_fds = [*pass_fds, user_namespace]
+        if project is not None:
+            argv = [*project.command, *argv]
+            pass_fds = [*pass_fds, *project.descriptors]
         child = Child(
             argv,
             env={},  # code in the jail can read bubblewrap's environment

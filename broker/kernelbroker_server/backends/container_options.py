@@ -7,19 +7,21 @@ of /proc and /sys, and separate namespaces.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kernelbroker_kernel.contract import ALONE_S, HOME_OF_E2B, TOKEN_VARIABLE, WORKSPACE
+from kernelbroker_kernel.contract import ALONE_S, HOME_OF_E2B, PROJECT, TOKEN_VARIABLE, WORKSPACE
 
-from .base import Limits, SandboxSpec
+from .base import HostProject, LaunchError, Limits, SandboxSpec
 from .internal_network import NO_RESOLVER, PORT
 from .sandbox_layout import (
     EGRESS_SOCKET,
     HOME,
     TMP,
+    UID,
     WHEELS,
     environment,
     gateway_argv,
@@ -156,6 +158,12 @@ def _files(spec: SandboxSpec, placement: ContainerPlacement) -> dict[str, Any]:
     if spec.shared_data is not None:
         for path in (WORKSPACE, HOME_OF_E2B):
             mounts.append(_bind(spec.shared_data, f"{path}/shared", read_only=True))
+    if (project := spec.project) is not None:
+        for path in (WORKSPACE, HOME_OF_E2B):
+            mount = _bind(project.path, f"{path}/{PROJECT}", read_only=project.read_only)
+            mounts.append(
+                {**mount, "BindOptions": {"NonRecursive": True, "Propagation": "rprivate"}}
+            )
     if spec.wheels is not None:
         mounts.append(_bind(spec.wheels, str(WHEELS), read_only=True))
     # `exec`, since installers of packages run programs in /tmp. If the image has this directory, runc
@@ -194,3 +202,22 @@ def _limits(limits: Limits, gvisor: bool) -> dict[str, Any]:
 
 def _bind(source: Path, target: str, *, read_only: bool = False) -> dict[str, Any]:
     return {"Type": "bind", "Source": str(source), "Target": target, "ReadOnly": read_only}
+
+
+def owner_of(project: HostProject, *, gvisor: bool) -> int:
+    """Return the user of a container with a project: its owner, or any if it only reads.
+
+    Raises:
+        LaunchError: the project belongs to root, which user code is only on gVisor's own kernel.
+    """
+    uid = project.owner[0]
+    if os.geteuid() != 0:
+        return os.geteuid()
+    if project.read_only:
+        return UID
+    if uid == 0 and not gvisor:
+        raise LaunchError(
+            f"{project.path} belongs to root, and code in containers does not run as root: give it to "
+            "another user (chown), or use gVisor or a template with jails"
+        )
+    return uid

@@ -21,6 +21,7 @@ from .container_options import (
     NetworkTransport,
     SocketTransport,
     container_options,
+    owner_of,
 )
 from .directories import remove_tree
 from .docker_context import BackendContext
@@ -30,6 +31,7 @@ from .exit_reason import end_of, lost
 from .internal_network import PORT, InternalNetwork
 from .measured_container import MeasuredContainer
 from .memory_watch import MemoryWatch
+from .sandbox_layout import make_mount_points
 from .sandbox_record import SandboxRecord
 from .sockets import Handover, answers, listen
 
@@ -84,7 +86,7 @@ class DockerSandbox(MeasuredContainer):
             name=context.container_name(sandbox_id),
             transport=transport,
             workspace=self.workspace,
-            owner=context.owner,
+            owner=context.owner if spec.project is None else owner_of(spec.project, gvisor=gvisor),
             labels=context.labels | {LABEL_SANDBOX: sandbox_id},
             gvisor=gvisor,
         )
@@ -117,16 +119,16 @@ class DockerSandbox(MeasuredContainer):
             if spec.uses_proxy:
                 path = context.directories.run / f"{self.id}.out"
                 self._egress_socket = EgressSocket(
-                    context.proxy, path, context.owner, self.id, spec
+                    context.proxy, path, placement.owner, self.id, spec
                 )
                 placement = replace(placement, egress_socket=path)
             if spec.network is Network.OPEN:
                 placement = replace(placement, network=await context.open_network.name())
+            self._hand_over()
+            self._write_record()
             options = container_options(
                 spec, placement, image=context.image, runtime=self._runtime, command=command
             )
-            self._hand_over()
-            self._write_record()
             await context.engine.create(placement.name, options)
             self._created = True
             await context.engine.start(placement.name)
@@ -192,7 +194,7 @@ class DockerSandbox(MeasuredContainer):
             for path in (self.endpoint.path, socket):
                 path.unlink(missing_ok=True)
             listener = listen(self.endpoint.path)
-            self._handover = Handover(socket, listener, self._context.owner)
+            self._handover = Handover(socket, listener, self._placement.owner)
 
     def _write_record(self) -> None:
         """Write what the next broker needs, if the sandbox may live without this one."""
@@ -338,6 +340,6 @@ class DockerSandbox(MeasuredContainer):
     def _make_directories(self) -> None:
         self._directory.mkdir(mode=0o700)
         self.workspace.mkdir(mode=0o700)
-        if self.spec.shared_data is not None:
-            (self.workspace / "shared").mkdir()
-        os.chown(self.workspace, self._context.owner, self._context.owner)
+        make_mount_points(self.workspace, self.spec)
+        owner = self._placement.owner
+        os.chown(self.workspace, owner, owner)

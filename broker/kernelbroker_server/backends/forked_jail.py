@@ -16,6 +16,7 @@ from . import bubblewrap
 from .base import LaunchError, SandboxSpec
 from .fork_server import ForkedGateway, ForkServer
 from .host import Host
+from .mounted_project import MountedProject
 
 _HOLDER = ("/bin/sh", "-c", "echo holder >/proc/$$/comm; echo; read _")
 """Its line of output tells that the mounts are made. It ends when its input ends, which the broker holds.
@@ -74,6 +75,7 @@ async def start(
     etc: Path,
     workspace: Path,
     egress_socket: Path | None,
+    project: MountedProject | None = None,
     listener: int,
     host_uid: int | None,
     place: Callable[[int], None],
@@ -95,6 +97,7 @@ async def start(
         etc=etc,
         workspace=workspace,
         egress_socket=egress_socket,
+        project=project,
         user_namespace=server.user_namespace,
         host_uid=host_uid,
         place=place,

@@ -10,9 +10,9 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from kernelbroker_kernel.contract import HOME_OF_E2B, WORKSPACE
+from kernelbroker_kernel.contract import HOME_OF_E2B, PROJECT, WORKSPACE
 
-from .base import Limits, SandboxSpec
+from .base import HostProject, Limits, SandboxSpec
 from .host import Host
 from .sandbox_layout import (
     EGRESS_SOCKET,
@@ -74,6 +74,7 @@ def jail_argv(
     etc: Path,
     workspace: Path,
     egress_socket: Path | None = None,
+    project: Path | None = None,
     program: Sequence[str],
     descriptors: Descriptors,
 ) -> list[str]:
@@ -82,6 +83,7 @@ def jail_argv(
     Args:
         etc: a directory with the files of `ETC`.
         egress_socket: the socket of the egress proxy, if the sandbox has one.
+        project: where the spec's project is mounted for this sandbox; None for its own path.
         program: the command line of the program in the jail, which is mostly the gateway.
     """
     assert host.bwrap is not None
@@ -92,6 +94,7 @@ def jail_argv(
         *_memory(spec.limits),
         *_python(host),
         *_workspace(workspace, spec.shared_data),
+        *([] if spec.project is None else _project(project or spec.project.path, spec.project)),
         *([] if spec.wheels is None else _read_only(spec.wheels, WHEELS)),
         *([] if egress_socket is None else _read_only(egress_socket, EGRESS_SOCKET)),
         # The root is a tmpfs without a size limit, and a jail of an ordinary user owns it.
@@ -219,6 +222,15 @@ def _workspace(workspace: Path, shared_data: Path | None) -> list[str]:
         if shared_data is not None:
             args += ["--ro-bind", str(shared_data), f"{path}/{SHARED.name}"]
     return args
+
+
+def _project(source: Path, project: HostProject) -> list[str]:
+    how = "--ro-bind" if project.read_only else "--bind"
+    return [
+        each
+        for path in (WORKSPACE, HOME_OF_E2B)
+        for each in (how, str(source), f"{path}/{PROJECT}")
+    ]
 
 
 def _variables(host: Host, spec: SandboxSpec) -> Iterable[str]:

@@ -26,7 +26,8 @@ from .egress_socket import EgressSocket
 from .exit_reason import end_of
 from .fork_server import ForkServer, ForkServerError
 from .host import Host
-from .sandbox_layout import gateway_argv, max_file_bytes
+from .mounted_project import MountedProject
+from .sandbox_layout import gateway_argv, make_mount_points, max_file_bytes
 from .sandbox_record import ProcessId, SandboxRecord
 from .sandbox_set import ClosableSandbox
 from .sockets import listen
@@ -70,6 +71,8 @@ class LocalSandbox(ClosableSandbox):
         self.workspace = self._directory / "workspace"
         self._cgroup = context.cgroups.of(sandbox_id)
         self._egress_socket: EgressSocket | None = None
+        self._project: MountedProject | None = None
+        self._project_target = context.directories.run / f"{sandbox_id}.project"
         self._running: Running | None = None
         self._ending: asyncio.Task[bool] | None = None
         self._over_memory = False
@@ -143,6 +146,9 @@ class LocalSandbox(ClosableSandbox):
                 self._egress_socket = EgressSocket(
                     context.proxy, path, self.host_uid, self.id, self.spec
                 )
+            if self.spec.project is not None:
+                target = self._project_target
+                self._project = MountedProject.of(self.spec.project, target, self.host_uid)
             with listen(self.endpoint.path) as listener:
                 self._cgroup.create(self.spec.limits)
                 if context.isolation is Isolation.BUBBLEWRAP:
@@ -159,6 +165,9 @@ class LocalSandbox(ClosableSandbox):
                     )
         except OSError as error:  # TimeoutError is one
             raise LaunchError(f"The sandbox could not be started: {error!r}") from error
+        finally:
+            if self._project is not None:
+                self._project.close()
         self._running.child.exited.add_done_callback(self._on_exit)
         self._write_record()
 
@@ -215,6 +224,7 @@ class LocalSandbox(ClosableSandbox):
                     etc=etc,
                     workspace=self.workspace,
                     egress_socket=egress_socket,
+                    project=self._project,
                     listener=listener,
                     host_uid=self.host_uid,
                     place=self._place,
@@ -229,6 +239,7 @@ class LocalSandbox(ClosableSandbox):
             etc=etc,
             workspace=self.workspace,
             egress_socket=egress_socket,
+            project=self._project,
             pass_fds=[listener],
             host_uid=self.host_uid,
             place=self._place,
@@ -248,6 +259,8 @@ class LocalSandbox(ClosableSandbox):
         if self._egress_socket is not None:
             await self._egress_socket.close()
         await self._cgroup.remove()
+        with contextlib.suppress(OSError):
+            self._project_target.rmdir()
         return await remove_tree(self._directory)
 
     async def _end_all(self) -> bool:
@@ -279,8 +292,7 @@ class LocalSandbox(ClosableSandbox):
     def _make_directories(self) -> None:
         self._directory.mkdir(mode=0o700)
         self.workspace.mkdir(mode=0o700)
-        if self.spec.shared_data is not None:
-            (self.workspace / "shared").mkdir()
+        make_mount_points(self.workspace, self.spec)
         if self._context.isolation is Isolation.PROCESS:
             (self._directory / process.HOME).mkdir(mode=0o700)
         if self.host_uid is not None:

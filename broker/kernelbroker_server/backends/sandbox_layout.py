@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from kernelbroker_kernel.contract import GATEWAY_MODULE, PROXY_PORT
+from kernelbroker_kernel.contract import GATEWAY_MODULE, PROJECT, PROXY_PORT
 
 from .base import Limits, Network, SandboxSpec
 
@@ -35,6 +35,14 @@ def max_file_bytes(limits: Limits) -> int:
     """The size limit of a single file (RLIMIT_FSIZE)."""
     own = limits.workspace_size if limits.file_size is None else limits.file_size
     return min(_MAX_FILE_BYTES, limits.workspace_size, own)
+
+
+def make_mount_points(workspace: Path, spec: SandboxSpec) -> None:
+    """Make the directories of a workspace on which something is mounted. Raises OSError."""
+    if spec.shared_data is not None:
+        (workspace / "shared").mkdir()
+    if spec.project is not None:
+        (workspace / PROJECT).mkdir()
 
 
 def gateway_argv(

@@ -172,6 +172,18 @@ async def run_coding_agent(call: Call, args: RunCodingAgent) -> ToolResult:
     return await _operate(call, args, "run_coding_agent")
 
 
+class GitCreatePr(InSession):
+    title: str
+    body: str = ""
+    base: str | None = None
+    """The branch to merge into; the repository's default one, if it is left out."""
+
+
+async def git_create_pr(call: Call, args: GitCreatePr) -> ToolResult:
+    """Push the current branch, and open a pull request for it."""
+    return await _operate(call, args, "git_create_pr")
+
+
 async def _operate(call: Call, args: InSession, name: str) -> ToolResult:
     session = await call.session(args.session_id)
     parameters = args.model_dump(exclude={"session_id"}, exclude_none=True)
@@ -193,7 +205,7 @@ async def _operate(call: Call, args: InSession, name: str) -> ToolResult:
                 case Result() as ended:
                     response = code_operations.response_of(ended)
     else:
-        response = await code_operations.operate(session, name, parameters)
+        response = await code_operations.operate(session, name, parameters, call.tenant.forges)
     if not response.success and response.code != FAILED:
         return failure(response.error or "it failed", response.code or FAILED, session.id)
     result = response.result if isinstance(response.result, dict) else None
@@ -261,5 +273,13 @@ PROJECT_TOOLS = (
         OperationOutput,
         run_coding_agent,
         hints(destructive=True, open_world=True),
+    ),
+    ToolSpec(
+        "git_create_pr",
+        "Open a pull request",
+        GitCreatePr,
+        OperationOutput,
+        git_create_pr,
+        hints(open_world=True),
     ),
 )

@@ -21,7 +21,7 @@ from ..kernels.channel import ChannelClosed
 from ..supervisor import SupervisedTask, Supervisor
 from ..telemetry.events import LaunchEnded, Observer, ignore_event
 from ..telemetry.logs import detached_context
-from .pool_view import PoolView
+from .own_sandboxes import AcquireTimeout, OwnSandboxes, PoolClosed, PoolDraining
 from .state import Action, Assign, Check, Launch, PoolFull, PoolLimits, PoolState, Refuse, Remove
 from .status import LaunchFailure
 from .warm_sandbox import WarmSandbox, discard, first_of, health_check, launch
@@ -32,19 +32,7 @@ _TICK_S = 0.25
 """Seconds between two ticks of the pool's clock."""
 
 
-class AcquireTimeout(Exception):
-    """No sandbox became free within the timeout."""
-
-
-class PoolClosed(Exception):
-    """The pool is shutting down."""
-
-
-class PoolDraining(Exception):
-    """An operator drains the pool: only sessions that are open get sandboxes."""
-
-
-class Pool(PoolView):
+class Pool(OwnSandboxes):
     """The warm sandboxes of one template.
 
     Call `start` first and `stop` last. Each `acquire` must be followed by a `release`, also if the sandbox
@@ -91,6 +79,7 @@ class Pool(PoolView):
         self._closed = False
         self.draining = False
         self._empty = asyncio.Event()
+        self._removed = asyncio.Event()
 
     def start(self) -> None:
         """Start to fill the pool in the background."""
@@ -203,6 +192,7 @@ class Pool(PoolView):
         for future in self._waiters.values():
             if not future.done():
                 future.set_exception(PoolClosed())
+        self._removed.set()  # callers that wait for a place look again
         self._carry_out(actions)
         await asyncio.sleep(0)  # a task cancelled before its first step would not report its end
         for task in self._until_stop:
@@ -313,7 +303,8 @@ class Pool(PoolView):
         self._carry_out(self._state.died(name))
 
     async def _remove(self, name: str) -> None:
-        warm = self._sandboxes[name]
-        await discard(self.backend, warm.sandbox, warm.gateway)
-        del self._sandboxes[name]
+        if (warm := self._sandboxes.get(name)) is not None:  # a failed launch has left nothing
+            await discard(self.backend, warm.sandbox, warm.gateway)
+            del self._sandboxes[name]
         self._carry_out(self._state.removed(name))
+        self._removed.set()

@@ -106,11 +106,13 @@ class PoolState(PoolStateView):
 
     Attributes:
         failures: launches that failed in a row.
+        own_waiters: callers that wait for a place for a sandbox of their own; set by the runner.
     """
 
     def __init__(self, limits: PoolLimits, new_id: Callable[[], str], now: float = 0.0) -> None:
         self.limits = limits
         self.failures = 0
+        self.own_waiters = 0
         self._new_id = new_id
         self._now = now
         self._sandboxes = Sandboxes()
@@ -158,6 +160,11 @@ class PoolState(PoolStateView):
         """End a lease. The sandbox is removed."""
         self._sandboxes.require(sandbox_id, SandboxState.LEASED)
         return [self._remove(sandbox_id), *self._assign_and_launch()]
+
+    def make_room(self) -> list[Action]:
+        """Remove a free sandbox if the pool is full, and nothing else is being removed."""
+        full = self.count() >= self.limits.max_size and not self.count(SandboxState.REMOVING)
+        return [self._remove(self._sandboxes.idle[0])] if full and self._sandboxes.idle else []
 
     def drain(self) -> None:
         """From now on launch only for waiters."""
@@ -278,7 +285,7 @@ class PoolState(PoolStateView):
         limits, replacement = self.limits, self._expired() is not None
         may_start = self.count(SandboxState.STARTING) < limits.max_launches
         has_too_few = self.count(*FREE) < self.waiters + self.spare + replacement
-        return may_start and has_too_few and self.count() < limits.max_size
+        return may_start and has_too_few and self.count() + self.own_waiters < limits.max_size
 
     def _expired(self) -> str | None:
         """The oldest idle sandbox if it is too old. Sandboxes are replaced one after another."""

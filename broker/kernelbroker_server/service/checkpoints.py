@@ -24,6 +24,7 @@ from kernelbroker_kernel.contract import EXPORTS_PATH
 
 from ..cancellation import run_to_completion
 from ..kernels.transfer import GatewayRequest, TransferFailed
+from ..sessions.projects import project_of
 from ..sessions.registry import Registry
 from ..sessions.session import Session
 from ..workspaces.checkpoint_store import CheckpointStore
@@ -181,4 +182,6 @@ def _options(session: Session, asked: ForkOptions, checkpoint: str) -> SessionOp
         max_lifetime=asked.max_lifetime or session.max_lifetime,
         from_checkpoint=checkpoint,
         limits=of.limits,
+        # A project of the host is mounted again. A clone is part of the files.
+        project=of.project if (project := project_of(of)) and project.path else None,
     )

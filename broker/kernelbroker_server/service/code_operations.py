@@ -7,22 +7,31 @@ of the project
 
 from __future__ import annotations
 
+import contextlib
 import shlex
 import time
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import msgspec
 from kernelbroker.protocol.codec import decode_as, encode
 from kernelbroker.protocol.errors import (
     BadRequest,
+    Conflict,
     NotFound,
     PolicyRefused,
     ProtocolError,
     RequestError,
 )
 from kernelbroker.protocol.events import Result
-from kernelbroker.protocol.messages import ExecutionRequest
-from kernelbroker.protocol.operations import CHANGING, READING, RUNNING, CodeOperationResponse
+from kernelbroker.protocol.messages import ExecutionRequest, ProjectOptions
+from kernelbroker.protocol.operations import (
+    CHANGING,
+    FORGE,
+    READING,
+    RUNNING,
+    CodeOperationResponse,
+)
 from kernelbroker_kernel.contract import (
     MAX_OPERATION_BYTES,
     OPERATION_CODE,
@@ -32,13 +41,15 @@ from kernelbroker_kernel.contract import (
 
 from ..kernels.requests import InternalCell
 from ..kernels.transfer import TransferFailed
+from ..sessions.projects import PROJECT_PATH, project_of
 from ..sessions.session import Session
 from ..sessions.store import ExecutionLog
 from ..telemetry.events import CodeOperationEnded
 from .executions import Executions
+from .forge_operations import push
+from .forges import Forges, check_clone
 from .session_streams import streamed
 
-PROJECT_PATH = "/workspace/project"
 ARCHIVE = ".project.tar"
 """Where an uploaded project waits until it is unpacked."""
 CODING_AGENT = "run_coding_agent"
@@ -46,20 +57,48 @@ _SHOWN_CHARS = 4096
 _ERROR_CHARS = 8_000
 
 
-async def operate(session: Session, name: str, parameters: dict[str, Any]) -> CodeOperationResponse:
+async def operate(
+    session: Session, name: str, parameters: dict[str, Any], forges: Forges | None = None
+) -> CodeOperationResponse:
     """Run an operation that runs no code of the project. A refusal by the sandbox is an answer.
+
+    Args:
+        forges: where `git_push` and `git_create_pr` may go to.
 
     Raises:
         NotFound: there is no such operation.
+        BadRequest, Conflict, Forbidden: the forge, or our rules for it, refuse a push or pull request.
         SessionGone, TooManyRequests, Unavailable: as `Session.borrow`.
     """
+    if name in FORGE:
+        with _reported(session, name, parameters) as report:
+            response = await push(session, name, parameters, forges or Forges(), _exchange)
+            report(response)
+            return response
     if name not in READING | CHANGING:
         raise _unknown(name)
     return await _asked(session, name, parameters)
 
 
+async def clone(session: Session, project: ProjectOptions) -> None:
+    """Clone the project of a new session.
+
+    Raises:
+        BadRequest: the URL or the branch is invalid, or there is no such repository.
+        SessionGone, TooManyRequests, Unavailable: as `Session.borrow`.
+    """
+    assert project.git is not None
+    check_clone(project.git, project.ref)
+    given = {"url": project.git, "ref": project.ref, "depth": project.depth}
+    response = await _asked(session, "clone", {k: v for k, v in given.items() if v is not None})
+    if not response.success and response.code != "conflict":  # the workspace has it already
+        raise BadRequest(f"the project cannot be cloned: {response.error}")
+
+
 async def unpack(session: Session, *, replace: bool) -> CodeOperationResponse:
-    """Make the project from the uploaded ARCHIVE. Raises as `operate`."""
+    """Make the project from the uploaded ARCHIVE. Raises as `operate`, and Conflict."""
+    if (project := project_of(session.options)) is not None and project.path is not None:
+        raise Conflict("the session's project is a directory of the host: change its files instead")
     return await _asked(session, "unpack", {"archive": ARCHIVE, "replace": replace})
 
 
@@ -135,19 +174,40 @@ def response_of(result: Result) -> CodeOperationResponse:
 
 
 async def _asked(session: Session, name: str, parameters: dict[str, Any]) -> CodeOperationResponse:
-    started_at, outcome = time.monotonic(), "aborted"
-    try:
-        async with streamed(
-            session, "POST", f"{OPERATIONS_PATH}/{name}", encode(parameters)
-        ) as answered:
-            body = await answered.body(MAX_OPERATION_BYTES)
-        try:
-            response = decode_as(body, CodeOperationResponse)
-        except ProtocolError as exc:
-            raise TransferFailed("the sandbox sent an invalid answer") from exc
-        response.error = response.error and response.error[:_ERROR_CHARS]
-        outcome = "success" if response.success else str(response.code)[:40]
+    with _reported(session, name, parameters) as report:
+        response = await _exchange(session, name, parameters)
+        report(response)
         return response
+
+
+async def _exchange(
+    session: Session, name: str, parameters: dict[str, Any]
+) -> CodeOperationResponse:
+    """Have the sandbox run an operation."""
+    target = f"{OPERATIONS_PATH}/{name}"
+    async with streamed(session, "POST", target, encode(parameters)) as answered:
+        body = await answered.body(MAX_OPERATION_BYTES)
+    try:
+        response = decode_as(body, CodeOperationResponse)
+    except ProtocolError as exc:
+        raise TransferFailed("the sandbox sent an invalid answer") from exc
+    response.error = response.error and response.error[:_ERROR_CHARS]
+    return response
+
+
+@contextlib.contextmanager
+def _reported(
+    session: Session, name: str, parameters: dict[str, Any]
+) -> Iterator[Callable[[CodeOperationResponse], None]]:
+    """Report an operation at its end. The context's value takes the answer."""
+    started_at, outcome = time.monotonic(), "aborted"
+
+    def report(response: CodeOperationResponse) -> None:
+        nonlocal outcome
+        outcome = "success" if response.success else str(response.code)[:40]
+
+    try:
+        yield report
     except RequestError as exc:
         outcome = exc.code
         raise
@@ -175,5 +235,5 @@ def _code(name: str, parameters: dict[str, Any]) -> str:
 
 
 def _unknown(name: str) -> NotFound:
-    known = ", ".join(sorted(READING | CHANGING | RUNNING))
+    known = ", ".join(sorted(READING | CHANGING | RUNNING | FORGE))
     return NotFound(f"there is no operation {name[:100]}; there are: {known}")

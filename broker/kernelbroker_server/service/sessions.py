@@ -10,9 +10,12 @@ import msgspec
 from kernelbroker.protocol.errors import BadRequest, NotFound, SessionGone
 from kernelbroker.protocol.messages import ContextOptions, SandboxLimits, SessionOptions
 
+from ..sessions.projects import project_of
 from ..sessions.registry import Registry
 from ..sessions.session import Session
 from ..sessions.store import EventStore
+from .code_operations import clone
+from .forges import check_clone
 from .idempotency import IdempotencyCache, IdempotencyKey, StoredKeys
 
 _BY_CLIENT = "its client closed it"
@@ -50,13 +53,27 @@ class Sessions:
             BadRequest, Conflict, SessionGone, TooManyRequests, Unavailable
         """
         if key is None:
-            return await self._registry.open(options)
+            return await self._opened_with_project(options)
 
         async def open_session() -> str:
-            return (await self._registry.open(options))[0].id
+            return (await self._opened_with_project(options))[0].id
 
         session_id, repeated = await self._opened.once(key, open_session)
         return await self.resolve(session_id), not repeated
+
+    async def _opened_with_project(self, options: SessionOptions) -> tuple[Session, bool]:
+        """Open a session, and clone its project. If that fails or is cancelled, it is closed again."""
+        project = project_of(options)
+        if project is not None and project.git is not None:
+            check_clone(project.git, project.ref)
+        session, is_new = await self._registry.open(options)
+        if is_new and project is not None and project.git is not None:
+            try:
+                await clone(session, project)
+            except BaseException:
+                self.close_soon(session, "its project could not be cloned")
+                raise
+        return session, is_new
 
     async def resolve(self, session_id: str) -> Session:
         """Return the handle of an open session.

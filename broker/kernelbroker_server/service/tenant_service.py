@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from ..pool.runner import Pool
 from ..sessions.admission import Admission, TenantQueue
 from ..sessions.limits import SessionLimits
+from ..sessions.projects import ProjectRoots
 from ..sessions.registry import Registry
 from ..sessions.routes import Routes, Routing
 from ..sessions.saved_state import KIND
@@ -19,6 +20,7 @@ from ..workspaces.store import WorkspaceStore
 from .checkpoints import Checkpoints
 from .confirmations import Confirmations
 from .executions import Executions
+from .forges import Forges
 from .kernels import Kernels
 from .notebooks import Notebooks
 from .policy import Policies
@@ -37,6 +39,7 @@ class TenantService:
         name: the tenant's name.
         queue: the tenant's executions that wait and run.
         pools: the pools of the templates that the tenant may use, by name.
+        forges: where its sessions may push to, as far as their templates allow.
     """
 
     def __init__(
@@ -49,11 +52,13 @@ class TenantService:
         store: EventStore,
         webhooks: Webhooks,
         observer: Observer,
+        forges: Forges,
     ) -> None:
         self.identity = tenant
         self.name = tenant.name
         self.registry = registry
         self.queue = queue
+        self.forges = forges
         self.pools = registry.pools
         self.workspaces = workspaces
         self.workspace_files = WorkspaceFiles(registry, workspaces, observer)
@@ -96,9 +101,13 @@ class TenantServices:
         supervisor: Supervisor | None = None,
         webhooks: Webhooks | None = None,
         routing: Routing | None = None,
+        projects: ProjectRoots | None = None,
+        forges: Forges | None = None,
     ) -> None:
         self.routes = Routes(pools, routing)
         self._routing = routing
+        self._projects = projects
+        self._forges = forges or Forges()
         self.stopping = False
         self._admission = admission
         self._workspaces = workspaces
@@ -127,6 +136,7 @@ class TenantServices:
                 self._observer,
                 self._supervisor,
                 self._routing,
+                self._projects,
             )
             registry.stopping = self.stopping
             policies = self._policies.for_tenant(tenant, self._observer, self._store)
@@ -139,6 +149,7 @@ class TenantServices:
                 self._store,
                 self._webhooks,
                 self._observer,
+                self._forges,
             )
             self._by_tenant[tenant.name] = service
         return service

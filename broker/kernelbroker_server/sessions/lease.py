@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from kernelbroker.protocol.errors import (
@@ -13,25 +13,25 @@ from kernelbroker.protocol.errors import (
     Conflict,
     NotFound,
     TooLarge,
-    TooManyRequests,
     Unavailable,
 )
 from kernelbroker.protocol.events import Result
 from kernelbroker.protocol.messages import MissingVariable, SandboxLimits, SessionOptions
 from kernelbroker_kernel.contract import CONFIGURE_CODE
 
-from ..backends.base import Isolation, LaunchError, SandboxSpec, Usage
+from ..backends.base import Isolation, SandboxSpec, Usage
 from ..cancellation import run_to_completion
 from ..kernels.channel import ChannelClosed
-from ..pool.runner import AcquireTimeout, Pool, PoolClosed, PoolDraining
-from ..pool.state import PoolFull
+from ..pool.runner import Pool
 from ..pool.warm_sandbox import WarmSandbox, run_silently
 from ..telemetry.events import SandboxLeased, SandboxReplaced, SessionEmitter
 from ..workspaces.directory_plans import DirectoryPlan, plan_of
 from ..workspaces.quota import Quota
 from ..workspaces.store import Workspace
 from .kernel_feed import KernelFeed
+from .lease_errors import pool_errors, remember
 from .memory_limit import limit_memory
+from .projects import PROJECT_PATH, FindProject
 from .restoring import LoadFailed, Source, restore
 from .routes import Place, Routes
 from .saved_state import SavedState
@@ -70,9 +70,11 @@ class Lease:
         *,
         key: str,
         adopted: WarmSandbox | None = None,
+        project: FindProject | None = None,
     ) -> None:
         """Args:
         key: the session's key in the store.
+        project: finds the directory of the host that is mounted in its sandboxes.
         adopted: the sandbox that the session has had since an earlier broker.
         """
         self.workspace = workspace
@@ -90,6 +92,7 @@ class Lease:
         self._failed_loads = 0
         self._key = key
         self._adopted = adopted
+        self._project = project
         self._warm: WarmSandbox | None = None
 
     @property
@@ -256,11 +259,11 @@ class Lease:
         self, *, urgent: bool, source: Source | None = None, plan: DirectoryPlan | None = None
     ) -> WarmSandbox:
         asked_at = time.monotonic()
-        with _pool_errors(self.timeout):
-            warm = await self.pool.acquire(timeout=self.timeout, tenant=self.tenant, urgent=urgent)
+        with pool_errors(self.timeout):
+            warm = await self._from_pool(urgent)
         self.emit(SandboxLeased, warm.sandbox.id, time.monotonic() - asked_at)
         try:
-            _remember(warm, self._key)  # from now on it is no longer unused
+            remember(warm, self._key)  # from now on it is no longer unused
             await self.workspace.attach(warm.sandbox)
             await self._configure(warm)
             if source is not None:
@@ -270,7 +273,7 @@ class Lease:
                 layout = {"directories": plan.directories, "files": plan.files}
                 await self._deliver(warm, {"layout": layout})
             await self._limit(warm)
-            _remember(warm, self._key, is_ready=True)
+            remember(warm, self._key, is_ready=True)
         except BaseException:
             try:
                 if self.workspace.is_stored:
@@ -279,6 +282,12 @@ class Lease:
                 self.pool.release(warm)
             raise
         return warm
+
+    async def _from_pool(self, urgent: bool) -> WarmSandbox:
+        if self._project is None:
+            return await self.pool.acquire(timeout=self.timeout, tenant=self.tenant, urgent=urgent)
+        spec = replace(self.pool.spec, project=await self._project())
+        return await self.pool.acquire_own(spec, timeout=self.timeout, urgent=urgent)
 
     async def _limit(self, warm: WarmSandbox) -> None:
         """Apply the limits of the session, also those that change meanwhile."""
@@ -296,6 +305,8 @@ class Lease:
     async def _configure(self, warm: WarmSandbox) -> None:
         """Deliver the session's environment and working directory."""
         env = {**self._options.env, **self._options.secrets}
+        if self._options.project is not None:
+            env = {"PROJECT_PATH": PROJECT_PATH, "SANDBOX_ID": warm.sandbox.id, **env}
         if env or self._options.cwd is not None:
             await self._deliver(warm, {"env": env, "cwd": self._options.cwd})
 
@@ -311,33 +322,3 @@ class Lease:
             ) from exc
         except TimeoutError:
             raise Unavailable("a fresh sandbox did not answer; try again", retry_after=1) from None
-
-
-def _remember(warm: WarmSandbox, key: str, *, is_ready: bool = False) -> None:
-    try:
-        warm.sandbox.remember(session=key, is_ready=is_ready)
-    except LaunchError as exc:
-        raise Unavailable(str(exc), retry_after=10) from exc
-
-
-@contextlib.contextmanager
-def _pool_errors(timeout: float) -> Iterator[None]:
-    """Translate the pool's errors."""
-    try:
-        yield
-    except PoolFull:
-        raise TooManyRequests(
-            "too many sessions are waiting for a sandbox; try again later", retry_after=5
-        ) from None
-    except AcquireTimeout as exc:
-        raise Unavailable(
-            f"no sandbox became free within {timeout:g} s ({exc}); "
-            "close sessions that are done, or raise pool.max_size",
-            retry_after=5,
-        ) from None
-    except PoolDraining:
-        raise Unavailable(
-            "an operator drains this template: use another one, or try again later", retry_after=30
-        ) from None
-    except PoolClosed:
-        raise Unavailable("the broker is shutting down", retry_after=10) from None

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Coroutine, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from kernelbroker.protocol.errors import (
@@ -13,7 +15,7 @@ from kernelbroker.protocol.errors import (
 )
 from kernelbroker.protocol.messages import SessionOptions
 
-from ..backends.base import Sandbox
+from ..backends.base import Sandbox, SandboxSpec
 from ..pool.runner import Pool
 from ..supervisor import Supervisor
 from ..telemetry.events import Observer
@@ -25,6 +27,7 @@ from .gone import GoneSessions, gone
 from .ids import new_id
 from .limits import SessionLimits
 from .opening import Opening
+from .projects import ProjectRoots, expect_project
 from .reopening import same_session
 from .restoring import Source
 from .routes import Routes, Routing
@@ -56,6 +59,7 @@ class Registry(TakenOverSessions):
         observer: Observer,
         supervisor: Supervisor,
         routing: Routing | None = None,
+        projects: ProjectRoots | None = None,
     ) -> None:
         self.tenant = tenant
         self.pools = pools
@@ -75,6 +79,7 @@ class Registry(TakenOverSessions):
             self._ended,
             self.routes,
             workspaces.checkpoints,
+            projects or ProjectRoots(),
         )
         self._sessions: dict[str, Session] = {}
         self._opening: dict[str, Opening] = {}
@@ -100,6 +105,7 @@ class Registry(TakenOverSessions):
         if options.context_of is not None:
             options = context_options(self.get(options.context_of), options)
         self._factory.pool(options.template, place)  # it is there
+        expect_project(options)
         session_id = options.session_id or new_id()
         session = self._sessions.get(session_id)
         if session is not None:
@@ -239,6 +245,15 @@ class Registry(TakenOverSessions):
             raise
         self._sessions[context.id] = context
         return context
+
+    async def own_spec(self, record: SessionRecord) -> SandboxSpec | None:
+        """The spec of a session whose sandboxes are launched for it; None if they are the pool's."""
+        pool = self.pools.get(record.options.template)
+        if pool is None or (find := self._factory.project(record)) is None:
+            return None
+        with contextlib.suppress(RequestError):  # the operator has removed it from the list
+            return replace(pool.spec, project=await find())
+        return None
 
     async def claim(self, record: SessionRecord, sandbox: Sandbox | None = None) -> Workspace:
         """Claim the workspace of a session; `sandbox` is its own, if an earlier broker has attached it.

@@ -26,6 +26,8 @@ def same_session(session: Session, options: SessionOptions) -> Session:
         raise Conflict(
             f"session {session.id} has other limits; change them with PATCH, or choose another session_id"
         )
+    if options.project not in (None, given.project):
+        raise Conflict(f"session {session.id} has another project; {other}")
     for name in ("cwd", "env", "secrets"):
         asked = getattr(options, name)
         if asked and asked != getattr(session.options, name):

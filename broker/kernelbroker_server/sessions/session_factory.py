@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 
 from kernelbroker.protocol.errors import BadRequest
 
@@ -16,6 +17,7 @@ from ..workspaces.store import Workspace
 from .admission import TenantQueue
 from .lease import Lease
 from .limits import SessionLimits
+from .projects import FindProject, ProjectRoots, project_of
 from .restoring import Source
 from .routed_lease import RoutedLease
 from .routes import AUTO, Routes
@@ -40,6 +42,7 @@ class SessionFactory:
     on_ended: Callable[[Session, str], None]
     routes: Routes
     checkpoints: CheckpointStore
+    projects: ProjectRoots
 
     def session(
         self,
@@ -59,6 +62,7 @@ class SessionFactory:
         if adopted is not None:
             place = adopted.sandbox.spec.template
         pool = self.pool(options.template, place)
+        project = self.project(record)
         lease: Lease
         if options.template == AUTO:
             lease = RoutedLease(
@@ -85,8 +89,16 @@ class SessionFactory:
                 source,
                 key=record.key,
                 adopted=adopted,
+                project=project,
             )
         return self._make(record, self.limits, lease, emit, asleep_at=asleep_at)
+
+    def project(self, record: SessionRecord) -> FindProject | None:
+        """What finds the directory of the host that a session works on; None if it has none."""
+        asked = project_of(record.options)
+        if asked is None or asked.path is None:
+            return None
+        return partial(self.projects.find, record.tenant, asked)
 
     def pool(self, template: str, place: str | None = None) -> Pool:
         """The pool where a session begins. Raises BadRequest if the tenant has no such template.

@@ -72,7 +72,9 @@ class DirectoryWorkspace(Workspace):
     def _take(self, sandbox: Sandbox) -> None:
         if self.directory is None:
             self.directory = WorkspaceDirectory.claim(self._layout, self._record)
-        self.directory.take(sandbox.workspace, mounts=sandbox.spec.shared_data is not None)
+        spec = sandbox.spec
+        mounts = spec.shared_data is not None or spec.project is not None
+        self.directory.take(sandbox.workspace, mounts=mounts)
 
     def leave(self) -> None:
         self._claim.leaving = True

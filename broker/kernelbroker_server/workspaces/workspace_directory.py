@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 import msgspec
+from kernelbroker_kernel.contract import PROJECT
 
 from ..backends.base import Usage
 from .file_moves import change_owner, move_entries, unlock
@@ -91,13 +92,15 @@ class WorkspaceDirectory:
         """Move all files out of a sandbox's workspace. All processes of the sandbox have ended.
 
         Args:
-            mounts: whether the directory `shared` was a mount point. It is then removed if it is empty.
+            mounts: whether the directories `shared` and `project` may have been mount points. They are then
+                removed if they are empty.
         """
         if os.path.lexists(workspace):  # otherwise the files were taken earlier
             unlock(workspace)
             if mounts:
-                with contextlib.suppress(OSError):  # it is missing, or has files of the user
-                    (workspace / "shared").rmdir()
+                for name in ("shared", PROJECT):
+                    with contextlib.suppress(OSError):  # it is missing, or has files of the user
+                        (workspace / name).rmdir()
             try:
                 workspace.rename(self.files)
             except OSError:  # some files stayed here, since the sandbox had their names

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ..errors import Refused
-from . import archive, files, git, search, snapshot
+from . import archive, files, git, remote, search, snapshot
 
 READING: dict[str, Callable[..., dict[str, Any]]] = {
     "read": files.read,
@@ -17,15 +17,19 @@ READING: dict[str, Callable[..., dict[str, Any]]] = {
     "git_status": git.git_status,
     "git_diff": git.git_diff,
     "git_log": git.git_log,
+    "git_origin": remote.git_origin,
 }
 CHANGING: dict[str, Callable[..., dict[str, Any]]] = {
     "edit": files.edit,
     "apply_patch": git.apply_patch,
     "git_branch": git.git_branch,
     "git_commit": git.git_commit,
+    "git_bundle": remote.git_bundle,
     "unpack": archive.unpack,
     "snapshot": snapshot.snapshot,
     "diff": snapshot.diff,
+    "clone": remote.clone,
+    "push": remote.push,
 }
 _KINDS: dict[str, tuple[str, Callable[[Any], bool]]] = {
     "str": ("a text", lambda value: isinstance(value, str)),
@@ -55,7 +59,10 @@ def timed(work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
     try:
         response = {"success": True, "result": work()}
     except Refused as refused:
-        response = {"success": False, "error": refused.message, "code": refused.code}
+        # For the files API a missing permission is a conflict; for operations it is one of security.
+        denied = isinstance(refused.__cause__, PermissionError)
+        code = "security" if denied else refused.code
+        response = {"success": False, "error": refused.message, "code": code}
     except UnicodeError:
         response = {"success": False, "error": "a text has characters that no file can hold"}
         response["code"] = "bad_request"

@@ -8,6 +8,7 @@ mere look.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Any
 
 from ..errors import Refused
@@ -33,7 +34,7 @@ _SAFE = {
     "gc.auto": "0",
     "maintenance.auto": "false",
 }
-_ENV = {
+ENV = {
     "GIT_CONFIG_NOSYSTEM": "1",
     "GIT_CONFIG_GLOBAL": "/dev/null",
     "GIT_TERMINAL_PROMPT": "0",
@@ -48,7 +49,7 @@ _AUTHOR = {"NAME": "kernelbroker", "EMAIL": "kernelbroker@localhost"}
 
 def git_status() -> dict[str, Any]:
     """The branch, and the files that differ from the last commit."""
-    ended = _git(
+    done = output(
         "status",
         "--porcelain=v1",
         "-z",
@@ -56,7 +57,7 @@ def git_status() -> dict[str, Any]:
         "--untracked-files=all",
         "--ignore-submodules=all",
     )
-    head, *items = programs.text(ended).split("\0")
+    head, *items = programs.text(done).split("\0")
     branch = head.removeprefix("## ").removeprefix("No commits yet on ").partition("...")[0]
     files: list[dict[str, str]] = []
     left = iter(items)
@@ -76,13 +77,13 @@ def git_diff(
     """The changes since `base`, or of the working tree, as a patch that `apply_patch` takes."""
     argv = ["diff", *_LOOKING, "--binary"] + (["--cached"] if staged else [])
     if base is not None:
-        argv.append(_revision(base))
-    ended = _git_ended(*argv, "--", *_paths(paths))
-    if ended.is_cut:
+        argv.append(revision(base))
+    done = ended(*argv, "--", *_paths(paths))
+    if done.is_cut:
         raise Refused(
             "too_large", f"the diff has more than {programs.OUTPUT_BYTES:,} bytes; name paths"
         )
-    return {"diff": programs.text(ended.stdout)}
+    return {"diff": programs.text(done.stdout)}
 
 
 def git_log(max: int = 20, path: str | None = None) -> dict[str, Any]:
@@ -98,7 +99,7 @@ def git_log(max: int = 20, path: str | None = None) -> dict[str, Any]:
         "--no-color",
         "--no-show-signature",
     ]
-    lines = programs.text(_git(*argv, "--", *_paths([path] if path else None))).split("\0")
+    lines = programs.text(output(*argv, "--", *_paths([path] if path else None))).split("\0")
     names = ("commit", "author", "date", "subject", "body")
     return {
         "commits": [dict(zip(names, line.split("\x1f"), strict=False)) for line in lines if line]
@@ -107,13 +108,12 @@ def git_log(max: int = 20, path: str | None = None) -> dict[str, Any]:
 
 def git_branch(name: str | None = None, create: bool = True) -> dict[str, Any]:
     """Switch to a branch, which is created if it does not exist; without a name, list the branches."""
-    listed = programs.text(_git("branch", "--format=%(refname:short)")).splitlines()
+    listed = programs.text(output("branch", "--format=%(refname:short)")).splitlines()
     if name is not None:
-        if not _NAME.fullmatch(name):
-            raise Refused("bad_request", f"{name[:200]!r} is no name of a branch")
+        branch_name(name)
         if name not in listed and not create:
             raise Refused("not_found", f"there is no branch {name}")
-        _git(
+        output(
             "switch",
             "--no-guess",
             "--no-recurse-submodules",
@@ -121,7 +121,7 @@ def git_branch(name: str | None = None, create: bool = True) -> dict[str, Any]:
             name,
         )
         listed = sorted({*listed, name})
-    current = programs.text(_git("branch", "--show-current")).strip()
+    current = programs.text(output("branch", "--show-current")).strip()
     return {"current": current, "branches": listed}
 
 
@@ -130,10 +130,10 @@ def git_commit(message: str, paths: list[str] | None = None) -> dict[str, Any]:
     if not message.strip() or "\0" in message:
         raise Refused("bad_request", "a commit needs a message")
     chosen = _paths(paths)
-    _git("add", "--all", "--", *(chosen or ["."]))
+    output("add", "--all", "--", *(chosen or ["."]))
     author: dict[str, str] = {}
     for field, value in _AUTHOR.items():
-        if _git_ended("config", f"user.{field.lower()}", may_fail=True).status:
+        if ended("config", f"user.{field.lower()}", may_fail=True).status:
             author |= {f"GIT_AUTHOR_{field}": value, f"GIT_COMMITTER_{field}": value}
     argv = [
         "commit",
@@ -143,19 +143,19 @@ def git_commit(message: str, paths: list[str] | None = None) -> dict[str, Any]:
         "--cleanup=whitespace",
         "--file=-",
     ]
-    ended = _git_ended(
+    done = ended(
         *argv, "--", *chosen, env=author, data=message.encode(errors="replace"), may_fail=True
     )
-    if ended.status:
-        said = (programs.text(ended.stdout) + ended.stderr).strip()
+    if done.status:
+        said = (programs.text(done.stdout) + done.stderr).strip()
         if "nothing to commit" in said or "nothing added" in said or "no changes added" in said:
             raise Refused(
                 "conflict", "there is nothing to commit: the files are as in the last commit"
             )
         raise Refused("failed", f"git commit: {said[:1000]}")
-    commit = programs.text(_git("rev-parse", "HEAD")).strip()
-    changed = _git("show", "--name-only", "--format=", "-z", *_LOOKING, "HEAD")
-    branch = programs.text(_git("branch", "--show-current")).strip()
+    commit = programs.text(output("rev-parse", "HEAD")).strip()
+    changed = output("show", "--name-only", "--format=", "-z", *_LOOKING, "HEAD")
+    branch = programs.text(output("branch", "--show-current")).strip()
     return {
         "commit": commit,
         "branch": branch,
@@ -172,36 +172,51 @@ def apply_patch(diff: str) -> dict[str, Any]:
     if not data.strip():
         raise Refused("bad_request", "the diff is empty")
     data += b"" if data.endswith(b"\n") else b"\n"
-    argv = ["git", *_options([]), "apply", "--whitespace=nowarn"]
-    env = {**_ENV, "GIT_CEILING_DIRECTORIES": str(root.parent)}
+    argv = ["git", *options([]), "apply", "--whitespace=nowarn"]
+    env = {**ENV, "GIT_CEILING_DIRECTORIES": str(root.parent)}
     listed = programs.run([*argv, "--numstat", "-z", "-"], root, env=env, data=data)
     if listed.status:
         raise Refused("bad_request", f"this is no patch: {listed.stderr.strip()[:1000]}")
     files = [each.split("\t")[-1] for each in programs.text(listed.stdout).split("\0") if each]
     for each in files:
         project.writable(each)
-    ended = programs.run([*argv, "-"], root, env=env, data=data)
-    if ended.status:
-        said = ended.stderr.strip()[:2000]
+    done = programs.run([*argv, "-"], root, env=env, data=data)
+    if done.status:
+        said = done.stderr.strip()[:2000]
         if "beyond a symbolic link" in said or "invalid path" in said:
             raise Refused("security", f"the patch leads out of the project: {said}")
         raise Refused("stale", f"the patch does not apply, and nothing was changed: {said}")
     return {"files": files, "diff": diff}
 
 
-def _git(*argv: str) -> bytes:
-    return _git_ended(*argv).stdout
+def output(*argv: str, may_fail: bool = False) -> bytes:
+    """The output of a git command. Raises Refused."""
+    return ended(*argv, may_fail=may_fail).stdout
 
 
-def _git_ended(
-    *argv: str, env: dict[str, str] | None = None, data: bytes | None = None, may_fail: bool = False
+def ended(
+    *argv: str,
+    env: dict[str, str] | None = None,
+    data: bytes | None = None,
+    may_fail: bool = False,
+    settings: Mapping[str, str] | None = None,
+    seconds: float = programs.SECONDS,
 ) -> programs.Ended:
+    """Run a git command in the project.
+
+    Args:
+        may_fail: a failure is returned.
+        settings: further settings of git.
+
+    Raises:
+        Refused: it failed, or the project is no repository.
+    """
     root = project.root()
-    environment = {**_ENV, "GIT_CEILING_DIRECTORIES": str(root.parent), **(env or {})}
+    environment = {**ENV, "GIT_CEILING_DIRECTORIES": str(root.parent), **(env or {})}
     filters = programs.run(
         [
             "git",
-            *_options([]),
+            *options([]),
             "config",
             "-z",
             "--name-only",
@@ -212,20 +227,21 @@ def _git_ended(
         env=environment,
     )
     names = [each for each in programs.text(filters.stdout).split("\0") if each]
-    ended = programs.run(["git", *_options(names), *argv], root, env=environment, data=data)
-    if ended.status and not may_fail and not ended.is_cut:
-        said = ended.stderr.strip()[:1000]
+    command = ["git", *options(names, settings), *argv]
+    done = programs.run(command, root, env=environment, data=data, seconds=seconds)
+    if done.status and not may_fail and not done.is_cut:
+        said = done.stderr.strip()[:1000]
         if "not a git repository" in said:
             raise Refused(
                 "conflict", "the project is no git repository; run_command('git init') makes it one"
             )
-        raise Refused("failed", f"git {argv[0]}: {said or f'status {ended.status}'}")
-    return ended
+        raise Refused("failed", f"git {argv[0]}: {said or f'status {done.status}'}")
+    return done
 
 
-def _options(configured: list[str]) -> list[str]:
+def options(configured: list[str], settings: Mapping[str, str] | None = None) -> list[str]:
     """Options that switch off what runs programs; `configured` are the project's filters and drivers."""
-    settings = dict(_SAFE)
+    chosen = {**_SAFE, **(settings or {})}
     for name in configured:
         if name.rpartition(".")[2] in (
             "clean",
@@ -235,13 +251,21 @@ def _options(configured: list[str]) -> list[str]:
             "textconv",
             "driver",
         ):
-            settings[name] = ""
+            chosen[name] = ""
         elif name.endswith(".required"):
-            settings[name] = "false"
+            chosen[name] = "false"
     return [
         "--no-pager",
-        *(part for name, value in settings.items() for part in ("-c", f"{name}={value}")),
+        *(part for name, value in chosen.items() for part in ("-c", f"{name}={value}")),
     ]
+
+
+def branch_name(name: str) -> str:
+    """Check the name of a branch. Raises Refused."""
+    if not _NAME.fullmatch(name):
+        told = f"{name[:200]!r} is no name of a branch" if name else "no branch is checked out"
+        raise Refused("bad_request", told)
+    return name
 
 
 def _paths(paths: list[str] | None) -> list[str]:
@@ -252,7 +276,7 @@ def _paths(paths: list[str] | None) -> list[str]:
     return found
 
 
-def _revision(name: str) -> str:
+def revision(name: str) -> str:
     if not re.fullmatch(r"(?!-)[\w./@{}^~+-]{1,200}", name):
         raise Refused("bad_request", f"{name[:200]!r} names no commit")
     return name

@@ -6,10 +6,9 @@ import os
 from pathlib import Path
 
 from .. import environment, workspace
+from ..contract import PROJECT as PROJECT
 from ..errors import Refused
 
-PROJECT = "project"
-"""The project's directory in the workspace. Sandboxes show the workspace as /workspace, too."""
 SHOWN_ROOT = "/workspace/project"
 _FORBIDDEN = ("/etc", "/sys", "/proc", "/dev", "/root")
 

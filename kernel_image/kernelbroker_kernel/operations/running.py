@@ -20,7 +20,7 @@ from typing import Any
 
 from ..shell import end
 from ..streams import outputs
-from . import programs, project, testing
+from . import go_report, programs, project
 
 MAX_OUTPUT_BYTES = 2 * 1024**2
 """Of a program that is passed on. The broker's own limit may be lower."""
@@ -144,6 +144,7 @@ class Lines:
         self._output = output
         self._descriptor = descriptor
         self._rest = b""
+        self._go = go_report.GoReport()
 
     def take(self, data: bytes) -> None:
         *lines, rest = (self._rest + data).split(b"\n")
@@ -152,7 +153,7 @@ class Lines:
             if self._output is None:
                 record = decoded(line)
             else:
-                record, text = testing.of_go(line)
+                record, text = self._go.read(line)
                 self._output.write(self._descriptor, text.encode(errors="replace"))
             if record is not None:
                 self._add(record)

@@ -103,6 +103,15 @@ _TOOLS: dict[str, tuple[str, str, _Fields]] = {
         "Commit changes of the project.",
         {"message": _text("The message."), "paths": _optional(list[str], None, "Else all.")},
     ),
+    "git_create_pr": (
+        "git_create_pr",
+        "Push the current branch, and open a pull request for it.",
+        {
+            "title": _text("The title."),
+            "body": _optional(str, "", "What it changes, and why."),
+            "base": _optional(str, None, "The branch to merge into, if not the default one."),
+        },
+    ),
 }
 
 
@@ -112,7 +121,7 @@ def get_code_operations_tools(
     """Return the tools that work on the project of a session.
 
     They are `code_read`, `code_list`, `code_search`, `code_edit`, `code_apply_patch`, `run_tests`,
-    `run_build`, `run_command` and `git_commit`.
+    `run_build`, `run_command`, `git_commit` and `git_create_pr`.
     Each answers with the JSON of `{success, result, error, code, execution_time_ms, stdout, stderr}`.
 
     Args:

@@ -45,6 +45,24 @@ WorkspaceLayout: TypeAlias = Literal["agent", "analysis"]
 """Directories that a workspace begins with. docs/agents.md lists them."""
 
 
+class ProjectOptions(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
+    """The project of a session, at /workspace/project. It has either a path or the URL of a repository.
+
+    Attributes:
+        path: a directory of the broker's host, below one that the operator lists. It is mounted.
+        git: the URL of a git repository, which is cloned through the template's allow list.
+        ref: the branch or tag to check out; the repository's default if absent.
+        depth: clone only so many commits.
+        read_only: mount the path read-only although the operator allows writing.
+    """
+
+    path: Annotated[str, msgspec.Meta(max_length=4096)] | None = None
+    git: Annotated[str, msgspec.Meta(max_length=2000)] | None = None
+    ref: Annotated[str, msgspec.Meta(max_length=200)] | None = None
+    depth: Annotated[int, msgspec.Meta(ge=1)] | None = None
+    read_only: bool = False
+
+
 class SessionOptions(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """The options of a new session.
 
@@ -66,6 +84,8 @@ class SessionOptions(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
         from_checkpoint: begin with the variables and the files of this checkpoint.
         layout: directories and files to make in the workspace, where they are missing.
         limits: limits that are lower than those of the template.
+        project: an absolute path of the broker's host, or the URL of a git repository, or more about one
+            of them.
         language: that of cells which name none: `python`, `javascript` or `shell` (also `bash`).
         on_error: that of cells which name none, `rollback` if absent; see `ExecutionRequest`.
         context_of: open a context of this session: one more kernel in its sandbox, with variables and an
@@ -90,6 +110,7 @@ class SessionOptions(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     language: Annotated[str, msgspec.Meta(max_length=64)] = "python"
     on_error: OnError | None = None
     context_of: Identifier | None = None
+    project: Annotated[str, msgspec.Meta(max_length=4096)] | ProjectOptions | None = None
 
     def options(self) -> SessionOptions:
         """Return only these options, without the fields of a subclass such as `Open`."""

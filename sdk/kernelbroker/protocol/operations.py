@@ -23,14 +23,21 @@ OperationName: TypeAlias = Literal[
     "snapshot",
     "diff",
     "run_coding_agent",
+    "git_bundle",
+    "git_push",
+    "git_create_pr",
 ]
 
 READING: frozenset[str] = frozenset(
     {"read", "list", "search", "git_status", "git_diff", "git_log", "snapshot", "diff"}
 )
 """These change nothing, so that they can be repeated."""
-CHANGING: frozenset[str] = frozenset({"edit", "apply_patch", "git_branch", "git_commit"})
+CHANGING: frozenset[str] = frozenset(
+    {"edit", "apply_patch", "git_branch", "git_commit", "git_bundle"}
+)
 """These change files and run no code of the project."""
+FORGE: frozenset[str] = frozenset({"git_push", "git_create_pr"})
+"""These reach a forge that the operator lists."""
 RUNNING: frozenset[str] = frozenset({"run_tests", "build", "run", "run_coding_agent"})
 """These run code of the project, as executions of the session."""
 TEST_OUTPUT_MIME = "application/vnd.kernelbroker.test-output+json"

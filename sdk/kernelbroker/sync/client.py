@@ -9,7 +9,7 @@ from typing import Any
 
 from .. import client
 from ..callbacks import DisplayCallback, ImageCallback, TextCallback
-from ..client import OPEN_TIMEOUT
+from ..client import OPEN_TIMEOUT, Project
 from ..loop_thread import LoopThread, in_caller
 from ..protocol import events
 from ..protocol.findings import Assessment, Language
@@ -69,6 +69,7 @@ class Broker:
         from_checkpoint: str | None = None,
         layout: WorkspaceLayout | None = None,
         limits: SandboxLimits | None = None,
+        project: Project | None = None,
         language: str = "python",
         on_error: OnError | None = None,
         keep: bool = False,
@@ -87,6 +88,7 @@ class Broker:
             from_checkpoint=from_checkpoint,
             layout=layout,
             limits=limits,
+            project=project,
             language=language,
             on_error=on_error,
             keep=keep,

@@ -104,6 +104,19 @@ class Code:
     def diff(self, snapshot: str) -> CodeOperationResponse:
         return self._thread.call(self._async.diff(snapshot))
 
+    def git_bundle(
+        self, base: str | None = None, branch: str | None = None
+    ) -> CodeOperationResponse:
+        return self._thread.call(self._async.git_bundle(base, branch))
+
+    def git_push(self, branch: str | None = None) -> CodeOperationResponse:
+        return self._thread.call(self._async.git_push(branch))
+
+    def git_create_pr(
+        self, title: str, body: str = "", base: str | None = None
+    ) -> CodeOperationResponse:
+        return self._thread.call(self._async.git_create_pr(title, body, base))
+
     def execute(self, operation: str, parameters: dict[str, Any]) -> CodeOperationResponse:
         return self._thread.call(self._async.execute(operation, parameters))
 
