@@ -482,6 +482,18 @@ _SECTIONS: list[tuple[str, list[str]]] = [
         ],
     ),
     ("Browsers", ["Browser", "BrowserPage", "BrowserError"]),
+    (
+        "Coding agents",
+        [
+            "CodingAgent",
+            "AgentRun",
+            "AgentEvent",
+            "CodingAgentResult",
+            "ModelRequest",
+            "ModelReply",
+            "ToolCall",
+        ],
+    ),
     ("Risk", ["assess", "Assessment", "Finding"]),
 ]
 _EVENTS = [
@@ -491,7 +503,7 @@ _EVENTS = [
 ]
 _WITHOUT_CONSTRUCTOR = (
     *(kernelbroker.Broker, kernelbroker.Session, kernelbroker.Files, kernelbroker.ExecutionHandle),
-    *(kernelbroker.Code, kernelbroker.Browser),
+    *(kernelbroker.Code, kernelbroker.Browser, kernelbroker.CodingAgent, kernelbroker.AgentRun),
 )
 _HEADINGS = ("Args", "Attributes", "Returns", "Raises")
 

@@ -24,7 +24,7 @@ package index can be reached; `index_url` is its address, if not pip's default::
 A cell that runs an operation on the project runs `OPERATION_CODE`, and has this option as well. Its value
 for the report is named `OPERATION_VARIABLE`::
 
-    {"operation": {"name": "run_tests" | "build" | "run", "parameters": {...}, "env": {name: value}}}
+    {"operation": {"name": "run_tests" | "build" | "run" | "run_coding_agent", "parameters": {...}}}
 
 So does an action of the browser, `"browser_navigate"` and so on. It displays a picture of the page.
 
@@ -146,6 +146,9 @@ TEST_OUTPUT_MIME = "application/vnd.kernelbroker.test-output+json"
 """Displayed by `run_tests` while it runs: ``{"tests": [{"test", "outcome", "seconds"}], "passed",
 "failed", "errors",
 "skipped"}``: the tests that have ended since the last one, and the numbers so far."""
+AGENT_EVENT_MIME = "application/vnd.kernelbroker.agent-event+json"
+"""Displayed by `run_coding_agent`: one event each, ``{"type": "plan" | "step_start" | "code_operation" |
+"observation" | "agent_event", "agent": str, ...}``, as `operations.agent_events` describes them."""
 PORTS_PATH = "/kernelbroker/ports"
 """GET of ``/PORT`` with ``Upgrade: tcp`` connects to a server inside the sandbox. After status 101 the
 connection carries its bytes in both directions. 502 if nothing listens there."""

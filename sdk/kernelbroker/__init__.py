@@ -25,11 +25,14 @@ if TYPE_CHECKING:
         SandboxSecurityError,
         SandboxTimeoutError,
     )
+    from .coding_agent import AgentRun, CodingAgent
     from .dataframe_info import DataFrameInfo
     from .execution_handle import ExecutionHandle
     from .files import Files, Listing
     from .from_arrow import LossyTableWarning
+    from .native_models import ModelReply, ModelRequest, ToolCall
     from .protocol import events
+    from .protocol.coding_agents import AgentEvent, CodingAgentResult
     from .protocol.errors import (
         BadRequest,
         ConfirmationRequired,
@@ -86,10 +89,13 @@ _MODULES = {
         "SandboxSecurityError",
         "SandboxTimeoutError",
     ),
+    ".coding_agent": ("AgentRun", "CodingAgent"),
     ".dataframe_info": ("DataFrameInfo",),
     ".execution_handle": ("ExecutionHandle",),
     ".files": ("Files", "Listing"),
     ".from_arrow": ("LossyTableWarning",),
+    ".native_models": ("ModelReply", "ModelRequest", "ToolCall"),
+    ".protocol.coding_agents": ("AgentEvent", "CodingAgentResult"),
     ".protocol.errors": (
         "BadRequest",
         "ConfirmationRequired",
@@ -136,6 +142,8 @@ _MODULE_OF = {name: module for module, names in _MODULES.items() for name in nam
 _SUBMODULES = {"agents": ".agents", "events": ".protocol.events", "risk": ".risk", "sync": ".sync"}
 
 __all__ = [
+    "AgentEvent",
+    "AgentRun",
     "AgentWorkspace",
     "Assessment",
     "BadRequest",
@@ -149,6 +157,8 @@ __all__ = [
     "CodeOperationError",
     "CodeOperationResponse",
     "CodeOperationValidationError",
+    "CodingAgent",
+    "CodingAgentResult",
     "ConfirmationRequired",
     "Conflict",
     "ConnectionFailed",
@@ -170,6 +180,8 @@ __all__ = [
     "LossyTableWarning",
     "MethodNotAllowed",
     "MissingVariable",
+    "ModelReply",
+    "ModelRequest",
     "NotFound",
     "NotOnThisMachine",
     "PolicyRefused",
@@ -189,6 +201,7 @@ __all__ = [
     "StreamChunk",
     "TooLarge",
     "TooManyRequests",
+    "ToolCall",
     "Unauthorized",
     "Unavailable",
     "WorkspaceInfo",

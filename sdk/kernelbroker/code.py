@@ -221,6 +221,16 @@ class Code:
             "git_commit", message=message, paths=None if paths is None else [*paths]
         )
 
+    async def snapshot(self) -> CodeOperationResponse:
+        """Remember the files of the project: `result["snapshot"]`, for `diff`. No git repository is
+        needed."""
+        return await self._ask("snapshot")
+
+    async def diff(self, snapshot: str) -> CodeOperationResponse:
+        """The changes of files since a snapshot. `result` has `diff`, `diff_truncated`, `files` and
+        `files_truncated`."""
+        return await self._ask("diff", snapshot=snapshot)
+
     async def git_bundle(
         self, base: str | None = None, branch: str | None = None
     ) -> CodeOperationResponse:
@@ -272,7 +282,7 @@ class Code:
 
         Tests yield `test_output` while they run. Output comes as `stdout` and `stderr`.
         """
-        sandbox_id = (await self._opened()).rpartition("/")[2]
+        sandbox_id = await self.sandbox_id()
         try:
             async with await self._sent(operation, parameters, "application/x-ndjson") as request:
                 line = b""
@@ -287,6 +297,10 @@ class Code:
             raise _translated(exc, sandbox_id, operation) from exc
         message = "the connection broke off; the operation may have run"
         raise SandboxConnectionError(message, sandbox_id, operation, "connection")
+
+    async def sandbox_id(self) -> str:
+        """The id of the session, which is open then, as errors have it."""
+        return (await self._opened()).rpartition("/")[2]
 
     async def _run(self, operation: str, **parameters: Any) -> CodeOperationResponse:
         """Run an operation that is an execution, and collect its output."""
@@ -313,13 +327,13 @@ class Code:
                 break
             except (ConnectionLost, msgspec.DecodeError) as exc:
                 if operation not in READING or attempt >= ATTEMPTS:
-                    sandbox_id = (await self._opened()).rpartition("/")[2]
+                    sandbox_id = await self.sandbox_id()
                     raise SandboxConnectionError(
                         f"{exc}; the operation may have run", sandbox_id, operation, "connection"
                     ) from exc
                 await self._pause(attempt)
             except (ConnectionFailed, RequestError) as exc:
-                sandbox_id = (await self._opened()).rpartition("/")[2]
+                sandbox_id = await self.sandbox_id()
                 raise _translated(exc, sandbox_id, operation) from exc
         return await self._checked(operation, answer)
 
@@ -362,7 +376,7 @@ class Code:
     ) -> CodeOperationResponse:
         """The answer, unless the operation was refused."""
         if not answer.success and not (operation in RUNNING and answer.code == FAILED):
-            sandbox_id = (await self._opened()).rpartition("/")[2]
+            sandbox_id = await self.sandbox_id()
             raise error_of(
                 answer.code or FAILED, answer.error or "it failed", sandbox_id, operation
             )

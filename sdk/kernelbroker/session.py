@@ -16,6 +16,7 @@ from uuid import uuid4
 from .browser import Browser
 from .callbacks import Callbacks, DisplayCallback, ImageCallback, TextCallback, collect
 from .code import Code
+from .coding_agent import CodingAgent
 from .connection import SessionConnection
 from .discovery import Address
 from .execution_handle import ExecutionHandle, submit
@@ -113,6 +114,11 @@ class Session:
     def browser(self) -> Browser:
         """The browser in the session's sandbox, which starts with its first action."""
         return Browser(self._code)
+
+    @property
+    def coding_agent(self) -> CodingAgent:
+        """Coding agents that work on the project: `claude-code` and others, or a model of yours."""
+        return CodingAgent(self._code)
 
     @property
     def info(self) -> SessionInfo | None:

@@ -18,6 +18,7 @@ from kernelbroker import (
     Forbidden,
     NotFound,
     ProjectOptions,
+    Unavailable,
 )
 
 from tests.backends.probes import BACKENDS, ON_GVISOR
@@ -66,16 +67,16 @@ def local(host: Path) -> Iterator[BrokerProcess]:
         yield broker
 
 
-def project(host: Path, root: str = "rw") -> Path:
-    return make_project(host / root / secrets.token_hex(4))
+def project(host: Path, root: str = "rw", owner: int = 4321) -> Path:
+    made = make_project(host / root / secrets.token_hex(4))
+    for each in (made, *made.rglob("*")):
+        os.chown(each, owner, owner)
+    return made
 
 
 async def test_edits_reach_the_host(broker: BrokerProcess, host: Path) -> None:
     """What operations and cells change is changed on the host, with the owner that it had there."""
     shop = project(host)
-    os.chown(shop, 4321, 4321)
-    for each in shop.rglob("*"):
-        os.chown(each, 4321, 4321)
     (shop / "shop" / "model.py").chmod(0o600)
     async with (
         kernelbroker.connect(broker.url, broker.token) as client,
@@ -98,15 +99,20 @@ async def test_edits_reach_the_host(broker: BrokerProcess, host: Path) -> None:
     assert (shop / "shop" / "model.py").stat().st_uid == 4321
 
 
-async def test_a_project_of_root(broker: BrokerProcess, host: Path) -> None:
-    """A project that belongs to root can be changed by code that is not root."""
-    shop = project(host)
-    async with (
-        kernelbroker.connect(broker.url, broker.token) as client,
-        client.session(project=str(shop)) as session,
-    ):
-        await session.code.edit("made.txt", "new\n")
-        await session.code.edit("shop/model.py", old="balance=0", new="balance=1")
+async def test_a_project_of_root(
+    broker: BrokerProcess, host: Path, request: pytest.FixtureRequest
+) -> None:
+    """Code that is not root can change a project of root; containers on the host's kernel refuse it."""
+    shop = project(host, owner=0)
+    async with kernelbroker.connect(broker.url, broker.token) as client:
+        if request.node.callspec.id == "docker":
+            with pytest.raises(Unavailable, match="belongs to root"):
+                async with client.session(project=str(shop)):
+                    pass
+            return
+        async with client.session(project=str(shop)) as session:
+            await session.code.edit("made.txt", "new\n")
+            await session.code.edit("shop/model.py", old="balance=0", new="balance=1")
     assert (shop / "made.txt").read_text() == "new\n"
     assert (shop / "made.txt").stat().st_uid == os.geteuid()
 
@@ -119,11 +125,11 @@ async def test_a_read_only_root(broker: BrokerProcess, host: Path) -> None:
         client.session(project=str(shop)) as session,
     ):
         assert (await session.code.search("transfer")).result["matches"]
-        with pytest.raises(CodeOperationError, match="read-only") as caught:
+        with pytest.raises(CodeOperationError, match=r"read-only|permissions") as caught:
             await session.code.edit("shop/model.py", old="balance=0", new="balance=1")
-        assert caught.value.code == "conflict"
+        assert caught.value.code in ("conflict", "security")  # the reason depends on the runtime
         written = await session.run("open('/workspace/project/x', 'w')")
-        assert "Read-only file system" in str(written.error)
+        assert not written.success
         unmounted = await session.run(
             "umount /workspace/project; mount -o remount,rw /data/project", language="shell"
         )

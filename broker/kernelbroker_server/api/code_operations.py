@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterable
+from contextlib import suppress
 from typing import Any
 
 import msgspec
 from kernelbroker.protocol.codec import encode
-from kernelbroker.protocol.errors import BadRequest, Conflict, RequestError, TooLarge
+from kernelbroker.protocol.errors import BadRequest, Conflict, RequestError, SessionGone, TooLarge
 from kernelbroker.protocol.events import Display, Result
 from kernelbroker.protocol.operations import (
+    AGENT_EVENT_MIME,
+    AGENT_EVENT_TYPES,
     BROWSING,
     RUNNING,
     TEST_OUTPUT_MIME,
@@ -51,10 +54,18 @@ class CodeOperation(StreamingHandler):
                 log = await browsing.submit(self.tenant.executions, session, operation, parameters)
                 await self._answer_execution(log)
             elif operation in RUNNING:
+                on_disconnect = parameters.pop("on_disconnect", "continue")
+                if on_disconnect not in ("continue", "interrupt"):
+                    raise BadRequest('on_disconnect is "continue" or "interrupt"')
                 log = await code_operations.submit(
                     self.tenant.executions, session, operation, parameters
                 )
-                await self._answer_execution(log)
+                try:
+                    await self._answer_execution(log)
+                finally:
+                    if self.gone and on_disconnect == "interrupt":
+                        with suppress(SessionGone):
+                            session.interrupt(log.id)
             else:
                 response = await code_operations.operate(
                     session, operation, parameters, self.tenant.forges
@@ -117,8 +128,13 @@ class Project(FileTransfer):
 
 
 def _event(chosen: Representation, stored: StoredEvent) -> bytes:
-    """An event; the numbers of tests have a type of their own, and the result is that of the operation."""
+    """An event. Those of tests and agents have types of their own; the result is the operation's."""
     event = stored.event
+    if isinstance(event, Display) and isinstance(seen := event.data.get(AGENT_EVENT_MIME), dict):
+        kind = seen.get("type")
+        kind = kind if kind in AGENT_EVENT_TYPES else "agent_event"
+        head = {"type": kind, "execution_id": event.execution_id, "seq": event.seq}
+        return _line(chosen, kind, {**seen, **head}, event.seq)
     if isinstance(event, Display) and TEST_OUTPUT_MIME in event.data:
         seen = event.data[TEST_OUTPUT_MIME]
         content = seen if isinstance(seen, dict) else {}

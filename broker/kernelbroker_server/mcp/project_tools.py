@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 
 from kernelbroker.protocol.events import Display, Result, Stderr, Stdout
 from kernelbroker.protocol.operations import (
+    AGENT_EVENT_MIME,
     FAILED,
     RUNNING,
     TEST_OUTPUT_MIME,
@@ -153,6 +154,24 @@ async def git_commit(call: Call, args: GitCommit) -> ToolResult:
     return await _operate(call, args, "git_commit")
 
 
+class RunCodingAgent(InSession):
+    task: str = Field(max_length=30_000)
+    """What the agent is to do."""
+    agent: Literal["claude-code", "gemini-cli", "opencode"] | None = None
+    """By default the agent of the sandbox."""
+    model: str | None = None
+    """By default that of the agent."""
+    tests: bool = True
+    """Whether the tests run afterwards."""
+    timeout: float | None = None
+    """In seconds, for the agent and the tests."""
+
+
+async def run_coding_agent(call: Call, args: RunCodingAgent) -> ToolResult:
+    """Let a coding agent in the sandbox work on the project. Returns its diff, and how the tests ended."""
+    return await _operate(call, args, "run_coding_agent")
+
+
 class GitCreatePr(InSession):
     title: str
     body: str = ""
@@ -177,6 +196,9 @@ async def _operate(call: Call, args: InSession, name: str) -> ToolResult:
                 case Stdout(content=text) | Stderr(content=text):
                     output = (output + text)[-MAX_CHARS:]
                     await call.report(text[:MAX_CHARS])
+                case Display(data={**data}) if isinstance(data.get(AGENT_EVENT_MIME), dict):
+                    if shown := _shown(data[AGENT_EVENT_MIME]):
+                        await call.report(shown)
                 case Display(data={**data}) if isinstance(data.get(TEST_OUTPUT_MIME), dict):
                     seen = data[TEST_OUTPUT_MIME]
                     await call.report(f"{seen.get('passed')} passed, {seen.get('failed')} failed")
@@ -198,8 +220,20 @@ async def _operate(call: Call, args: InSession, name: str) -> ToolResult:
     return answer(_text(response, result or {}, output), structured, is_error=not response.success)
 
 
+def _shown(event: dict[str, Any]) -> str:
+    """An event of a coding agent as progress; empty if it is not worth a line."""
+    what = {"step_start": "text", "code_operation": "tool"}.get(str(event.get("type")), "")
+    return str(event.get(what, ""))[:1_000]
+
+
 def _text(response: CodeOperationResponse, result: dict[str, Any], output: str) -> str:
     """What the model reads."""
+    if "outcome" in result:  # of a coding agent; the tests' output is in its result
+        told = {name: result.get(name) for name in ("agent", "outcome", "files", "tests")}
+        head = json.dumps(told, ensure_ascii=False)
+        parts = [result.get("text"), head, response.error, result.get("diff")]
+        text = "\n".join(str(part) for part in parts if part)
+        return text if len(text) <= MAX_CHARS else f"{text[:MAX_CHARS]}\n[cut]"
     main = next((result[name] for name in ("content", "diff") if result.get(name)), None)
     if not isinstance(main, str):
         main = json.dumps(result, ensure_ascii=False)
@@ -232,6 +266,14 @@ PROJECT_TOOLS = (
         hints(destructive=True, open_world=True),
     ),
     ToolSpec("git_commit", "Commit", GitCommit, OperationOutput, git_commit, hints()),
+    ToolSpec(
+        "run_coding_agent",
+        "Run a coding agent",
+        RunCodingAgent,
+        OperationOutput,
+        run_coding_agent,
+        hints(destructive=True, open_world=True),
+    ),
     ToolSpec(
         "git_create_pr",
         "Open a pull request",

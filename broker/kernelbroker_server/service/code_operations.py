@@ -15,7 +15,14 @@ from typing import Annotated, Any
 
 import msgspec
 from kernelbroker.protocol.codec import decode_as, encode
-from kernelbroker.protocol.errors import BadRequest, Conflict, NotFound, ProtocolError, RequestError
+from kernelbroker.protocol.errors import (
+    BadRequest,
+    Conflict,
+    NotFound,
+    PolicyRefused,
+    ProtocolError,
+    RequestError,
+)
 from kernelbroker.protocol.events import Result
 from kernelbroker.protocol.messages import ExecutionRequest, ProjectOptions
 from kernelbroker.protocol.operations import (
@@ -49,6 +56,7 @@ from .session_streams import streamed
 
 ARCHIVE = ".project.tar"
 """Where an uploaded project waits until it is unpacked."""
+CODING_AGENT = "run_coding_agent"
 _SHOWN_CHARS = 4096
 _Seconds: Any = Annotated[float, msgspec.Meta(gt=0, le=1e9)]
 _ERROR_CHARS = 8_000
@@ -130,11 +138,18 @@ async def submit(
         )
     except msgspec.ValidationError as exc:
         raise BadRequest(f"timeout is a number of seconds, and confirm a text: {exc}") from exc
+    if name == CODING_AGENT:
+        given["seconds"] = request.timeout
     cell = InternalCell(
         OPERATION_CODE, {"operation": {"name": name, "parameters": given}}, silent=False
     )
     outcome = "queued"
     try:
+        if name == CODING_AGENT and executions.depends_on_code(session.options.template):
+            raise PolicyRefused(
+                "what a coding agent runs cannot be assessed, and code decides by the policy of this "
+                "template: use the agent `native`, whose operations are assessed one by one"
+            )
         assessment = await executions.assess_for(session, request)
         log = executions.submit(session, request, assessment=assessment, internal_cell=cell)
         _begin(session, name, given, log.id, log.id)

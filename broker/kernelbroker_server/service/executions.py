@@ -96,6 +96,10 @@ class Executions(StoredExecutions):
         """Whether code is assessed before it runs in sandboxes of this template."""
         return template == AUTO or self._policies.effective(template).mode != "off"
 
+    def depends_on_code(self, template: str) -> bool:
+        """Whether the code decides if it runs in a sandbox of this template, or where."""
+        return template == AUTO or self._policies.effective(template).mode in ("confirm", "block")
+
     async def assess_for(self, session: Session, request: ExecutionRequest) -> Assessment | None:
         """Return the assessment that `submit` needs; None if it needs none.
 

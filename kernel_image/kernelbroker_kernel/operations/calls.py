@@ -8,7 +8,7 @@ from typing import Any
 
 from ..errors import Refused
 from ..parameters import checked
-from . import archive, files, git, remote, search
+from . import archive, files, git, remote, search, snapshot
 
 READING: dict[str, Callable[..., dict[str, Any]]] = {
     "read": files.read,
@@ -26,6 +26,8 @@ CHANGING: dict[str, Callable[..., dict[str, Any]]] = {
     "git_commit": git.git_commit,
     "git_bundle": remote.git_bundle,
     "unpack": archive.unpack,
+    "snapshot": snapshot.snapshot,
+    "diff": snapshot.diff,
     "clone": remote.clone,
     "push": remote.push,
 }
@@ -47,7 +49,10 @@ def timed(work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
     try:
         response = {"success": True, "result": work()}
     except Refused as refused:
-        response = {"success": False, "error": refused.message, "code": refused.code}
+        # For the files API a missing permission is a conflict; for operations it is one of security.
+        denied = isinstance(refused.__cause__, PermissionError)
+        code = "security" if denied else refused.code
+        response = {"success": False, "error": refused.message, "code": code}
     except UnicodeError:
         response = {"success": False, "error": "a text has characters that no file can hold"}
         response["code"] = "bad_request"

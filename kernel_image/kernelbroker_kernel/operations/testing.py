@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import re
 import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -190,23 +191,6 @@ def _python(options: list[str], targets: list[str], shown: str) -> Command:
     return Command([sys.executable, *options, *targets], "lines", shown)
 
 
-def of_go(line: bytes) -> tuple[dict[str, Any] | None, str]:
-    """The record and the output in a line of `go test -json`."""
-    try:
-        item = json.loads(line)
-    except ValueError:
-        return None, line.decode(errors="replace") + "\n"
-    action, test = item.get("Action"), item.get("Test")
-    if action == "output":
-        return None, str(item.get("Output", ""))
-    outcome = {"pass": "passed", "fail": "failed", "skip": "skipped"}.get(action)
-    if outcome is None or test is None:
-        return None, ""
-    name = f"{item.get('Package', '')}.{test}"
-    record = {"test": name, "outcome": outcome, "seconds": item.get("Elapsed", 0)}
-    return record | ({"message": f"{test} failed"} if outcome == "failed" else {}), ""
-
-
 def of_jest(document: bytes) -> Iterable[dict[str, Any]]:
     """The records in a report of jest or vitest."""
     try:
@@ -231,12 +215,19 @@ def of_jest(document: bytes) -> Iterable[dict[str, Any]]:
                     "outcome": outcome,
                     "seconds": (test.get("duration") or 0) / 1000,
                     "file": each["name"],
-                    "line": (test.get("location") or {}).get("line"),
+                    "line": (test.get("location") or {}).get("line")
+                    or _line_in(text, each["name"]),
                     "message": text.partition("\n")[0],
                     "output": text,
                 }
     except (ValueError, KeyError, TypeError, AttributeError):
         return
+
+
+def _line_in(stack: str, path: str) -> int | None:
+    """The line of a file that a stack names first."""
+    found = re.search(re.escape(path) + r":(\d{1,9})", stack)
+    return None if found is None else int(found[1])
 
 
 def _relative(path: str, root: Path) -> str:

@@ -20,6 +20,9 @@ OperationName: TypeAlias = Literal[
     "git_log",
     "git_branch",
     "git_commit",
+    "snapshot",
+    "diff",
+    "run_coding_agent",
     "git_bundle",
     "git_push",
     "git_create_pr",
@@ -33,7 +36,9 @@ OperationName: TypeAlias = Literal[
     "browser_close",
 ]
 
-READING: frozenset[str] = frozenset({"read", "list", "search", "git_status", "git_diff", "git_log"})
+READING: frozenset[str] = frozenset(
+    {"read", "list", "search", "git_status", "git_diff", "git_log", "snapshot", "diff"}
+)
 """These change nothing, so that they can be repeated."""
 CHANGING: frozenset[str] = frozenset(
     {"edit", "apply_patch", "git_branch", "git_commit", "git_bundle"}
@@ -41,7 +46,7 @@ CHANGING: frozenset[str] = frozenset(
 """These change files and run no code of the project."""
 FORGE: frozenset[str] = frozenset({"git_push", "git_create_pr"})
 """These reach a forge that the operator lists."""
-RUNNING: frozenset[str] = frozenset({"run_tests", "build", "run"})
+RUNNING: frozenset[str] = frozenset({"run_tests", "build", "run", "run_coding_agent"})
 """These run code of the project, as executions of the session."""
 BROWSING: frozenset[str] = frozenset(
     {
@@ -60,6 +65,13 @@ TEST_OUTPUT_MIME = "application/vnd.kernelbroker.test-output+json"
 """Of the display events of `run_tests`: ``{"tests": [{"test", "outcome", "seconds"}], "passed",
 "failed", "errors",
 "skipped"}``: the tests that have ended since the last one, and the numbers so far."""
+AGENT_EVENT_MIME = "application/vnd.kernelbroker.agent-event+json"
+"""Of the display events of `run_coding_agent`, each of which is one event of the agent, with its `type`."""
+AGENT_EVENT_TYPES: frozenset[str] = frozenset(
+    {"plan", "step_start", "code_operation", "observation", "agent_event"}
+)
+AGENT_UNAVAILABLE: frozenset[str] = frozenset({"agent_missing", "agent_failed", "no_model"})
+"""The codes of errors after which another agent can do the task: nothing was done."""
 FAILED = "failed"
 """The code of tests, builds and commands that ran and failed, and of git's failures."""
 

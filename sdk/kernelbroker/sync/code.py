@@ -98,6 +98,12 @@ class Code:
     def git_commit(self, message: str, paths: Sequence[str] | None = None) -> CodeOperationResponse:
         return self._thread.call(self._async.git_commit(message, paths))
 
+    def snapshot(self) -> CodeOperationResponse:
+        return self._thread.call(self._async.snapshot())
+
+    def diff(self, snapshot: str) -> CodeOperationResponse:
+        return self._thread.call(self._async.diff(snapshot))
+
     def git_bundle(
         self, base: str | None = None, branch: str | None = None
     ) -> CodeOperationResponse:

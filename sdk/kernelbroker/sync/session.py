@@ -25,6 +25,7 @@ from ..session import MAX_TABLE_BYTES, OnDisconnect
 from ..session_requests import ExportFormat
 from .browser import Browser
 from .code import Code
+from .coding_agent import CodingAgent
 from .execution_handle import ExecutionHandle
 from .files import Files
 
@@ -54,6 +55,10 @@ class Session:
     @property
     def code(self) -> Code:
         return Code(self._async.code, self._thread)
+
+    @property
+    def coding_agent(self) -> CodingAgent:
+        return CodingAgent(self._async.coding_agent, self._thread)
 
     @property
     def info(self) -> SessionInfo | None:
