@@ -28,7 +28,8 @@ from ..kernels.framing import (
     split_frame,
 )
 from ..kernels.redaction import Redactor
-from ..service.kernels import Kernels, without_options
+from ..service.kernel_requests import EXECUTE, debug_failure
+from ..service.kernels import Kernels, stops_on_error, without_options
 from ..sessions.session import Session
 from .client import Client
 from .messages import ClientMessage, made, status
@@ -135,7 +136,7 @@ class KernelLink:
             if header.msg_type == "shutdown_request":
                 await self._shut_down(client, message)
                 return
-            if (message.channel, header.msg_type) != ("shell", "execute_request"):
+            if (message.channel, header.msg_type) != ("shell", EXECUTE):
                 await self._kernels.send(self.session, message.frame)
                 return
             client.pending[header.msg_id] = message
@@ -144,9 +145,20 @@ class KernelLink:
             )
         except RequestError as exc:
             self._fail(client, message, type(exc).__name__, exc.message)
+            if header.msg_type == EXECUTE and stops_on_error(message.frame):
+                self._skip_following(client)
         except Exception:
             logger.exception("a request of a Jupyter client failed")
             self._fail(client, message, "InternalError", "a fault of the broker; its log says more")
+
+    def _skip_following(self, client: Client) -> None:
+        """End the cells that a client has sent after one that was refused, as after one that failed."""
+        for _ in range(client.requests.qsize()):
+            message = client.requests.get_nowait()
+            if message.header.msg_type == EXECUTE:
+                self._fail(client, message, _SKIPPED, "")
+            else:
+                client.requests.put_nowait(message)
 
     async def _shut_down(self, client: Client, message: ClientMessage) -> None:
         """Close or restart the session: its kernel must not do so by itself."""
@@ -176,6 +188,8 @@ class KernelLink:
             reply = {"status": "error", **error}
             if kind == "execute":
                 reply |= {"execution_count": None, "user_expressions": {}, "payload": []}
+            elif kind == "debug":
+                reply |= debug_failure(message.frame, text)
         parent, session = message.raw_header, self._kernel_session
         self._publish(status("busy", session, parent))
         if kind == "execute" and name != _SKIPPED:

@@ -96,6 +96,10 @@ class Executions(StoredExecutions):
         """Whether code is assessed before it runs in sandboxes of this template."""
         return template == AUTO or self._policies.effective(template).mode != "off"
 
+    def may_be_refused(self, template: str) -> bool:
+        """Whether code is kept from running in sandboxes of this template if it is assessed as risky."""
+        return template == AUTO or self._policies.effective(template).mode in ("confirm", "block")
+
     async def assess_for(self, session: Session, request: ExecutionRequest) -> Assessment | None:
         """Return the assessment that `submit` needs; None if it needs none.
 

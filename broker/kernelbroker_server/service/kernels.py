@@ -20,12 +20,13 @@ from ..kernels.framing import RequestHeader, join_parts, split_frame
 from ..kernels.requests import NotebookCell, notebook_options
 from ..sessions.session import Session
 from .executions import Executions
+from .kernel_requests import expect_no_cell, expect_no_code
 from .sessions import Sessions
 
 _KERNEL_ID = re.compile(r"\w+-\w+-\w+-\w+-\w+", re.ASCII)
 """The ids that Jupyter's servers accept in a path."""
 _NAMESPACE = uuid.UUID("7b0f2f3e-3f0a-5c8e-9a55-6b3c1f1f6c1d")
-_METADATA = 3
+_METADATA, _CONTENT = 3, 4
 
 
 class _CellContent(msgspec.Struct):
@@ -111,7 +112,12 @@ class Kernels:
 
         Raises:
             SessionGone, TooManyRequests, Unavailable
+            BadRequest: it runs a cell.
+            PolicyRefused: it runs other code, where a policy has to assess code first.
         """
+        expect_no_cell(frame)
+        if self._executions.may_be_refused(session.options.template):
+            expect_no_code(frame)
         async with session.borrow():
             try:
                 await session.feed.channel.forward(frame)
@@ -128,7 +134,7 @@ class Kernels:
             BadRequest, SessionGone, Unavailable
         """
         try:
-            restart = decode_as(split_frame(frame)[4], _ShutdownContent).restart
+            restart = decode_as(split_frame(frame)[_CONTENT], _ShutdownContent).restart
         except ProtocolError as exc:
             raise BadRequest(f"the shutdown_request is invalid: {exc}") from exc
         if restart:
@@ -152,7 +158,7 @@ class Kernels:
         parts = split_frame(frame)
         try:
             header = decode_as(parts[1], RequestHeader)
-            content = decode_as(parts[4], _CellContent)
+            content = decode_as(parts[_CONTENT], _CellContent)
             metadata = decode_as(parts[_METADATA], dict[str, Any])
         except ProtocolError as exc:
             raise BadRequest(f"the execute_request is invalid: {exc}") from exc
@@ -178,6 +184,14 @@ class Kernels:
             assessment=assessment,
             notebook_cell=NotebookCell(join_parts(parts), header.msg_id, content.silent, ended),
         )
+
+
+def stops_on_error(frame: bytes) -> bool:
+    """Whether the cells that follow this `execute_request` are to be skipped if it fails."""
+    try:
+        return decode_as(split_frame(frame)[_CONTENT], _CellContent).stop_on_error
+    except ProtocolError:
+        return True
 
 
 def without_options(frame: bytes) -> bytes:
