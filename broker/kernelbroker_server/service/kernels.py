@@ -39,6 +39,12 @@ class _CellContent(msgspec.Struct):
     user_expressions: dict[str, Any] = {}
 
 
+class _ReplyContent(msgspec.Struct):
+    """The content of an `execute_reply`."""
+
+    status: str = ""
+
+
 class _ShutdownContent(msgspec.Struct):
     """The content of a `shutdown_request`."""
 
@@ -146,7 +152,7 @@ class Kernels:
     async def execute(
         self, session: Session, frame: bytes, on_end: Callable[[Result], None]
     ) -> None:
-        """Queue the cell of an `execute_request`. After a failed one those that wait are skipped.
+        """Queue the cell of an `execute_request`. The caller skips those that wait if it fails.
 
         Args:
             frame: the message as the client has made it.
@@ -169,12 +175,6 @@ class Kernels:
         assessment = await self._executions.assess_for(
             session, msgspec.structs.replace(request, code=assessed)
         )
-
-        def ended(result: Result) -> None:
-            if not (result.success or content.silent) and content.stop_on_error:
-                session.skip_notebook_cells()
-            on_end(result)
-
         options = notebook_options(session.limits.output)
         parts[_METADATA] = encode({**metadata, **options})
         self._executions.submit(
@@ -182,14 +182,23 @@ class Kernels:
             request,
             allow_stdin=content.allow_stdin,
             assessment=assessment,
-            notebook_cell=NotebookCell(join_parts(parts), header.msg_id, content.silent, ended),
+            notebook_cell=NotebookCell(join_parts(parts), header.msg_id, content.silent, on_end),
         )
 
 
 def stops_on_error(frame: bytes) -> bool:
-    """Whether the cells that follow this `execute_request` are to be skipped if it fails."""
+    """Whether the cells that wait are to be skipped if the one of this `execute_request` fails."""
     try:
-        return decode_as(split_frame(frame)[_CONTENT], _CellContent).stop_on_error
+        content = decode_as(split_frame(frame)[_CONTENT], _CellContent)
+    except ProtocolError:
+        return True
+    return content.stop_on_error and not content.silent
+
+
+def has_failed(frame: bytes) -> bool:
+    """Whether an `execute_reply` says that its cell has failed."""
+    try:
+        return decode_as(split_frame(frame)[_CONTENT], _ReplyContent).status == "error"
     except ProtocolError:
         return True
 
