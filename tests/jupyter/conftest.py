@@ -11,6 +11,9 @@ import kernelbroker
 import pytest
 from kernelbroker_server.tenants.tokens import TokenFile
 
+from tests.e2b.support import DIRECTORY as E2B_DIRECTORY
+from tests.e2b.support import GET as E2B_GET
+from tests.e2b.support import E2bClients
 from tests.e2e.support import BrokerProcess, running_broker
 from tests.jupyter.support import DIRECTORY, SCRIPTS, KernelClient, connected, kernel_of
 
@@ -65,6 +68,14 @@ async def kernel(
     kernel_id = await kernel_of(broker, session.session_id)
     async with connected(broker, kernel_id) as client:
         yield client
+
+
+@pytest.fixture
+def e2b_clients(broker: BrokerProcess) -> E2bClients:
+    """E2B's clients."""
+    get = [E2B_GET, E2B_DIRECTORY]
+    subprocess.run(get, check=True, timeout=280, stdin=subprocess.DEVNULL)
+    return E2bClients(broker)
 
 
 @pytest.fixture(scope="session")
