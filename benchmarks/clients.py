@@ -27,6 +27,9 @@ MOST = 1.5
 E2B_CLIENTS = Path(
     os.environ.get("KERNELBROKER_TEST_E2B_CLIENTS", "/var/tmp/kernelbroker-e2b-clients")
 )
+JUPYTER_CLIENTS = Path(
+    os.environ.get("KERNELBROKER_TEST_JUPYTER_CLIENTS", "/var/tmp/kernelbroker-jupyter-clients")
+)
 
 _LOOP = """
 import json, sys, time
@@ -79,6 +82,17 @@ def run():
 """,
         E2B_CLIENTS / "venv" / "bin" / "python",
         {"E2B_API_URL": "{url}/e2b", "E2B_SANDBOX_URL": "{url}", "E2B_API_KEY": "{token}"},
+    ),
+    "jupyter_kernel_client": Side(
+        """
+import os
+from jupyter_kernel_client import JupyterKernelClient
+kernel = JupyterKernelClient(server_url=os.environ["URL"] + "/jupyter", token=os.environ["TOKEN"])
+kernel.start()
+def run():
+    assert kernel.execute("1")["outputs"][0]["data"]["text/plain"] == "1"
+""",
+        JUPYTER_CLIENTS / "env" / "bin" / "python",
     ),
 }
 

@@ -65,9 +65,11 @@ def chart_of(figure: Any) -> dict[str, Any] | None:
     try:
         if not 0 < _points(figure) <= MAX_POINTS:
             return None
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            library = importlib.import_module(_LIBRARY)  # on a busy machine it takes a second alone
         with warnings.catch_warnings(), time_limit(_SECONDS):
             warnings.simplefilter("ignore")
-            library = importlib.import_module(_LIBRARY)
             chart = library.chart_figure_to_chart(figure)
             data = None if chart is None else _plain(chart.model_dump(mode="json"))
     except (Exception, TimeIsUp):

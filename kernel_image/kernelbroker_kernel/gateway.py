@@ -41,7 +41,7 @@ from . import (
 )
 from .compat.gateway import Connection
 from .contract import ALONE_S, EXIT_GATEWAY_FAILED, TOKEN_VARIABLE, WAITING_MESSAGES
-from .kernels import DRAIN_QUIET_S, KernelSpecs, exit_status
+from .kernels import KernelSpecs, exit_status
 from .proxy_forwarder import Forwarder
 
 DRAIN_LIMIT_S = 0.5
@@ -69,14 +69,13 @@ status_pipe: int | None = None
 
 
 async def exit_after_drain(status: int) -> None:
-    """Pass on the kernel's last messages, then exit with its status in the form of a shell.
+    """Wait until the broker has the kernel's last messages, then exit with its status as a shell has it.
 
     If the broker has died, wait for the next one, which gets them.
     """
     loop = asyncio.get_running_loop()
     limit = DRAIN_LIMIT_S if Connection.current else Gateway.instance().alone
     deadline = loop.time() + limit
-    await asyncio.sleep(DRAIN_QUIET_S)
     while Connection.is_behind() and loop.time() < deadline:  # noqa: ASYNC110  streams do not tell
         await asyncio.sleep(0.01)
     # The rest of the process belongs to a dead kernel; an orderly shutdown would only wait for it.

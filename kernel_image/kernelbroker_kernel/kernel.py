@@ -28,7 +28,7 @@ from ipykernel.zmqshell import ZMQInteractiveShell
 from jupyter_client.jsonutil import json_clean, json_default
 from traitlets import List, Type, Unicode
 
-from . import charts, early_imports, fonts, package_path
+from . import charts, early_imports, fonts, last_words, package_path
 from .compat import named_like, streams
 from .compat.kernel import BoundedErrorKernel, BoundedErrorShell, PromptKernelApp
 from .contract import (
@@ -233,6 +233,10 @@ class KernelApp(PromptKernelApp):
             context.setsockopt(limit, WAITING_MESSAGES)
         context.setsockopt(zmq.XPUB_NODROP, 1)
         super().init_iopub(context)
+
+    def init_io(self) -> None:
+        super().init_io()
+        last_words.install(self.iopub_thread, (sys.stdout, sys.stderr))
 
     def init_kernel(self) -> None:
         before = {name: os.environ.get(name) for name in _COLOURS}

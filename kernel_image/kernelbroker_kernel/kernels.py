@@ -28,8 +28,8 @@ from .kernel_template import FurtherKernel, KernelTemplate
 from .process_family import end_family
 from .waiting_kernel import WaitingKernel
 
-DRAIN_QUIET_S = 0.05
-"""The time that a dead kernel's last messages have to reach the gateway; they are local."""
+_LAST_MESSAGES_S = 0.3
+"""The time to read a dead kernel's last messages if a process that it has forked keeps its sockets open."""
 _END_S = 10.0
 """The time that a kernel has to end by SIGKILL."""
 
@@ -100,7 +100,7 @@ class Provisioner(LocalProvisioner):
 
         def on_exit(status: int) -> None:
             is_first = Provisioner.first is self
-            work = Provisioner.on_first_exit(status) if is_first else self._finish(status)
+            work = self._finish_first(status) if is_first else self._finish(status)
             self.exiting: asyncio.Task[None] = loop.create_task(work)
 
         def wait() -> None:
@@ -114,12 +114,16 @@ class Provisioner(LocalProvisioner):
             # A daemon thread does not keep the gateway from exiting.
             threading.Thread(target=wait, name="kernel exit", daemon=True).start()
 
+    async def _finish_first(self, status: int) -> None:
+        await Connection.receive_rest(str(self.kernel_id), _LAST_MESSAGES_S)
+        await Provisioner.on_first_exit(status)
+
     async def _finish(self, status: int) -> None:
         """Pass on a further kernel's last messages, forget it, and close its connection."""
         kernel_id = str(self.kernel_id)
         if self.pid:
             end_family(self.pid)
-        await asyncio.sleep(DRAIN_QUIET_S)
+        await Connection.receive_rest(kernel_id, _LAST_MESSAGES_S)
         manager: Any = self.parent
         kernels = manager.parent
         with contextlib.suppress(KeyError):

@@ -87,8 +87,8 @@ class Relay:
         if self._send == send:
             self._send = None
 
-    def end(self) -> None:
-        """Pass on what the kernel has sent, and close its channels: it has ended."""
+    def drain(self) -> None:
+        """Pass on all that waits of a kernel that has ended, even if too much is not acknowledged."""
         for channel in self.channels.values():
             with contextlib.suppress(zmq.ZMQError):  # nothing waits any more
                 while True:
@@ -96,6 +96,10 @@ class Relay:
         if self._writing is not None:
             self._writing.cancel()
         self._write()
+
+    def end(self) -> None:
+        """Pass on what the kernel has sent, and close its channels: it has ended."""
+        self.drain()
         for channel in self.channels.values():
             channel.close()
 

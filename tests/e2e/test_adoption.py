@@ -9,6 +9,7 @@ import signal
 import tempfile
 import time
 from collections.abc import AsyncIterator, Iterator
+from contextlib import aclosing
 from pathlib import Path
 
 import kernelbroker
@@ -256,8 +257,11 @@ async def test_cells_go_on_after_a_kill(broker: BrokerProcess) -> None:
         text = await until_line(stream, 5)
         waiting = asyncio.create_task(session.run("print(x, y, runs)"))
         await until(lambda: queued(broker, "mine"))
-        alone = await client.submit("import time\ntime.sleep(5)\nprint('alone')")
-        await asyncio.sleep(0.3)
+        alone = await client.submit(
+            "import time\nprint('begun', flush=True)\ntime.sleep(5)\nprint('alone')"
+        )
+        async with aclosing(alone.events()) as seen:
+            await until_line(seen, 1)
         broker.kill()
         await asyncio.to_thread(broker.start)
         more, result = await rest(stream)
@@ -265,7 +269,7 @@ async def test_cells_go_on_after_a_kill(broker: BrokerProcess) -> None:
         assert result.success
         assert not result.kernel_restarted
         assert (await waiting).stdout == "42 ended [1]\n"
-        assert (await alone.result()).stdout == "alone\n"
+        assert (await alone.result()).stdout == "begun\nalone\n"
         assert [each.session_id for each in await client.sessions()] == ["mine"]
         assert len(await client.executions("mine")) == 3
 
@@ -313,12 +317,13 @@ async def test_a_kernel_waits_for_the_next_broker(broker: BrokerProcess) -> None
     """What nobody reads is held back, not kept in memory. All of it arrives, within the output's limit."""
     async with kernelbroker.connect(broker.url, broker.token) as client:
         session = client.session("mine")
-        code = "for i in range(400_000): print('line', i, 'x' * 100)"  # 45 MB
+        code = "for i in range(400_000):\n    print('line', i, 'x' * 100)"  # 45 MB
+        code += "\n    if i == 50_000: open('under way', 'w').close()"
         cell = f"print('begins')\n{code}\nprint('ends')"
         stream = session.stream(cell, timeout=200)  # a slow machine is no fault
         begun = await until_line(stream, 1)
         broker.kill()
-        await asyncio.sleep(3)
+        await until(lambda: [*broker.data_dir.glob("*/sandboxes/*/workspace/under way")])
         await asyncio.to_thread(broker.start)
         more, result = await rest(stream)
         text = begun + more
@@ -340,11 +345,14 @@ async def test_a_kernel_that_ends_without_a_broker(broker: BrokerProcess) -> Non
         session = client.session("mine")
         assert (await session.run("x = 1")).success
         stream = session.stream(
-            "import os, time\nprint('begins')\ntime.sleep(1.5)\nprint('ends')\ntime.sleep(0.5)\nos._exit(3)"
+            "import os, time\nprint('begins')\nwhile not os.path.exists('go'): time.sleep(0.02)\n"
+            "print('ends')\nopen('gone', 'w').close()\nos._exit(3)"
         )
         text = await until_line(stream, 1)
         broker.kill()
-        await asyncio.sleep(3)
+        for workspace in broker.data_dir.glob("*/sandboxes/*/workspace"):
+            (workspace / "go").touch()
+        await until(lambda: [*broker.data_dir.glob("*/sandboxes/*/workspace/gone")])
         await asyncio.to_thread(broker.start)
         more, result = await rest(stream)
         assert text + more == "begins\nends\n"

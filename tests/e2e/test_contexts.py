@@ -158,12 +158,13 @@ async def test_the_end_of_a_contexts_kernel(client: kernelbroker.Broker) -> None
             "import os, subprocess\nchild = subprocess.Popen(['sleep', '1000'])\nprint(child.pid)"
         )
         pid = int(started.stdout)
-        died = await context.run(
-            "import time\nprint('last words', flush=True)\ntime.sleep(0.3)\nos._exit(7)"
-        )
-        assert died.stdout == "last words\n"
-        assert died.error == "KernelDied: the kernel exited with status 7"
-        assert died.kernel_restarted
+        for count in (1, 1, 10_000):
+            died = await context.run(
+                f"import os\nprint('last words\\n' * {count}, end='')\nos._exit(7)"
+            )
+            assert died.stdout == "last words\n" * count
+            assert died.error == "KernelDied: the kernel exited with status 7"
+            assert died.kernel_restarted
         again = await context.run("print('child' in globals())")
         assert (again.stdout, again.kernel_restarted) == ("False\n", False)
         alive = f"import os\nprint(os.path.exists('/proc/{pid}'))"

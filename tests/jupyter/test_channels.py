@@ -49,6 +49,7 @@ async def test_both_see_the_same_variables_and_history(
     _, second, _ = await session.executions()
     status, found = await call(broker, "GET", f"/api/v1/executions/{second.execution_id}")
     assert (status, found["code"]) == (200, "print(amount)\nanswer = amount + 22\nanswer")
+    assert found["client"] == "jupyter"
     async with kernelbroker.connect(broker.url, broker.token) as client:
         result = await client.result(session.session_id, second.execution_id)
     assert result.success and result.stdout == "20\n" and result.text == "20\n42"

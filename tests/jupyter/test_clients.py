@@ -14,6 +14,7 @@ import kernelbroker
 import nbformat
 import pytest
 
+from tests.e2b.support import E2bClients
 from tests.e2e.support import BrokerProcess, call, whole_system
 from tests.jupyter.support import SCRIPTS, kernel_of
 
@@ -178,13 +179,27 @@ async def test_vscodes_calls(
     assert kernel_id in said["left"], "the session of the agent stays"
 
 
-async def test_jupyterlab(
-    broker: BrokerProcess, session: kernelbroker.Session, clients: Path, tmp_path: Path
+async def test_one_session_in_all_clients(
+    broker: BrokerProcess,
+    session: kernelbroker.Session,
+    clients: Path,
+    e2b_clients: E2bClients,
+    tmp_path: Path,
 ) -> None:
-    """A person opens an agent's session in JupyterLab, sees its variables and a plot, and both go on."""
-    await session.run(
-        "import pandas as pd; sales = pd.DataFrame({'city': ['Oslo', 'Bern'], 'amount': [25, 20]})"
+    """A session of the SDK is listed by E2B's client, which goes on in it, and opened in JupyterLab: a person
+    sees its variables and a plot, moves a slider, completes, inspects, and debugs a cell."""
+    await session.run("import pandas as pd; cities = ['Oslo', 'Bern']; zebra_one = zebra_two = 1")
+    made = "sales = pd.DataFrame({'city': cities, 'amount': [25, 20]}); len(sales)"
+    listed, text = await asyncio.to_thread(
+        e2b_clients.python,
+        f"""
+        from e2b_code_interpreter import Sandbox
+        listed = [each.sandbox_id for each in Sandbox.list().next_items()]
+        report({session.session_id!r} in listed,
+               Sandbox.connect({session.session_id!r}).run_code({made!r}).text)
+        """,
     )
+    assert (listed, text) == (True, "2")
     widgets = tmp_path / "widgets.zip"
     with zipfile.ZipFile(widgets, "w") as archive:
         packages = next((clients / "env" / "lib").glob("python3.*")) / "site-packages"
@@ -203,6 +218,9 @@ async def test_jupyterlab(
     arguments = (SCRIPTS / "lab.py", f"session-{session.session_id}", screenshot, *cells)
     said = json.loads(await run(broker, python(clients), *arguments))
     assert "Oslo" in said["texts"][0] and said["pictures"] == 1 and said["sliders"] == 1
+    assert "moved to 5" in said["moved"] and "Iterable" in said["inspected"]
+    assert [name.split()[-1] for name in said["completed"]] == ["zebra_one", "zebra_two"]
+    assert said["stopped"] and "debugged 42" in said["debugged"]
     assert (await session.run("mine")).text == "45"
     executions = await session.executions()
     codes = [

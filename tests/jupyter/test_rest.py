@@ -136,9 +136,4 @@ async def test_tokens(broker: BrokerProcess, session: kernelbroker.Session) -> N
         async with connected(broker, "00000000-0000-0000-0000-000000000000"):
             pass
     assert refused.value.response.status_code == 404
-    assert (
-        token
-        not in broker.log.read_text()
-        .partition("Try in another terminal")[2]
-        .partition("/api/v1/exec")[2]
-    )
+    assert token not in broker.log.read_text()

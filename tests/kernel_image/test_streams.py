@@ -105,6 +105,13 @@ print("after");
         assert sorted(run(code).split()) == ["after", "before", "child"]
 
 
+def test_an_exit_that_is_refused(run: Callable[[str], str]) -> None:
+    """`os._exit` sends what was written before the kernel ends; with a wrong argument nothing ends."""
+    code = "import os\ntry: os._exit('no number')\nexcept TypeError as error: print('refused', end='');"
+    assert run(code) == "refused"
+    assert run("print('on', end='');") == "on"
+
+
 def test_only_text_can_be_written(run: Callable[[str], str]) -> None:
     """What is not text is refused; a subclass of `str` counts as what it holds."""
     code = """

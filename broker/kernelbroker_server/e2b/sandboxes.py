@@ -140,7 +140,7 @@ class Sandboxes(SandboxesHandler):
                 raise BadRequest(f"{name}: sandboxes of this broker do not have this; leave it out")
         template, checkpoint = await self._template(body.template_id)
         network.check(self.tenant.pools[template].spec, body.allow_internet_access, body.network)
-        home = self._home()
+        home = self._home(template)
         return SessionOptions(
             session_id=new_sandbox_id(),
             template=template,
@@ -167,9 +167,9 @@ class Sandboxes(SandboxesHandler):
                 return self.surface.template_of(snapshot.template, self.tenant.pools), snapshot.name
             raise
 
-    def _home(self) -> dict[str, str]:
+    def _home(self, template: str) -> dict[str, str]:
         """The variables that make the workspace the home directory; a plain process has no such path."""
-        if self.service.backends.weakest_isolation is Isolation.PROCESS:
+        if self.tenant.pools[template].backend.isolation is Isolation.PROCESS:
             return {}
         # Shells take their first directory's name from PWD.
         return {"HOME": HOME_OF_E2B, "PWD": HOME_OF_E2B, "USER": USER, "LOGNAME": USER}

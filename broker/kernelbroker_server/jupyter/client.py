@@ -40,6 +40,18 @@ class Client:
         self._size = 0
         self._limit = MAX_BYTES
         self._changed = asyncio.Event()
+        self._answered = asyncio.Event()
+
+    def answered(self, msg_id: str) -> ClientMessage | None:
+        """A cell has its reply, or gets none. Returns it, if it was pending."""
+        self._answered.set()
+        return self.pending.pop(msg_id, None)
+
+    async def until_turn(self, msg_id: str) -> None:
+        """Wait until no other cell is pending."""
+        while self.pending.keys() - {msg_id}:
+            self._answered.clear()
+            await self._answered.wait()
 
     def push(self, frame: bytes) -> None:
         """Send the client a message."""

@@ -28,7 +28,8 @@ from ..kernels.framing import (
     split_frame,
 )
 from ..kernels.redaction import Redactor
-from ..service.kernels import Kernels, without_options
+from ..service.kernel_requests import EXECUTE, debug_failure
+from ..service.kernels import Kernels, has_failed, stops_on_error, without_options
 from ..sessions.session import Session
 from .client import Client
 from .messages import ClientMessage, made, status
@@ -135,7 +136,7 @@ class KernelLink:
             if header.msg_type == "shutdown_request":
                 await self._shut_down(client, message)
                 return
-            if (message.channel, header.msg_type) != ("shell", "execute_request"):
+            if (message.channel, header.msg_type) != ("shell", EXECUTE):
                 await self._kernels.send(self.session, message.frame)
                 return
             client.pending[header.msg_id] = message
@@ -143,10 +144,23 @@ class KernelLink:
                 self.session, message.frame, lambda result: self._ended(client, message, result)
             )
         except RequestError as exc:
+            if header.msg_id in client.pending:
+                await client.until_turn(header.msg_id)
             self._fail(client, message, type(exc).__name__, exc.message)
+            if header.msg_type == EXECUTE and stops_on_error(message.frame):
+                self._skip_following(client)
         except Exception:
             logger.exception("a request of a Jupyter client failed")
             self._fail(client, message, "InternalError", "a fault of the broker; its log says more")
+
+    def _skip_following(self, client: Client) -> None:
+        """End the cells that a client has sent after one that was refused, as after one that failed."""
+        for _ in range(client.requests.qsize()):
+            message = client.requests.get_nowait()
+            if message.header.msg_type == EXECUTE:
+                self._fail(client, message, _SKIPPED, "")
+            else:
+                client.requests.put_nowait(message)
 
     async def _shut_down(self, client: Client, message: ClientMessage) -> None:
         """Close or restart the session: its kernel must not do so by itself."""
@@ -160,13 +174,21 @@ class KernelLink:
 
     def _ended(self, client: Client, message: ClientMessage, result: Result) -> None:
         """Reply to a cell that has ended, if the kernel has not."""
-        if message.header.msg_id in client.pending and result.error_detail is not None:
-            detail = result.error_detail
+        is_pending = client.answered(message.header.msg_id) is not None
+        if is_pending and (detail := result.error_detail) is not None:
+            if detail.name != _SKIPPED:
+                self._skip_waiting(client, message)
             self._fail(client, message, detail.name, detail.value)
+
+    def _skip_waiting(self, client: Client, failed: ClientMessage) -> None:
+        """End the cells of Jupyter clients that wait. What is sent after the reply to this one runs."""
+        if stops_on_error(failed.frame):
+            self.session.skip_notebook_cells()
+            self._skip_following(client)
 
     def _fail(self, client: Client, message: ClientMessage, name: str, text: str) -> None:
         """Answer a request in place of the kernel, which does not."""
-        client.pending.pop(message.header.msg_id, None)
+        client.answered(message.header.msg_id)
         kind, request, _ = message.header.msg_type.partition("_request")
         if not request:
             return
@@ -176,6 +198,8 @@ class KernelLink:
             reply = {"status": "error", **error}
             if kind == "execute":
                 reply |= {"execution_count": None, "user_expressions": {}, "payload": []}
+            elif kind == "debug":
+                reply |= debug_failure(message.frame, text)
         parent, session = message.raw_header, self._kernel_session
         self._publish(status("busy", session, parent))
         if kind == "execute" and name != _SKIPPED:
@@ -205,7 +229,9 @@ class KernelLink:
             for client in self._clients_and_parked():
                 if message.parent_session in client.sessions:
                     if kind == "execute_reply":
-                        client.pending.pop(message.parent_id, None)
+                        cell = client.answered(message.parent_id)
+                        if cell is not None and has_failed(frame):
+                            self._skip_waiting(client, cell)
                     client.push(frame)
             return
         if kind == "execute_input" and message.parent_session == BROKER_SESSION:

@@ -145,7 +145,7 @@ async def submit(
     )
     outcome = "queued"
     try:
-        if name == CODING_AGENT and executions.depends_on_code(session.options.template):
+        if name == CODING_AGENT and executions.may_be_refused(session.options.template):
             raise PolicyRefused(
                 "what a coding agent runs cannot be assessed, and code decides by the policy of this "
                 "template: use the agent `native`, whose operations are assessed one by one"

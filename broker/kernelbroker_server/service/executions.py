@@ -96,7 +96,7 @@ class Executions(StoredExecutions):
         """Whether code is assessed before it runs in sandboxes of this template."""
         return template == AUTO or self._policies.effective(template).mode != "off"
 
-    def depends_on_code(self, template: str) -> bool:
+    def may_be_refused(self, template: str) -> bool:
         """Whether the code decides if it runs in a sandbox of this template, or where."""
         return template == AUTO or self._policies.effective(template).mode in ("confirm", "block")
 

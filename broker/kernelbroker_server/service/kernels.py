@@ -20,12 +20,13 @@ from ..kernels.framing import RequestHeader, join_parts, split_frame
 from ..kernels.requests import NotebookCell, notebook_options
 from ..sessions.session import Session
 from .executions import Executions
+from .kernel_requests import expect_no_cell, expect_no_code
 from .sessions import Sessions
 
 _KERNEL_ID = re.compile(r"\w+-\w+-\w+-\w+-\w+", re.ASCII)
 """The ids that Jupyter's servers accept in a path."""
 _NAMESPACE = uuid.UUID("7b0f2f3e-3f0a-5c8e-9a55-6b3c1f1f6c1d")
-_METADATA = 3
+_METADATA, _CONTENT = 3, 4
 
 
 class _CellContent(msgspec.Struct):
@@ -36,6 +37,12 @@ class _CellContent(msgspec.Struct):
     allow_stdin: bool = False
     stop_on_error: bool = True
     user_expressions: dict[str, Any] = {}
+
+
+class _ReplyContent(msgspec.Struct):
+    """The content of an `execute_reply`."""
+
+    status: str = ""
 
 
 class _ShutdownContent(msgspec.Struct):
@@ -111,7 +118,12 @@ class Kernels:
 
         Raises:
             SessionGone, TooManyRequests, Unavailable
+            BadRequest: it runs a cell.
+            PolicyRefused: it runs other code, where a policy has to assess code first.
         """
+        expect_no_cell(frame)
+        if self._executions.may_be_refused(session.options.template):
+            expect_no_code(frame)
         async with session.borrow():
             try:
                 await session.feed.channel.forward(frame)
@@ -128,7 +140,7 @@ class Kernels:
             BadRequest, SessionGone, Unavailable
         """
         try:
-            restart = decode_as(split_frame(frame)[4], _ShutdownContent).restart
+            restart = decode_as(split_frame(frame)[_CONTENT], _ShutdownContent).restart
         except ProtocolError as exc:
             raise BadRequest(f"the shutdown_request is invalid: {exc}") from exc
         if restart:
@@ -140,7 +152,7 @@ class Kernels:
     async def execute(
         self, session: Session, frame: bytes, on_end: Callable[[Result], None]
     ) -> None:
-        """Queue the cell of an `execute_request`. After a failed one those that wait are skipped.
+        """Queue the cell of an `execute_request`. The caller skips those that wait if it fails.
 
         Args:
             frame: the message as the client has made it.
@@ -152,7 +164,7 @@ class Kernels:
         parts = split_frame(frame)
         try:
             header = decode_as(parts[1], RequestHeader)
-            content = decode_as(parts[4], _CellContent)
+            content = decode_as(parts[_CONTENT], _CellContent)
             metadata = decode_as(parts[_METADATA], dict[str, Any])
         except ProtocolError as exc:
             raise BadRequest(f"the execute_request is invalid: {exc}") from exc
@@ -163,12 +175,6 @@ class Kernels:
         assessment = await self._executions.assess_for(
             session, msgspec.structs.replace(request, code=assessed)
         )
-
-        def ended(result: Result) -> None:
-            if not (result.success or content.silent) and content.stop_on_error:
-                session.skip_notebook_cells()
-            on_end(result)
-
         options = notebook_options(session.limits.output)
         parts[_METADATA] = encode({**metadata, **options})
         self._executions.submit(
@@ -176,8 +182,25 @@ class Kernels:
             request,
             allow_stdin=content.allow_stdin,
             assessment=assessment,
-            notebook_cell=NotebookCell(join_parts(parts), header.msg_id, content.silent, ended),
+            notebook_cell=NotebookCell(join_parts(parts), header.msg_id, content.silent, on_end),
         )
+
+
+def stops_on_error(frame: bytes) -> bool:
+    """Whether the cells that wait are to be skipped if the one of this `execute_request` fails."""
+    try:
+        content = decode_as(split_frame(frame)[_CONTENT], _CellContent)
+    except ProtocolError:
+        return True
+    return content.stop_on_error and not content.silent
+
+
+def has_failed(frame: bytes) -> bool:
+    """Whether an `execute_reply` says that its cell has failed."""
+    try:
+        return decode_as(split_frame(frame)[_CONTENT], _ReplyContent).status == "error"
+    except ProtocolError:
+        return True
 
 
 def without_options(frame: bytes) -> bytes:

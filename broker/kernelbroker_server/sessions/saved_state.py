@@ -16,6 +16,26 @@ KIND = "asleep"
 """Of the entries in the event store. An entry has the name of the session's id."""
 
 
+_SLEPT = "slept"
+"""Of the entries with the time that a session has slept. An entry has the name of the session's key."""
+
+
+def note_slept(store: EventStore, tenant: str, key: str, seconds: float, lifetime: float) -> None:
+    """Note for how long a session has slept, so that this does not count in a broker that adopts it.
+
+    Args:
+        lifetime: how long it may live awake, in seconds.
+    """
+    until = time.time() + lifetime
+    store.put_entry(Entry(_SLEPT, tenant, key, repr(seconds).encode(), until))
+
+
+def slept_before(store: EventStore, tenant: str, key: str) -> float:
+    """Return for how many seconds a session has slept in earlier brokers."""
+    entry = store.entry(_SLEPT, tenant, key)
+    return 0.0 if entry is None else float(entry.value)
+
+
 class AsleepSession(msgspec.Struct, kw_only=True):
     """The value of an entry. Times are in seconds since the epoch.
 

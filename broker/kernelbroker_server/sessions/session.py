@@ -29,7 +29,7 @@ from .progress import LeftExecution
 from .routes import Place
 from .runner import SessionRunner
 from .sandbox_user import SandboxUser
-from .saved_state import SavedState
+from .saved_state import SavedState, note_slept, slept_before
 from .sleeping import Sleeping
 from .states import SessionState
 from .store import EventStore, ExecutionLog, SessionRecord, lost_result
@@ -67,7 +67,7 @@ class Session(SandboxUser):
         context_of: Session | None = None,
     ) -> None:
         super().__init__(context_of)
-        self.id, self.key = record.session_id, record.key
+        self.id, self.key, self._tenant = record.session_id, record.key, record.tenant
         self.options = options = record.options
         self._limits = limits
         self.idle_timeout = min(options.idle_timeout or limits.idle_timeout, limits.max_lifetime)
@@ -107,6 +107,7 @@ class Session(SandboxUser):
             self.streams,
             asleep_at,
             at_end=options.on_expiry == "sleep",
+            on_woken=self._woken,
         )
         self.closed, self.drained = runner.closed, runner.drained
 
@@ -124,6 +125,7 @@ class Session(SandboxUser):
         """
         if adopted:
             self._created -= max(0.0, time.time() - self.created_at)
+            self.sleeping.adopt(slept_before(self._store, self._tenant, self.key))
         self._runner.open(adopted=adopted)
         try:
             await asyncio.shield(self._runner.opened)
@@ -196,6 +198,10 @@ class Session(SandboxUser):
 
     def _ended(self, reason: str) -> None:
         self._on_ended(self, reason)
+
+    def _woken(self) -> None:
+        slept = max(0.0, time.time() - self.created_at - self.age)
+        note_slept(self._store, self._tenant, self.key, slept, self._limits.max_lifetime)
 
     # Executions.
 

@@ -28,6 +28,7 @@ class Sleeping:
     Args:
         asleep_at: by the clock, if it is asleep already.
         at_end: it falls asleep when it would expire.
+        on_woken: called soon after it was woken.
 
     Attributes:
         kept_awake_by: what could not be saved, so that the session did not fall asleep when it was due.
@@ -42,6 +43,7 @@ class Sleeping:
         asleep_at: float | None = None,
         *,
         at_end: bool = False,
+        on_woken: Callable[[], None] = lambda: None,
     ) -> None:
         self.kept_awake_by: Sequence[MissingVariable] = ()
         self._at_end = at_end
@@ -55,6 +57,11 @@ class Sleeping:
         """When it is tried again all the same."""
         self._since = asleep_at
         self._slept = 0.0
+        self._on_woken = on_woken
+
+    def adopt(self, slept: float) -> None:
+        """Go on with a session that has slept for so many seconds in earlier brokers."""
+        self._slept = slept
 
     @property
     def is_asleep(self) -> bool:
@@ -74,6 +81,7 @@ class Sleeping:
             return self._slept + self._clock() - self._since
         self._slept += max(0.0, self._runner.active - self._since)
         self._since = None
+        self._on_woken()
         return self._slept
 
     @property

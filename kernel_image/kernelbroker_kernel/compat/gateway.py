@@ -6,6 +6,7 @@ import asyncio
 from contextlib import suppress
 from typing import Any, ClassVar
 
+import zmq
 from jupyter_server.services.kernels.connection.channels import ZMQChannelsWebsocketConnection
 from tornado.iostream import StreamClosedError
 from traitlets import Bool
@@ -25,6 +26,8 @@ class Connection(ZMQChannelsWebsocketConnection):
     limit_rate = Bool(False)
     relays: ClassVar[dict[str, Relay]] = {}
     """Of the kernels that have answered once, by id."""
+    monitors: ClassVar[dict[str, list[Any]]] = {}
+    """For each of these kernels sockets that tell when its output and its replies have ended."""
     current: ClassVar[dict[str, Connection]] = {}
     """The open connection to each kernel, by its id."""
 
@@ -39,6 +42,22 @@ class Connection(ZMQChannelsWebsocketConnection):
             relay.is_held or (each := cls.current.get(kernel_id)) is None or each._is_writing()
             for kernel_id, relay in cls.relays.items()
         )
+
+    @classmethod
+    async def receive_rest(cls, kernel_id: str, seconds: float) -> None:
+        """Wait until everything that a kernel has sent before its end is read, at most for so long."""
+        relay, monitors = cls.relays.get(kernel_id), cls.monitors.pop(kernel_id, [])
+        if relay is None:
+            return
+        clock = asyncio.get_running_loop().time
+        deadline = clock() + seconds
+        for monitor in monitors:
+            # Meanwhile the relay reads.
+            while not zmq.zmq_poll([(monitor, zmq.POLLIN)], 0) and clock() < deadline:  # noqa: ASYNC110
+                await asyncio.sleep(0.001)
+            monitor.close()
+        if not relay.is_held:
+            relay.drain()
 
     @classmethod
     def end(cls, kernel_id: str, status: int) -> None:
@@ -110,6 +129,10 @@ class Connection(ZMQChannelsWebsocketConnection):
             # It tracks the kernel's last activity, and parses all output again.
             self.multi_kernel_manager.stop_watching_activity(self.kernel_id)
         if self.channels and self.kernel_id in self.multi_kernel_manager:
+            self.monitors[self.kernel_id] = [
+                self.channels[name].socket.get_monitor_socket(zmq.EVENT_DISCONNECTED)
+                for name in ("shell", "iopub")
+            ]
             self.relays[self.kernel_id] = relay = Relay(self.channels)
             relay.connect(self._send)
 

@@ -1,7 +1,8 @@
 """Drives JupyterLab in Chromium, on a session that somebody else has opened.
 
 Usage: lab.py KERNELSPEC SCREENSHOT CODE..., with URL and TOKEN of the broker in the environment. Runs the
-cells in a new notebook that uses that kernelspec, and prints what the page shows as JSON.
+cells in a new notebook that uses that kernelspec, moves the slider that they show, completes and inspects
+in an empty cell, and debugs one. Prints what the page shows as JSON.
 """
 
 import json
@@ -102,12 +103,67 @@ def drive(url, screenshot, count):
                 "kernel": page.locator(".jp-Toolbar-kernelName").first.inner_text(),
             }
             page.screenshot(path=screenshot)
+            shown["moved"] = move_slider(page)
+            shown["completed"], shown["inspected"] = complete_and_inspect(page)
+            shown["stopped"], shown["debugged"] = debug(page)
             sys.stdout.write(json.dumps(shown))
         except BaseException:
             page.screenshot(path=f"{screenshot}.failed.png")
             raise
         finally:
             browser.close()
+
+
+def move_slider(page):
+    """Move the slider by one. Returns what its function prints then."""
+    page.locator(".noUi-handle").first.focus()
+    page.keyboard.press("ArrowRight")
+    output = page.locator(".jp-OutputArea-output").filter(has_text="moved to 5").last
+    expect(output).to_be_visible()
+    return output.inner_text()
+
+
+def type_in_last_cell(page, text):
+    cell = page.locator(".jp-Notebook .jp-CodeCell").last
+    cell.locator(".cm-content").click()
+    page.keyboard.press("Control+A")
+    page.keyboard.type(text)
+    return cell
+
+
+def complete_and_inspect(page):
+    """Ask for completions and for a description. Returns both."""
+    type_in_last_cell(page, "zebra_")
+    page.keyboard.press("Tab")
+    found = page.locator(".jp-Completer-item")
+    expect(found).to_have_count(2)
+    names = found.all_inner_texts()
+    page.keyboard.press("Escape")
+    type_in_last_cell(page, "zip")
+    page.keyboard.press("Shift+Tab")
+    tooltip = page.locator(".jp-Tooltip")
+    expect(tooltip).to_contain_text("zip(")
+    text = tooltip.inner_text()
+    page.keyboard.press("Escape")
+    return names, text
+
+
+def debug(page):
+    """Stop a cell at a breakpoint, and let it go on. Returns where it stopped and what it prints."""
+    page.locator(".jp-DebuggerBugButton").first.click()
+    expect(page.locator(".jp-DebuggerBugButton[aria-pressed=true]").first).to_be_visible()
+    cell = type_in_last_cell(page, "total = 1\ntotal += 41\nprint('debugged', total)")
+    cell.locator(".cm-breakpoint-gutter .cm-gutterElement").nth(2).click(force=True)
+    expect(cell.locator(".cm-breakpoint-icon").first).to_be_attached()
+    cell.locator(".cm-content").click()
+    page.keyboard.press("Control+Enter")
+    frame = page.locator(".jp-DebuggerCallstackFrame").first
+    expect(frame).to_be_visible()
+    where = frame.inner_text()
+    page.keyboard.press("F9")
+    output = cell.locator(".jp-OutputArea-output").filter(has_text="debugged 42")
+    expect(output).to_be_visible()
+    return where, output.inner_text()
 
 
 if __name__ == "__main__":
