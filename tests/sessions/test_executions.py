@@ -25,7 +25,7 @@ from kernelbroker_server.pool import warm_sandbox
 from kernelbroker_server.pool.state import PoolLimits
 from kernelbroker_server.sessions import memory_store
 from kernelbroker_server.sessions.admission import Admission
-from kernelbroker_server.sessions.memory_store import MemoryLog
+from kernelbroker_server.sessions.memory_log import MemoryLog
 from kernelbroker_server.sessions.session import Session
 from kernelbroker_server.sessions.store import ExecutionLog
 

@@ -4,12 +4,13 @@ import { type ComponentType, render } from "preact";
 import { useEffect, useState } from "preact/hooks";
 import { ApiError, type Caller, caller, json, keepToken, token } from "./api";
 import { Confirmations } from "./confirmations";
+import { lazily } from "./lazy";
 import { confirmations, connect, connection, disconnect, sessions } from "./live";
 import { isDark, language, setLanguage, setTheme, t, theme } from "./preferences";
 import { route } from "./route";
 import { Sessions } from "./sessions";
 import "./styles.css";
-import { Button, Empty, Icon, Messages, Skeleton } from "./ui";
+import { Button, Empty, Icon, Messages, report, say, Skeleton } from "./ui";
 
 function Brand() {
   return (
@@ -87,16 +88,21 @@ function SignIn() {
 
 type Lazy = Record<string, ComponentType<{ id: string }>>;
 const lazy = signal<Lazy>({});
+const loadSession = lazily(async () => {
+  lazy.value = { ...lazy.value, session: (await import("./session")).SessionPage };
+});
+const loadOperator = lazily(async () => {
+  lazy.value = { ...lazy.value, ...((await import("./operator")).pages as unknown as Lazy) };
+});
 const operatorPages = ["sandboxes", "metrics", "audit"];
 
 function Page() {
   const { page, session } = route.value;
   useEffect(() => {
-    if (page === "session" && !lazy.value.session) void import("./session").then((found) => (lazy.value = { ...lazy.value, session: found.SessionPage }));
-    if (operatorPages.includes(page) && !lazy.value[page])
-      void import("./operator").then((found) => (lazy.value = { ...lazy.value, ...(found.pages as unknown as Lazy) }));
+    const load = page === "session" ? loadSession : operatorPages.includes(page) ? loadOperator : null;
+    if (load && !lazy.value[page]) load().catch(report);
   }, [page]);
-  if (page === "sessions") return <Sessions />;
+  if (page === "sessions" || page === "ended") return <Sessions />;
   if (page === "confirmations") return <Confirmations />;
   if (operatorPages.includes(page) && !caller.value?.operator)
     return (
@@ -110,7 +116,7 @@ function Page() {
 }
 
 function NavLink({ page, icon, text, badge }: { page: string; icon: string; text: string; badge?: number }) {
-  const isHere = route.value.page === page || (page === "sessions" && route.value.page === "session");
+  const isHere = route.value.page === page || (page === "sessions" && ["session", "ended"].includes(route.value.page));
   return (
     <a href={`#/${page}`} class="nav-link" aria-current={isHere ? "page" : undefined}>
       <Icon name={icon} />
@@ -200,6 +206,20 @@ effect(() => {
   if (isSignedIn && !wasSignedIn) connect();
   if (!isSignedIn && wasSignedIn) disconnect();
   wasSignedIn = isSignedIn;
+});
+// A broker that was replaced has another page.
+let isNewVersion = false;
+effect(() => {
+  const me = caller.peek();
+  if (connection.value !== "open" || !me || isNewVersion) return;
+  void json<Caller>("GET", "/me").then(
+    (found) => {
+      if (found.version === me.version || isNewVersion) return;
+      isNewVersion = true;
+      say(t("The broker has another version now. Load the page again."));
+    },
+    () => {}, // it is asked again with the next connection
+  );
 });
 effect(() => {
   const waiting = confirmations.value.length;

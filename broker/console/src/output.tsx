@@ -2,10 +2,10 @@
 import Anser from "anser";
 import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
 import { save } from "./api";
-import type { Block, Bundle, Execution } from "./execution";
+import type { Block, Bundle, Execution, Tests } from "./execution";
 import { isDark, number, t } from "./preferences";
 import type { Line, Terminal } from "./terminal";
-import { Button } from "./ui";
+import { Button, Icon } from "./ui";
 
 const LINE_PX = 19;
 const MAX_INLINE = 30;
@@ -180,6 +180,30 @@ export function BundleView({ data, width, height, isResult }: { data: Bundle; wi
   );
 }
 
+/** The tests of a project, as they end. */
+function TestsView({ tests, counts }: { tests: Tests; counts: Record<string, number> }) {
+  const failed = tests.filter((each) => each.outcome === "failed" || each.outcome === "error");
+  return (
+    <div class="tests">
+      <p class="row">
+        {Object.entries(counts)
+          .filter(([name, count]) => count > 0 || name === "passed")
+          .map(([name, count]) => (
+            <span key={name} class={`outcome ${name}`}>
+              <b>{number(count)}</b> {t(name)}
+            </span>
+          ))}
+      </p>
+      {failed.slice(0, 20).map((each, index) => (
+        <p key={index} class="mono failed-test">
+          {String(each.test)}
+        </p>
+      ))}
+      {failed.length > 20 && <p class="faint small">{t("and {0} more", failed.length - 20)}</p>}
+    </div>
+  );
+}
+
 export function Output({ execution, prompt }: { execution: Execution; prompt?: (text: string) => preact.ComponentChildren }) {
   const version = execution.version.value; // what has the same objects as before would not be shown again
   return (
@@ -189,8 +213,15 @@ export function Output({ execution, prompt }: { execution: Execution; prompt?: (
           <Text key={index} block={block} name={execution.id} version={version} />
         ) : block.kind === "bundle" ? (
           <BundleView key={index} data={block.data} width={block.width} height={block.height} isResult={block.isResult} />
-        ) : (
+        ) : block.kind === "tests" ? (
+          <TestsView key={index} tests={block.tests} counts={block.counts} />
+        ) : block.kind === "input" ? (
           <div key={index}>{prompt?.(block.prompt)}</div>
+        ) : (
+          <p key={index} class="note asked">
+            <Icon name="chat" size={14} />
+            {t("Asked a person: {0}", block.prompt || "input()")}
+          </p>
         ),
       )}
     </div>

@@ -19,7 +19,7 @@ from ..sessions.contexts import resolved
 from ..sessions.execution import Execution
 from ..sessions.ids import new_id
 from ..sessions.limits import SessionLimits
-from ..sessions.memory_store import MemoryLog
+from ..sessions.memory_log import MemoryLog
 from ..sessions.registry import Registry
 from ..sessions.routes import AUTO, Rejected
 from ..sessions.session import Session

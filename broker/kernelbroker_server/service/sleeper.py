@@ -207,4 +207,6 @@ def _record(session: Session, saved: SavedState) -> AsleepSession:
         idle_timeout=session.idle_timeout,
         max_lifetime=session.max_lifetime,
         place=session.spec.template,
+        client=session.origin.client,
+        user=session.origin.user,
     )

@@ -11,7 +11,7 @@ from kernelbroker.protocol.events import Result
 from kernelbroker.protocol.findings import Finding
 from kernelbroker.protocol.messages import ExecutionRequest, SessionOptions
 
-from .memory_store import MemoryLog
+from .memory_log import MemoryLog
 from .records import EventAppended, ExecutionBegun, ExecutionCreated, Record
 from .store import StoredEvent
 

@@ -31,7 +31,9 @@ from .archive import Archive
 from .backlog import Backlog
 from .durable_log import DurableLog, hidden
 from .journal import Journal
-from .memory_store import MemoryLog, MemorySession, MemoryStore, summaries
+from .memory_log import MemoryLog
+from .memory_store import MemorySession, MemoryStore, summaries
+from .past_sessions import PastPage, Place
 from .records import (
     EntryDropped,
     EntryPut,
@@ -193,7 +195,12 @@ class DurableStore(MemoryStore):
         options = _stored(session.options)
         self._record(
             SessionOpened(
-                session.key, session.tenant, session.session_id, options, session.opened_at
+                session.key,
+                session.tenant,
+                session.session_id,
+                options,
+                session.opened_at,
+                *session.origin,
             )
         )
 
@@ -277,6 +284,11 @@ class DurableStore(MemoryStore):
 
     async def closed_reason(self, tenant: str, session_id: str) -> str | None:
         return await self._query(lambda archive: archive.closed_reason(tenant, session_id))
+
+    async def past_sessions(
+        self, tenant: str, text: str = "", limit: int = 100, before: Place | None = None
+    ) -> PastPage:
+        return await self._query(lambda archive: archive.past_sessions(tenant, text, limit, before))
 
     async def past_executions(self, tenant: str, session_id: str) -> Sequence[ExecutionSummary]:
         sessions = self._open_sessions(tenant, session_id)

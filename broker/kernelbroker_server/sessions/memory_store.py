@@ -7,7 +7,6 @@ import contextlib
 import time
 from collections import OrderedDict
 from collections.abc import (
-    AsyncIterator,
     Callable,
     Collection,
     Iterable,
@@ -17,18 +16,17 @@ from collections.abc import (
 )
 from dataclasses import dataclass, field
 
-from kernelbroker.protocol.codec import encode
-from kernelbroker.protocol.events import Event, Result, Started
 from kernelbroker.protocol.findings import Finding
 from kernelbroker.protocol.messages import ExecutionRequest
 
 from .memory_entries import MemoryEntries
+from .memory_log import MemoryLog
+from .past_sessions import LastCell, PastPage, PastSession, Place, page_of
 from .store import (
     ExecutionLog,
     ExecutionSummary,
     LeftSession,
     SessionRecord,
-    StoredEvent,
     Watcher,
     expect_size,
 )
@@ -41,78 +39,6 @@ _WATCHER_LAG = 200
 """Executions that a watcher may be behind before it is cut off."""
 _SESSION_BYTES = 1_000
 """What an ended session takes besides its executions, about."""
-
-
-class MemoryLog(ExecutionLog):
-    """A log that keeps its events in a list.
-
-    Each reader has its own cursor. A slow reader delays no other one and needs no buffer: unread
-    events stay in the list. The output limit of the execution bounds the list.
-    """
-
-    def __init__(
-        self,
-        execution_id: str,
-        request: ExecutionRequest,
-        packages: Sequence[str] = (),
-        findings: Sequence[Finding] = (),
-        *,
-        allow_stdin: bool = False,
-    ) -> None:
-        super().__init__(execution_id, request, packages, findings, allow_stdin=allow_stdin)
-        self._events: list[StoredEvent] = []
-        self._readers: list[asyncio.Future[None]] = []
-        """Of readers that have read everything and wait."""
-
-    def append(self, event: Event) -> None:
-        if self.result is not None:
-            raise RuntimeError(f"an event after the result of {self.id}")
-        event.execution_id = self.id
-        event.seq = len(self._events) + 1
-        stored = StoredEvent(event, encode(event))
-        self._keep(stored)
-        if isinstance(event, Result):
-            self.result = event
-            self.state = "done"
-        readers, self._readers = self._readers, []
-        for reader in readers:
-            if not reader.done():
-                reader.set_result(None)
-
-    def _keep(self, stored: StoredEvent) -> None:
-        """Store the event. No reader has seen it."""
-        self._events.append(stored)
-        self.size += len(stored.json)
-
-    def restore(self, events: Iterable[StoredEvent]) -> None:
-        """Fill the log with numbered events that were stored before."""
-        for stored in events:
-            MemoryLog._keep(self, stored)
-            if isinstance(stored.event, Started):
-                self.queued_s = stored.event.queued_s
-            if isinstance(stored.event, Result):
-                self.result = stored.event
-                self.state = "done"
-
-    def read(self, after: int = 0) -> Sequence[StoredEvent]:
-        return self._events[after:]
-
-    async def follow(self, after: int = 0) -> AsyncIterator[StoredEvent]:
-        position = after
-        while True:
-            while position < len(self._events):
-                yield self._events[position]
-                position += 1
-            if self.result is not None:
-                return
-            reader: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._readers.append(reader)
-            try:
-                await reader
-            except asyncio.CancelledError:
-                with contextlib.suppress(ValueError):
-                    self._readers.remove(reader)
-                raise
 
 
 @dataclass(slots=True)
@@ -156,6 +82,26 @@ class _Ended:
     reason: str
     at: float
     weight: int
+
+
+def _past(ended: _Ended) -> PastSession:
+    record, logs = ended.session.record, ended.session.logs
+    last = None
+    if logs:
+        log = list(logs.values())[-1]
+        success = None if log.result is None else log.result.success
+        last = LastCell(log.id, log.accepted_at, log.request, success, log.origin)
+    return PastSession(
+        record.key,
+        record.session_id,
+        record.options,
+        record.opened_at,
+        ended.at,
+        ended.reason,
+        record.origin,
+        len(logs),
+        last,
+    )
 
 
 def summaries(sessions: Iterable[MemorySession]) -> list[ExecutionSummary]:
@@ -278,6 +224,16 @@ class MemoryStore(MemoryEntries):
 
     async def closed_reason(self, tenant: str, session_id: str) -> str | None:
         return next((each.reason for each in reversed(self._past(tenant, session_id))), None)
+
+    async def past_sessions(
+        self, tenant: str, text: str = "", limit: int = 100, before: Place | None = None
+    ) -> PastPage:
+        self._forget_expired()
+        ended = (
+            _past(each) for each in self._ended.values() if each.session.record.tenant == tenant
+        )
+        found = sorted(ended, key=lambda session: session.place, reverse=True)
+        return page_of((s for s in found if before is None or s.place < before), text, limit)
 
     async def past_executions(self, tenant: str, session_id: str) -> Sequence[ExecutionSummary]:
         ended = [each.session for each in self._past(tenant, session_id)]

@@ -23,6 +23,7 @@ class AsleepSession(msgspec.Struct, kw_only=True):
         checkpoint: the name of the checkpoint with the variables.
         place: the template of its latest sandbox.
         awake: seconds that it was awake, which count for `max_lifetime`.
+        client, user: its origin.
     """
 
     session_id: str
@@ -34,6 +35,8 @@ class AsleepSession(msgspec.Struct, kw_only=True):
     idle_timeout: float
     max_lifetime: float
     place: str | None = None
+    client: str = ""
+    user: str = ""
 
 
 class SavedState:

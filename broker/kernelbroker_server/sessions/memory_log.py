@@ -1,0 +1,86 @@
+"""The log of one execution in memory."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Iterable, Sequence
+
+from kernelbroker.protocol.codec import encode
+from kernelbroker.protocol.events import Event, Result, Started
+from kernelbroker.protocol.findings import Finding
+from kernelbroker.protocol.messages import ExecutionRequest
+
+from .store import ExecutionLog, StoredEvent
+
+
+class MemoryLog(ExecutionLog):
+    """A log that keeps its events in a list.
+
+    Each reader has its own cursor. A slow reader delays no other one and needs no buffer: unread
+    events stay in the list. The output limit of the execution bounds the list.
+    """
+
+    def __init__(
+        self,
+        execution_id: str,
+        request: ExecutionRequest,
+        packages: Sequence[str] = (),
+        findings: Sequence[Finding] = (),
+        *,
+        allow_stdin: bool = False,
+    ) -> None:
+        super().__init__(execution_id, request, packages, findings, allow_stdin=allow_stdin)
+        self._events: list[StoredEvent] = []
+        self._readers: list[asyncio.Future[None]] = []
+        """Of readers that have read everything and wait."""
+
+    def append(self, event: Event) -> None:
+        if self.result is not None:
+            raise RuntimeError(f"an event after the result of {self.id}")
+        event.execution_id = self.id
+        event.seq = len(self._events) + 1
+        stored = StoredEvent(event, encode(event))
+        self._keep(stored)
+        if isinstance(event, Result):
+            self.result = event
+            self.state = "done"
+        readers, self._readers = self._readers, []
+        for reader in readers:
+            if not reader.done():
+                reader.set_result(None)
+
+    def _keep(self, stored: StoredEvent) -> None:
+        """Store the event. No reader has seen it."""
+        self._events.append(stored)
+        self.size += len(stored.json)
+
+    def restore(self, events: Iterable[StoredEvent]) -> None:
+        """Fill the log with numbered events that were stored before."""
+        for stored in events:
+            MemoryLog._keep(self, stored)
+            if isinstance(stored.event, Started):
+                self.queued_s = stored.event.queued_s
+            if isinstance(stored.event, Result):
+                self.result = stored.event
+                self.state = "done"
+
+    def read(self, after: int = 0) -> Sequence[StoredEvent]:
+        return self._events[after:]
+
+    async def follow(self, after: int = 0) -> AsyncIterator[StoredEvent]:
+        position = after
+        while True:
+            while position < len(self._events):
+                yield self._events[position]
+                position += 1
+            if self.result is not None:
+                return
+            reader: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._readers.append(reader)
+            try:
+                await reader
+            except asyncio.CancelledError:
+                with contextlib.suppress(ValueError):
+                    self._readers.remove(reader)
+                raise
