@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -130,6 +131,13 @@ def test_the_first_load_is_small_and_fast(console: Console, open_page: OpenPage)
           .find(each => each.name === 'first-contentful-paint').startTime"""
     )
     assert took < 10_000, "on an idle machine it is some 150 ms"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def nothing_waits_afterwards(console: Console) -> Iterator[None]:
+    """The session that `fill` opens ends, and with it what waits there for a person."""
+    yield
+    console.call("DELETE", "/sessions/shown")
 
 
 def fill(console: Console) -> None:

@@ -23,6 +23,7 @@ class JupyterHandler(Authenticated):
         path_tokens: what was valid in paths.
     """
 
+    client = "jupyter"
     links: KernelLinks
 
     def initialize(  # type: ignore[override]
