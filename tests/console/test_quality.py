@@ -6,12 +6,13 @@ import gzip
 import os
 import re
 import shutil
+import statistics
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Page, Response, expect
 
 from tests.e2e.support import ROOT, whole_system
 
@@ -22,7 +23,8 @@ pytestmark = whole_system
 
 SOURCE = ROOT / "broker" / "console"
 BUILT = ROOT / "broker" / "kernelbroker_server" / "console" / "static"
-PAGES = ["sessions", "sessions/shown", "confirmations", "sandboxes", "metrics", "audit"]
+_MOST_LOADS = 15
+PAGES = ["sessions", "ended", "sessions/shown", "confirmations", "sandboxes", "metrics", "audit"]
 
 
 @pytest.fixture(scope="module")
@@ -107,30 +109,63 @@ def test_every_text_is_translated() -> None:
     ] == []
 
 
-def test_the_first_load_is_small_and_fast(console: Console, open_page: OpenPage) -> None:
+def test_the_first_load_is_small(console: Console, open_page: OpenPage) -> None:
     """Until the sessions are shown, less than 300 kB come, compressed; editor, tables and plots later."""
     page = open_page(token="")
-    got: list[str] = []
-    page.on("response", lambda answer: got.append(answer.url))
+    got: list[Response] = []
+    page.on("response", got.append)
     page.reload()
     sign_in(page, console.alice)
     see(page, "h1", "Sessions")
-    names = [url.rpartition("/")[2] for url in got if "/console/assets/" in url]
     sizes = {
-        name: len(gzip.compress((BUILT / name).read_bytes()))
-        if not name.endswith("woff2")
-        else (BUILT / name).stat().st_size
-        for name in dict.fromkeys(names)
+        answer.url.rpartition("/")[2]: answer.request.sizes()["responseBodySize"]
+        for answer in got
+        if answer.request.resource_type in ("document", "script", "stylesheet", "font", "image")
     }
-    assert sum(sizes.values()) < 300_000, sizes
+    assert 50_000 < sum(sizes.values()) < 300_000, sizes
     assert not [name for name in sizes if name.startswith(("editor", "table", "operator"))]
+    for name, size in sizes.items():  # what was sent is what the package has
+        if name.endswith((".js", ".css")):
+            assert size <= len(gzip.compress((BUILT / name).read_bytes())) + 20, name
+
+
+def test_the_first_load_takes_less_than_a_second(console: Console, open_page: OpenPage) -> None:
+    """From an empty cache to the list of sessions, on loopback: the median of a few loads."""
+    browser = open_page().context.browser
+    assert browser is not None
+
+    def load() -> float:
+        with browser.new_context() as context:
+            context.add_init_script(f"sessionStorage['kernelbroker.token'] = '{console.alice}'")
+            page = context.new_page()
+            page.goto(console.url, wait_until="commit")
+            page.wait_for_selector(".link-state.open", state="attached", timeout=TIMEOUT_MS)
+            page.wait_for_selector(".page :is(table, .empty)", timeout=TIMEOUT_MS)
+            return float(page.evaluate("performance.now()"))
+
+    took: list[float] = []
+    while len(took) < _MOST_LOADS and (len(took) < 5 or statistics.median(took) >= 1000):
+        took.append(load())  # more of them only if the machine is busy with something else
+    assert statistics.median(took) < 1000 or min(took) < 500, took
+
+
+def test_no_request_leaves_the_origin(console: Console, open_page: OpenPage) -> None:
+    """Over all pages, the editor and a table, the browser asks only the broker, and looks no name up."""
+    fill(console)
+    page = open_page()
+    asked: set[str] = set()
+    page.context.on("request", lambda request: asked.add(request.url))
+    for path in PAGES:
+        page.goto(f"{console.url}#/{path}")
+        page.locator("main :is(h1, .empty-title)").first.wait_for()
+    page.goto(f"{console.url}#/sessions/shown")
+    page.locator("button.entry", has_text="df").click()
+    see(page, "[role=gridcell]")
     page.reload()
-    see(page, "h1", "Sessions")
-    took = page.evaluate(
-        """performance.getEntriesByType('paint')
-          .find(each => each.name === 'first-contentful-paint').startTime"""
-    )
-    assert took < 10_000, "on an idle machine it is some 150 ms"
+    see(page, ".cm-content")
+    others = [u for u in asked if not u.startswith((console.broker.url, "data:", "blob:"))]
+    assert others == []
+    assert len([url for url in asked if "/console/assets/" in url]) > 5
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -146,6 +181,12 @@ def fill(console: Console) -> None:
     code = "import pandas as pd\ndf = pd.DataFrame({'a': [1]})\nprint('x' * 300)\nprint('y\\n' * 50)\ndf"
     console.call("POST", "/sessions/shown/exec", {"code": code})
     console.call("POST", "/sessions/shown/exec", {"code": "open('f.txt', 'w').write('x'); 1/0"})
+    code = "for name in ('f.csv', 'f.html'): open(name, 'w').write('a,b\\n1,<b>2</b>\\n' * 9)"
+    console.call("POST", "/sessions/shown/exec", {"code": code})
+    console.call("POST", "/sessions/shown/contexts", {"context_id": "shown-too"})
+    console.call("POST", "/sessions", {"session_id": "past"})
+    console.call("POST", "/sessions/past/exec", {"code": "1"})
+    console.call("DELETE", "/sessions/past")
     console.call("POST", "/sessions/shown/exec", {"code": RISKY})
 
 
@@ -185,6 +226,14 @@ def test_axe_finds_no_serious_fault(
             see(page, "[role=gridcell]")
             found["table"] = serious_faults(page, axe)
             page.keyboard.press("Escape")
+            page.get_by_label("Kernel").select_option(label="New kernel…")
+            found["new kernel"] = serious_faults(page, axe)
+            page.keyboard.press("Escape")
+            for name in ("f.csv", "f.html"):
+                page.goto(f"{console.url}#/sessions/shown/files/{name}")
+                page.locator("dialog .preview").wait_for()
+                found[name] = serious_faults(page, axe)
+                page.keyboard.press("Escape")
         if path == "sessions":
             page.get_by_role("button", name="New session").click()
             found["dialog"] = serious_faults(page, axe)

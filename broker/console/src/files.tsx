@@ -122,7 +122,7 @@ export function Files({ id, isOpen }: { id: string; isOpen: boolean }) {
           ))}
         </ul>
       )}
-      {shown && <Preview id={id} path={shown} onClose={() => go(sessionLink(id))} />}
+      {shown && <Preview key={shown} id={id} path={shown} onClose={() => go(sessionLink(id))} />}
     </div>
   );
 }

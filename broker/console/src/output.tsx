@@ -53,10 +53,10 @@ function Row({ line }: { line: Line }) {
   );
 }
 
-/** Lines of which only the visible ones are in the page. The view stays at the end while lines come. */
-export function Lines({ terminal, label }: { terminal: Pick<Terminal, "lines">; label: string; version?: number }) {
+/** Lines of which only the visible ones are in the page. With `follows` the view stays at the end while lines come. */
+export function Lines({ terminal, label, follows = false }: { terminal: Pick<Terminal, "lines">; label: string; version?: number; follows?: boolean }) {
   const box = useRef<HTMLDivElement>(null);
-  const atEnd = useRef(true);
+  const atEnd = useRef(follows);
   const lastTop = useRef(0);
   const [top, setTop] = useState(0);
   const [height, setHeight] = useState(420);
@@ -89,7 +89,7 @@ export function Lines({ terminal, label }: { terminal: Pick<Terminal, "lines">; 
     const element = box.current!;
     // Lines that came meanwhile have moved the end; only scrolling up leaves it.
     if (element.scrollTop < lastTop.current) atEnd.current = false;
-    if (element.scrollTop + element.clientHeight >= element.scrollHeight - LINE_PX) atEnd.current = true;
+    if (follows && element.scrollTop + element.clientHeight >= element.scrollHeight - LINE_PX) atEnd.current = true;
     lastTop.current = element.scrollTop;
     setTop(element.scrollTop);
   };
@@ -111,7 +111,7 @@ function Text({ block, name, version }: { block: Block & { kind: "text" }; name:
   const count = terminal.lines.length - (terminal.lines.at(-1)?.text ? 0 : 1);
   return (
     <div class={hasError ? "output-text has-error" : "output-text"}>
-      <Lines terminal={terminal} label={t("Output")} version={version} />
+      <Lines terminal={terminal} label={t("Output")} version={version} follows />
       {count > MAX_INLINE && (
         <div class="output-foot">
           <span>{t("{0} lines", number(count))}</span>
