@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import os
 import re
 import shutil
@@ -12,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Page, Response, expect
+from playwright.sync_api import Browser, Page, Response, expect
 
 from tests.e2e.support import ROOT, whole_system
 
@@ -23,7 +22,6 @@ pytestmark = whole_system
 
 SOURCE = ROOT / "broker" / "console"
 BUILT = ROOT / "broker" / "kernelbroker_server" / "console" / "static"
-_MOST_LOADS = 15
 PAGES = ["sessions", "ended", "sessions/shown", "confirmations", "sandboxes", "metrics", "audit"]
 
 
@@ -109,44 +107,40 @@ def test_every_text_is_translated() -> None:
     ] == []
 
 
-def test_the_first_load_is_small(console: Console, open_page: OpenPage) -> None:
-    """Until the sessions are shown, less than 300 kB come, compressed; editor, tables and plots later."""
-    page = open_page(token="")
+def first_load(browser: Browser, console: Console) -> tuple[float, dict[str, int]]:
+    """Load the page with an empty cache, up to the list of sessions.
+
+    Returns:
+        the milliseconds that it took, and the bytes of each file as they were sent.
+    """
     got: list[Response] = []
-    page.on("response", got.append)
-    page.reload()
-    sign_in(page, console.alice)
-    see(page, "h1", "Sessions")
-    sizes = {
-        answer.url.rpartition("/")[2]: answer.request.sizes()["responseBodySize"]
-        for answer in got
-        if answer.request.resource_type in ("document", "script", "stylesheet", "font", "image")
-    }
+    with browser.new_context() as context:
+        context.add_init_script(f"sessionStorage['kernelbroker.token'] = '{console.alice}'")
+        page = context.new_page()
+        page.on("response", lambda answer: got.append(answer))
+        page.goto(console.url, wait_until="commit")
+        page.wait_for_selector(".link-state.open", state="attached", timeout=TIMEOUT_MS)
+        page.wait_for_selector(".page :is(table, .empty)", timeout=TIMEOUT_MS)
+        took = float(page.evaluate("performance.now()"))
+        files = [each for each in got if "/api/" not in each.url]
+        return took, {
+            each.url.rpartition("/")[2]: each.request.sizes()["responseBodySize"] for each in files
+        }
+
+
+def test_the_first_load_is_small(console: Console, browser: Browser) -> None:
+    """Until the sessions are shown, less than 300 kB come, compressed; editor, tables and plots later."""
+    _, sizes = first_load(browser, console)
+    assert {"console", "icon.svg"} & sizes.keys()
     assert 50_000 < sum(sizes.values()) < 300_000, sizes
     assert not [name for name in sizes if name.startswith(("editor", "table", "operator"))]
-    for name, size in sizes.items():  # what was sent is what the package has
-        if name.endswith((".js", ".css")):
-            assert size <= len(gzip.compress((BUILT / name).read_bytes())) + 20, name
 
 
-def test_the_first_load_takes_less_than_a_second(console: Console, open_page: OpenPage) -> None:
-    """From an empty cache to the list of sessions, on loopback: the median of a few loads."""
-    browser = open_page().context.browser
-    assert browser is not None
-
-    def load() -> float:
-        with browser.new_context() as context:
-            context.add_init_script(f"sessionStorage['kernelbroker.token'] = '{console.alice}'")
-            page = context.new_page()
-            page.goto(console.url, wait_until="commit")
-            page.wait_for_selector(".link-state.open", state="attached", timeout=TIMEOUT_MS)
-            page.wait_for_selector(".page :is(table, .empty)", timeout=TIMEOUT_MS)
-            return float(page.evaluate("performance.now()"))
-
-    took: list[float] = []
-    while len(took) < _MOST_LOADS and (len(took) < 5 or statistics.median(took) >= 1000):
-        took.append(load())  # more of them only if the machine is busy with something else
-    assert statistics.median(took) < 1000 or min(took) < 500, took
+def test_the_first_load_takes_less_than_a_second(console: Console, browser: Browser) -> None:
+    """The median of a few loads on loopback takes a second at most; longer if the machine is overloaded."""
+    took = [first_load(browser, console)[0] for _ in range(5)]
+    overload = max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1) / 3)
+    assert statistics.median(took) < 1000 * overload, (took, overload)
 
 
 def test_no_request_leaves_the_origin(console: Console, open_page: OpenPage) -> None:
@@ -268,7 +262,12 @@ def test_everything_by_keyboard(console: Console, open_page: OpenPage) -> None:
     page.keyboard.type("shown")
     page.keyboard.press("Tab")
     page.keyboard.press("Tab")
-    expect(page.locator(".session-name")).to_be_focused(timeout=TIMEOUT_MS)
+    name = page.get_by_role("link", name="shown", exact=True)
+    expect(name).to_be_focused(timeout=TIMEOUT_MS)
+    page.keyboard.press("ArrowDown")
+    expect(page.get_by_role("link", name="shown-too")).to_be_focused(timeout=TIMEOUT_MS)
+    page.keyboard.press("ArrowUp")
+    expect(name).to_be_focused(timeout=TIMEOUT_MS)
     style = page.evaluate("getComputedStyle(document.activeElement).outlineStyle")
     assert style == "solid"
     page.keyboard.press("Enter")
