@@ -2,7 +2,7 @@
 import { useEffect, useState } from "preact/hooks";
 import { json } from "./api";
 import { type LastExecution, sessions } from "./live";
-import { dateTime, duration, number, t } from "./preferences";
+import { dateTime, duration, moment, number, t } from "./preferences";
 import { go, sessionLink } from "./route";
 import { LastCell, Who } from "./summary";
 import { Button, Empty, Icon, Skeleton } from "./ui";
@@ -86,7 +86,7 @@ export function EndedSessions({ filter }: { filter: string }) {
                   <span class="faint small template">{each.context_of ? t("context") : each.template}</span>
                 </td>
                 <td class="nowrap">
-                  {dateTime(each.ended_at)}
+                  <span title={dateTime(each.ended_at)}>{moment(each.ended_at)}</span>
                   <span class="faint small reason">{each.reason}</span>
                 </td>
                 <td class="cell-code">

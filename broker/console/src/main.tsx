@@ -10,7 +10,7 @@ import { isDark, language, setLanguage, setTheme, t, theme } from "./preferences
 import { route } from "./route";
 import { Sessions } from "./sessions";
 import "./styles.css";
-import { Button, Empty, Icon, Messages, report, say, Skeleton } from "./ui";
+import { Button, Dialog, Empty, Icon, Messages, report, say, Skeleton } from "./ui";
 
 function Brand() {
   return (
@@ -126,6 +126,58 @@ function NavLink({ page, icon, text, badge }: { page: string; icon: string; text
   );
 }
 
+function SignOut({ isPlain }: { isPlain?: boolean }) {
+  return (
+    <Button
+      icon="exit"
+      label={t("Sign out")}
+      iconOnly={!isPlain}
+      kind={isPlain ? "plain" : "ghost"}
+      onClick={() => {
+        disconnect();
+        keepToken("");
+      }}
+    />
+  );
+}
+
+/** On a phone: who is signed in, the colours, the language, and the way out. */
+function More() {
+  const [isOpen, setOpen] = useState(false);
+  const me = caller.value!;
+  return (
+    <>
+      <button type="button" class="nav-link more-link" onClick={() => setOpen(true)}>
+        <Icon name="more" />
+        <span>{t("More")}</span>
+      </button>
+      {isOpen && (
+        <Dialog title={t("More")} onClose={() => setOpen(false)}>
+          <dl class="about">
+            <div>
+              <dt>{t("Person")}</dt>
+              <dd>{me.user}</dd>
+            </div>
+            <div>
+              <dt>{t("Tenant")}</dt>
+              <dd>{me.tenant}</dd>
+            </div>
+            <div>
+              <dt>{t("Version")}</dt>
+              <dd>{me.version}</dd>
+            </div>
+          </dl>
+          <div class="row more-actions">
+            <Switches />
+            <span class="grow" />
+            <SignOut isPlain />
+          </div>
+        </Dialog>
+      )}
+    </>
+  );
+}
+
 function Shell() {
   const me = caller.value!;
   return (
@@ -146,6 +198,7 @@ function Shell() {
               <NavLink page="audit" icon="list" text={t("Audit log")} />
             </>
           )}
+          <More />
         </div>
         <div class="nav-foot">
           <p class={`link-state ${connection.value}`} role="status">
@@ -159,16 +212,7 @@ function Shell() {
           <div class="row">
             <Switches />
             <span class="grow" />
-            <Button
-              icon="exit"
-              label={t("Sign out")}
-              iconOnly
-              kind="ghost"
-              onClick={() => {
-                disconnect();
-                keepToken("");
-              }}
-            />
+            <SignOut />
           </div>
         </div>
       </nav>

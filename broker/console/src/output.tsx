@@ -124,11 +124,11 @@ function Text({ block, name, version }: { block: Block & { kind: "text" }; name:
 }
 
 /** HTML of a cell, in a frame with an origin of its own. Its scripts run only if a person wants that. */
-export function Html({ html }: { html: string }) {
+export function Html({ html, isLight }: { html: string; isLight?: boolean }) {
   const frame = useRef<HTMLIFrameElement>(null);
   const [height, setHeight] = useState(60);
   const [runs, setRuns] = useState(false);
-  const dark = isDark.value;
+  const dark = isDark.value && !isLight;
   useEffect(() => {
     const receive = (event: MessageEvent) => {
       // Whoever sends it, only the size is used, and only of this very frame.

@@ -114,7 +114,7 @@ export function Preview({ id, path, onClose }: { id: string; path: string; onClo
         <Csv text={found.text} path={path} isCut={shown.isCut} />
       ) : found.text && kind === "page" && !isSource ? (
         <div class="preview">
-          <Html html={found.text} />
+          <Html html={found.text} isLight />
         </div>
       ) : (
         <Text text={found.text} path={path} />
