@@ -30,7 +30,17 @@ const made = Object.entries(result.metafile.outputs);
 const entry = made.find(([, each]) => each.entryPoint === "src/main.tsx");
 const script = basename(entry[0]);
 const style = basename(entry[1].cssBundle);
-const page = readFileSync("src/index.html", "utf8").replace("{{script}}", script).replace("{{style}}", style);
+// What the script imports at once is fetched at the same time as the script.
+const needed = new Set();
+const need = (path) =>
+  result.metafile.outputs[path].imports.forEach((each) => {
+    if (each.kind !== "import-statement" || needed.has(each.path)) return;
+    needed.add(each.path);
+    need(each.path);
+  });
+need(entry[0]);
+const preloads = [...needed].map((path) => `<link rel="modulepreload" href="/console/assets/${basename(path)}">`).join("\n");
+const page = readFileSync("src/index.html", "utf8").replace("{{script}}", script).replace("{{style}}", style).replace("{{preloads}}", preloads);
 writeFileSync(join(out, "index.html"), page);
 writeFileSync(join(out, "frame.html"), readFileSync("src/frame.html"));
 writeFileSync(join(out, "icon.svg"), readFileSync("src/icon.svg"));

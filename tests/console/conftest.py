@@ -16,7 +16,13 @@ from urllib.request import Request, urlopen
 import kernelbroker.sync
 import pytest
 from kernelbroker_server.tenants.tokens import TokenFile
-from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
+from playwright.sync_api import (
+    Browser,
+    BrowserContext,
+    ConsoleMessage,
+    Page,
+    sync_playwright,
+)
 
 from tests.e2e.support import BrokerProcess
 
@@ -53,6 +59,15 @@ class Console:
         except HTTPError as error:
             data, status = error.read(), error.code
         return status, json.loads(data) if data else None
+
+    def get(self, path: str, token: str | None = None) -> tuple[int, bytes]:
+        """Get what is not of the API. Returns the status and the body."""
+        headers = {} if token is None else {"Authorization": f"Bearer {token}"}
+        try:
+            with urlopen(Request(self.broker.url + path, headers=headers), timeout=60) as answer:
+                return answer.status, answer.read()
+        except HTTPError as error:
+            return error.code, error.read()
 
     def connect(self, token: str | None = None) -> kernelbroker.sync.Broker:
         return kernelbroker.sync.connect(self.broker.url, token or self.alice)
@@ -112,8 +127,13 @@ class Problems:
         self.found: list[str] = []
         self.expected: tuple[str, ...] = ()
         page.on("pageerror", lambda error: self.found.append(f"error: {error}"))
-        page.on("console", lambda m: m.type == "error" and self.found.append(m.text))
+        page.on("console", self._read)
         page.on("request", lambda request: self._look(request.url, origin))
+
+    def _read(self, message: ConsoleMessage) -> None:
+        # Chromium reports each 409, also the answer to a completion that a cell has overtaken.
+        if message.type == "error" and not message.location["url"].endswith("/complete"):
+            self.found.append(message.text)
 
     def _look(self, url: str, origin: str) -> None:
         if not url.startswith(

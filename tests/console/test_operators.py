@@ -94,11 +94,11 @@ def test_the_audit_log_with_filters(console: Console, open_page: OpenPage) -> No
     for limit in ("0", "x", "1001", "-1"):
         assert console.call("GET", f"/audit?limit={limit}")[0] == 400
     page = open_page("#/audit")
-    page.get_by_label("Session").fill("audited")
-    page.get_by_label("Event").select_option("execution")
+    page.get_by_role("textbox", name="Session").fill("audited")
+    page.get_by_role("combobox", name="Event").select_option("execution")
     expect(page.locator("tbody tr")).to_have_count(1, timeout=TIMEOUT_MS)
     see(page, "tbody tr", "success")
-    page.get_by_label("Contains").fill("nothing has this")
+    page.get_by_role("textbox", name="Contains").fill("nothing has this")
     see(page, ".empty-title", "No records")
 
 

@@ -162,6 +162,7 @@ def test_running_ones_own_code(console: Console, open_page: OpenPage) -> None:
         page.get_by_label("how many?").fill("41")
         page.keyboard.press("Enter")
         see(page, ".cell.ok .line.value", "42")
+        see(page, ".note.asked", "how many?")
         last = page.locator(".cell").last
         expect(last).to_contain_text("Console")
         expect(last).to_contain_text("bob")

@@ -16,6 +16,7 @@ from kernelbroker_server.sessions.durable_store import DurableStore
 from kernelbroker_server.sessions.memory_log import MemoryLog
 from kernelbroker_server.sessions.memory_store import MemoryStore
 from kernelbroker_server.sessions.store import Entry, EventStore, SessionRecord
+from kernelbroker_server.telemetry.origin import set_origin
 
 from tests.support.generated import repeatable
 from tests.support.waiting import DEADLINE_S, turns
@@ -250,6 +251,42 @@ async def test_ended_sessions_are_history(event_store: EventStore) -> None:
         assert await event_store.past_execution(tenant, session_id, execution_id) is None
     assert list(await event_store.past_executions("u", "mine")) == []
     assert await event_store.closed_reason("u", "mine") is None
+
+
+async def test_ended_sessions_are_listed(event_store: EventStore, now: list[float]) -> None:
+    """Ended sessions are found by any of their names, a page at a time, the latest first, per tenant."""
+    set_origin("e2b", "ann")
+    for number in range(5):
+        now[0] += number // 3  # the first ones end at the same time
+        event_store.record_session(record(str(number)))
+        if number:
+            ended(event_store, str(number), f"cell-{number}")
+        event_store.end_session(str(number), f"reason {number}")
+    event_store.record_session(record("open"))
+    found, rest = await event_store.past_sessions("t")
+    assert ([each.key for each in found], rest) == (["4", "3", "2", "1", "0"], None)
+    latest = found[0]
+    assert (latest.session_id, latest.reason, latest.executions) == ("mine", "reason 4", 1)
+    assert latest.origin == ("e2b", "ann")
+    assert latest.opened_at > 0
+    assert latest.ended_at == now[0]
+    assert latest.last is not None
+    assert (latest.last.execution_id, latest.last.success) == ("cell-4", True)
+    assert (latest.last.request.code, latest.last.origin.user) == ("1", "ann")
+    assert (found[-1].last, found[-1].executions) == (None, 0)
+
+    pages, place = [], None
+    while len(pages) < 10:
+        page = await event_store.past_sessions("t", limit=2, before=place)
+        pages.append([each.key for each in page.sessions])
+        if (place := page.rest) is None:
+            break
+    assert pages == [["4", "3"], ["2", "1"], ["0"]]
+    for text, keys in (("REASON 2", ["2"]), ("ANN", ["4", "3", "2", "1", "0"]), ("absent", [])):
+        assert [each.key for each in (await event_store.past_sessions("t", text)).sessions] == keys
+    assert (await event_store.past_sessions("u")).sessions == []
+    now[0] += 1000
+    assert (await event_store.past_sessions("t")).sessions == []
 
 
 async def test_history_ends_with_its_retention(event_store: EventStore, now: list[float]) -> None:

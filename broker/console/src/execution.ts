@@ -1,6 +1,7 @@
 // An execution and its output, made of its events. Text goes into terminals, all else into blocks.
 import { signal } from "@preact/signals";
 import type { Finding } from "./api";
+import type { Missing } from "./live";
 import { Terminal } from "./terminal";
 
 export type ExecutionInfo = {
@@ -16,6 +17,7 @@ export type ExecutionInfo = {
   user: string;
   code?: string;
   language?: string;
+  operation?: string | null;
 };
 
 export type Bundle = Record<string, unknown>;
@@ -30,12 +32,19 @@ export type Result = {
   kernel_restarted: boolean;
   findings: Finding[];
   variables: unknown[];
+  moved: { from: string; to: string; left: Missing[] } | null;
 };
+
+export type Tests = { test: string; outcome: string; seconds?: number }[];
+const TESTS = "application/vnd.kernelbroker.test-output+json";
+const MAX_TESTS = 5_000;
 
 export type Block =
   | { kind: "text"; terminal: Terminal; hasError: boolean }
   | { kind: "bundle"; data: Bundle; id: string | null; isResult: boolean; width: number | null; height: number | null }
-  | { kind: "input"; prompt: string };
+  | { kind: "tests"; tests: Tests; counts: Record<string, number> }
+  | { kind: "input"; prompt: string }
+  | { kind: "asked"; prompt: string };
 
 // eslint-disable-next-line @typescript-eslint/no-explicit-any
 type Event = { type: string; seq: number; [field: string]: any };
@@ -92,7 +101,8 @@ export class Execution {
         this.bundle({ ...event.data, [event.mime]: event.content }, null, event.is_result, event.width, event.height);
         break;
       case "display":
-        if (event.update && event.display_id) this.update(event.display_id, event.data);
+        if (event.data[TESTS]) this.tests(event.data[TESTS] as { tests?: Tests } & Record<string, number>);
+        else if (event.update && event.display_id) this.update(event.display_id, event.data);
         else {
           this.clearNow();
           this.bundle(event.data, event.display_id, event.is_result, null, null);
@@ -107,7 +117,7 @@ export class Execution {
         break;
       case "result":
         this.result.value = event as unknown as Result;
-        this.blocks = this.blocks.filter((each) => each.kind !== "input");
+        this.answered();
         this.info.value = {
           ...this.info.value,
           state: "done",
@@ -123,14 +133,29 @@ export class Execution {
   private clearNow() {
     if (this.clearsNext) this.blocks = [];
     this.clearsNext = false;
-    if (this.blocks.at(-1)?.kind === "input") this.blocks.pop();
+    this.answered();
+  }
+
+  /** Nothing is asked any more; what was asked stays. */
+  private answered() {
+    this.blocks = this.blocks.map((each) => (each.kind === "input" ? { kind: "asked", prompt: each.prompt } : each));
+  }
+
+  private tests(found: { tests?: Tests } & Record<string, number>) {
+    const known = this.blocks.findIndex((each) => each.kind === "tests");
+    const before = known >= 0 ? (this.blocks[known] as { tests: Tests }).tests : [];
+    const counts = Object.fromEntries(["passed", "failed", "errors", "skipped"].map((name) => [name, Number(found[name]) || 0]));
+    const tests = [...before, ...(Array.isArray(found.tests) ? found.tests : [])].slice(-MAX_TESTS);
+    this.blocks = [...this.blocks.filter((each) => each.kind !== "tests"), { kind: "tests", tests, counts }];
   }
 
   private text(content: string, kind: string) {
-    let last = this.blocks.at(-1);
+    // The tests stay below their output.
+    const end = this.blocks.at(-1)?.kind === "tests" ? this.blocks.length - 1 : this.blocks.length;
+    let last = this.blocks[end - 1];
     if (last?.kind !== "text") {
       last = { kind: "text", terminal: new Terminal(), hasError: false };
-      this.blocks.push(last);
+      this.blocks.splice(end, 0, last);
     }
     if (kind === "traceback") last.hasError = true;
     last.terminal.write(content, kind);

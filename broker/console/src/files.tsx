@@ -1,68 +1,14 @@
 // The files of a session: look, take, put, remove.
 import { useEffect, useRef, useState } from "preact/hooks";
-import { ApiError, filePath, json, request, save, sessionPath } from "./api";
-import { watched } from "./live";
-import { Lines } from "./output";
+import { filePath, json, request, sessionPath } from "./api";
+import { sessions, watched } from "./live";
 import { bytes, dateTime, t } from "./preferences";
+import { download, Preview } from "./preview";
 import { fileLink, go, route, sessionLink } from "./route";
-import { ask, Button, Dialog, Empty, Icon, report, say, Skeleton } from "./ui";
+import { ask, Button, Empty, Icon, report, say, Skeleton } from "./ui";
 
 type Entry = { path: string; kind: "file" | "directory" | "symlink" | "other"; size: number; modified_at: string };
-const PREVIEW_BYTES = 1024 * 1024;
-const PICTURES: Record<string, string> = { png: "image/png", jpg: "image/jpeg", jpeg: "image/jpeg", gif: "image/gif", webp: "image/webp", svg: "image/svg+xml" };
 const nameOf = (path: string) => path.split("/").pop() ?? path;
-
-function Preview({ id, path, onClose }: { id: string; path: string; onClose: () => void }) {
-  const [text, setText] = useState<string[] | null>(null);
-  const [picture, setPicture] = useState("");
-  const [problem, setProblem] = useState("");
-  const [isCut, setCut] = useState(false);
-  useEffect(() => {
-    let url = "";
-    const read = async () => {
-      const type = PICTURES[path.split(".").pop()!.toLowerCase()];
-      const answer = await request("GET", filePath(id, path), undefined, type ? {} : { Range: `bytes=0-${PREVIEW_BYTES - 1}` });
-      const data = await answer.arrayBuffer();
-      if (type) {
-        url = URL.createObjectURL(new Blob([data], { type }));
-        setPicture(url);
-        return;
-      }
-      const total = Number(answer.headers.get("Content-Range")?.split("/")[1] ?? data.byteLength);
-      setCut(total > data.byteLength);
-      if (new Uint8Array(data.slice(0, 8000)).includes(0)) setProblem(t("This is not a text file."));
-      else setText(new TextDecoder().decode(data).split("\n"));
-    };
-    read().catch((error: Error) => {
-      if (error instanceof ApiError && error.status === 416) setText([]);
-      else setProblem(error.message);
-    });
-    return () => URL.revokeObjectURL(url);
-  }, [id, path]);
-  return (
-    <Dialog title={path} onClose={onClose} wide>
-      {problem ? (
-        <Empty icon="file" title={problem} />
-      ) : picture ? (
-        <img class="output-image" src={picture} alt={path} />
-      ) : text === null ? (
-        <Skeleton />
-      ) : (
-        <div class="preview">
-          <Lines terminal={{ lines: text.map((each) => ({ text: each, kind: "stdout", start: "" })) }} label={path} />
-        </div>
-      )}
-      {isCut && <p class="faint small">{t("Only the beginning is shown.")}</p>}
-      <div class="row end">
-        <Button icon="download" label={t("Download")} onClick={() => download(id, path)} />
-      </div>
-    </Dialog>
-  );
-}
-
-async function download(id: string, path: string) {
-  save(await (await request("GET", filePath(id, path))).blob(), nameOf(path));
-}
 
 export function Files({ id, isOpen }: { id: string; isOpen: boolean }) {
   const [directory, setDirectory] = useState("");
@@ -80,10 +26,12 @@ export function Files({ id, isOpen }: { id: string; isOpen: boolean }) {
       },
       (error: Error) => setProblem(error.message),
     );
+  // Looking at the files of a session that sleeps would wake it.
+  const isAsleep = sessions.value.get(id)?.state === "asleep";
   const done = watched.value?.executions.value.filter((each) => each.isComplete).length ?? 0;
   useEffect(() => {
-    if (isOpen) void load();
-  }, [id, directory, isOpen, done]);
+    if (isOpen && !isAsleep) void load();
+  }, [id, directory, isOpen, isAsleep, done]);
   const put = async (files: Iterable<File>) => {
     for (const file of files) {
       setProgress(t("Uploading {0}", file.name));
@@ -98,6 +46,13 @@ export function Files({ id, isOpen }: { id: string; isOpen: boolean }) {
     await load();
   };
   if (!isOpen) return <p class="faint pad">{t("The session has ended. Its workspace can be used by a later session.")}</p>;
+  if (isAsleep && entries === null)
+    return (
+      <Empty icon="moon" title={t("The session sleeps")}>
+        <p>{t("Its files are shown when it is awake.")}</p>
+        <Button label={t("Wake it")} onClick={load} />
+      </Empty>
+    );
   const parts = directory ? directory.split("/") : [];
   return (
     <div
@@ -167,7 +122,7 @@ export function Files({ id, isOpen }: { id: string; isOpen: boolean }) {
           ))}
         </ul>
       )}
-      {shown && <Preview id={id} path={shown} onClose={() => go(sessionLink(id))} />}
+      {shown && <Preview key={shown} id={id} path={shown} onClose={() => go(sessionLink(id))} />}
     </div>
   );
 }

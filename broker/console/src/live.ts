@@ -18,17 +18,30 @@ export type Session = {
   queued: number;
   restarts: number;
   metadata: Record<string, unknown>;
+  language: string;
+  context_of: string | null;
+  contexts: number;
+  from_checkpoint: string | null;
+  not_restored: Missing[];
+  kept_awake_by: Missing[];
+  runs_in: string | null;
+  client: string;
+  user: string;
   memory: number | null;
-  last_execution: null | {
-    execution_id: string;
-    state: string;
-    accepted_at: string;
-    success: boolean | null;
-    code: string;
-    language: string;
-    client: string;
-    user: string;
-  };
+  last_execution: LastExecution | null;
+};
+
+export type Missing = { name: string; reason: string };
+
+export type LastExecution = {
+  execution_id: string;
+  state: string;
+  accepted_at: string;
+  success: boolean | null;
+  code: string;
+  language: string;
+  client: string;
+  user: string;
 };
 
 export type Confirmation = {

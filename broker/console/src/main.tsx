@@ -4,12 +4,13 @@ import { type ComponentType, render } from "preact";
 import { useEffect, useState } from "preact/hooks";
 import { ApiError, type Caller, caller, json, keepToken, token } from "./api";
 import { Confirmations } from "./confirmations";
+import { lazily } from "./lazy";
 import { confirmations, connect, connection, disconnect, sessions } from "./live";
 import { isDark, language, setLanguage, setTheme, t, theme } from "./preferences";
 import { route } from "./route";
 import { Sessions } from "./sessions";
 import "./styles.css";
-import { Button, Empty, Icon, Messages, Skeleton } from "./ui";
+import { Button, Dialog, Empty, Icon, Messages, report, say, Skeleton } from "./ui";
 
 function Brand() {
   return (
@@ -87,16 +88,21 @@ function SignIn() {
 
 type Lazy = Record<string, ComponentType<{ id: string }>>;
 const lazy = signal<Lazy>({});
+const loadSession = lazily(async () => {
+  lazy.value = { ...lazy.value, session: (await import("./session")).SessionPage };
+});
+const loadOperator = lazily(async () => {
+  lazy.value = { ...lazy.value, ...((await import("./operator")).pages as unknown as Lazy) };
+});
 const operatorPages = ["sandboxes", "metrics", "audit"];
 
 function Page() {
   const { page, session } = route.value;
   useEffect(() => {
-    if (page === "session" && !lazy.value.session) void import("./session").then((found) => (lazy.value = { ...lazy.value, session: found.SessionPage }));
-    if (operatorPages.includes(page) && !lazy.value[page])
-      void import("./operator").then((found) => (lazy.value = { ...lazy.value, ...(found.pages as unknown as Lazy) }));
+    const load = page === "session" ? loadSession : operatorPages.includes(page) ? loadOperator : null;
+    if (load && !lazy.value[page]) load().catch(report);
   }, [page]);
-  if (page === "sessions") return <Sessions />;
+  if (page === "sessions" || page === "ended") return <Sessions />;
   if (page === "confirmations") return <Confirmations />;
   if (operatorPages.includes(page) && !caller.value?.operator)
     return (
@@ -110,13 +116,65 @@ function Page() {
 }
 
 function NavLink({ page, icon, text, badge }: { page: string; icon: string; text: string; badge?: number }) {
-  const isHere = route.value.page === page || (page === "sessions" && route.value.page === "session");
+  const isHere = route.value.page === page || (page === "sessions" && ["session", "ended"].includes(route.value.page));
   return (
     <a href={`#/${page}`} class="nav-link" aria-current={isHere ? "page" : undefined}>
       <Icon name={icon} />
       <span>{text}</span>
       {!!badge && <b class="badge">{badge}</b>}
     </a>
+  );
+}
+
+function SignOut({ isPlain }: { isPlain?: boolean }) {
+  return (
+    <Button
+      icon="exit"
+      label={t("Sign out")}
+      iconOnly={!isPlain}
+      kind={isPlain ? "plain" : "ghost"}
+      onClick={() => {
+        disconnect();
+        keepToken("");
+      }}
+    />
+  );
+}
+
+/** On a phone: who is signed in, the colours, the language, and the way out. */
+function More() {
+  const [isOpen, setOpen] = useState(false);
+  const me = caller.value!;
+  return (
+    <>
+      <button type="button" class="nav-link more-link" onClick={() => setOpen(true)}>
+        <Icon name="more" />
+        <span>{t("More")}</span>
+      </button>
+      {isOpen && (
+        <Dialog title={t("More")} onClose={() => setOpen(false)}>
+          <dl class="about">
+            <div>
+              <dt>{t("Person")}</dt>
+              <dd>{me.user}</dd>
+            </div>
+            <div>
+              <dt>{t("Tenant")}</dt>
+              <dd>{me.tenant}</dd>
+            </div>
+            <div>
+              <dt>{t("Version")}</dt>
+              <dd>{me.version}</dd>
+            </div>
+          </dl>
+          <div class="row more-actions">
+            <Switches />
+            <span class="grow" />
+            <SignOut isPlain />
+          </div>
+        </Dialog>
+      )}
+    </>
   );
 }
 
@@ -140,6 +198,7 @@ function Shell() {
               <NavLink page="audit" icon="list" text={t("Audit log")} />
             </>
           )}
+          <More />
         </div>
         <div class="nav-foot">
           <p class={`link-state ${connection.value}`} role="status">
@@ -153,16 +212,7 @@ function Shell() {
           <div class="row">
             <Switches />
             <span class="grow" />
-            <Button
-              icon="exit"
-              label={t("Sign out")}
-              iconOnly
-              kind="ghost"
-              onClick={() => {
-                disconnect();
-                keepToken("");
-              }}
-            />
+            <SignOut />
           </div>
         </div>
       </nav>
@@ -200,6 +250,20 @@ effect(() => {
   if (isSignedIn && !wasSignedIn) connect();
   if (!isSignedIn && wasSignedIn) disconnect();
   wasSignedIn = isSignedIn;
+});
+// A broker that was replaced has another page.
+let isNewVersion = false;
+effect(() => {
+  const me = caller.peek();
+  if (connection.value !== "open" || !me || isNewVersion) return;
+  void json<Caller>("GET", "/me").then(
+    (found) => {
+      if (found.version === me.version || isNewVersion) return;
+      isNewVersion = true;
+      say(t("The broker has another version now. Load the page again."));
+    },
+    () => {}, // it is asked again with the next connection
+  );
 });
 effect(() => {
   const waiting = confirmations.value.length;

@@ -219,7 +219,7 @@ export function Metrics() {
             <tbody>
               {risky.value.risky.map((each, index) => (
                 <tr key={index}>
-                  <td class="num">{dateTime(each.time)}</td>
+                  <td class="nowrap">{dateTime(each.time)}</td>
                   <td>{each.tenant}</td>
                   <td>{each.session || "–"}</td>
                   <td>
@@ -306,7 +306,7 @@ export function Audit() {
             <tbody>
               {records.map((each, index) => (
                 <tr key={index}>
-                  <td class="num nowrap">{dateTime(each.time)}</td>
+                  <td class="nowrap">{dateTime(each.time)}</td>
                   <td class="mono">{each.event}</td>
                   <td>{each.tenant ?? "–"}</td>
                   <td>{each.session ?? "–"}</td>

@@ -2,10 +2,10 @@
 import Anser from "anser";
 import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
 import { save } from "./api";
-import type { Block, Bundle, Execution } from "./execution";
+import type { Block, Bundle, Execution, Tests } from "./execution";
 import { isDark, number, t } from "./preferences";
 import type { Line, Terminal } from "./terminal";
-import { Button } from "./ui";
+import { Button, Icon } from "./ui";
 
 const LINE_PX = 19;
 const MAX_INLINE = 30;
@@ -53,10 +53,10 @@ function Row({ line }: { line: Line }) {
   );
 }
 
-/** Lines of which only the visible ones are in the page. The view stays at the end while lines come. */
-export function Lines({ terminal, label }: { terminal: Pick<Terminal, "lines">; label: string; version?: number }) {
+/** Lines of which only the visible ones are in the page. With `follows` the view stays at the end while lines come. */
+export function Lines({ terminal, label, follows = false }: { terminal: Pick<Terminal, "lines">; label: string; version?: number; follows?: boolean }) {
   const box = useRef<HTMLDivElement>(null);
-  const atEnd = useRef(true);
+  const atEnd = useRef(follows);
   const lastTop = useRef(0);
   const [top, setTop] = useState(0);
   const [height, setHeight] = useState(420);
@@ -89,7 +89,7 @@ export function Lines({ terminal, label }: { terminal: Pick<Terminal, "lines">; 
     const element = box.current!;
     // Lines that came meanwhile have moved the end; only scrolling up leaves it.
     if (element.scrollTop < lastTop.current) atEnd.current = false;
-    if (element.scrollTop + element.clientHeight >= element.scrollHeight - LINE_PX) atEnd.current = true;
+    if (follows && element.scrollTop + element.clientHeight >= element.scrollHeight - LINE_PX) atEnd.current = true;
     lastTop.current = element.scrollTop;
     setTop(element.scrollTop);
   };
@@ -111,7 +111,7 @@ function Text({ block, name, version }: { block: Block & { kind: "text" }; name:
   const count = terminal.lines.length - (terminal.lines.at(-1)?.text ? 0 : 1);
   return (
     <div class={hasError ? "output-text has-error" : "output-text"}>
-      <Lines terminal={terminal} label={t("Output")} version={version} />
+      <Lines terminal={terminal} label={t("Output")} version={version} follows />
       {count > MAX_INLINE && (
         <div class="output-foot">
           <span>{t("{0} lines", number(count))}</span>
@@ -124,11 +124,11 @@ function Text({ block, name, version }: { block: Block & { kind: "text" }; name:
 }
 
 /** HTML of a cell, in a frame with an origin of its own. Its scripts run only if a person wants that. */
-export function Html({ html }: { html: string }) {
+export function Html({ html, isLight }: { html: string; isLight?: boolean }) {
   const frame = useRef<HTMLIFrameElement>(null);
   const [height, setHeight] = useState(60);
   const [runs, setRuns] = useState(false);
-  const dark = isDark.value;
+  const dark = isDark.value && !isLight;
   useEffect(() => {
     const receive = (event: MessageEvent) => {
       // Whoever sends it, only the size is used, and only of this very frame.
@@ -180,6 +180,30 @@ export function BundleView({ data, width, height, isResult }: { data: Bundle; wi
   );
 }
 
+/** The tests of a project, as they end. */
+function TestsView({ tests, counts }: { tests: Tests; counts: Record<string, number> }) {
+  const failed = tests.filter((each) => each.outcome === "failed" || each.outcome === "error");
+  return (
+    <div class="tests">
+      <p class="row">
+        {Object.entries(counts)
+          .filter(([name, count]) => count > 0 || name === "passed")
+          .map(([name, count]) => (
+            <span key={name} class={`outcome ${name}`}>
+              <b>{number(count)}</b> {t(name)}
+            </span>
+          ))}
+      </p>
+      {failed.slice(0, 20).map((each, index) => (
+        <p key={index} class="mono failed-test">
+          {String(each.test)}
+        </p>
+      ))}
+      {failed.length > 20 && <p class="faint small">{t("and {0} more", failed.length - 20)}</p>}
+    </div>
+  );
+}
+
 export function Output({ execution, prompt }: { execution: Execution; prompt?: (text: string) => preact.ComponentChildren }) {
   const version = execution.version.value; // what has the same objects as before would not be shown again
   return (
@@ -189,8 +213,15 @@ export function Output({ execution, prompt }: { execution: Execution; prompt?: (
           <Text key={index} block={block} name={execution.id} version={version} />
         ) : block.kind === "bundle" ? (
           <BundleView key={index} data={block.data} width={block.width} height={block.height} isResult={block.isResult} />
-        ) : (
+        ) : block.kind === "tests" ? (
+          <TestsView key={index} tests={block.tests} counts={block.counts} />
+        ) : block.kind === "input" ? (
           <div key={index}>{prompt?.(block.prompt)}</div>
+        ) : (
+          <p key={index} class="note asked">
+            <Icon name="chat" size={14} />
+            {t("Asked a person: {0}", block.prompt || "input()")}
+          </p>
         ),
       )}
     </div>

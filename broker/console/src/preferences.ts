@@ -60,6 +60,8 @@ export function t(text: string, ...values: (string | number)[]): string {
 const locale = () => (language.value === "zh" ? "zh-CN" : "en-GB");
 export const time = (iso: string) => new Date(iso).toLocaleTimeString(locale(), { hour: "2-digit", minute: "2-digit", second: "2-digit" });
 export const dateTime = (iso: string) => new Date(iso).toLocaleString(locale(), { dateStyle: "medium", timeStyle: "medium" });
+/** The time of today, with the date of other days. */
+export const moment = (iso: string) => (new Date(iso).toDateString() === new Date(now.value).toDateString() ? time(iso) : dateTime(iso));
 export const number = (value: number) => value.toLocaleString(locale());
 
 export function bytes(value: number | null | undefined): string {

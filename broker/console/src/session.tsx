@@ -1,16 +1,17 @@
 // One session: its cells as they run, an editor for one's own, its variables and files.
 import { useEffect, useRef, useState } from "preact/hooks";
-import { ApiError, type Finding, json, request, save, sessionPath } from "./api";
-import { Code, editorModule, loadEditor } from "./code";
+import { About } from "./about";
+import { json, request, save, sessionPath } from "./api";
+import { Code } from "./code";
+import { Composer } from "./composer";
 import { ConfirmationCard } from "./confirmations";
-import type { Editor } from "./editor";
 import type { Execution } from "./execution";
 import { Files } from "./files";
 import { confirmations, follow, sessions, unwatch, watch, watched } from "./live";
 import { Output } from "./output";
-import { age, bytes, dateTime, duration, isWide, number, t, time } from "./preferences";
+import { age, bytes, dateTime, duration, isWide, t, time } from "./preferences";
 import { executionLink, fileLink, go, route, sessionLink } from "./route";
-import { ask, Button, Client, Dialog, Empty, Findings, Icon, report, say, Skeleton, State, Tabs } from "./ui";
+import { ask, Button, Client, Empty, Findings, Icon, report, say, Skeleton, State, Tabs } from "./ui";
 import { Variables } from "./variables";
 
 function Prompt({ execution, text }: { execution: Execution; text: string }) {
@@ -55,7 +56,7 @@ function Cell({ execution, isTarget }: { execution: Execution; isTarget: boolean
         <span class="count-label">[{execution.count.value ?? " "}]</span>
         <Client name={info.client} />
         <span class="faint">{info.user}</span>
-        {info.language && info.language !== "python" && <span class="tag">{info.language}</span>}
+        {info.operation ? <span class="tag operation">{info.operation}</span> : info.language && info.language !== "python" && <span class="tag">{info.language}</span>}
         <span class="grow" />
         <span class="faint small" title={dateTime(info.accepted_at)}>
           {time(info.accepted_at)}
@@ -93,6 +94,15 @@ function ResultNotes({ execution }: { execution: Execution }) {
           {result.error}
         </p>
       )}
+      {result.moved && (
+        <p class="note">
+          <Icon name="move" />
+          <span>
+            {t("Moved from {0} to {1} before this cell, with its files.", result.moved.from, result.moved.to)}
+            {result.moved.left.length > 0 && ` ${t("Left behind: {0}", result.moved.left.map((each) => each.name).join(", "))}`}
+          </span>
+        </p>
+      )}
       {result.kernel_restarted && (
         <p class="note warn">
           <Icon name="restart" />
@@ -114,144 +124,6 @@ function ResultNotes({ execution }: { execution: Execution }) {
         </p>
       )}
     </>
-  );
-}
-
-type Refused = { code: string; language: string; message: string; findings: Finding[]; token: string | null };
-const drafts = new Map<string, string>();
-
-function Composer({ id }: { id: string }) {
-  const parent = useRef<HTMLDivElement>(null);
-  const editor = useRef<Editor | null>(null);
-  const [language, setLanguage] = useState("python");
-  const [refused, setRefused] = useState<Refused | null>(null);
-  const chosen = useRef(language);
-  chosen.current = language;
-  const submit = async (code: string, lang: string, confirm?: string) => {
-    try {
-      await json("POST", `${sessionPath(id)}/executions`, { code, language: lang, allow_stdin: true, ...(confirm ? { confirm } : {}) });
-      return true;
-    } catch (error) {
-      if (error instanceof ApiError && (error.code === "confirmation_required" || error.code === "policy_refused")) {
-        setRefused({ code, language: lang, message: error.message, findings: error.findings, token: error.confirmation });
-        return false;
-      }
-      throw error;
-    }
-  };
-  const run = async () => {
-    const code = editor.current?.code() ?? "";
-    if (!code.trim()) return;
-    if (await submit(code, chosen.current)) editor.current?.set("");
-  };
-  const latest = useRef(run);
-  latest.current = run;
-  useEffect(() => {
-    let isGone = false;
-    void loadEditor().then(() => {
-      if (isGone || !parent.current) return;
-      editor.current = editorModule.value!.makeEditor(parent.current, {
-        code: drafts.get(id) ?? "",
-        label: t("Code to run"),
-        hint: t("Code to run in this session"),
-        run: () => void latest.current().catch(report),
-        changed: (code) => drafts.set(id, code),
-        complete: async (code, cursor) => {
-          if (chosen.current !== "python") return null;
-          const points = [...code.slice(0, cursor)].length;
-          try {
-            const found = await json<{ matches: string[]; cursor_start: number }>("POST", `${sessionPath(id)}/complete`, { code, cursor_pos: points });
-            return { matches: found.matches, start: [...code].slice(0, found.cursor_start).join("").length };
-          } catch {
-            return null; // the session is busy
-          }
-        },
-      });
-      editor.current.language(chosen.current);
-    });
-    return () => {
-      isGone = true;
-      editor.current?.destroy();
-      editor.current = null;
-    };
-  }, [id]);
-  return (
-    <div class="composer card">
-      <div class="editor" ref={parent} />
-      <footer>
-        <select
-          aria-label={t("Language")}
-          value={language}
-          onChange={(event) => {
-            setLanguage(event.currentTarget.value);
-            editor.current?.language(event.currentTarget.value);
-          }}
-        >
-          <option value="python">Python</option>
-          <option value="shell">Shell</option>
-          <option value="javascript">JavaScript</option>
-        </select>
-        <span class="grow" />
-        <span class="faint small wide-only">
-          <kbd>Shift</kbd> <kbd>Enter</kbd>
-        </span>
-        <Button icon="play" label={t("Run")} kind="primary" onClick={run} />
-      </footer>
-      {refused && (
-        <Dialog title={refused.token ? t("This code is risky") : t("This code is refused")} onClose={() => setRefused(null)}>
-          <Findings findings={refused.findings} />
-          <Code code={refused.code} language={refused.language} />
-          <div class="row end">
-            <Button label={t("Cancel")} onClick={() => setRefused(null)} />
-            {refused.token && (
-              <Button
-                label={t("Run it anyway")}
-                kind="danger"
-                onClick={async () => {
-                  const { code, language: lang, token } = refused;
-                  setRefused(null);
-                  if (await submit(code, lang, token!)) editor.current?.set("");
-                }}
-              />
-            )}
-          </div>
-        </Dialog>
-      )}
-    </div>
-  );
-}
-
-function About({ id }: { id: string }) {
-  const session = sessions.value.get(id);
-  if (!session) return <p class="faint pad">{t("The session has ended.")}</p>;
-  const rows: [string, string][] = [
-    [t("Template"), session.template],
-    [t("Isolation"), session.isolation],
-    [t("Workspace"), session.workspace],
-    [t("Memory"), bytes(session.memory)],
-    [t("Opened"), dateTime(session.created_at)],
-    [t("Closes when idle for"), duration(session.idle_timeout)],
-    [t("Lives at most"), duration(session.max_lifetime)],
-    [t("Cells"), number(session.executions)],
-    [t("Kernels replaced"), number(session.restarts)],
-  ];
-  return (
-    <dl class="about">
-      {rows.map(([name, value]) => (
-        <div key={name}>
-          <dt>{name}</dt>
-          <dd>{value}</dd>
-        </div>
-      ))}
-      {Object.keys(session.metadata).length > 0 && (
-        <div>
-          <dt>{t("Metadata")}</dt>
-          <dd>
-            <pre tabIndex={0}>{JSON.stringify(session.metadata, null, 2)}</pre>
-          </dd>
-        </div>
-      )}
-    </dl>
   );
 }
 
@@ -294,10 +166,15 @@ export function SessionPage({ id }: { id: string }) {
           <Icon name="back" />
         </a>
         <h1 class="mono">{id}</h1>
+        {session?.context_of && (
+          <a class="tag" href={sessionLink(session.context_of)}>
+            <Icon name="branch" size={12} /> {t("context of {0}", session.context_of)}
+          </a>
+        )}
         <State state={session?.state ?? (shown?.isLoaded.value ? "closed" : "loading")} />
         {session && (
           <>
-            <span class="tag wide-only">{session.template}</span>
+            {!session.context_of && <span class="tag wide-only">{session.runs_in && session.runs_in !== session.template ? `${session.template} → ${session.runs_in}` : session.template}</span>}
             <span class="faint small wide-only num">{bytes(session.memory)}</span>
             {session.queued > 0 && <span class="faint small">{t("{0} waiting", session.queued)}</span>}
           </>
@@ -337,9 +214,10 @@ export function SessionPage({ id }: { id: string }) {
           kind="danger"
           disabled={!isOpen}
           onClick={async () => {
-            if (!(await ask(t("The session {0} ends, and what runs in it.", id), t("Close the session")))) return;
+            const of = session?.context_of;
+            if (!(await ask(of ? t("The kernel of {0} ends; the session goes on.", id) : t("The session {0} ends, and what runs in it.", id), t("Close the session")))) return;
             await request("DELETE", sessionPath(id));
-            go("#/sessions");
+            go(of ? sessionLink(of) : "#/sessions");
           }}
         />
       </header>
@@ -382,6 +260,12 @@ export function SessionPage({ id }: { id: string }) {
             {asked.map((each) => (
               <ConfirmationCard key={each.confirmation_id} asked={each} isShort />
             ))}
+            {session?.state === "asleep" && (
+              <p class="note asleep">
+                <Icon name="moon" />
+                {t("The session sleeps. The next cell wakes it, with its variables.")}
+              </p>
+            )}
             {isOpen ? (
               <Composer id={id} />
             ) : (

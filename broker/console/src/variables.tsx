@@ -3,6 +3,7 @@ import type { ComponentType } from "preact";
 import { useEffect, useRef, useState } from "preact/hooks";
 import { json, sessionPath } from "./api";
 import type { Execution } from "./execution";
+import { lazily } from "./lazy";
 import { sessions } from "./live";
 import { number, t } from "./preferences";
 import { Button, Empty, Icon, report } from "./ui";
@@ -10,6 +11,7 @@ import { Button, Empty, Icon, report } from "./ui";
 type Variable = { name: string; type: string; shape?: number[]; length?: number };
 type Viewer = ComponentType<{ id: string; name: string; rows: number; onClose: () => void }>;
 
+const loadTable = lazily(() => import("./table"));
 const isTable = (each: Variable) => each.shape?.length === 2 && /DataFrame|Table|RecordBatch/.test(each.type);
 
 export function Variables({ id, isOpen, isLoaded, executions }: { id: string; isOpen: boolean; isLoaded: boolean; executions: Execution[] }) {
@@ -38,7 +40,7 @@ export function Variables({ id, isOpen, isLoaded, executions }: { id: string; is
   }, [latest, isIdle]);
   const open = async (each: Variable) => {
     try {
-      const { TableViewer } = await import("./table");
+      const { TableViewer } = await loadTable();
       setViewer({ View: TableViewer });
       setShown(each);
     } catch (error) {

@@ -10,18 +10,40 @@ from kernelbroker.protocol.events import Result
 from kernelbroker.protocol.findings import Finding, Language, Level
 from kernelbroker.protocol.messages import ExecutionInfo, SessionInfo
 
+from ..service.code_operations import operation_of
 from ..service.pending_confirmations import PendingConfirmation
 from ..sessions.contexts import language_of
 from ..sessions.session import Session
 from ..sessions.store import ExecutionLog, ExecutionSummary
 
+LAST_CODE_CHARS = 200
+"""How much of the latest code a list shows."""
+
 
 class ExecutionDetails(ExecutionInfo):
-    """An execution with its code. `result` is null until it has ended."""
+    """An execution with its code. `result` is null until it has ended.
+
+    Attributes:
+        operation: the operation on the project that it is; null for a cell.
+    """
 
     code: str
     language: Language
+    operation: str | None = None
     result: Result | None = None
+
+
+class LastExecution(msgspec.Struct, kw_only=True):
+    """The latest execution of a session; `code` is its beginning. `success` is null if it is not known."""
+
+    execution_id: str
+    state: str
+    accepted_at: datetime
+    success: bool | None
+    code: str
+    language: str
+    client: str
+    user: str
 
 
 class ConfirmationInfo(msgspec.Struct, kw_only=True):
@@ -88,6 +110,7 @@ def details(log: ExecutionLog, session_id: str) -> ExecutionDetails:
         **execution_fields(log, session_id),
         code=log.request.code,
         language=log.request.language or "python",
+        operation=operation_of(log.request),
         result=log.result,
     )
 

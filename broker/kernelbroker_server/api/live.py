@@ -11,40 +11,37 @@ import contextlib
 import logging
 import time
 from collections.abc import Iterator, Mapping
-from datetime import datetime
 
-import msgspec
 from kernelbroker.protocol.codec import encode
 from kernelbroker.protocol.messages import SessionInfo
 
 from ..service.tenant_service import TenantService
 from ..sessions.session import Session
-from .descriptions import confirmation_info, session_fields, utc_time
+from .descriptions import (
+    LAST_CODE_CHARS,
+    LastExecution,
+    confirmation_info,
+    session_fields,
+    utc_time,
+)
 
 logger = logging.getLogger(__name__)
 
 _TICK_S = 0.2
 _MEMORY_S = 2.0
-_CODE_CHARS = 200
-
-
-class LastExecution(msgspec.Struct, kw_only=True):
-    """The latest execution of a session; `code` is its beginning."""
-
-    execution_id: str
-    state: str
-    accepted_at: datetime
-    success: bool | None
-    code: str
-    language: str
-    client: str
-    user: str
 
 
 class LiveSession(SessionInfo):
-    """A session with the memory that its sandbox uses, in bytes, and its latest execution."""
+    """A session or a context.
+
+    Attributes:
+        memory: bytes that its sandbox uses; null if unknown.
+        client, user: what it was opened through, and the name or the id of the token.
+    """
 
     memory: int | None = None
+    client: str = ""
+    user: str = ""
     last_execution: LastExecution | None = None
 
 
@@ -85,7 +82,7 @@ class LiveTenant:
         while True:
             try:
                 if time.monotonic() - self._measured_at > _MEMORY_S:
-                    sessions = self._tenant.sessions.list()
+                    sessions = self._tenant.sessions.list()  # a context has its session's sandbox
                     found = await asyncio.gather(*(each.memory() for each in sessions))
                     self._memory = {each.key: m for each, m in zip(sessions, found, strict=True)}
                     self._measured_at = time.monotonic()
@@ -95,7 +92,8 @@ class LiveTenant:
             await asyncio.sleep(_TICK_S)
 
     def _describe(self) -> None:
-        sessions = {each.id: encode(self._live(each)) for each in self._tenant.sessions.list()}
+        present = self._tenant.sessions.list_with_contexts()
+        sessions = {each.id: encode(self._live(each)) for each in present}
         pending = self._tenant.confirmations.pending()
         confirmations = encode([confirmation_info(each) for each in pending])
         if (sessions, confirmations) == (self.sessions, self.confirmations):
@@ -108,7 +106,9 @@ class LiveTenant:
         last = next(iter(list(session.executions.values())[-1:]), None)
         return LiveSession(
             **session_fields(session),
-            memory=self._memory.get(session.key),
+            memory=self._memory.get((session.session or session).key),
+            client=session.origin.client,
+            user=session.origin.user,
             last_execution=None
             if last is None
             else LastExecution(
@@ -116,7 +116,7 @@ class LiveTenant:
                 state=last.state,
                 accepted_at=utc_time(last.accepted_at),
                 success=None if last.result is None else last.result.success,
-                code=last.request.code[:_CODE_CHARS],
+                code=last.request.code[:LAST_CODE_CHARS],
                 language=last.request.language or "python",
                 client=last.origin.client,
                 user=last.origin.user,

@@ -23,6 +23,7 @@ AUDIT_EVENTS = (
     "execution.refused",
     "file",
     "network.request",
+    "operation",
     "process",
     "request.refused",
     "session",

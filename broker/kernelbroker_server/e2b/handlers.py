@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from kernelbroker.protocol.codec import encode
@@ -103,6 +104,15 @@ class SandboxHandler(E2bHandler):
             raise SessionGone(f"the sandbox {self.address.sandbox_id} is paused")
         return session
 
+    def opener_of(self, tenant: str) -> Tenant:
+        """Return a tenant, as the user who opened the sandbox: an access token names no other one."""
+        caller = self.service.keyring.tenants[tenant]
+        try:
+            session = self.service.tenants.of(caller).registry.get(self.address.sandbox_id)
+        except (NotFound, SessionGone):
+            return caller  # the request will be refused
+        return replace(caller, user=session.origin.user)
+
     def error_status(self, error: BaseException | None, default: int) -> int:
         return _NOT_RUNNING if isinstance(error, SessionGone) else status_of(error, default)
 
@@ -111,7 +121,7 @@ class SandboxHandler(E2bHandler):
         for name in ("X-Access-Token", "E2B-Traffic-Access-Token"):
             tenant = self.access.tenant_of(headers.get(name, ""), self.address.sandbox_id)
             if tenant is not None:
-                return self.service.keyring.tenants[tenant]
+                return self.opener_of(tenant)
         return None
 
 

@@ -182,6 +182,14 @@ def response_of(result: Result) -> CodeOperationResponse:
     return response
 
 
+def operation_of(request: ExecutionRequest) -> str | None:
+    """The name of an execution's operation; None for a cell. A `build` by a command is a `run`."""
+    if request.result_var != OPERATION_VARIABLE or request.env.get("PROJECT_PATH") != PROJECT_PATH:
+        return None
+    name = request.code.partition(" ")[0]
+    return name if name in RUNNING else "run"
+
+
 async def _asked(session: Session, name: str, parameters: dict[str, Any]) -> CodeOperationResponse:
     with _reported(session, name, parameters) as report:
         response = await _exchange(session, name, parameters)

@@ -36,8 +36,12 @@ async def complete(
         SessionGone, TooManyRequests, Unavailable
     """
     session.limits.check_code(code)
-    if session.state != "idle":
-        raise Conflict(f"the session is {session.state}; it completes code while it is idle")
+    session.expect_open()
+    # A cell with a result, or a completion before this one, takes a moment more to end, and is waited for.
+    is_busy = any(each.result is None for each in session.executions.values())
+    if is_busy or session.state == "asleep":
+        state = "busy" if is_busy else session.state
+        raise Conflict(f"the session is {state}; it completes code while it is idle")
     asked = {"complete": {"code": code, "cursor_pos": cursor_pos}}
     async with answered(executions, session, asked, _Answer) as answer:
         return answer.completed

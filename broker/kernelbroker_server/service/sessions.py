@@ -10,6 +10,7 @@ import msgspec
 from kernelbroker.protocol.errors import BadRequest, Conflict, NotFound, SessionGone
 from kernelbroker.protocol.messages import ContextOptions, SandboxLimits, SessionOptions
 
+from ..sessions.past_sessions import PastPage, Place
 from ..sessions.projects import project_of
 from ..sessions.registry import Registry
 from ..sessions.routes import has_browser
@@ -95,6 +96,19 @@ class Sessions:
     def list(self) -> Sequence[Session]:
         """Return the open sessions, oldest first, without their contexts."""
         return [session for session in self._registry.list() if session.session is None]
+
+    def list_with_contexts(self) -> Sequence[Session]:
+        """Return the open sessions, oldest first, and their contexts, each after its session."""
+        return self._registry.list()
+
+    async def past(self, text: str, limit: int, before: Place | None) -> PastPage:
+        """Return sessions that have ended, the latest first. Raises Unavailable.
+
+        Args:
+            text: what their names, metadata or last code contain.
+            before: where an earlier page ended.
+        """
+        return await self._store.past_sessions(self._registry.tenant.name, text, limit, before)
 
     async def open_context(
         self, session_id: str, asked: ContextOptions, key: IdempotencyKey | None = None

@@ -208,4 +208,6 @@ def _record(session: Session, saved: SavedState) -> AsleepSession:
         max_lifetime=session.max_lifetime,
         place=session.spec.template,
         key=session.key,
+        client=session.origin.client,
+        user=session.origin.user,
     )

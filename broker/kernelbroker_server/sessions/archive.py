@@ -10,19 +10,21 @@ import logging
 import sqlite3
 import time
 from collections.abc import Callable, Collection, Container, Mapping, Sequence
-from typing import Any
+from functools import partial
 
 from kernelbroker.protocol.codec import decode_as, encode
-from kernelbroker.protocol.events import Event, Result
+from kernelbroker.protocol.events import Result
 from kernelbroker.protocol.findings import Finding
-from kernelbroker.protocol.messages import ExecutionRequest, SessionOptions
+from kernelbroker.protocol.messages import ExecutionRequest
 
 from ..telemetry.origin import Origin
 from .database import Database
 from .journal import Damaged, Journal, Segment, SegmentReader, left_segments
 from .memory_log import MemoryLog
 from .memory_store import REMEMBERED
+from .past_sessions import PastPage, Place, page_of
 from .queries import Unended
+from .rows import event_of, past_session_of, record_of
 from .schema import NewerVersion
 from .state_directory import StateDirectory
 from .store import (
@@ -30,7 +32,6 @@ from .store import (
     ExecutionLog,
     ExecutionSummary,
     LeftSession,
-    SessionRecord,
     StoredEvent,
     expect_size,
     lost_result,
@@ -183,13 +184,9 @@ class Archive:
         begun = self._begun()
         return [
             LeftSession(
-                SessionRecord(
-                    key, tenant, session_id, decode_as(options, SessionOptions), opened_at
-                ),
-                begun[key].progress if key in begun else None,
-                closing,
+                record_of(*row), begun[row[0]].progress if row[0] in begun else None, closing
             )
-            for key, tenant, session_id, options, opened_at, closing in self._database.open_sessions()
+            for *row, closing in self._database.open_sessions()
         ]
 
     def adoptable(self) -> list[LeftSession]:
@@ -270,6 +267,11 @@ class Archive:
         row = self._database.execution(tenant, session_id, execution_id, self._horizon)
         return None if row is None else self._log(execution_id, *row)
 
+    def past_sessions(self, tenant: str, text: str, limit: int, before: Place | None) -> PastPage:
+        rows = self._database.past_sessions(tenant, self._horizon, before)
+        last_event = partial(self._database.events, last=True)
+        return page_of((past_session_of(row, last_event) for row in rows), text, limit)
+
     def session_logs(
         self,
         tenant: str,
@@ -318,7 +320,7 @@ class Archive:
             decode_as(findings, list[Finding]),
         )
         log.accepted_at, log.origin = accepted_at, Origin(*origin)
-        log.restore(StoredEvent(_event(json), json) for json in self._database.events(number))
+        log.restore(StoredEvent(event_of(json), json) for json in self._database.events(number))
         if log.result is None and not is_open:
             log.append(lost_result(_NOT_STORED, begun=True))
         return log
@@ -335,16 +337,10 @@ class Archive:
 
     def _last_result(self, number: int) -> Result:
         for json in self._database.events(number, last=True):
-            if isinstance(event := _event(json), Result):
+            if isinstance(event := event_of(json), Result):
                 return event
         return lost_result(_NOT_STORED, begun=True)
 
     @property
     def _horizon(self) -> float:
         return self._clock() - self._retention
-
-
-def _event(json: bytes) -> Event:
-    union: Any = Event  # mypy takes only classes for types
-    event: Event = decode_as(json, union)
-    return event

@@ -116,9 +116,9 @@ class Database(Queries):
         # By kind, which is faster. In this order the outcome is the same.
         with self._transaction() as execute_many:
             execute_many(
-                "INSERT OR IGNORE INTO sessions VALUES (?, ?, ?, ?, ?, NULL, NULL, NULL)",
+                "INSERT OR IGNORE INTO sessions VALUES (?, ?, ?, ?, ?, NULL, NULL, NULL, ?, ?)",
                 [
-                    (s.key, s.tenant, s.session_id, s.options, s.opened_at)
+                    (s.key, s.tenant, s.session_id, s.options, s.opened_at, s.client, s.user)
                     for s in of[SessionOpened]
                 ],
             )

@@ -33,6 +33,7 @@ from .durable_log import DurableLog, hidden
 from .journal import Journal
 from .memory_log import MemoryLog
 from .memory_store import MemorySession, MemoryStore, summaries
+from .past_sessions import PastPage, Place
 from .records import (
     EntryDropped,
     EntryPut,
@@ -198,7 +199,12 @@ class DurableStore(MemoryStore):
         options = _stored(session.options)
         self._record(
             SessionOpened(
-                session.key, session.tenant, session.session_id, options, session.opened_at
+                session.key,
+                session.tenant,
+                session.session_id,
+                options,
+                session.opened_at,
+                *session.origin,
             )
         )
 
@@ -296,6 +302,11 @@ class DurableStore(MemoryStore):
     async def continue_log(self, key: str, later: str) -> None:
         events = await self._query(lambda archive: archive.session_events(key))
         self.session_log(later).restore(events, keep=True)
+
+    async def past_sessions(
+        self, tenant: str, text: str = "", limit: int = 100, before: Place | None = None
+    ) -> PastPage:
+        return await self._query(lambda archive: archive.past_sessions(tenant, text, limit, before))
 
     async def past_executions(self, tenant: str, session_id: str) -> Sequence[ExecutionSummary]:
         sessions = self._open_sessions(tenant, session_id)

@@ -21,6 +21,7 @@ from kernelbroker.protocol.messages import ExecutionRequest
 
 from .memory_entries import MemoryEntries
 from .memory_log import MemoryLog
+from .past_sessions import LastCell, PastPage, PastSession, Place, page_of
 from .session_log import Keep, SessionLog, keep_nothing
 from .store import (
     ExecutionLog,
@@ -84,6 +85,26 @@ class _Ended:
     reason: str
     at: float
     weight: int
+
+
+def _past(ended: _Ended) -> PastSession:
+    record, logs = ended.session.record, ended.session.logs
+    last = None
+    if logs:
+        log = list(logs.values())[-1]
+        success = None if log.result is None else log.result.success
+        last = LastCell(log.id, log.accepted_at, log.request, success, log.origin)
+    return PastSession(
+        record.key,
+        record.session_id,
+        record.options,
+        record.opened_at,
+        ended.at,
+        ended.reason,
+        record.origin,
+        len(logs),
+        last,
+    )
 
 
 def summaries(sessions: Iterable[MemorySession]) -> list[ExecutionSummary]:
@@ -218,6 +239,16 @@ class MemoryStore(MemoryEntries):
 
     async def closed_reason(self, tenant: str, session_id: str) -> str | None:
         return next((each.reason for each in reversed(self._past(tenant, session_id))), None)
+
+    async def past_sessions(
+        self, tenant: str, text: str = "", limit: int = 100, before: Place | None = None
+    ) -> PastPage:
+        self._forget_expired()
+        ended = (
+            _past(each) for each in self._ended.values() if each.session.record.tenant == tenant
+        )
+        found = sorted(ended, key=lambda session: session.place, reverse=True)
+        return page_of((s for s in found if before is None or s.place < before), text, limit)
 
     async def past_executions(self, tenant: str, session_id: str) -> Sequence[ExecutionSummary]:
         ended = [each.session for each in self._past(tenant, session_id)]

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import math
 import sqlite3
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from kernelbroker.protocol.codec import decode_as
 from kernelbroker.protocol.messages import ExecutionRequest
+
+from .past_sessions import Place
 
 Row = tuple[Any, ...]
 
@@ -65,10 +69,11 @@ class Queries:
         """Sessions that have not ended, oldest first.
 
         Returns:
-            key, tenant, session_id, options, opened_at, why it ends when nothing is left to do or None
+            key, tenant, session_id, options, opened_at, client, user, why it ends when nothing is left to
+            do or None
         """
         return self._query(
-            """SELECT key, tenant, session_id, options, opened_at, closing
+            """SELECT key, tenant, session_id, options, opened_at, client, user, closing
             FROM sessions WHERE ended_at IS NULL ORDER BY opened_at"""
         )
 
@@ -110,7 +115,7 @@ class Queries:
             key of the session, number, id, packages, accepted_at, client, user
         """
         return self._query(
-            """SELECT key, number, id, packages, accepted_at, client, user
+            """SELECT key, number, id, packages, accepted_at, executions.client, executions.user
             FROM sessions JOIN executions ON session_key = key
             WHERE tenant = ? AND session_id = ? AND sessions.ended_at > ? ORDER BY number""",
             tenant,
@@ -127,7 +132,7 @@ class Queries:
             number, request, packages, findings, accepted_at, client, user
         """
         rows = self._query(
-            """SELECT number, request, packages, findings, accepted_at, client, user
+            """SELECT number, request, packages, findings, accepted_at, executions.client, executions.user
             FROM sessions JOIN executions ON session_key = key
             WHERE tenant = ? AND session_id = ? AND id = ?
                 AND (sessions.ended_at IS NULL OR sessions.ended_at > ?)
@@ -149,6 +154,28 @@ class Queries:
             horizon,
         )
         return rows[0][0] if rows else None
+
+    def past_sessions(self, tenant: str, horizon: float, before: Place | None) -> Iterator[Row]:
+        """Sessions that ended after the horizon, the latest first.
+
+        Args:
+            before: the end and the key of the session to go on behind.
+
+        Yields:
+            key, session_id, options, opened_at, ended_at, reason, client, user, the number of executions,
+            and of the last one, or None: number, id, request, accepted_at, client, user
+        """
+        ended_at, key = before or (math.inf, "")
+        yield from self._connection.execute(
+            """SELECT key, session_id, options, opened_at, sessions.ended_at, reason, sessions.client,
+                sessions.user, (SELECT count(*) FROM executions WHERE session_key = key),
+                last.number, last.id, request, accepted_at, last.client, last.user
+            FROM sessions LEFT JOIN executions AS last ON last.number =
+                (SELECT max(number) FROM executions WHERE session_key = key)
+            WHERE tenant = ? AND sessions.ended_at > ? AND (sessions.ended_at, key) < (?, ?)
+            ORDER BY sessions.ended_at DESC, key DESC""",
+            (tenant, horizon, ended_at, key),
+        )
 
     def session(self, key: str) -> list[Row]:
         """The executions of a session.

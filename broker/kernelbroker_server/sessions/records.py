@@ -20,6 +20,8 @@ class SessionOpened(msgspec.Struct, array_like=True, frozen=True, tag=1):
     session_id: str
     options: bytes
     opened_at: float
+    client: str = ""
+    user: str = ""
 
 
 class SessionEnded(msgspec.Struct, array_like=True, frozen=True, tag=2):

@@ -44,6 +44,7 @@ class AsleepSession(msgspec.Struct, kw_only=True):
         place: the template of its latest sandbox.
         awake: seconds that it was awake, which count for `max_lifetime`.
         key: in the event store; empty if it is not known.
+        client, user: its origin.
     """
 
     session_id: str
@@ -56,6 +57,8 @@ class AsleepSession(msgspec.Struct, kw_only=True):
     max_lifetime: float
     place: str | None = None
     key: str = ""
+    client: str = ""
+    user: str = ""
 
 
 class SavedState:

@@ -79,9 +79,23 @@ def _version_5(connection: sqlite3.Connection) -> None:
     )
 
 
+def _version_6(connection: sqlite3.Connection) -> None:
+    """Sessions have an origin, and those of a tenant that have ended are listed."""
+    for column in ("client", "user"):
+        connection.execute(f"ALTER TABLE sessions ADD COLUMN {column} TEXT NOT NULL DEFAULT ''")
+    connection.execute("CREATE INDEX sessions_by_end ON sessions (tenant, ended_at)")
+
+
 Migration = Callable[[sqlite3.Connection], None]
 
-MIGRATIONS: Sequence[Migration] = (_version_1, _version_2, _version_3, _version_4, _version_5)
+MIGRATIONS: Sequence[Migration] = (
+    _version_1,
+    _version_2,
+    _version_3,
+    _version_4,
+    _version_5,
+    _version_6,
+)
 
 
 def migrate(connection: sqlite3.Connection, migrations: Sequence[Migration] = MIGRATIONS) -> None:

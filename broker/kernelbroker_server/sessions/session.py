@@ -72,7 +72,7 @@ class Session(SandboxUser):
         self._limits = limits
         self.idle_timeout = min(options.idle_timeout or limits.idle_timeout, limits.max_lifetime)
         self.max_lifetime = min(options.max_lifetime or limits.max_lifetime, limits.max_lifetime)
-        self.created_at = record.opened_at
+        self.created_at, self.origin = record.opened_at, record.origin
         self._created = queue.clock()
         self._on_ended = on_ended
         self._lease, self.feed = lease, lease.feed

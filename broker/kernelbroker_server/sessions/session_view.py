@@ -12,6 +12,7 @@ from kernelbroker.protocol.messages import SessionState as PublicState
 
 from ..backends.base import Isolation, SandboxSpec, Usage
 from ..kernels.outputs import OutputLimits
+from ..telemetry.origin import Origin
 from .admission import TenantQueue
 from .lease import Lease
 from .limits import SessionLimits
@@ -34,6 +35,7 @@ class SessionView:
         sleeping: when it falls asleep.
         streams: its long connections.
         key: its key in the event store.
+        origin: who opened it, through which client.
     """
 
     id: str
@@ -43,6 +45,7 @@ class SessionView:
     options: SessionOptions
     idle_timeout: float
     max_lifetime: float
+    origin: Origin
     sleeping: Sleeping
     streams: Streams
     _created: float

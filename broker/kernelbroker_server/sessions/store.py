@@ -25,6 +25,7 @@ from kernelbroker.protocol.findings import Finding
 from kernelbroker.protocol.messages import ExecutionRequest, SessionOptions
 
 from ..telemetry.origin import Origin, current_origin
+from .past_sessions import PastPage, Place
 from .session_log import SessionLogs
 
 PublicState: TypeAlias = Literal["queued", "running", "done"]
@@ -44,6 +45,7 @@ class SessionRecord:
     Attributes:
         key: never used again; the id is unique only among the open sessions of a tenant.
         opened_at: seconds since the epoch.
+        origin: who opened it, through which client.
     """
 
     key: str
@@ -51,6 +53,7 @@ class SessionRecord:
     session_id: str
     options: SessionOptions
     opened_at: float = field(default_factory=time.time)
+    origin: Origin = field(default_factory=current_origin)
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,6 +272,12 @@ class EventStore(SessionLogs):
     @abstractmethod
     async def closed_reason(self, tenant: str, session_id: str) -> str | None:
         """Return why the latest session with this id ended; None if the store knows of none."""
+
+    @abstractmethod
+    async def past_sessions(
+        self, tenant: str, text: str = "", limit: int = 100, before: Place | None = None
+    ) -> PastPage:
+        """Return sessions that have ended and contain a text, the latest first."""
 
     @abstractmethod
     async def past_executions(self, tenant: str, session_id: str) -> Sequence[ExecutionSummary]:

@@ -9,6 +9,7 @@ from kernelbroker.protocol.errors import Conflict
 
 from ..backends.base import Sandbox
 from ..pool.warm_sandbox import WarmSandbox
+from ..telemetry.origin import Origin
 from ..tenants.tenant import Tenant
 from ..workspaces.store import Workspace
 from .admission import TenantQueue
@@ -80,7 +81,12 @@ class TakenOverSessions(ABC):
         if asleep.session_id in self._sessions:
             raise Conflict(f"session {asleep.session_id} is awake")
         record = SessionRecord(
-            new_id(), self.tenant.name, asleep.session_id, options, asleep.opened_at
+            new_id(),
+            self.tenant.name,
+            asleep.session_id,
+            options,
+            asleep.opened_at,
+            Origin(asleep.client, asleep.user),
         )
         asleep_at = self._queue.clock() - max(0.0, time.time() - asleep.asleep_at)
         session = self._factory.session(

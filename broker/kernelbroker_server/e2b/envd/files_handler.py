@@ -61,9 +61,9 @@ class FilesHandler(SandboxHandler, Downloading):
             token = self.access.of(tenant, sandbox_id)
             signed = [*parts, token, *([] if expiration is None else [expiration])]
             if hmac.compare_digest(_signature(signed), signature.encode()):
-                self.tenant = self.service.tenants.of(self.service.keyring.tenants[tenant])
                 self.address = replace(self.address, sandbox_id=sandbox_id)
-                bind(tenant=tenant, session_id=sandbox_id)
+                self.identify(self.opener_of(tenant))
+                bind(session_id=sandbox_id)
                 return
         raise Unauthorized("the signature of the URL is not valid, or its sandbox has ended")
 
