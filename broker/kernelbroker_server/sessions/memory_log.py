@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 
 from kernelbroker.protocol.codec import encode
 from kernelbroker.protocol.events import Event, Result, Started
@@ -12,6 +12,9 @@ from kernelbroker.protocol.findings import Finding
 from kernelbroker.protocol.messages import ExecutionRequest
 
 from .store import ExecutionLog, StoredEvent
+
+_BATCH_EVENTS = 256
+"""Events that a reader gets at once."""
 
 
 class MemoryLog(ExecutionLog):
@@ -72,18 +75,20 @@ class MemoryLog(ExecutionLog):
     def read(self, after: int = 0) -> Sequence[StoredEvent]:
         return self._events[after:]
 
-    async def follow(self, after: int = 0) -> AsyncIterator[StoredEvent]:
+    async def batches(self, after: int = 0) -> AsyncGenerator[Sequence[StoredEvent], None]:
         position = after
         while True:
-            while position < len(self._events):
-                yield self._events[position]
-                position += 1
+            while batch := self._events[position : position + _BATCH_EVENTS]:
+                position += len(batch)
+                yield batch
             if self.result is not None:
                 return
             reader: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._readers.append(reader)
             try:
                 await reader
+                # A small cell has its first event and its last one in this turn of the event loop.
+                await asyncio.sleep(0)
             except asyncio.CancelledError:
                 with contextlib.suppress(ValueError):
                     self._readers.remove(reader)
