@@ -134,6 +134,9 @@ def _local(
         proxy=proxy,
         supervisor=supervisor,
         id_file=id_file,
+        criu=local.criu
+        if any(t.process_checkpoints for t in settings.templates.values())
+        else None,
     )
 
 
@@ -242,6 +245,7 @@ def spec(name: str, template: TemplateSettings, settings: Settings) -> SandboxSp
         network=template.network,
         allow=template.allow,
         orphan_grace=_orphan_grace(settings, template),
+        process_checkpoints=template.process_checkpoints,
         ports=template.ports,
     )
 

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from ..kernels.endpoint import Endpoint
+from .process_saver import ProcessSaver
 
 
 class Isolation(enum.StrEnum):
@@ -90,6 +91,8 @@ class SandboxSpec:
     """The index of packages, if the network allows it; PyPI if None."""
     orphan_grace: float = 0.0
     """Seconds that it lives without a broker, so that the next broker can adopt it."""
+    process_checkpoints: bool = False
+    """Its living processes can be saved, if the backend is able to."""
     ports: bool | tuple[int, ...] = field(default=False, repr=False)
     """The ports of servers inside it that clients may reach; no launch depends on them."""
 
@@ -159,6 +162,8 @@ class Sandbox(ABC):
     endpoint: Endpoint
     workspace: Path
     ended: asyncio.Future[SandboxEnd]
+    process_saver: ProcessSaver | None = None
+    """Saves and restores its processes; None if the sandbox is not made for that."""
 
     @abstractmethod
     async def memory(self) -> int | None:
@@ -237,6 +242,10 @@ class Backend(ABC):
     data_dir: Path
     networks: frozenset[Network] = frozenset({Network.NONE})
     """The supported network policies, after `start`."""
+
+    def why_no_process_checkpoints(self, spec: SandboxSpec) -> str:  # noqa: ARG002
+        """Return why the processes of sandboxes of this spec cannot be saved; empty if they can."""
+        return "only jails of the backend local can be saved so"
 
     def require_network(self, spec: SandboxSpec) -> None:
         """Check that the backend supports the network of the spec. Raises LaunchError."""

@@ -17,7 +17,7 @@ from .base import LaunchError, SandboxSpec
 from .fork_server import ForkedGateway, ForkServer
 from .host import Host
 
-_HOLDER = ("/bin/sh", "-c", "echo holder >/proc/$$/comm; echo; read _")
+HOLDER = ("/bin/sh", "-c", "echo holder >/proc/$$/comm; echo; read _")
 """Its line of output tells that the mounts are made. It ends when its input ends, which the broker holds.
 
 It has a name of its own, since user code counts and ends processes by their names.
@@ -90,7 +90,7 @@ async def start(
     jail = await bubblewrap.start(
         host,
         spec,
-        program=_HOLDER,
+        program=HOLDER,
         holds_input=True,
         etc=etc,
         workspace=workspace,

@@ -19,7 +19,7 @@ from subprocess import Popen
 
 from ..egress.proxy import Proxy
 from ..supervisor import SupervisedTask, Supervisor
-from . import jail, orphan_watch, process, procfs, seccomp
+from . import checkpoint_ability, jail, orphan_watch, process, procfs, seccomp
 from .base import (
     Backend,
     BackendUnavailable,
@@ -32,6 +32,9 @@ from .base import (
     SandboxSpec,
 )
 from .cgroups import ROOT, Cgroups
+from .checkpoint_ability import CheckpointAbility
+from .checkpoint_sandbox import CheckpointSandbox
+from .criu import Criu
 from .directories import Directories
 from .fork_server import ForkServer
 from .fork_servers import MAX_FORKS, ForkServers
@@ -70,6 +73,7 @@ class LocalBackend(Backend):
         cgroup_root: where control groups are mounted.
         fork_server: fork gateways from a server of their template, which has imported everything.
         max_forks: how many gateways one server forks before it is replaced.
+        criu: CRIU's name or path, if processes of sandboxes shall be saved.
         id_file: has the broker's id for the next broker, which adopts the sandboxes that live without this
             one; None if none do.
     """
@@ -94,6 +98,7 @@ class LocalBackend(Backend):
         fork_server: bool = False,
         max_forks: int = MAX_FORKS,
         id_file: Path | None = None,
+        criu: str | None = None,
     ) -> None:
         self._kernel_python = kernel_python
         self.data_dir = data_dir.absolute()
@@ -108,6 +113,8 @@ class LocalBackend(Backend):
         self._fork_server = fork_server
         self._max_forks = max_forks
         self._id_file = id_file
+        self._criu = criu
+        self._checkpoints = CheckpointAbility()
         self._orphans: LocalOrphans | None = None
         self._orphan_watch: Popen[bytes] | None = None
         self.fork_servers: ForkServers | None = None
@@ -141,6 +148,12 @@ class LocalBackend(Backend):
         if self._fork_server and self._context.isolation is Isolation.BUBBLEWRAP:
             etc = directories.run / "etc"
             self.fork_servers = ForkServers(host, etc, self._supervisor, self._max_forks)
+        if self._criu is not None and self._context.isolation is Isolation.BUBBLEWRAP:
+            self._checkpoints = await checkpoint_ability.find(
+                self._context, self._criu, self._sandbox_uid, self._launch_probe, self.remove
+            )
+            if self._checkpoints.reason:
+                log.warning("Processes cannot be saved: %s", self._checkpoints.reason)
         if cgroups.enforced_by("memory") is None:
             self._watchdog = self._supervisor.start("memory watchdog", self._watch_memory)
 
@@ -167,10 +180,20 @@ class LocalBackend(Backend):
         if spec.orphan_grace and not (jailed and spec.network is Network.NONE):
             # The proxy of a jail ends with the broker, and nothing outside of a plain process ends it.
             spec = dataclasses.replace(spec, orphan_grace=0.0)
+        criu = None if self.why_no_process_checkpoints(spec) else self._checkpoints.criu
+        if criu is not None:
+            spec = dataclasses.replace(spec, orphan_grace=0.0)
         server = None
-        if self._context is not None and self.fork_servers is not None:
+        if criu is None and self._context is not None and self.fork_servers is not None:
             server = await self.fork_servers.get(spec, self._command)
-        return await self._launch(sandbox_id, spec, self._command, server)
+        return await self._launch(sandbox_id, spec, self._command, server, criu)
+
+    def why_no_process_checkpoints(self, spec: SandboxSpec) -> str:
+        if not spec.process_checkpoints:
+            return f"the template {spec.template} does not have process_checkpoints = true"
+        if spec.network is not Network.NONE:
+            return f"the template {spec.template} has a network"
+        return self._checkpoints.reason
 
     async def remove(self, sandbox: Sandbox) -> None:
         await self._sandboxes.remove(sandbox)
@@ -216,6 +239,7 @@ class LocalBackend(Backend):
             "seccomp": "on" if jailed and seccomp.filter_for() else "none",
             "host_user": "one of its own" if own_user else "the broker's",
             "networks": sorted(self.networks) if jailed else "not enforced",
+            "process_checkpoints": self._checkpoints.reason or "criu",
             "launches": "started" if self.fork_servers is None else self.fork_servers.describe(),
             "limits": {
                 "cpus": enforced_by("cpu") or "none",
@@ -233,6 +257,7 @@ class LocalBackend(Backend):
         spec: SandboxSpec,
         command: Sequence[str],
         server: ForkServer | None = None,
+        criu: Criu | None = None,
     ) -> LocalSandbox:
         context = self._context
         if context is None:
@@ -240,9 +265,21 @@ class LocalBackend(Backend):
         self.require_network(spec)
         own_user = context.host.root and context.isolation is Isolation.BUBBLEWRAP
         host_uid = self._sandbox_uid if own_user else None
-        sandbox = LocalSandbox(sandbox_id, spec, context, host_uid)
+        if criu is not None:
+            sandbox: LocalSandbox = CheckpointSandbox(
+                sandbox_id, spec, context, self._sandbox_uid, criu
+            )
+        else:
+            sandbox = LocalSandbox(sandbox_id, spec, context, host_uid)
         await self._sandboxes.launch(sandbox, sandbox.open(command, server))
         return sandbox
+
+    async def _launch_probe(
+        self, sandbox_id: str, spec: SandboxSpec, criu: Criu
+    ) -> CheckpointSandbox:
+        probe = await self._launch(sandbox_id, spec, checkpoint_ability.PROGRAM, criu=criu)
+        assert isinstance(probe, CheckpointSandbox)
+        return probe
 
     async def _reap(self, directories: Directories, rescue: Rescue | None) -> None:
         for dead in directories.of_the_dead():

@@ -21,6 +21,7 @@ from . import bubblewrap, forked_jail, jail, process, procfs, sandbox_record
 from .adopted_jail import AdoptedJail
 from .base import EndCause, Isolation, LaunchError, Limits, Network, SandboxEnd, SandboxSpec, Usage
 from .cgroups import Cgroups
+from .checkpoint_jail import CheckpointJail
 from .directories import Directories, remove_tree
 from .egress_socket import EgressSocket
 from .exit_reason import end_of
@@ -36,7 +37,9 @@ log = logging.getLogger(__name__)
 
 _KILL_TIMEOUT_S = 10.0
 
-Running: TypeAlias = bubblewrap.Jail | forked_jail.ForkedJail | process.Process | AdoptedJail
+Running: TypeAlias = (
+    bubblewrap.Jail | forked_jail.ForkedJail | CheckpointJail | process.Process | AdoptedJail
+)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -201,7 +204,7 @@ class LocalSandbox(ClosableSandbox):
 
     async def _start_jail(
         self, command: Sequence[str], listener: int, server: ForkServer | None
-    ) -> bubblewrap.Jail | forked_jail.ForkedJail:
+    ) -> bubblewrap.Jail | forked_jail.ForkedJail | CheckpointJail:
         """Raises LaunchError or OSError; no process is left then."""
         context = self._context
         host, etc = context.host, context.directories.run / "etc"

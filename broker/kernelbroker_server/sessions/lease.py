@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from kernelbroker.protocol.errors import (
@@ -13,18 +12,16 @@ from kernelbroker.protocol.errors import (
     Conflict,
     NotFound,
     TooLarge,
-    TooManyRequests,
     Unavailable,
 )
 from kernelbroker.protocol.events import Result
 from kernelbroker.protocol.messages import MissingVariable, SandboxLimits, SessionOptions
 from kernelbroker_kernel.contract import CONFIGURE_CODE
 
-from ..backends.base import Isolation, LaunchError, SandboxSpec, Usage
+from ..backends.base import Isolation, SandboxSpec, Usage
 from ..cancellation import run_to_completion
 from ..kernels.channel import ChannelClosed
-from ..pool.runner import AcquireTimeout, Pool, PoolClosed, PoolDraining
-from ..pool.state import PoolFull
+from ..pool.runner import Pool
 from ..pool.warm_sandbox import WarmSandbox, run_silently
 from ..telemetry.events import SandboxLeased, SandboxReplaced, SessionEmitter
 from ..workspaces.directory_plans import DirectoryPlan, plan_of
@@ -32,6 +29,8 @@ from ..workspaces.quota import Quota
 from ..workspaces.store import Workspace
 from .kernel_feed import KernelFeed
 from .memory_limit import limit_memory
+from .pool_errors import pool_errors, remember
+from .process_restoring import has_processes, restore_processes
 from .restoring import LoadFailed, Source, restore
 from .routes import Place, Routes
 from .saved_state import SavedState
@@ -106,6 +105,11 @@ class Lease:
     def isolation(self) -> Isolation:
         """The isolation of its sandboxes."""
         return self.pool.backend.isolation
+
+    @property
+    def why_no_process_checkpoints(self) -> str:
+        """Why the processes of its sandboxes cannot be saved and restored; empty if they can."""
+        return self.pool.backend.why_no_process_checkpoints(self.spec)
 
     @property
     def sandbox_spec(self) -> SandboxSpec:
@@ -256,21 +260,28 @@ class Lease:
         self, *, urgent: bool, source: Source | None = None, plan: DirectoryPlan | None = None
     ) -> WarmSandbox:
         asked_at = time.monotonic()
-        with _pool_errors(self.timeout):
+        with pool_errors(self.timeout):
             warm = await self.pool.acquire(timeout=self.timeout, tenant=self.tenant, urgent=urgent)
         self.emit(SandboxLeased, warm.sandbox.id, time.monotonic() - asked_at)
         try:
-            _remember(warm, self._key)  # from now on it is no longer unused
+            remember(warm, self._key)  # from now on it is no longer unused
             await self.workspace.attach(warm.sandbox)
-            await self._configure(warm)
-            if source is not None:
-                has_cwd = self._options.cwd is not None
-                self.not_restored = await restore(warm, source, has_cwd=has_cwd)
+            if source is not None and await has_processes(source):
+                await restore_processes(warm, source, self.why_no_process_checkpoints)
+                if (
+                    self._saved is None
+                ):  # otherwise they have all that they had when they fell asleep
+                    await self._configure(warm)
+            else:
+                await self._configure(warm)
+                if source is not None:
+                    has_cwd = self._options.cwd is not None
+                    self.not_restored = await restore(warm, source, has_cwd=has_cwd)
             if plan is not None:
                 layout = {"directories": plan.directories, "files": plan.files}
                 await self._deliver(warm, {"layout": layout})
             await self._limit(warm)
-            _remember(warm, self._key, is_ready=True)
+            remember(warm, self._key, is_ready=True)
         except BaseException:
             try:
                 if self.workspace.is_stored:
@@ -311,33 +322,3 @@ class Lease:
             ) from exc
         except TimeoutError:
             raise Unavailable("a fresh sandbox did not answer; try again", retry_after=1) from None
-
-
-def _remember(warm: WarmSandbox, key: str, *, is_ready: bool = False) -> None:
-    try:
-        warm.sandbox.remember(session=key, is_ready=is_ready)
-    except LaunchError as exc:
-        raise Unavailable(str(exc), retry_after=10) from exc
-
-
-@contextlib.contextmanager
-def _pool_errors(timeout: float) -> Iterator[None]:
-    """Translate the pool's errors."""
-    try:
-        yield
-    except PoolFull:
-        raise TooManyRequests(
-            "too many sessions are waiting for a sandbox; try again later", retry_after=5
-        ) from None
-    except AcquireTimeout as exc:
-        raise Unavailable(
-            f"no sandbox became free within {timeout:g} s ({exc}); "
-            "close sessions that are done, or raise pool.max_size",
-            retry_after=5,
-        ) from None
-    except PoolDraining:
-        raise Unavailable(
-            "an operator drains this template: use another one, or try again later", retry_after=30
-        ) from None
-    except PoolClosed:
-        raise Unavailable("the broker is shutting down", retry_after=10) from None
