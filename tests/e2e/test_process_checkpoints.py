@@ -6,9 +6,17 @@ from collections.abc import Iterator
 
 import kernelbroker
 import pytest
+from kernelbroker import events
 
 from tests.backends.probes import CRIU, needs_criu
-from tests.e2e.support import BrokerProcess, running_broker, whole_system
+from tests.e2e.support import (
+    LOOP_UNTIL_INTERRUPTED,
+    BrokerProcess,
+    call,
+    running_broker,
+    until,
+    whole_system,
+)
 
 pytestmark = [*whole_system, needs_criu]
 
@@ -48,6 +56,12 @@ child.stdin.write("echo\\n"); child.stdin.flush()
 print(os.getpid() == pid, next(numbers), int(df.c.sum()), open("notes.txt").read())
 print(open("/tmp/scratch").read(), unnamed.read(), child.stdout.readline().strip())
 """
+LOOK = """
+import os, subprocess
+find = ["find", "/", "-xdev", "-name", "*.img", "-o", "-name", "criu*"]
+found = subprocess.run(find, capture_output=True, text=True).stdout.split()
+print(os.path.exists("{images}"), found, os.access("/run/criu.kdat", os.W_OK))
+"""
 USED = f"True 2 {sum(range(2, 300_000, 3))} first second\nin tmp ghost echo\n"
 
 
@@ -59,6 +73,7 @@ def broker() -> Iterator[BrokerProcess]:
         "SANDBOX__PROCESS_CHECKPOINTS": "true",
         "SANDBOX__MEMORY": "1GiB",
         "POOL__ACQUIRE_TIMEOUT": 120,
+        "CHECKPOINTS__SIZE": "300MiB",
         "TEMPLATES__OTHER__PROCESS_CHECKPOINTS": "false",
         "TEMPLATES__OTHER__POOL__MIN_SIZE": 0,
     }
@@ -109,4 +124,120 @@ async def test_a_fork_has_the_processes(client: kernelbroker.Broker) -> None:
             assert await succeed(session, USE) == USED
             assert await succeed(fork, "print(next(numbers), os.environ['KEY'])") == "3 k\n"
             assert not (await copy.run("numbers")).success
-        assert await client.checkpoints() == []
+        assert [each for each in await client.checkpoints() if each.name != "living"] == []
+
+
+async def test_a_session_sleeps_with_its_processes(
+    client: kernelbroker.Broker, broker: BrokerProcess
+) -> None:
+    """A session that sleeps needs no sandbox, and goes on as it was: also if its broker was killed while it
+    slept, or while it was awake."""
+    sleepy = {"session_id": "sleepy", "on_expiry": "sleep", "idle_timeout": 1.0}
+
+    async def is_asleep(by: kernelbroker.Broker) -> bool:
+        (info,) = await by.sessions()
+        assert info.kept_awake_by == []
+        return info.state == "asleep"
+
+    assert (await call(broker, "POST", "/api/v1/sessions", sleepy))[0] == 201
+    async with await client.attach("sleepy", keep=True) as session:
+        await succeed(session, SETUP)
+        await until(lambda: is_asleep(client))
+        result = await session.run(USE)
+        assert (result.stdout, result.kernel_restarted) == (USED, False), result.error
+        await until(lambda: is_asleep(client))
+    broker.kill()
+    broker.start()
+    async with kernelbroker.connect(broker.url, broker.token) as again:
+        session = await again.attach("sleepy", keep=True)
+        await session.update(idle_timeout=600)
+        assert await succeed(session, "print(next(numbers))") == "3\n"
+        broker.kill()
+        broker.start()
+    async with kernelbroker.connect(broker.url, broker.token) as last:
+        session = await last.attach("sleepy", keep=False)
+        assert await succeed(session, "print(next(numbers))") == "4\n"
+        async with await session.fork(mode="process") as fork:
+            assert await succeed(fork, "print(next(numbers))") == "5\n"
+        await session.close()
+
+
+async def test_what_cannot_be_saved_is_refused(client: kernelbroker.Broker) -> None:
+    """The reason is told, nothing is stored, and the session goes on."""
+
+    async def refused(session: kernelbroker.Session, match: str) -> None:
+        with pytest.raises(kernelbroker.Conflict, match=match) as caught:
+            await session.checkpoint("never", mode="process")
+        assert 'mode="values"' in str(caught.value)
+
+    async with client.session() as session:
+        await succeed(session, "kept = (n for n in range(9)); next(kept)")
+        async for event in session.stream(LOOP_UNTIL_INTERRUPTED, timeout=60):
+            if isinstance(event, events.Stdout):
+                await refused(session, "is in use")
+                await session.interrupt()
+        daemon = (
+            "import os, time\n"
+            "if not os.fork():\n"
+            "    if not os.fork(): os.setsid(); os.execvp('sleep', ['sleep', '600'])\n"
+            "    os._exit(0)\n"
+            "os.wait()"
+        )
+        assert (await session.run(daemon)).success
+        await refused(session, "left their parents")
+        await succeed(session, "import subprocess; subprocess.run(['pkill', 'sleep'])")
+        async with await session.context():
+            await refused(session, "contexts")
+        await succeed(session, "big = bytearray(os.urandom(1)) * 400_000_000")
+        with pytest.raises(kernelbroker.TooLarge):
+            await session.checkpoint("never", mode="process")
+        await succeed(session, "del big")
+        assert await succeed(session, "print(next(kept))") == "1\n"
+        assert session.info is not None and session.info.restarts == 0
+    async with client.session(secrets={"PASS": "never-on-the-disk"}) as session:
+        await refused(session, "secrets")
+    async with client.session(template="other") as session:
+        await refused(session, "process_checkpoints = true")
+        async with await session.fork():  # of its values
+            pass
+    assert await client.checkpoints() == []
+
+
+async def test_user_code_sees_no_images(client: kernelbroker.Broker, broker: BrokerProcess) -> None:
+    """Images are root's, in directories that no sandbox sees; damaged ones are refused."""
+    images = broker.data_dir / ".checkpoints"
+    async with client.session() as session:
+        await session.checkpoint("guarded", mode="process")
+        (stored,) = images.glob("*/*.data")
+        for path in (stored, *stored.parents):
+            if path != stored and path.is_relative_to(images):
+                assert (path.stat().st_uid, path.stat().st_mode & 0o077) == (0, 0)
+        assert (
+            await succeed(session, LOOK.format(images=images)) == "False ['/run/criu.kdat'] False\n"
+        )
+    whole = stored.read_bytes()
+    for damaged in (whole[: len(whole) // 2], b"", bytes(len(whole))):
+        stored.write_bytes(damaged)
+        with pytest.raises(kernelbroker.RequestError, match="could not be restored"):
+            await client.session(from_checkpoint="guarded").open()
+    await client.delete_checkpoint("guarded")
+    assert not list(images.glob("*/*.data"))
+
+
+async def test_rest(broker: BrokerProcess) -> None:
+    """The routes have the mode; another one is a bad request; the audit log has the checkpoint."""
+    status, _ = await call(broker, "POST", "/api/v1/sessions", {"session_id": "rest"})
+    assert status == 201
+    path = "/api/v1/sessions/rest"
+    body = {"name": "by-rest", "mode": "process"}
+    status, saved = await call(broker, "POST", f"{path}/checkpoint", body)
+    assert (status, saved["mode"]) == (201, "process")
+    status, _ = await call(broker, "POST", f"{path}/checkpoint", body | {"mode": "magic"})
+    assert status == 400
+    status, fork = await call(broker, "POST", f"{path}/fork", {"mode": "process"})
+    assert status == 201
+    _, health = await call(broker, "GET", "/health")
+    assert health["backend"]["process_checkpoints"] == "criu"
+    for name in ("rest", fork["session_id"]):
+        assert (await call(broker, "DELETE", f"/api/v1/sessions/{name}"))[0] == 204
+    assert (await call(broker, "DELETE", "/api/v1/checkpoints/by-rest"))[0] == 204

@@ -6,16 +6,14 @@ import asyncio
 import dataclasses
 import secrets
 from collections.abc import Awaitable, Callable
-from pathlib import Path
 
+from . import common_files
 from .base import LaunchError, SandboxSpec
 from .checkpoint_sandbox import ETC, KERNEL_FEATURES, CheckpointSandbox
 from .criu import Criu
 from .directories import remove_tree
-from .jail import ETC as ETC_FILES
 from .local_sandbox import LocalContext
 from .process_saver import CheckpointFailed
-from .sandbox_layout import UID
 
 SPEC = SandboxSpec(template="checkpoint probe", process_checkpoints=True)
 PROGRAM = ("-c", "import time\nwhile True: time.sleep(1)")
@@ -61,7 +59,7 @@ async def find(
     images = context.directories.sandboxes / "checkpoint-probe"
     sandboxes = []
     try:
-        _write_etc(run / ETC, uid)
+        common_files.write_etc(run / ETC, uid)
         await asyncio.to_thread(criu.learn_kernel, host.bwrap, run / KERNEL_FEATURES)
         await remove_tree(images)  # of a broker that died here
         images.mkdir(mode=0o700)
@@ -77,9 +75,3 @@ async def find(
             await remove(sandbox)
         await remove_tree(images)
     return CheckpointAbility(criu, "")
-
-
-def _write_etc(directory: Path, uid: int) -> None:
-    directory.mkdir(exist_ok=True)
-    for name, content in ETC_FILES.items():
-        (directory / name).write_text(content.replace(f":{UID}:", f":{uid}:"))

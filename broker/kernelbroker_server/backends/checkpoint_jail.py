@@ -17,6 +17,7 @@ from pathlib import Path
 from kernelbroker_kernel.contract import WORKSPACE
 
 from . import bubblewrap, jail, jail_contents, jail_program, procfs, seccomp
+from .adopted_jail import AdoptedJail
 from .base import LaunchError, SandboxSpec
 from .child import readable
 from .criu import Criu, CriuRun
@@ -24,10 +25,14 @@ from .forked_jail import HOLDER
 from .host import Host
 from .jail_program import Order
 from .process_saver import CheckpointFailed
+from .sandbox_record import ProcessId
 
 _HOLDER_TIMEOUT_S = 10.0
 _STARTED_TIMEOUT_S = 20.0
 _KILLED = 137
+_STATUS = 3
+"""The gateway's descriptor of the pipe for its exit status."""
+_HOLDERS_PID = 2
 _TRIES, _PAUSE_S = 250, 0.02
 
 
@@ -37,7 +42,6 @@ class CheckpointJail:
     Attributes:
         child: the broker's child of bubblewrap. Its output has that of the gateway.
         leader: the host's pid of the first process in the jail.
-        roots: the processes that all others of the jail descend from.
         files: copies its files.
 
     Args:
@@ -48,23 +52,50 @@ class CheckpointJail:
 
     def __init__(
         self,
-        made: bubblewrap.Jail,
+        made: bubblewrap.Jail | AdoptedJail,
         uid: int,
         place: Callable[[int], None],
         join: Callable[[int], None],
     ) -> None:
         self.child = made.child
         self.leader = made.leader
-        self.roots = (made.leader,)
         self.files = jail_contents.JailFiles(made.leader_fd, join)
         self._jail = made
         self._uid = uid
         self._place = place
         self._join = join
-        (self._holder,) = _children(made.leader)
+        self._holder = _holder_of(made.leader)
         self._gateway: _Gateway | None = None
         self._status: int | None = None
         self._ending: asyncio.Task[None] | None = None
+
+    @classmethod
+    def adopt(
+        cls,
+        leader: AdoptedJail,
+        gateway: ProcessId,
+        uid: int,
+        place: Callable[[int], None],
+        join: Callable[[int], None],
+    ) -> CheckpointJail:
+        """Go on with a jail of an earlier broker. Raises OSError if it has ended."""
+        try:
+            jail = cls(leader, uid, place, join)
+            status = os.open(
+                f"/proc/{gateway.pid}/fd/{_STATUS}", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
+            )
+            jail._gateway = _Gateway(gateway.pid, status)
+            if not gateway.lives:  # checked afterwards, so that the descriptors are of this process
+                raise ProcessLookupError(gateway.pid)
+        except LaunchError as error:
+            raise ProcessLookupError(str(error)) from error
+        jail._ending = asyncio.create_task(jail._end_with(jail._gateway), name="gateway")
+        return jail
+
+    @property
+    def roots(self) -> tuple[int, ...]:
+        """The processes that all others of the jail descend from, and the gateway."""
+        return (self.leader, *([] if self._gateway is None else [self._gateway.pid]))
 
     def exit_status(self) -> int:
         """The gateway's exit status, once `child.exited` is done."""
@@ -93,7 +124,7 @@ class CheckpointJail:
             program = bubblewrap.seccomp_fd(stack, seccomp.filter_for())
             order = Order(
                 leader=self._jail.leader_fd,
-                argv=[*argv, "--status", "3"],
+                argv=[*argv, "--status", str(_STATUS)],
                 env=dict(env),
                 uid=self._uid,
                 descriptors=[output, output, status_write],
@@ -289,6 +320,15 @@ async def start(
         await made.gone()
         made.close()
         raise
+
+
+def _holder_of(leader: int) -> int:
+    """The pid of the holder of a jail. Raises LaunchError."""
+    for pid in _children(leader):
+        with contextlib.suppress(OSError):
+            if jail_contents.pid_inside(pid) == _HOLDERS_PID:
+                return pid
+    raise LaunchError("the jail has ended")
 
 
 def _children(parent: int) -> list[int]:

@@ -15,6 +15,7 @@ import msgspec
 from kernelbroker_kernel.contract import WORKSPACE
 
 from . import checkpoint_jail, jail, sandbox_record
+from .adopted_jail import AdoptedJail
 from .base import LaunchError, SandboxSpec
 from .checkpoint_jail import CheckpointJail
 from .criu import Criu
@@ -23,6 +24,7 @@ from .jail_contents import FILES
 from .local_sandbox import LocalContext, LocalSandbox, rlimits
 from .process_saver import CheckpointFailed, ProcessSaver
 from .sandbox_layout import gateway_argv
+from .sandbox_record import ProcessId, SandboxRecord
 from .sockets import Handover, listen
 
 log = logging.getLogger(__name__)
@@ -30,6 +32,8 @@ log = logging.getLogger(__name__)
 ETC = "etc-checkpoint"
 """The directory of the files of `jail.ETC`, where the sandbox's user has its number on the host."""
 KERNEL_FEATURES = "criu.kdat"
+GIVEN = ".give"
+"""The end of the name of the directory with the socket of the `Handover`."""
 _SOCKET = "gateway"
 _ARCHIVE, _META = "files.tar", "meta.json"
 
@@ -56,20 +60,25 @@ class CheckpointSandbox(LocalSandbox, ProcessSaver):
         sandbox_id: str,
         spec: SandboxSpec,
         context: LocalContext,
-        host_uid: int,
-        criu: Criu,
+        host_uid: int | None,
+        criu: Criu | None = None,
     ) -> None:
+        """Args:
+        criu: None if it works no more, for a sandbox of an earlier broker.
+        """
+        assert host_uid is not None, "only root makes them"
         super().__init__(sandbox_id, spec, context, host_uid)
-        self.process_saver = self
+        self.process_saver = None if criu is None else self
         self.images = self._directory / "images"
         self._uid = host_uid
         self._criu = criu
-        self._give = context.directories.run / f"{sandbox_id}.give"
+        self._give = context.directories.run / f"{sandbox_id}{GIVEN}"
         self._handover: Handover | None = None
         self._stopped: list[int] = []
         self.ended.add_done_callback(lambda _: self._close_soon())
 
     async def save_processes(self, images: Path, *, files: bool) -> None:
+        assert self._criu is not None
         running = self._jail
         await self._close_handover()
         try:
@@ -94,6 +103,7 @@ class CheckpointSandbox(LocalSandbox, ProcessSaver):
             await self.kill()
 
     async def restore_processes(self, images: Path) -> None:
+        assert self._criu is not None
         running = self._jail
         try:
             meta = msgspec.json.decode((images / _META).read_bytes(), type=_Meta)
@@ -103,6 +113,9 @@ class CheckpointSandbox(LocalSandbox, ProcessSaver):
             await running.clear()
             await running.files.unpack(images / _ARCHIVE)
             await running.restore(self._criu, images, meta.pipes)
+            if self._record is not None:
+                self._record.gateway = ProcessId.of(running.roots[-1])
+                self.remember()
             self._hand_over()
             running.go_on(meta.stopped)
         except (OSError, LaunchError, msgspec.MsgspecError) as error:
@@ -115,6 +128,20 @@ class CheckpointSandbox(LocalSandbox, ProcessSaver):
         with contextlib.suppress(OSError):
             self._give.rmdir()
         return True
+
+    def _find_jail(self, record: SandboxRecord) -> CheckpointJail:
+        if record.leader is None or record.gateway is None:
+            raise ProcessLookupError("its processes are unknown")
+        leader = AdoptedJail(record.leader, None)
+        running = CheckpointJail.adopt(
+            leader, record.gateway, self._uid, self._place, self._cgroup.add
+        )
+        running.go_on(())  # an earlier broker may have ended while it saved them
+        self._hand_over()
+        return running
+
+    def leave(self) -> None:
+        self._close_soon()
 
     @property
     def _jail(self) -> CheckpointJail:
@@ -136,7 +163,7 @@ class CheckpointSandbox(LocalSandbox, ProcessSaver):
         )
         # It waits without end for the next connection of the broker; the jail ends with the broker.
         listen_at = ("--handover", str(jail.HANDOVER / _SOCKET), "--alone", "inf")
-        spec = self.spec if self.spec.orphan_grace else _outliving(self.spec)
+        spec = dataclasses.replace(self.spec, orphan_grace=self.spec.orphan_grace or 1.0)
         return await checkpoint_jail.start(
             context.host,
             self.spec,
@@ -172,7 +199,3 @@ class CheckpointSandbox(LocalSandbox, ProcessSaver):
         if handover is not None:
             handover.close()
             await handover.closed()
-
-
-def _outliving(spec: SandboxSpec) -> SandboxSpec:
-    return dataclasses.replace(spec, orphan_grace=1.0)

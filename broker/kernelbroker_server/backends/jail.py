@@ -167,9 +167,10 @@ def inside(host: Host, user_namespace: int) -> list[str]:
 def _boundaries(
     host: Host, descriptors: Descriptors, outlives: bool, shares_users: bool
 ) -> list[str]:
-    args = [f"--unshare-{kind}" for kind in ("ipc", "pid", "net", "uts", "cgroup-try")]
-    if not shares_users:
-        args += ["--unshare-user", "--uid", str(UID), "--gid", str(UID)]
+    if shares_users:
+        args = [f"--unshare-{kind}" for kind in ("ipc", "pid", "net", "uts", "cgroup-try")]
+    else:
+        args = ["--unshare-all", "--unshare-user", "--uid", str(UID), "--gid", str(UID)]
     args += ["--hostname", "sandbox", "--new-session", "--cap-drop", "ALL"]
     args += [] if outlives else ["--die-with-parent"]
     args += ["--json-status-fd", str(descriptors.status)]

@@ -19,7 +19,7 @@ from subprocess import Popen
 
 from ..egress.proxy import Proxy
 from ..supervisor import SupervisedTask, Supervisor
-from . import checkpoint_ability, jail, orphan_watch, process, procfs, seccomp
+from . import checkpoint_ability, common_files, orphan_watch, process, procfs, seccomp
 from .base import (
     Backend,
     BackendUnavailable,
@@ -136,7 +136,7 @@ class LocalBackend(Backend):
         self._orphans = LocalOrphans(self._context)
         try:
             await self._orphans.remove_probe(_PROBE_ID)
-            _write_common_files(directories.run, host)
+            common_files.write(directories.run, host)
             if self._id_file is not None:
                 self._orphan_watch = orphan_watch.start(directories.data)
             await self._reap(directories, rescue)
@@ -159,7 +159,8 @@ class LocalBackend(Backend):
 
     def orphans(self, specs: Sequence[SandboxSpec]) -> Sequence[Orphan]:
         assert self._orphans is not None, "start() comes first"
-        found = self._orphans.adopt(specs) if self.isolation is Isolation.BUBBLEWRAP else []
+        jailed = self.isolation is Isolation.BUBBLEWRAP
+        found = self._orphans.adopt(specs, self._checkpoints.criu) if jailed else []
         for sandbox, _ in found:
             self._sandboxes.adopt(sandbox)
         return [
@@ -181,8 +182,6 @@ class LocalBackend(Backend):
             # The proxy of a jail ends with the broker, and nothing outside of a plain process ends it.
             spec = dataclasses.replace(spec, orphan_grace=0.0)
         criu = None if self.why_no_process_checkpoints(spec) else self._checkpoints.criu
-        if criu is not None:
-            spec = dataclasses.replace(spec, orphan_grace=0.0)
         server = None
         if criu is None and self._context is not None and self.fork_servers is not None:
             server = await self.fork_servers.get(spec, self._command)
@@ -218,6 +217,8 @@ class LocalBackend(Backend):
         if self._orphans is not None and self._orphans.left:  # the start failed
             is_left = True
         if context is not None and is_left:
+            for sandbox in sandboxes.values():
+                sandbox.leave()
             context.directories.release()  # the next broker finds them, or the watch
             return
         if self._orphan_watch is not None:
@@ -337,14 +338,3 @@ class LocalBackend(Backend):
         if limits:
             for roots in await asyncio.to_thread(procfs.over_memory, limits):
                 watched[roots].kill_over_memory()
-
-
-def _write_common_files(run: Path, host: Host) -> None:
-    """Write the files that every sandbox gets."""
-    (run / "etc").mkdir(exist_ok=True)
-    for name, content in jail.ETC.items():
-        (run / "etc" / name).write_text(content)
-    # Plain processes import the kernel package from here, without the rest of the broker's environment.
-    (run / "lib").mkdir(exist_ok=True)
-    (run / "lib" / host.package.name).unlink(missing_ok=True)  # an earlier broker's
-    (run / "lib" / host.package.name).symlink_to(host.package)

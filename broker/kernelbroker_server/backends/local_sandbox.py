@@ -165,18 +165,19 @@ class LocalSandbox(ClosableSandbox):
         self._running.child.exited.add_done_callback(self._on_exit)
         self._write_record()
 
-    @classmethod
-    def adopt(
-        cls, sandbox_id: str, spec: SandboxSpec, context: LocalContext, record: SandboxRecord
-    ) -> LocalSandbox:
-        """Return a sandbox of an earlier broker. Raises OSError if it has ended."""
+    def adopt(self, record: SandboxRecord) -> None:
+        """Go on with a sandbox of an earlier broker, instead of `open`. Raises OSError if it has ended."""
+        self._running = self._find_jail(record)
+        self._running.child.exited.add_done_callback(self._on_exit)
+        self._record = record
+
+    def _find_jail(self, record: SandboxRecord) -> AdoptedJail | CheckpointJail:
         if record.leader is None:
             raise ProcessLookupError("its process is unknown")
-        sandbox = cls(sandbox_id, spec, context, record.host_uid)
-        sandbox._running = AdoptedJail(record.leader, record.gateway)
-        sandbox._running.child.exited.add_done_callback(sandbox._on_exit)
-        sandbox._record = record
-        return sandbox
+        return AdoptedJail(record.leader, record.gateway)
+
+    def leave(self) -> None:
+        """Close what this broker has of a sandbox that goes on without it."""
 
     def remember(
         self, *, kernel_id: str | None = None, session: str | None = None, is_ready: bool = False

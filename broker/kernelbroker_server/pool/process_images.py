@@ -15,6 +15,7 @@ from typing import BinaryIO
 
 import msgspec
 
+from ..backends.base import LaunchError
 from ..backends.directories import remove_tree
 from ..backends.process_saver import CheckpointFailed, ProcessSaver
 from ..kernels.channel import ChannelClosed
@@ -106,7 +107,14 @@ async def restore(warm: WarmSandbox, stream: AsyncIterator[bytes]) -> None:
         await warm.gateway.detach()
         await saver.restore_processes(images)
         await warm.gateway.attach(_ATTACH_S, kernel.kernel_id)
-    except (OSError, msgspec.MsgspecError, tarfile.TarError, ChannelClosed) as error:
+        warm.sandbox.remember(kernel_id=kernel.kernel_id)
+    except (
+        OSError,
+        LaunchError,
+        msgspec.MsgspecError,
+        tarfile.TarError,
+        ChannelClosed,
+    ) as error:
         raise CheckpointFailed(str(error)) from error
     finally:
         await remove_tree(images)
@@ -114,7 +122,7 @@ async def restore(warm: WarmSandbox, stream: AsyncIterator[bytes]) -> None:
 
 def _saver(warm: WarmSandbox) -> ProcessSaver:
     if warm.sandbox.process_saver is None:
-        raise CheckpointFailed("its sandbox is not made for that")
+        raise CheckpointFailed("its sandbox was launched by a broker with other settings")
     return warm.sandbox.process_saver
 
 

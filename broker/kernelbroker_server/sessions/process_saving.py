@@ -63,7 +63,7 @@ async def _save(
             return stored
     except CheckpointFailed as error:
         raise Conflict(
-            f'the processes could not be saved: {error}; mode = "values" saves the variables'
+            f'the processes could not be saved: {error}; mode="values" saves the variables'
         ) from error
     finally:
         if not is_asleep:

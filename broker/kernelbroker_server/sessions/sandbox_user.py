@@ -41,9 +41,9 @@ class SandboxUser(SessionWithContexts):
             Conflict: they cannot be saved, also as `why_no_process_checkpoints` says.
         """
         if reason := self.why_no_process_checkpoints:
-            raise Conflict(f'{reason}: use mode = "values"')
+            raise Conflict(f'{reason}: use mode="values"')
         if self.streams:
-            raise Conflict('streams of the session are open: close them, or use mode = "values"')
+            raise Conflict('streams of the session are open: close them, or use mode="values"')
         async with self.borrow():  # it is awake
             pass
         return await save_processes(
