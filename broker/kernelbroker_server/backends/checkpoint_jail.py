@@ -313,7 +313,7 @@ async def start(
         if made.child.exited.done():
             raise LaunchError(f"the jail could not be set up: {made.child.output_tail()}")
         running = CheckpointJail(made, host_uid, place, join)
-        await running.start_gateway(argv, jail.variables(host, spec))
+        await running.start_gateway(argv, {**jail.variables(host, spec), "PWD": WORKSPACE})
         return running
     except BaseException:
         made.kill()

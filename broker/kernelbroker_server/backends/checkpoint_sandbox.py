@@ -14,7 +14,7 @@ from pathlib import Path
 import msgspec
 from kernelbroker_kernel.contract import WORKSPACE
 
-from . import checkpoint_jail, jail, sandbox_record
+from . import checkpoint_jail, jail
 from .adopted_jail import AdoptedJail
 from .base import LaunchError, SandboxSpec
 from .checkpoint_jail import CheckpointJail
@@ -42,12 +42,10 @@ class _Meta(msgspec.Struct):
     """What belongs to the images.
 
     Attributes:
-        boot: the boot of the machine, since which the processes' clock counts.
         pipes: the names of the pipes to the broker.
         stopped: processes that had been stopped before, by their pids in the jail.
     """
 
-    boot: str
     pipes: list[str]
     stopped: list[int]
 
@@ -82,7 +80,7 @@ class CheckpointSandbox(LocalSandbox, ProcessSaver):
         running = self._jail
         await self._close_handover()
         try:
-            meta = _Meta(sandbox_record.boot_id(), running.pipes, running.stopped())
+            meta = _Meta(running.pipes, running.stopped())
             await running.save(self._criu, images)
             self._stopped = meta.stopped
             directories = [*FILES, *([WORKSPACE[1:]] if files else [])]
@@ -107,8 +105,6 @@ class CheckpointSandbox(LocalSandbox, ProcessSaver):
         running = self._jail
         try:
             meta = msgspec.json.decode((images / _META).read_bytes(), type=_Meta)
-            if meta.boot != sandbox_record.boot_id():
-                raise CheckpointFailed("the machine was restarted since, so its clocks began anew")
             await self._close_handover()
             await running.clear()
             await running.files.unpack(images / _ARCHIVE)
