@@ -122,6 +122,10 @@ class SandboxSettings(_Section):
     """How long a sandbox lives without a broker, so that the next broker with the same state_dir goes on
     with its session and what runs in it: see docs/operations.md. 0 ends it with the broker. Not with
     network = "allowlist"."""
+    process_checkpoints: bool = False
+    """Let sessions save their living processes, with generators, threads and open files: see
+    docs/checkpoints.md. Only with backend = "local", as root, with CRIU and without a network. Sandboxes
+    then have no user namespace, and take longer to launch."""
     ports: bool | tuple[Annotated[int, Field(ge=1, le=65535)], ...] = False
     """The ports of servers in the sandbox that clients with a token may reach through the broker: true for
     all, or a list such as [8000]. See docs/api.md."""
@@ -151,6 +155,9 @@ class LocalSettings(_Section):
     a quarter of the time and uses less than half the memory. Up to 50 sandboxes in a row (100 while the
     next process starts) share the addresses of what was imported, and the secret of Python's `hash`: see
     docs/security.md."""
+    criu: str = "criu"
+    """CRIU 4 for `process_checkpoints`: its name in PATH, the path of the program, or a directory with a
+    Debian system that has it."""
 
 
 class DockerSettings(_Section):

@@ -142,6 +142,9 @@ def _local(
         proxy=proxy,
         supervisor=supervisor,
         id_file=id_file,
+        criu=local.criu
+        if any(t.process_checkpoints for t in settings.templates.values())
+        else None,
     )
 
 
@@ -256,6 +259,7 @@ def spec(name: str, template: TemplateSettings, settings: Settings) -> SandboxSp
         allow=template.allow,
         upstreams=(*template.upstreams, *map(forge_id, forges)),
         orphan_grace=_orphan_grace(settings, template),
+        process_checkpoints=template.process_checkpoints,
         ports=template.ports,
         browser=template.browser,
     )

@@ -10,7 +10,7 @@ from __future__ import annotations
 import ctypes
 import fcntl
 import os
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 _NAMESPACES = {  # the flags of setns(2), by the name of the link in /proc/PID/ns
@@ -41,14 +41,19 @@ class _CapabilityHeader(ctypes.Structure):
     _fields_ = (("version", ctypes.c_uint32), ("pid", ctypes.c_int))
 
 
-def enter(pidfd: int) -> None:
+def enter(pidfd: int, kinds: Collection[str] = _NAMESPACES) -> None:
     """Enter all namespaces of a process; children are born in its pid namespace. Raises OSError.
 
     It must be one call: after the user namespace alone, the others cannot be entered any more. The calling
     process must have one thread only.
+
+    Args:
+        kinds: enter only these, by the names of the links in /proc/PID/ns.
     """
     flags = sum(
-        flag for name, flag in _NAMESPACES.items() if Path(f"/proc/self/ns/{name}").exists()
+        flag
+        for name, flag in _NAMESPACES.items()
+        if name in kinds and Path(f"/proc/self/ns/{name}").exists()
     )
     _check(_libc.setns(pidfd, flags))
 

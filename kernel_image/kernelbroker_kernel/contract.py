@@ -175,6 +175,8 @@ at that path, where the broker's proxy listens."""
 FORK_SERVER_MODULE = "kernelbroker_kernel.fork_server"
 """``python -m kernelbroker_kernel.fork_server FD``: forks gateways as the broker asks it to over the socket
 FD; the module describes the messages."""
+JAIL_ENTRY_MODULE = "kernelbroker_kernel.jail_entry"
+"""``python -m kernelbroker_kernel.jail_entry ORDER``: runs a program in a jail; the module describes it."""
 LAUNCH_DESCRIPTORS = ("jail", "listener", "output", "gate", "status")
 """Sent with each order to fork: a pidfd of the jail's first process; the listening socket; the pipe for the
 output; the pipe at which the gateway waits; the pipe to which it writes its exit status, as one byte."""

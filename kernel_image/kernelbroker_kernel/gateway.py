@@ -186,11 +186,16 @@ def _options() -> argparse.Namespace:
     )
     parser.add_argument("--outlives-broker", action="store_true", help="go on when the broker ends")
     parser.add_argument("--egress", type=Path, help="a unix socket where a proxy listens")
+    parser.add_argument("--status", type=int, help="a pipe that gets the exit status, as a byte")
     return parser.parse_args()
 
 
 def _serve(options: argparse.Namespace) -> None:
-    if options.handover is not None or options.tcp is not None:
+    if options.status is not None:
+        global status_pipe
+        status_pipe = options.status
+        os.set_inheritable(status_pipe, False)
+    elif options.handover is not None or options.tcp is not None:
         socket_filter.install()  # in a container; a jail has a stricter one
     # Only this sandbox sees the directory of the kernel's own sockets. ipc is also faster than TCP.
     directory = os.environ["JUPYTER_RUNTIME_DIR"] = tempfile.mkdtemp(prefix="kernel-")

@@ -29,6 +29,7 @@ from .protocol.errors import Conflict, KernelBrokerError, SessionGone
 from .protocol.findings import Language
 from .protocol.messages import (
     CheckpointInfo,
+    CheckpointMode,
     CheckpointRequest,
     Execute,
     ExecutionInfo,
@@ -534,7 +535,7 @@ class Session:
         given = {name: value for name, value in changes.items() if value is not None}
         return await self._requests.update(given)
 
-    async def checkpoint(self, name: str) -> CheckpointInfo:
+    async def checkpoint(self, name: str, mode: CheckpointMode = "values") -> CheckpointInfo:
         """Save the variables and the files under a name, when earlier cells have ended.
 
             saved = await session.checkpoint("prepared")
@@ -544,17 +545,23 @@ class Session:
         and generators, with the reasons. An earlier checkpoint of this name is replaced when the new one
         is complete.
 
+        Args:
+            mode: `process` saves the living processes whole, with generators, threads and open files. The
+                session stands still meanwhile, and goes on. The broker must offer it for the template.
+
         Raises:
             TooLarge: the checkpoint, or all of the tenant, would be too large.
-            Conflict: the sandbox's image cannot make checkpoints.
+            Conflict: the sandbox's image cannot make checkpoints; or its processes cannot be saved, for
+                example because a cell runs.
             RequestError, ConnectionLost, SessionGone: as the other calls.
         """
-        return await self._requests.checkpoint(CheckpointRequest(name=name))
+        return await self._requests.checkpoint(CheckpointRequest(name=name, mode=mode))
 
     async def fork(
         self,
         session_id: str | None = None,
         *,
+        mode: CheckpointMode | None = None,
         template: str | None = None,
         workspace: str | None = None,
         metadata: Mapping[str, Any] | None = None,
@@ -571,12 +578,16 @@ class Session:
         those of this session. `fork.info.not_restored` lists what could not be taken over on loading,
         and `checkpoint` what cannot be saved.
 
+        Args:
+            mode: as that of `checkpoint`; `process` by default where the session's processes can be saved.
+
         Raises:
             Conflict: a session with this id is open.
             as `checkpoint` and `open`.
         """
         options = ForkOptions(
             session_id=session_id,
+            mode=mode,
             template=template,
             workspace=workspace,
             metadata=None if metadata is None else dict(metadata),

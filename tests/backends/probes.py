@@ -320,6 +320,11 @@ needs_kernel_environment = pytest.mark.skipif(
     not os.path.lexists(KERNEL_PYTHON),
     reason=f"{KERNEL_PYTHON} is missing: `make setup`, or set KERNELBROKER_TEST_KERNEL_PYTHON",
 )
+CRIU = Path(os.environ.get("KERNELBROKER_TEST_CRIU", "/var/tmp/kernelbroker-criu"))
+needs_criu = pytest.mark.skipif(
+    os.geteuid() != 0 or not CRIU.is_dir(),
+    reason=f"needs root and CRIU: tests/support/get_criu {CRIU}, or set KERNELBROKER_TEST_CRIU",
+)
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root gives sandboxes their own uid")
 
 BACKENDS = [

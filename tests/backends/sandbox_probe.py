@@ -98,6 +98,7 @@ def _plain(text: str) -> str:
     text = re.sub(r"kernel-N/ipc-\d+", "kernel-N/ipc-N", text)
     text = re.sub(r"sandboxes/\w+/", "sandboxes/N/", text)
     text = re.sub(r"/kb-\w+/(data|run)/\w+/", r"/kb-N/\1/N/", text)
+    text = re.sub(r"/\w{12}\.give", "/N.give", text)
     return re.sub(r"0x[0-9a-f]{6,}", "0xN", text)
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from kernelbroker_server.backends.base import Limits, Network, SandboxSpec
 from kernelbroker_server.backends.host import Host
-from kernelbroker_server.backends.jail import Descriptors, jail_argv, python_inside
+from kernelbroker_server.backends.jail import CheckpointPaths, Descriptors, jail_argv, python_inside
 
 HOST = Host(
     python=Path("/srv/app/venv/bin/python"),
@@ -55,6 +55,31 @@ def test_jail_shares_nothing_with_the_host() -> None:
     assert "--clearenv" in args
     assert "--share-net" not in args
     assert not {"--dev-bind", "--bind-try", "--dev-bind-try"} & set(args)
+
+
+def test_a_jail_for_checkpoints_shares_only_the_users() -> None:
+    """It has all namespaces but that of users, its own user, and only read-only mounts more."""
+    paths = CheckpointPaths(handover=Path("/run/kb/one.give"), kernel_features=Path("/run/kb/kdat"))
+    args = jail_argv(
+        HOST,
+        SPEC,
+        etc=Path("/run/kb/etc"),
+        workspace=Path("/var/kb/one/workspace"),
+        checkpoint=paths,
+        host_uid=200_000,
+        program=["python", "-m", "gateway"],
+        descriptors=Descriptors(status=5, gate=6, info=None, seccomp=8),
+    )
+    for kind in ("ipc", "pid", "net", "uts", "cgroup-try"):
+        assert f"--unshare-{kind}" in args
+    assert not {"--unshare-all", "--unshare-user", "--uid", "--userns-block-fd"} & set(args)
+    assert has(args, "--block-fd", "6")
+    assert has(args, "--cap-drop", "ALL")
+    assert has(args, "--seccomp", "8")
+    assert has(args, "--reuid", "200000", "--regid", "200000", "--clear-groups")
+    assert has(args, "--ro-bind", "/run/kb/one.give", "/run/kernelbroker")
+    assert has(args, "--ro-bind", "/run/kb/kdat", "/run/criu.kdat")
+    assert args.count("--bind") == 2
 
 
 def test_only_the_workspace_is_writable() -> None:

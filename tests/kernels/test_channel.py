@@ -253,7 +253,7 @@ async def test_the_reader_lets_others_run(size: int, messages: int) -> None:
     turn = 0
     by_turn: Counter[int] = Counter()
 
-    async def interrupt() -> None:
+    async def interrupt(_: str) -> None:
         pass
 
     def count(_message: Incoming) -> None:
@@ -277,7 +277,7 @@ async def test_messages_are_acknowledged_in_groups(size: int, acknowledged: list
     data = frame("iopub", "stream", "", {"name": "stdout", "text": "x" * size})
     count, asked = acknowledged[-1], []
 
-    async def interrupt() -> None:
+    async def interrupt(_: str) -> None:
         pass
 
     for allowed in (None, True, False):
@@ -298,7 +298,7 @@ async def test_what_a_gateway_sent_before_its_end_is_read() -> None:
     data = frame("iopub", "stream", "", {"name": "stdout", "text": "x" * MIB})
     got: list[Incoming] = []
 
-    async def interrupt() -> None:
+    async def interrupt(_: str) -> None:
         pass
 
     class Ended(Frames):

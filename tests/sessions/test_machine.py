@@ -6,7 +6,7 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
-from kernelbroker.protocol.errors import SessionGone, TooManyRequests, Unavailable
+from kernelbroker.protocol.errors import Conflict, SessionGone, TooManyRequests, Unavailable
 from kernelbroker_server.sessions import borrowers, effects
 from kernelbroker_server.sessions.effects import Effect, Failure
 from kernelbroker_server.sessions.machine import SessionMachine
@@ -32,6 +32,7 @@ class SessionRules(RuleBasedStateMachine):
         self.machine = SessionMachine("s")
         self.acquiring = False
         self.suspending = False
+        self.saving = False
         self.awaiting_turn: set[str] = set()
         self.admitted: set[str] = set()
         self.moving: set[str] = set()
@@ -52,7 +53,7 @@ class SessionRules(RuleBasedStateMachine):
             match effect:
                 case effects.Suspend() | effects.Move():
                     assert not self.acquiring and not self.suspending
-                    assert self.running is None and not self.borrowers
+                    assert self.running is None and not self.borrowers and not self.saving
                     if isinstance(effect, effects.Move):
                         assert effect.execution_id in self.admitted & self.moving
                         self.moving.discard(effect.execution_id)
@@ -70,7 +71,7 @@ class SessionRules(RuleBasedStateMachine):
                     self.awaiting_turn.add(name)
                 case effects.Run(execution_id=name, state_lost=state_lost):
                     assert self.running is None
-                    assert not self.acquiring
+                    assert not self.acquiring and not self.saving
                     assert name in self.admitted - self.moving
                     assert name == next(n for n in self.submitted if n not in self.ended)
                     self.running = name
@@ -85,6 +86,7 @@ class SessionRules(RuleBasedStateMachine):
                     self.admitted.discard(name)
                     self.ended.add(name)
                 case effects.GrantBorrower(borrower=number):
+                    assert not self.saving
                     assert self.borrowers[number] == "waiting"
                     self.borrowers[number] = "holding"
                 case effects.RefuseBorrower(borrower=number):
@@ -95,7 +97,7 @@ class SessionRules(RuleBasedStateMachine):
                 case effects.Release():
                     assert not self.releasing
                     assert not self.acquiring
-                    assert not self.suspending
+                    assert not self.suspending and not self.saving
                     assert self.running is None
                     self.releasing = True
                 case effects.Detach():
@@ -195,7 +197,24 @@ class SessionRules(RuleBasedStateMachine):
     def sleep(self) -> None:
         self.carry_out(self.machine.sleep())
 
+    @precondition(lambda self: not self.saving)
+    @rule()
+    def save(self) -> None:
+        machine = self.machine
+        if not self.is_open or machine.state is not SessionState.READY or not machine.idle:
+            with pytest.raises((Conflict, SessionGone, Unavailable)):
+                machine.save()
+            return
+        machine.save()
+        self.saving = True
+
     # Reports.
+
+    @precondition(lambda self: self.saving)
+    @rule(sleeps=st.booleans())
+    def saved(self, sleeps: bool) -> None:
+        self.saving = False
+        self.carry_out(self.machine.saved(sleeps=sleeps and self.machine.can_sleep))
 
     @precondition(lambda self: self.suspending)
     @rule()
@@ -256,6 +275,8 @@ class SessionRules(RuleBasedStateMachine):
         self.carry_out(self.machine.close("the test is over"))
         if self.running is not None:
             self.ended_running(lost="closed")
+        if self.saving:
+            self.saved(sleeps=True)
         if self.suspending:
             self.suspended()
         if self.acquiring:
@@ -442,3 +463,33 @@ def test_a_restart_of_a_sleeping_session_gives_a_fresh_kernel() -> None:
     assert session.restart() == []
     assert session.sandbox_ready() == [effects.Replace("restart")]
     assert session.sandbox_ready() == [effects.AnswerRestarts(None), effects.GrantBorrower(1)]
+
+
+def test_nothing_uses_a_sandbox_whose_processes_are_saved() -> None:
+    """Cells and borrowers wait; a restart replaces it afterwards; a session that is used is not saved."""
+    session = ready()
+    session.save()
+    assert session.submit("a") == []
+    assert session.borrow(1, alive=True) == []
+    assert not session.can_sleep
+    assert session.saved() == [effects.GrantBorrower(1), effects.AwaitTurn("a")]
+    with pytest.raises(Conflict, match="in use"):
+        session.save()
+    session = ready()
+    session.save()
+    session.restart()
+    assert session.saved() == [effects.Replace("restart")]
+    session = ready()
+    session.save()
+    session.close("it was closed")
+    assert session.saved() == [effects.Release()]
+
+
+def test_a_session_sleeps_with_its_saved_processes() -> None:
+    """Its sandbox is given back while the processes stand still."""
+    session = ready()
+    session.save()
+    assert session.can_sleep
+    assert session.saved(sleeps=True) == [effects.Suspend()]
+    assert session.suspended() == []
+    assert session.state is SessionState.ASLEEP

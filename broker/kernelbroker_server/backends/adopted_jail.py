@@ -33,6 +33,17 @@ class AdoptedChild:
         else:
             self._output = Output(pipe)
 
+    @property
+    def output(self) -> int:
+        """The pipe from which the output is read. Raises OSError."""
+        if self._output is None:
+            raise OSError("the output cannot be read")
+        return self._output.pipe
+
+    def open_output(self) -> int:
+        """A new descriptor that writes to the output."""
+        return os.open(f"/proc/self/fd/{self.output}", os.O_RDWR | os.O_CLOEXEC)
+
     def output_tail(self) -> str:
         return "" if self._output is None else self._output.tail()
 
@@ -65,6 +76,11 @@ class AdoptedJail:
                 raise
         self.child = AdoptedChild(self.roots[-1])
         self._ending = asyncio.create_task(self._wait(), name="adopted jail")
+
+    @property
+    def leader_fd(self) -> int:
+        """A pidfd of the leader, until `close`."""
+        return self._leader_fd
 
     def exit_status(self) -> int:
         return STATUS

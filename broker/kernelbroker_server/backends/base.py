@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from ..kernels.endpoint import Endpoint
+from .process_saver import ProcessSaver
 
 
 class Isolation(enum.StrEnum):
@@ -117,6 +118,8 @@ class SandboxSpec:
     """Seconds that it lives without a broker, so that the next broker can adopt it."""
     browser: bool = field(default=False, repr=False)
     """Whether sessions may use a browser in it; no launch depends on it."""
+    process_checkpoints: bool = False
+    """Its living processes can be saved, if the backend is able to."""
     ports: bool | tuple[int, ...] = field(default=False, repr=False)
     """The ports of servers inside it that clients may reach; no launch depends on them."""
     project: HostProject | None = None
@@ -193,6 +196,8 @@ class Sandbox(ABC):
     endpoint: Endpoint
     workspace: Path
     ended: asyncio.Future[SandboxEnd]
+    process_saver: ProcessSaver | None = None
+    """Saves and restores its processes; None if the sandbox is not made for that."""
 
     @abstractmethod
     async def memory(self) -> int | None:
@@ -277,6 +282,10 @@ class Backend(ABC):
     """Why no browser works in its sandboxes, after `start`; None if nothing is known to be missing."""
     networks: frozenset[Network] = frozenset({Network.NONE})
     """The supported network policies, after `start`."""
+
+    def why_no_process_checkpoints(self, spec: SandboxSpec) -> str:  # noqa: ARG002
+        """Return why the processes of sandboxes of this spec cannot be saved; empty if they can."""
+        return "only jails of the backend local can be saved so"
 
     def require_network(self, spec: SandboxSpec) -> None:
         """Check that the backend supports the network of the spec. Raises LaunchError."""

@@ -94,6 +94,7 @@ async def start(
     pass_fds: Sequence[int] = (),
     holds_input: bool = False,
     user_namespace: int | None = None,
+    checkpoint: jail.CheckpointPaths | None = None,
     host_uid: int | None,
     place: Callable[[int], None],
 ) -> Jail:
@@ -109,6 +110,7 @@ async def start(
         pass_fds: descriptors that the program inherits.
         holds_input: the program's standard input stays open until `Jail.close`; otherwise it is at its end.
         user_namespace: the user namespace to make the jail in; by default the broker's.
+        checkpoint: for a jail without a user namespace of its own, whose processes can be saved.
         host_uid: the user id of the kernel on the host. Required if `host.root`, else None.
         place: called with the pid of the leader, before the leader runs anything.
 
@@ -118,9 +120,10 @@ async def start(
     with contextlib.ExitStack() as ours, contextlib.ExitStack() as theirs:
         status, status_write = _pipe(ours, theirs)
         gate, gate_write = _pipe(theirs, ours)
-        stdin = gate if host.root else subprocess.DEVNULL
+        maps_users = host.root and checkpoint is None
+        stdin = gate if maps_users else subprocess.DEVNULL
         link = gate_write
-        if holds_input and not host.root:
+        if holds_input and not maps_users:
             stdin, link = _pipe(theirs, ours)
         if holds_input and spec.orphan_grace:  # it has no end without the broker
             stdin = both_ends(os.dup(stdin))
@@ -130,8 +133,8 @@ async def start(
         descriptors = jail.Descriptors(
             status=status_write,
             # With --userns-block-fd bubblewrap leaves the gate open in the jail: as standard input.
-            gate=0 if host.root else gate,
-            info=info if host.root else None,
+            gate=0 if maps_users else gate,
+            info=info if maps_users else None,
             seccomp=seccomp_fd(theirs, seccomp.filter_for()),
         )
         argv = jail.jail_argv(
@@ -141,6 +144,8 @@ async def start(
             workspace=workspace,
             egress_socket=egress_socket,
             project=None if project is None else project.path,
+            checkpoint=checkpoint,
+            host_uid=None if maps_users else host_uid,
             program=program,
             descriptors=descriptors,
         )
@@ -168,7 +173,7 @@ async def start(
             raise
         try:
             place(leader)
-            if host_uid is not None:
+            if maps_users and host_uid is not None:
                 _map_users(leader, host_uid)
             os.write(gate_write, b"1")
         except BaseException:

@@ -128,6 +128,11 @@ class Child:
         """A new descriptor that writes to its output; it outlives the process."""
         return os.open(f"/proc/self/fd/{self._output.pipe}", self._output_mode | os.O_CLOEXEC)
 
+    @property
+    def output(self) -> int:
+        """The pipe from which its output is read."""
+        return self._output.pipe
+
     async def first_output(self) -> None:
         """Wait until it has written something or has ended."""
         await self._output.written.wait()

@@ -18,7 +18,7 @@ from .fork_server import ForkedGateway, ForkServer
 from .host import Host
 from .mounted_project import MountedProject
 
-_HOLDER = ("/bin/sh", "-c", "echo holder >/proc/$$/comm; echo; read _")
+HOLDER = ("/bin/sh", "-c", "echo holder >/proc/$$/comm; echo; read _")
 """Its line of output tells that the mounts are made. It ends when its input ends, which the broker holds.
 
 It has a name of its own, since user code counts and ends processes by their names.
@@ -92,7 +92,7 @@ async def start(
     jail = await bubblewrap.start(
         host,
         spec,
-        program=_HOLDER,
+        program=HOLDER,
         holds_input=True,
         etc=etc,
         workspace=workspace,

@@ -63,6 +63,19 @@ class Descriptors(NamedTuple):
     seccomp: int | None
 
 
+HANDOVER = Path("/run/kernelbroker")
+"""The directory of the socket over which the gateway of a checkpoint jail gets its connections."""
+KERNEL_FEATURES = Path("/run/criu.kdat")
+"""What CRIU knows of the kernel. It looks for it there."""
+
+
+class CheckpointPaths(NamedTuple):
+    """What only the jails of processes that can be saved have, as paths of the host."""
+
+    handover: Path
+    kernel_features: Path | None
+
+
 def python_inside(host: Host) -> Path:
     return host.python if host.environment is None else ENVIRONMENT / "bin" / host.python.name
 
@@ -75,6 +88,8 @@ def jail_argv(
     workspace: Path,
     egress_socket: Path | None = None,
     project: Path | None = None,
+    checkpoint: CheckpointPaths | None = None,
+    host_uid: int | None = None,
     program: Sequence[str],
     descriptors: Descriptors,
 ) -> list[str]:
@@ -84,12 +99,14 @@ def jail_argv(
         etc: a directory with the files of `ETC`.
         egress_socket: the socket of the egress proxy, if the sandbox has one.
         project: where the spec's project is mounted for this sandbox; None for its own path.
+        checkpoint: for a jail without a user namespace, whose processes can be saved.
+        host_uid: the user of its processes.
         program: the command line of the program in the jail, which is mostly the gateway.
     """
     assert host.bwrap is not None
     return [
         host.bwrap,
-        *_boundaries(host, descriptors, outlives=spec.orphan_grace > 0),
+        *_boundaries(host, descriptors, spec.orphan_grace > 0, checkpoint is not None),
         *_system(host, etc),
         *_memory(spec.limits),
         *_python(host),
@@ -97,12 +114,13 @@ def jail_argv(
         *([] if spec.project is None else _project(project or spec.project.path, spec.project)),
         *([] if spec.wheels is None else _read_only(spec.wheels, WHEELS)),
         *([] if egress_socket is None else _read_only(egress_socket, EGRESS_SOCKET)),
+        *([] if checkpoint is None else _checkpoint(checkpoint)),
         # The root is a tmpfs without a size limit, and a jail of an ordinary user owns it.
         *("--remount-ro", "/", "--remount-ro", "/dev"),
         *_variables(host, spec),
         *("--chdir", WORKSPACE),
         "--",
-        *_become_user(host),
+        *_become_user(host, UID if host_uid is None else host_uid),
         *program,
     ]
 
@@ -149,32 +167,40 @@ def inside(host: Host, user_namespace: int) -> list[str]:
     return [host.nsenter, f"--user=/proc/self/fd/{user_namespace}", "--preserve-credentials", "--"]
 
 
-def _boundaries(host: Host, descriptors: Descriptors, *, outlives: bool) -> list[str]:
-    args = ["--unshare-all", "--unshare-user", "--uid", str(UID), "--gid", str(UID)]
+def _boundaries(
+    host: Host, descriptors: Descriptors, outlives: bool, shares_users: bool
+) -> list[str]:
+    if shares_users:
+        args = [f"--unshare-{kind}" for kind in ("ipc", "pid", "net", "uts", "cgroup-try")]
+    else:
+        args = ["--unshare-all", "--unshare-user", "--uid", str(UID), "--gid", str(UID)]
     args += ["--hostname", "sandbox", "--new-session", "--cap-drop", "ALL"]
     args += [] if outlives else ["--die-with-parent"]
     args += ["--json-status-fd", str(descriptors.status)]
-    if host.root:
+    if host.root and not shares_users:
         # The broker writes the uid map, so that the sandbox runs as another user of the host. Bubblewrap
         # stays root of the namespace, and `_become_user` changes the user.
         args += ["--userns-block-fd", str(descriptors.gate), "--info-fd", str(descriptors.info)]
+    else:
+        args += ["--block-fd", str(descriptors.gate)]
+    if host.root:
         # DAC_READ_SEARCH is for --chdir.
         for capability in ("SETUID", "SETGID", "SETPCAP", "DAC_READ_SEARCH"):
             args += ["--cap-add", f"CAP_{capability}"]
     else:
-        # --disable-userns cannot be combined with --userns-block-fd. As root only the seccomp filter
-        # denies user namespaces.
-        args += ["--block-fd", str(descriptors.gate), "--disable-userns"]
+        # It cannot be combined with --userns-block-fd. As root only the seccomp filter denies user
+        # namespaces.
+        args += ["--disable-userns"]
     if descriptors.seccomp is not None:
         args += ["--seccomp", str(descriptors.seccomp)]
     return args
 
 
-def _become_user(host: Host) -> list[str]:
+def _become_user(host: Host, uid: int) -> list[str]:
     if not host.root:
         return []
     assert host.setpriv is not None
-    user = ["--reuid", str(UID), "--regid", str(UID), "--clear-groups"]
+    user = ["--reuid", str(uid), "--regid", str(uid), "--clear-groups"]
     return [host.setpriv, *user, "--inh-caps=-all", "--bounding-set=-all", "--"]
 
 
@@ -233,12 +259,23 @@ def _project(source: Path, project: HostProject) -> list[str]:
     ]
 
 
-def _variables(host: Host, spec: SandboxSpec) -> Iterable[str]:
-    yield "--clearenv"
-    variables = python_environment(python_inside(host), LIBRARY) | environment(
+def _checkpoint(paths: CheckpointPaths) -> list[str]:
+    args = _read_only(paths.handover, HANDOVER)
+    if paths.kernel_features is not None:
+        args += _read_only(paths.kernel_features, KERNEL_FEATURES)
+    return args
+
+
+def variables(host: Host, spec: SandboxSpec) -> dict[str, str]:
+    """The environment of the gateway."""
+    return python_environment(python_inside(host), LIBRARY) | environment(
         spec, home=HOME, tmp=TMP, workspace=Path(WORKSPACE)
     )
-    for name, value in variables.items():
+
+
+def _variables(host: Host, spec: SandboxSpec) -> Iterable[str]:
+    yield "--clearenv"
+    for name, value in variables(host, spec).items():
         yield from ("--setenv", name, value)
 
 

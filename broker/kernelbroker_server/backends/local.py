@@ -19,7 +19,7 @@ from subprocess import Popen
 
 from ..egress.proxy import Proxy
 from ..supervisor import SupervisedTask, Supervisor
-from . import jail, orphan_watch, process, procfs, seccomp
+from . import checkpoint_ability, common_files, orphan_watch, process, procfs, seccomp
 from .base import (
     Backend,
     BackendUnavailable,
@@ -32,6 +32,9 @@ from .base import (
     SandboxSpec,
 )
 from .cgroups import ROOT, Cgroups
+from .checkpoint_ability import CheckpointAbility
+from .checkpoint_sandbox import CheckpointSandbox
+from .criu import Criu
 from .directories import Directories
 from .fork_server import ForkServer
 from .fork_servers import MAX_FORKS, ForkServers
@@ -70,6 +73,7 @@ class LocalBackend(Backend):
         cgroup_root: where control groups are mounted.
         fork_server: fork gateways from a server of their template, which has imported everything.
         max_forks: how many gateways one server forks before it is replaced.
+        criu: CRIU's name or path, if processes of sandboxes shall be saved.
         id_file: has the broker's id for the next broker, which adopts the sandboxes that live without this
             one; None if none do.
     """
@@ -94,6 +98,7 @@ class LocalBackend(Backend):
         fork_server: bool = False,
         max_forks: int = MAX_FORKS,
         id_file: Path | None = None,
+        criu: str | None = None,
     ) -> None:
         self._kernel_python = kernel_python
         self.data_dir = data_dir.absolute()
@@ -108,6 +113,8 @@ class LocalBackend(Backend):
         self._fork_server = fork_server
         self._max_forks = max_forks
         self._id_file = id_file
+        self._criu = criu
+        self._checkpoints = CheckpointAbility()
         self._orphans: LocalOrphans | None = None
         self._orphan_watch: Popen[bytes] | None = None
         self.fork_servers: ForkServers | None = None
@@ -129,7 +136,7 @@ class LocalBackend(Backend):
         self._orphans = LocalOrphans(self._context)
         try:
             await self._orphans.remove_probe(_PROBE_ID)
-            _write_common_files(directories.run, host)
+            common_files.write(directories.run, host)
             if self._id_file is not None:
                 self._orphan_watch = orphan_watch.start(directories.data)
             await self._reap(directories, rescue)
@@ -144,12 +151,19 @@ class LocalBackend(Backend):
         if self._fork_server and self._context.isolation is Isolation.BUBBLEWRAP:
             etc = directories.run / "etc"
             self.fork_servers = ForkServers(host, etc, self._supervisor, self._max_forks)
+        if self._criu is not None and self._context.isolation is Isolation.BUBBLEWRAP:
+            self._checkpoints = await checkpoint_ability.find(
+                self._context, self._criu, self._sandbox_uid, self._launch_probe, self.remove
+            )
+            if self._checkpoints.reason:
+                log.warning("Processes cannot be saved: %s", self._checkpoints.reason)
         if cgroups.enforced_by("memory") is None:
             self._watchdog = self._supervisor.start("memory watchdog", self._watch_memory)
 
     def orphans(self, specs: Sequence[SandboxSpec]) -> Sequence[Orphan]:
         assert self._orphans is not None, "start() comes first"
-        found = self._orphans.adopt(specs) if self.isolation is Isolation.BUBBLEWRAP else []
+        jailed = self.isolation is Isolation.BUBBLEWRAP
+        found = self._orphans.adopt(specs, self._checkpoints.criu) if jailed else []
         for sandbox, _ in found:
             self._sandboxes.adopt(sandbox)
         return [
@@ -170,10 +184,18 @@ class LocalBackend(Backend):
         if spec.orphan_grace and (not jailed or spec.uses_proxy):
             # The proxy of a jail ends with the broker, and nothing outside of a plain process ends it.
             spec = dataclasses.replace(spec, orphan_grace=0.0)
+        criu = None if self.why_no_process_checkpoints(spec) else self._checkpoints.criu
         server = None
-        if self._context is not None and self.fork_servers is not None:
+        if criu is None and self._context is not None and self.fork_servers is not None:
             server = await self.fork_servers.get(spec, self._command)
-        return await self._launch(sandbox_id, spec, self._command, server)
+        return await self._launch(sandbox_id, spec, self._command, server, criu)
+
+    def why_no_process_checkpoints(self, spec: SandboxSpec) -> str:
+        if not spec.process_checkpoints:
+            return f"the template {spec.template} does not have process_checkpoints = true"
+        if spec.network is not Network.NONE:
+            return f"the template {spec.template} has a network"
+        return self._checkpoints.reason
 
     async def remove(self, sandbox: Sandbox) -> None:
         await self._sandboxes.remove(sandbox)
@@ -198,6 +220,8 @@ class LocalBackend(Backend):
         if self._orphans is not None and self._orphans.left:  # the start failed
             is_left = True
         if context is not None and is_left:
+            for sandbox in sandboxes.values():
+                sandbox.leave()
             context.directories.release()  # the next broker finds them, or the watch
             return
         if self._orphan_watch is not None:
@@ -219,6 +243,7 @@ class LocalBackend(Backend):
             "seccomp": "on" if jailed and seccomp.filter_for() else "none",
             "host_user": "one of its own" if own_user else "the broker's",
             "networks": sorted(self.networks) if jailed else "not enforced",
+            "process_checkpoints": self._checkpoints.reason or "criu",
             "launches": "started" if self.fork_servers is None else self.fork_servers.describe(),
             "limits": {
                 "cpus": enforced_by("cpu") or "none",
@@ -236,6 +261,7 @@ class LocalBackend(Backend):
         spec: SandboxSpec,
         command: Sequence[str],
         server: ForkServer | None = None,
+        criu: Criu | None = None,
     ) -> LocalSandbox:
         context = self._context
         if context is None:
@@ -243,9 +269,21 @@ class LocalBackend(Backend):
         self.require_network(spec)
         own_user = context.host.root and context.isolation is Isolation.BUBBLEWRAP
         host_uid = self._sandbox_uid if own_user else None
-        sandbox = LocalSandbox(sandbox_id, spec, context, host_uid)
+        if criu is not None:
+            sandbox: LocalSandbox = CheckpointSandbox(
+                sandbox_id, spec, context, self._sandbox_uid, criu
+            )
+        else:
+            sandbox = LocalSandbox(sandbox_id, spec, context, host_uid)
         await self._sandboxes.launch(sandbox, sandbox.open(command, server))
         return sandbox
+
+    async def _launch_probe(
+        self, sandbox_id: str, spec: SandboxSpec, criu: Criu
+    ) -> CheckpointSandbox:
+        probe = await self._launch(sandbox_id, spec, checkpoint_ability.PROGRAM, criu=criu)
+        assert isinstance(probe, CheckpointSandbox)
+        return probe
 
     async def _reap(self, directories: Directories, rescue: Rescue | None) -> None:
         for dead in directories.of_the_dead():
@@ -303,14 +341,3 @@ class LocalBackend(Backend):
         if limits:
             for roots in await asyncio.to_thread(procfs.over_memory, limits):
                 watched[roots].kill_over_memory()
-
-
-def _write_common_files(run: Path, host: Host) -> None:
-    """Write the files that every sandbox gets."""
-    (run / "etc").mkdir(exist_ok=True)
-    for name, content in jail.ETC.items():
-        (run / "etc" / name).write_text(content)
-    # Plain processes import the kernel package from here, without the rest of the broker's environment.
-    (run / "lib").mkdir(exist_ok=True)
-    (run / "lib" / host.package.name).unlink(missing_ok=True)  # an earlier broker's
-    (run / "lib" / host.package.name).symlink_to(host.package)

@@ -8,9 +8,12 @@ import logging
 import os
 import signal
 from collections.abc import Sequence
+from pathlib import Path
 
 from . import procfs, sandbox_record
 from .base import Rescue, SandboxSpec
+from .checkpoint_sandbox import GIVEN, CheckpointSandbox
+from .criu import Criu
 from .directories import remove_tree
 from .local_sandbox import LocalContext, LocalSandbox
 from .sandbox_record import SandboxRecord
@@ -38,8 +41,14 @@ class LocalOrphans:
             await self._end_processes([name])
             await self._remove(name)
 
-    def adopt(self, specs: Sequence[SandboxSpec]) -> list[tuple[LocalSandbox, SandboxRecord]]:
-        """Adopt those that live, are of one of the specs, and are either unused or all a session's."""
+    def adopt(
+        self, specs: Sequence[SandboxSpec], criu: Criu | None
+    ) -> list[tuple[LocalSandbox, SandboxRecord]]:
+        """Adopt those that live, are of one of the specs, and are either unused or all a session's.
+
+        Args:
+            criu: if processes can be saved.
+        """
         boot, found = sandbox_record.boot_id(), []
         by_digest = {sandbox_record.digest(spec): spec for spec in specs}
         for name in sorted(self.left):
@@ -49,8 +58,9 @@ class LocalOrphans:
             if (record.session is not None and not record.is_ready) or record.spec not in by_digest:
                 continue
             with contextlib.suppress(OSError):  # it has ended
-                spec = by_digest[record.spec]
-                found.append((LocalSandbox.adopt(name, spec, self._context, record), record))
+                sandbox = self._sandbox(name, by_digest[record.spec], record, criu)
+                sandbox.adopt(record)
+                found.append((sandbox, record))
                 self.left.discard(name)
         return found
 
@@ -61,6 +71,16 @@ class LocalOrphans:
         if rescue is None or await asyncio.to_thread(rescue, self._context.directories.data):
             for name in names:
                 await self._remove(name)
+
+    def _sandbox(
+        self, name: str, spec: SandboxSpec, record: SandboxRecord, criu: Criu | None
+    ) -> LocalSandbox:
+        if self._given(name).is_dir():
+            return CheckpointSandbox(name, spec, self._context, record.host_uid, criu)
+        return LocalSandbox(name, spec, self._context, record.host_uid)
+
+    def _given(self, name: str) -> Path:
+        return self._context.directories.run / f"{name}{GIVEN}"
 
     async def _end_processes(self, names: Sequence[str]) -> None:
         for _ in range(_END_TRIES):
@@ -77,6 +97,8 @@ class LocalOrphans:
         run = self._context.directories.run
         for path in (run / f"{name}.sock", run / f"{name}.out"):
             path.unlink(missing_ok=True)
+        if self._given(name).is_dir():
+            await remove_tree(self._given(name))
         await self._context.cgroups.of(name).remove()
         if await remove_tree(self._directory / name):
             self.left.discard(name)

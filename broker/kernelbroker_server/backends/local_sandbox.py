@@ -21,6 +21,7 @@ from . import bubblewrap, forked_jail, jail, process, procfs, sandbox_record
 from .adopted_jail import AdoptedJail
 from .base import EndCause, Isolation, LaunchError, Limits, SandboxEnd, SandboxSpec, Usage
 from .cgroups import Cgroups
+from .checkpoint_jail import CheckpointJail
 from .directories import Directories, remove_tree
 from .egress_socket import EgressSocket
 from .exit_reason import end_of
@@ -37,7 +38,9 @@ log = logging.getLogger(__name__)
 
 _KILL_TIMEOUT_S = 10.0
 
-Running: TypeAlias = bubblewrap.Jail | forked_jail.ForkedJail | process.Process | AdoptedJail
+Running: TypeAlias = (
+    bubblewrap.Jail | forked_jail.ForkedJail | CheckpointJail | process.Process | AdoptedJail
+)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -172,18 +175,19 @@ class LocalSandbox(ClosableSandbox):
         self._running.child.exited.add_done_callback(self._on_exit)
         self._write_record()
 
-    @classmethod
-    def adopt(
-        cls, sandbox_id: str, spec: SandboxSpec, context: LocalContext, record: SandboxRecord
-    ) -> LocalSandbox:
-        """Return a sandbox of an earlier broker. Raises OSError if it has ended."""
+    def adopt(self, record: SandboxRecord) -> None:
+        """Go on with a sandbox of an earlier broker, instead of `open`. Raises OSError if it has ended."""
+        self._running = self._find_jail(record)
+        self._running.child.exited.add_done_callback(self._on_exit)
+        self._record = record
+
+    def _find_jail(self, record: SandboxRecord) -> AdoptedJail | CheckpointJail:
         if record.leader is None:
             raise ProcessLookupError("its process is unknown")
-        sandbox = cls(sandbox_id, spec, context, record.host_uid)
-        sandbox._running = AdoptedJail(record.leader, record.gateway)
-        sandbox._running.child.exited.add_done_callback(sandbox._on_exit)
-        sandbox._record = record
-        return sandbox
+        return AdoptedJail(record.leader, record.gateway)
+
+    def leave(self) -> None:
+        """Close what this broker has of a sandbox that goes on without it."""
 
     def remember(
         self, *, kernel_id: str | None = None, session: str | None = None, is_ready: bool = False
@@ -211,7 +215,7 @@ class LocalSandbox(ClosableSandbox):
 
     async def _start_jail(
         self, command: Sequence[str], listener: int, server: ForkServer | None
-    ) -> bubblewrap.Jail | forked_jail.ForkedJail:
+    ) -> bubblewrap.Jail | forked_jail.ForkedJail | CheckpointJail:
         """Raises LaunchError or OSError; no process is left then."""
         context = self._context
         host, etc = context.host, context.directories.run / "etc"

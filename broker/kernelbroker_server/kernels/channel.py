@@ -90,7 +90,7 @@ class KernelChannel:
         self,
         kernel_id: str,
         websocket: ClientConnection,
-        send_interrupt: Callable[[], Awaitable[None]],
+        send_interrupt: Callable[[str], Awaitable[None]],
         *,
         sent: int = 0,
         received: int = 0,
@@ -99,7 +99,7 @@ class KernelChannel:
         """Start to read, with `held` not before `release`.
 
         Args:
-            send_interrupt: asks the gateway to interrupt this kernel.
+            send_interrupt: asks the gateway to interrupt the kernel with this id.
         """
         self.kernel_id = kernel_id
         self.closed: asyncio.Future[str] = asyncio.get_running_loop().create_future()
@@ -115,7 +115,32 @@ class KernelChannel:
         # Tuples are replaced, not changed, so that a callback may subscribe and unsubscribe.
         self._to_all: tuple[Subscription, ...] = ()
         self._by_parent: dict[str, tuple[Subscription, ...]] = {}
+        self._attached = asyncio.Event()
+        """Cleared while there is no connection for a moment."""
+        self._attach(websocket)
+
+    def _attach(self, websocket: ClientConnection) -> None:
+        self._websocket = websocket
         self._reader = asyncio.create_task(self._read(), name="kernel-reader")
+        self._attached.set()
+
+    async def detach(self) -> None:
+        """Close the connection. The channel is not closed: `attach` goes on with it."""
+        self._attached.clear()
+        self._reader.cancel()
+        await asyncio.wait([self._reader])
+        self._websocket.transport.abort()
+
+    def attach(self, websocket: ClientConnection, kernel_id: str, sent: int, received: int) -> None:
+        """Go on over another connection, after `detach`; the arguments are those of the channel.
+
+        Does nothing if the channel was closed meanwhile.
+        """
+        if self.closed.done():
+            websocket.transport.abort()
+            return
+        self.kernel_id, self.sent, self.received = kernel_id, sent, received
+        self._attach(websocket)
 
     def release(self) -> None:
         """Start to read."""
@@ -159,6 +184,7 @@ class KernelChannel:
 
     async def forward(self, frame: bytes) -> None:
         """Send a message that is a frame already. Raises as `send`."""
+        await self._attached.wait()
         self.sent += 1
         try:
             await self._websocket.send(frame)
@@ -190,7 +216,7 @@ class KernelChannel:
 
         Returns when the signal was sent. The reply of the cell shows whether it had an effect.
         """
-        await self._send_interrupt()
+        await self._send_interrupt(self.kernel_id)
         with suppress(ChannelClosed):
             # The signal alone does not wake the kernel's event loop; any message on shell does.
             await self.send(Outgoing("shell", "kernel_info_request", {}, internal=True))
@@ -242,7 +268,8 @@ class KernelChannel:
             reason = "a fault of the broker's own"
         finally:
             self._websocket.transport.abort()
-            self._end(reason)
+            if self._attached.is_set():
+                self._end(reason)
 
     async def _acknowledge(self) -> None:
         # What a gateway that has ended sent last is still read.
@@ -263,6 +290,7 @@ class KernelChannel:
         if self.closed.done():
             return
         self.closed.set_result(reason)
+        self._attached.set()  # who waits to send learns that it is closed
         for subscription in {
             *self._to_all,
             *(e for many in self._by_parent.values() for e in many),

@@ -12,7 +12,6 @@ import json
 import re
 import socket
 from collections.abc import Iterator
-from functools import partial
 from typing import Any
 
 import msgspec
@@ -120,7 +119,7 @@ class GatewayConnection:
                 if not _KERNEL_ID.fullmatch(kernel_id):
                     raise ValueError("the kernel has no valid id")
                 websocket = await self._connect(kernel_id, "")
-        return self._add(KernelChannel(kernel_id, websocket, partial(self._interrupt, kernel_id)))
+        return self._add(KernelChannel(kernel_id, websocket, self._interrupt))
 
     async def join_kernel(
         self, kernel_id: str, timeout: float, after: int | None = None
@@ -134,6 +133,48 @@ class GatewayConnection:
         Raises:
             ChannelClosed: as `start_kernel`, or messages that follow `after` are not there any more.
         """
+        websocket, hello = await self._join(kernel_id, timeout, after)
+        return self._add(
+            KernelChannel(
+                kernel_id,
+                websocket,
+                self._interrupt,
+                sent=hello.received,
+                received=hello.first - 1,
+                held=after is not None,
+            )
+        )
+
+    async def detach(self) -> None:
+        """Close all connections to the gateway, until `attach`. Nobody else may use it meanwhile."""
+        for channel in self.channels:
+            await channel.detach()
+
+    async def attach(self, timeout: float, kernel_id: str | None = None) -> None:
+        """Connect the channels again, after `detach`.
+
+        Args:
+            timeout: seconds, for each.
+            kernel_id: of another kernel, which has taken the place of the first one. Earlier messages of
+                it are not needed.
+
+        Raises:
+            ChannelClosed: the gateway could not be reached; the channels are closed.
+        """
+        try:
+            for channel in self.channels:
+                name = kernel_id or channel.kernel_id
+                after = None if kernel_id else channel.received
+                websocket, hello = await self._join(name, timeout, after)
+                channel.attach(websocket, name, hello.received, hello.first - 1)
+        except ChannelClosed:
+            await self.close()
+            raise
+
+    async def _join(
+        self, kernel_id: str, timeout: float, after: int | None
+    ) -> tuple[ClientConnection, _Hello]:
+        """Connect to a kernel that runs. Raises ChannelClosed."""
         with _unreachable(timeout):
             async with asyncio.timeout(timeout):
                 query = "" if after is None else f"&{CHANNELS_AFTER}={after}"
@@ -144,16 +185,7 @@ class GatewayConnection:
             raise ChannelClosed(
                 f"its output from message {after + 1} on is needed, and begins at {hello.first}"
             )
-        return self._add(
-            KernelChannel(
-                kernel_id,
-                websocket,
-                partial(self._interrupt, kernel_id),
-                sent=hello.received,
-                received=hello.first - 1,
-                held=after is not None,
-            )
-        )
+        return websocket, hello
 
     def _add(self, channel: KernelChannel) -> KernelChannel:
         self.channels.append(channel)

@@ -6,12 +6,13 @@ A session is opened from a checkpoint by `SessionOptions.from_checkpoint`.
 from __future__ import annotations
 
 import contextlib
+import logging
 import secrets
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from datetime import UTC, datetime
 
 import msgspec
-from kernelbroker.protocol.errors import Conflict, NotFound, Unavailable
+from kernelbroker.protocol.errors import Conflict, NotFound, TooLarge, Unavailable
 from kernelbroker.protocol.messages import (
     CheckpointInfo,
     CheckpointRequest,
@@ -24,6 +25,7 @@ from kernelbroker_kernel.contract import EXPORTS_PATH
 
 from ..cancellation import run_to_completion
 from ..kernels.transfer import GatewayRequest, TransferFailed
+from ..sessions.process_restoring import PROCESS
 from ..sessions.projects import project_of
 from ..sessions.registry import Registry
 from ..sessions.session import Session
@@ -31,6 +33,8 @@ from ..workspaces.checkpoint_store import CheckpointStore
 from .executions import Executions
 from .file_operations import file_operation
 from .internal_cells import Answer, answered
+
+logger = logging.getLogger(__name__)
 
 _FOR_ONE_USE = "."
 """The first character of the names of checkpoints that are made for a fork. No client can name them."""
@@ -61,14 +65,18 @@ class Checkpoints:
         self._tenant = registry.tenant.name
 
     async def save(self, session: Session, request: CheckpointRequest) -> CheckpointInfo:
-        """Save a session's variables and files, after the cells that were queued before.
+        """Save a session's variables and files, after the cells that were queued before; or its processes.
 
         Raises:
             SessionGone, TooManyRequests, Unavailable: as other requests that wait for their turn.
             TooLarge: the checkpoint, or all of the tenant, would be too large.
-            Conflict: the sandbox cannot make checkpoints.
+            Conflict: the sandbox cannot make checkpoints, or not of processes, or a cell runs that would
+                be saved with them.
         """
-        return await self._save(session, _info(session, request.name))
+        info = _info(session, request.name, request.mode)
+        if request.mode == PROCESS:
+            return await self._save_processes(session, info)
+        return await self._save(session, info)
 
     async def list(self) -> list[CheckpointInfo]:
         """Return the checkpoints, oldest first."""
@@ -92,7 +100,7 @@ class Checkpoints:
         if any(each.id == options.session_id for each in self._registry.list()):
             raise Conflict(f"session {options.session_id} is open; choose another session_id")
         name = f"{_FOR_ONE_USE}fork-{secrets.token_hex(12)}"
-        await self._save(session, _info(session, name), retention=_FORK_S)
+        await self._save_for_fork(session, name, options)
         try:
             fork, _ = await self._registry.open(_options(session, options, name))
             fork.options.from_checkpoint = None
@@ -101,10 +109,63 @@ class Checkpoints:
             with contextlib.suppress(NotFound):
                 await run_to_completion(self._store.delete(self._tenant, name))
 
+    async def _save_for_fork(self, session: Session, name: str, options: ForkOptions) -> None:
+        """Save the processes if they can be saved, unless `options` ask for something else."""
+        stays = options.template in (None, session.options.template)
+        by_default = options.mode is None and stays and not session.why_no_process_checkpoints
+        if by_default or options.mode == PROCESS:
+            try:
+                await self._save_processes(
+                    session, _info(session, name, PROCESS), retention=_FORK_S
+                )
+                return
+            except Conflict as exc:
+                if not by_default:
+                    raise
+                logger.info("session %s is forked by its values: %s", session.id, exc.message)
+        await self._save(session, _info(session, name), retention=_FORK_S)
+
     async def save_for_sleep(self, session: Session, name: str, retention: float) -> CheckpointInfo:
         """Save the variables, without the files, for the session itself. Raises as `save`."""
         info = _info(session, name, mode="sleep")
         return await self._save(session, info, files=False, retention=retention)
+
+    async def sleep_as_it_is(
+        self, session: Session, name: str, retention: float, fall_asleep: Callable[[], bool]
+    ) -> None:
+        """Save the processes, without the workspace, for the session itself.
+
+        Args:
+            fall_asleep: called when they are saved, while they stand still.
+
+        Raises:
+            as `save`.
+        """
+        await self._save_processes(
+            session, _info(session, name, PROCESS), False, retention, fall_asleep
+        )
+
+    async def _save_processes(
+        self,
+        session: Session,
+        info: CheckpointInfo,
+        files: bool = True,
+        retention: float | None = None,
+        fall_asleep: Callable[[], bool] | None = None,
+    ) -> CheckpointInfo:
+        with file_operation(session, "checkpoint", info.name) as progress:
+            limit = self._store.limits.size
+            if ((await session.memory()) or 0) > limit:
+                raise TooLarge(
+                    f"a checkpoint has at most {limit:,} bytes; the session uses more memory"
+                )
+
+            async def store(stream: AsyncIterator[bytes]) -> CheckpointInfo:
+                return await self._store.save(self._tenant, info, stream, retention)
+
+            saved = await session.save_processes(store, files=files, fall_asleep=fall_asleep)
+            progress.size = saved.size
+            return saved
 
     async def _save(
         self,

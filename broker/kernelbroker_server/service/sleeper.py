@@ -141,6 +141,12 @@ class Sleeper:
     async def _save(self, session: Session, saved: SavedState, *, at_end: bool) -> bool:
         """Returns whether the session falls asleep."""
         retention = session.limits.asleep_retention
+        if not session.why_no_process_checkpoints and not session.streams:
+            try:
+                return await self._save_processes(session, saved, retention)
+            except RequestError as exc:
+                session.expect_open()
+                logger.info("session %s sleeps without its processes: %s", session.id, exc.message)
         if not at_end and (running := await self._running(session)):
             session.sleeping.refuse(running, retry=True)
             return False
@@ -154,9 +160,29 @@ class Sleeper:
             return False
         if not is_undisturbed() or not session.sleeping.begin(saved):
             return False
+        self._record(session, saved, retention)
+        return True
+
+    async def _save_processes(self, session: Session, saved: SavedState, retention: float) -> bool:
+        """Save the processes whole. Returns whether the session falls asleep."""
+
+        is_asleep = False
+
+        def fall_asleep() -> bool:
+            nonlocal is_asleep
+            if is_asleep := session.sleeping.begin(saved):
+                self._record(session, saved, retention)
+            return is_asleep
+
+        with session.sleeping.saving():
+            await self._checkpoints.sleep_as_it_is(
+                session, saved.source.name, retention, fall_asleep
+            )
+        return is_asleep
+
+    def _record(self, session: Session, saved: SavedState, retention: float) -> None:
         if session.outlives_the_broker:
             saved.record(_record(session, saved), retention)
-        return True
 
     async def _running(self, session: Session) -> Sequence[MissingVariable]:
         """The session's processes, which cannot be saved."""

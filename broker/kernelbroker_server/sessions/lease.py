@@ -30,6 +30,7 @@ from ..workspaces.quota import Quota
 from ..workspaces.store import Workspace
 from .kernel_feed import KernelFeed
 from .lease_errors import pool_errors, remember
+from .process_restoring import has_processes, restore_processes
 from .projects import PROJECT_PATH, FindProject
 from .restoring import LoadFailed, Source, restore
 from .routes import Place, Routes
@@ -109,6 +110,11 @@ class Lease:
     def isolation(self) -> Isolation:
         """The isolation of its sandboxes."""
         return self.pool.backend.isolation
+
+    @property
+    def why_no_process_checkpoints(self) -> str:
+        """Why the processes of its sandboxes cannot be saved and restored; empty if they can."""
+        return self.pool.backend.why_no_process_checkpoints(self.spec)
 
     @property
     def sandbox_spec(self) -> SandboxSpec:
@@ -267,10 +273,17 @@ class Lease:
             if self._options.limits.network is not None:  # before a checkpoint's code runs
                 await cut_network(warm, self.isolation)
             await self.workspace.attach(warm.sandbox)
-            await self._configure(warm)
-            if source is not None:
-                has_cwd = self._options.cwd is not None
-                self.not_restored = await restore(warm, source, has_cwd=has_cwd)
+            if source is not None and await has_processes(source):
+                await restore_processes(warm, source, self.why_no_process_checkpoints)
+                if (
+                    self._saved is None
+                ):  # otherwise they have all that they had when they fell asleep
+                    await self._configure(warm)
+            else:
+                await self._configure(warm)
+                if source is not None:
+                    has_cwd = self._options.cwd is not None
+                    self.not_restored = await restore(warm, source, has_cwd=has_cwd)
             if plan is not None:
                 layout = {"directories": plan.directories, "files": plan.files}
                 await self._deliver(warm, {"layout": layout})

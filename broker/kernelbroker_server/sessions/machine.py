@@ -6,12 +6,11 @@ method decides at once and returns effects. `states.py` defines the states and t
 
 from __future__ import annotations
 
-from kernelbroker.protocol.errors import RequestError, SessionGone
+from kernelbroker.protocol.errors import Conflict, RequestError
 
 from .effects import (
     Abort,
     Acquire,
-    AnswerRestarts,
     AwaitTurn,
     CancelAcquisition,
     Detach,
@@ -19,21 +18,18 @@ from .effects import (
     Failure,
     Interrupt,
     Left,
-    Move,
     Opened,
     OpeningFailed,
-    Release,
-    Replace,
-    Run,
     SessionEnded,
     Suspend,
     Wake,
 )
-from .machine_state import AT_REST, MachineState
+from .machine_state import AT_REST
+from .machine_steps import MachineSteps
 from .states import ExecutionState, SessionState
 
 
-class SessionMachine(MachineState):
+class SessionMachine(MachineSteps):
     """The state machine of one session. `validate_state` holds after every call."""
 
     # Commands.
@@ -48,6 +44,37 @@ class SessionMachine(MachineState):
             return []
         self._track.move(SessionState.SUSPENDING)
         return [Suspend()]
+
+    def save(self) -> None:
+        """Begin to save the processes of the sandbox. `saved` follows.
+
+        Raises:
+            SessionGone
+            Conflict: something runs, waits or uses the gateway.
+        """
+        self.expect_open()
+        if self.state is not SessionState.READY or not self.idle:
+            raise Conflict(
+                "the session is in use, so its processes cannot be saved: wait for its cells and "
+                'transfers, or use mode="values"'
+            )
+        self._track.move(SessionState.SAVING)
+
+    def saved(self, *, sleeps: bool = False) -> list[Effect]:
+        """Report that the processes are saved, or could not be.
+
+        Args:
+            sleeps: they stand still and do not go on. Only if the session `can_sleep`.
+        """
+        if self.state is SessionState.CLOSING:
+            return [self._release()]
+        if self._restarts:
+            return [self._replace("restart")]
+        if sleeps:
+            self._track.move(SessionState.SUSPENDING)
+            return [Suspend()]
+        self._track.move(SessionState.READY)
+        return self._advance()
 
     def submit(self, execution_id: str, *, silent: bool = False) -> list[Effect]:
         """Queue an execution.
@@ -175,7 +202,12 @@ class SessionMachine(MachineState):
                 self._track.move(SessionState.CLOSING)
                 closed = Failure("interrupted", "SessionClosed", reason)
                 effects.append(Abort(self.running, closed))
-            case SessionState.ABORTING | SessionState.SUSPENDING | SessionState.MOVING:
+            case (
+                SessionState.ABORTING
+                | SessionState.SAVING
+                | SessionState.SUSPENDING
+                | SessionState.MOVING
+            ):
                 self._track.move(SessionState.CLOSING)
             case SessionState.OPENING | SessionState.REPLACING | SessionState.WAKING:
                 self._track.move(SessionState.CLOSING)
@@ -297,46 +329,3 @@ class SessionMachine(MachineState):
             self._track.move(SessionState.LEAVING)
             return [Left()]
         return self.close(reason)
-
-    def _end(self, reason: str) -> list[Effect]:
-        """Accept nothing more, and answer everything that waits."""
-        self.closed_reason = reason
-        never_ran = Failure("rejected", "SessionClosed", reason)
-        gone = SessionGone(f"session {self._id} is closed: {reason}")
-        return [*self._executions.reject_all(never_ran), *self._answer(gone)]
-
-    def _run_or_move(self) -> list[Effect]:
-        """Run the execution that has its turn, or move for it as soon as nobody uses the gateway."""
-        if (first := self._executions.first(ExecutionState.ADMITTED)) is None:
-            return []
-        if first != self._moves_for:
-            return [self._run_first()]
-        if self._borrowers:
-            return []
-        self._moves_for = None
-        self._track.move(SessionState.MOVING)
-        return [Move(first)]
-
-    def _run_first(self) -> Effect:
-        execution_id, silent = self._executions.run_first()
-        self._track.move(SessionState.RUNNING)
-        state_lost = bool(self._unreported_loss)
-        if not silent:
-            self._unreported_loss = ""
-        return Run(execution_id, state_lost)
-
-    def _replace(self, cause: str) -> Effect:
-        self._track.move(SessionState.REPLACING)
-        return Replace(cause)
-
-    def _release(self) -> Effect:
-        self._track.move(SessionState.RELEASING)
-        return Release()
-
-    def _answer(self, error: RequestError | None) -> list[Effect]:
-        """Answer restarts and, if there is an error, waiting borrowers."""
-        effects: list[Effect] = []
-        if self._restarts:
-            self._restarts = 0
-            effects.append(AnswerRestarts(error))
-        return effects if error is None else [*effects, *self._borrowers.refuse_waiting(error)]

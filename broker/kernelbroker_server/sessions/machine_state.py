@@ -22,6 +22,7 @@ _RESTARTING = (
     SessionState.ABORTING,
     SessionState.REPLACING,
     SessionState.MOVING,
+    SessionState.SAVING,
     SessionState.SUSPENDING,
     SessionState.WAKING,
 )
@@ -78,6 +79,12 @@ class MachineState:
         """Whether nothing runs, waits or uses the gateway."""
         return self.running is None and not self._executions and not self._borrowers
 
+    @property
+    def can_sleep(self) -> bool:
+        """Whether nothing is asked of the session, in the state SAVING or later."""
+        is_asked = self._restarts or self._close_when_idle or self.closed_reason is not None
+        return self.idle and not is_asked
+
     def execution_state(self, execution_id: str) -> ExecutionState:
         """Return the state of an execution; DONE if the machine does not know it."""
         return self._executions.state(execution_id)
@@ -106,6 +113,7 @@ class MachineState:
             assert not (self._close_when_idle and self.idle), "it has to be closed by now"
         if state in (
             SessionState.MOVING,
+            SessionState.SAVING,
             SessionState.SUSPENDING,
             SessionState.ASLEEP,
             SessionState.WAKING,

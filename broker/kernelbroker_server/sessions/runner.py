@@ -128,7 +128,7 @@ class SessionRunner:
         Raises:
             SessionGone, TooManyRequests
         """
-        self._notice_death()
+        self.notice_death()
         self.uses += 1
         borrower, granted = self._grants.add()
         try:
@@ -148,10 +148,16 @@ class SessionRunner:
 
     def suspend(self, saved: SavedState) -> bool:
         """Give the sandbox back if the session is idle. Returns whether it is."""
-        if decided := self.machine.sleep():
+        is_saving = self.machine.state is SessionState.SAVING
+        if decided := self.machine.saved(sleeps=True) if is_saving else self.machine.sleep():
             self._lease.keep_saved(saved)
             self.apply(decided)
         return bool(decided)
+
+    def saved(self) -> None:
+        """Report that the processes go on, after `machine.save`."""
+        self.apply(self.machine.saved())
+        self.notice_death()
 
     async def settled(self) -> None:
         """Wait until nothing runs, waits or uses the gateway."""
@@ -246,7 +252,7 @@ class SessionRunner:
         self._watch_for_death()
         self.watch.change(self._lease.quota)
         self.apply(self.machine.sandbox_ready(incomplete=bool(self._lease.not_restored)))
-        self._notice_death()
+        self.notice_death()
 
     def _watch_for_death(self) -> None:
         warm = self._lease.current
@@ -254,12 +260,12 @@ class SessionRunner:
 
         def notice(_: object) -> None:
             if self._lease.current is warm:
-                self._notice_death()
+                self.notice_death()
 
         warm.sandbox.ended.add_done_callback(notice)
         warm.channel.closed.add_done_callback(notice)
 
-    def _notice_death(self) -> None:
+    def notice_death(self) -> None:
         """Report a sandbox that has died, even if its callback has not run yet."""
         if self.machine.state is SessionState.READY and self._lease.alive is None:
             self.apply(self.machine.sandbox_died())
@@ -274,7 +280,7 @@ class SessionRunner:
                     failure = effects.Failure("quota_exceeded", QUOTA_EXCEEDED, refusal)
                     self.apply(self.machine.reject(execution.id, failure))
                     return
-                self._notice_death()
+                self.notice_death()
                 is_empty = self.machine.state in (SessionState.EMPTY, SessionState.ASLEEP)
                 moves = self._lease.prepare(execution.place, is_empty=is_empty)
                 self.apply(self.machine.turn_granted(execution.id, moves=moves))

@@ -15,6 +15,8 @@ A session::
 
     READY ──> MOVING ──> ASLEEP   (and on at once: the next execution wakes it in another pool)
 
+    READY <──> SAVING ──> SUSPENDING, REPLACING   (its processes are being saved; it is closed after that)
+
     READY ──> SUSPENDING ──> ASLEEP <──> WAKING ──> READY   (from ASLEEP also to REPLACING, for a restart;
                                                              from each of them to the end)
 
@@ -53,6 +55,8 @@ class SessionState(_State):
     """It has no living sandbox. The next use acquires one."""
     MOVING = "moving"
     """Its variables are being saved, and its sandbox given back, for a move to another pool."""
+    SAVING = "saving"
+    """The processes of its sandbox stand still and are being saved."""
     SUSPENDING = "suspending"
     """Its variables are saved. The sandbox is being given back."""
     ASLEEP = "asleep"
@@ -98,6 +102,7 @@ SESSION_TRANSITIONS: Mapping[SessionState, frozenset[SessionState]] = {
             SessionState.RUNNING,
             SessionState.REPLACING,
             SessionState.EMPTY,
+            SessionState.SAVING,
             SessionState.SUSPENDING,
             SessionState.MOVING,
             SessionState.LEAVING,
@@ -119,6 +124,14 @@ SESSION_TRANSITIONS: Mapping[SessionState, frozenset[SessionState]] = {
     ),
     SessionState.EMPTY: frozenset({SessionState.REPLACING, SessionState.RELEASING}),
     SessionState.MOVING: frozenset({SessionState.ASLEEP, SessionState.CLOSING}),
+    SessionState.SAVING: frozenset(
+        {
+            SessionState.READY,
+            SessionState.REPLACING,
+            SessionState.SUSPENDING,
+            SessionState.CLOSING,
+        }
+    ),
     SessionState.SUSPENDING: frozenset({SessionState.ASLEEP, SessionState.CLOSING}),
     SessionState.ASLEEP: frozenset(
         {SessionState.WAKING, SessionState.REPLACING, SessionState.RELEASING}

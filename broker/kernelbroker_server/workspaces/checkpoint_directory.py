@@ -64,7 +64,8 @@ class DirectoryCheckpoints(CheckpointStore):
         path = directory / f"{secrets.token_hex(16)}.data"
         size = 0
         try:
-            await asyncio.to_thread(directory.mkdir, 0o700, parents=True, exist_ok=True)
+            for each in (self._directory, directory):
+                await asyncio.to_thread(each.mkdir, 0o700, parents=True, exist_ok=True)
             file = await asyncio.to_thread(path.open, "xb", buffering=0)
             try:
                 async for chunk in data:

@@ -198,9 +198,13 @@ class ForkOptions(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
     The fork has a workspace of its own: `workspace` names it, by default after the session. Environment
     variables and secrets are those of the session.
+
+    Attributes:
+        mode: as that of a checkpoint. If absent, `process` where the session's processes can be saved.
     """
 
     session_id: Identifier | None = None
+    mode: CheckpointMode | None = None
     template: str | None = None
     workspace: Identifier | None = None
     workspace_retention: Annotated[float, msgspec.Meta(ge=0)] | None = None
@@ -209,15 +213,20 @@ class ForkOptions(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     max_lifetime: Annotated[float, msgspec.Meta(gt=0)] | None = None
 
 
+CheckpointMode: TypeAlias = Literal["values", "process"]
+
+
 class CheckpointRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """Save a session under a name. An earlier checkpoint with this name is replaced.
 
     Attributes:
-        mode: `values` saves each variable by itself, and the files.
+        mode: `values` saves each variable by itself, and the files. `process` saves the living processes
+            whole, and the files: also generators, threads and open files. It needs a template with
+            `process_checkpoints`, and is refused while a cell runs.
     """
 
     name: Identifier
-    mode: Literal["values"] = "values"
+    mode: CheckpointMode = "values"
 
 
 class SavedVariable(msgspec.Struct, kw_only=True, frozen=True):
@@ -238,9 +247,11 @@ class CheckpointSummary(msgspec.Struct, kw_only=True):
     """A checkpoint. Times are in UTC (ISO 8601 in JSON).
 
     Attributes:
-        size: bytes of variables and files.
+        mode: `values` or `process`.
+        size: bytes of variables and files, or of processes and files.
         session_id, template: of the session that was saved.
-        python: the version that saved it. Functions and classes need the same minor version.
+        python: the version that saved it. Functions and classes need the same minor version. Empty if
+            processes are saved.
         complete: nothing is missing.
     """
 
@@ -259,7 +270,7 @@ class CheckpointInfo(CheckpointSummary, kw_only=True):
     """A checkpoint with its content.
 
     Attributes:
-        variables: what is saved; `dropped` more are not listed.
+        variables: what is saved; `dropped` more are not listed. Empty if processes are saved.
         missing: what is not saved, with the reasons.
         env: the names of the environment variables of the session; values are not saved.
     """

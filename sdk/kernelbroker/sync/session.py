@@ -15,6 +15,7 @@ from ..protocol import events
 from ..protocol.findings import Language
 from ..protocol.messages import (
     CheckpointInfo,
+    CheckpointMode,
     ExecutionInfo,
     OnError,
     SandboxLimits,
@@ -276,13 +277,14 @@ class Session:
             )
         )
 
-    def checkpoint(self, name: str) -> CheckpointInfo:
-        return self._thread.call(self._async.checkpoint(name))
+    def checkpoint(self, name: str, mode: CheckpointMode = "values") -> CheckpointInfo:
+        return self._thread.call(self._async.checkpoint(name, mode))
 
     def fork(
         self,
         session_id: str | None = None,
         *,
+        mode: CheckpointMode | None = None,
         template: str | None = None,
         workspace: str | None = None,
         metadata: Mapping[str, Any] | None = None,
@@ -292,6 +294,7 @@ class Session:
     ) -> Session:
         fork = self._async.fork(
             session_id,
+            mode=mode,
             template=template,
             workspace=workspace,
             metadata=metadata,
