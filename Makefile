@@ -104,7 +104,7 @@ lock: $(BROKER)/.dev ## Update the pinned requirements of both images
 	  -c kernel_image/requirements.txt kernel_image/browser.in -o kernel_image/browser.txt
 	$(BROKER)/bin/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-annotate \
 	  --no-emit-package kernelbroker --no-emit-package kernelbroker-kernel \
-	  --extra docker --extra mcp broker/pyproject.toml compose/build.in -o compose/requirements.txt
+	  --extra docker --extra grpc --extra mcp broker/pyproject.toml compose/build.in -o compose/requirements.txt
 
 clean: ## Remove both environments and all generated files
 	rm -rf $(BROKER) $(KERNEL) dist build */build .*_cache .hypothesis sdk/*.egg-info broker/*.egg-info kernel_image/*.egg-info

@@ -592,6 +592,29 @@ async def test_the_limit_of_memory_is_lowered(backend: Backend) -> None:
     assert await end(sandbox) == expected
 
 
+BURN = """import time
+began, used = time.monotonic(), time.process_time()
+while time.monotonic() - began < 1.5: pass
+result = time.process_time() - used"""
+
+
+async def test_the_limit_of_processors_is_lowered(backend: Backend) -> None:
+    """A lowered limit of processors holds; gVisor, which cannot lower it, says so."""
+    if backend.describe()["limits"]["cpus"] == "none":  # type: ignore[index]
+        pytest.skip("control groups are not writable here")
+    sandbox = await backend.launch("one", SandboxSpec(limits=Limits(cpus=1.0)))
+    memory = sandbox.limits.memory
+    if backend.isolation is Isolation.GVISOR:
+        with pytest.raises(LaunchError, match="gVisor cannot lower"):
+            await sandbox.change_limits(memory, 0.2)
+        return
+    await sandbox.change_limits(memory, 0.2)
+    assert (sandbox.limits.cpus, sandbox.limits.memory) == (0.2, memory)
+    assert await ask(sandbox, BURN) < 0.75
+    await sandbox.change_limits(memory, 4.0)
+    assert sandbox.limits.cpus == 1.0
+
+
 async def test_a_child_out_of_memory(backend: Backend, kind: str) -> None:
     """A child process over the limit of memory dies alone, and is not the cause of a later exit."""
     if backend.describe()["limits"]["memory"] == "watchdog":  # type: ignore[index]

@@ -160,3 +160,26 @@ def test_the_synchronous_client(broker: BrokerProcess) -> None:
             if event["type"] == "observation":
                 break
         assert event["content"] == "seen"
+
+
+async def test_a_stop_ends_streams_in_order() -> None:
+    """A broker that stops with readers leaves the session to the next one, where they go on."""
+    with tempfile.TemporaryDirectory(prefix="kb-") as directory:
+        settings: dict[str, object] = {"TOKEN": "t", "PORT": free_port(), "SHUTDOWN": "adopt"}
+        broker = BrokerProcess(Path(directory), **settings, GRPC__PORT=free_port())
+        try:
+            broker.start()
+            async with kernelbroker.connect(broker.url, "t") as client:
+                session = await client.session("mine", keep=True).open()
+                async with aclosing(session.events()) as events:
+                    await until_type(events, "sandbox_ready")
+                    assert await asyncio.to_thread(broker.stop) == 0
+                    assert broker.complaints() == []
+                    broker.start()
+                    await session.post_event("plan", {"steps": []})
+                    found = await until_type(events, "plan")
+                assert found[-1]["source"] == "sdk"
+                await client.close_session("mine")
+        finally:
+            broker.kill()
+            end_all(broker)

@@ -326,7 +326,12 @@ async def test_garbage(world: World, channel: grpc.aio.Channel, client: Client) 
 
 
 async def test_odd_text(client: Client) -> None:
-    """Output that no message can carry comes with replacements, and large output is bounded."""
+    """A text is read as it is; output that no message can carry is replaced, and bounded."""
+    exact = "one\r\ntwo"
+    await client.ask("EditFile", EditRequest(path="exact.txt", content=exact))
+    assert (await client.ask("ReadFile", ReadRequest(path="exact.txt"))).content == exact
+    first = await client.ask("ReadFile", ReadRequest(path="exact.txt", end=1))
+    assert first.content == "one\r\n"
     command = "printf 'a\\377b'; head -c 6000000 /dev/zero | tr '\\0' x"
     call = client.stream(command)
     async with asyncio.timeout(DEADLINE_S):

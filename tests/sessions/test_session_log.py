@@ -115,6 +115,13 @@ async def test_operations_are_mirrored(store: EventStore) -> None:
             (True, None, None, {"passed": 3}),
         ),
         (
+            Result(
+                success=True,
+                return_value={"success": False, "error": "\0" * 9_000, "result": "\0" * 5_000},
+            ),
+            (False, "\0" * 2_000, "failed", "\0" * 5_000),
+        ),
+        (
             Result(success=True, return_value={"success": True, "result": "\ud800"}),
             (True, None, None, "\ud800"),
         ),

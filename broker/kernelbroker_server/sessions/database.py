@@ -213,7 +213,7 @@ class Database(Queries):
         with self._transaction():
             for statement in (
                 "DELETE FROM executions WHERE session_key NOT IN (SELECT key FROM sessions)",
-                _WITHOUT_SESSION,
+                "DELETE FROM session_events WHERE session_key NOT IN (SELECT key FROM sessions)",
                 "DELETE FROM events WHERE number NOT IN (SELECT number FROM executions)",
                 f"""UPDATE executions SET ended_at = NULL
                 WHERE number IN (SELECT number FROM ({late}))""",
@@ -254,8 +254,8 @@ class Database(Queries):
             execute_many("DELETE FROM executions WHERE number = ?", numbers)
             execute_many("DELETE FROM entries WHERE until <= ?", [(now,)])
             if not numbers:
+                execute_many(_EVENTS_OF_OLD, [(horizon,)])
                 execute_many("DELETE FROM sessions WHERE ended_at <= ?", [(horizon,)])
-                self._connection.execute(_WITHOUT_SESSION)
         # `execute` would free one page only: it takes one step.
         self._connection.executescript(f"PRAGMA incremental_vacuum({_FREED_PAGES})")
         return bool(numbers)
@@ -279,7 +279,8 @@ class Database(Queries):
             raise
 
 
-_WITHOUT_SESSION = "DELETE FROM session_events WHERE session_key NOT IN (SELECT key FROM sessions)"
+_EVENTS_OF_OLD = """DELETE FROM session_events WHERE session_key IN
+    (SELECT key FROM sessions WHERE ended_at <= ?)"""
 _KINDS: tuple[type[Record], ...] = (
     SessionOpened,
     ExecutionCreated,

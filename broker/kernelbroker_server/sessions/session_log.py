@@ -33,6 +33,8 @@ MAX_READERS = 64
 """Of one session at the same time."""
 _SHOWN_BYTES = 32 * 1024
 _SHOWN_CHARS = 200
+_ERROR_CHARS = 2_000
+"""With what is shown of a result, at most MAX_EVENT_BYTES, however their JSON is escaped."""
 BROKER = "broker"
 """The source of the broker's own events."""
 
@@ -261,7 +263,7 @@ def operation_result(
         operation=operation,
         operation_id=operation_id,
         execution_id=execution_id,
-        error=None if error is None else error[:8_000],
+        error=None if error is None else error[:_ERROR_CHARS],
         code=None if code is None else code[:_SHOWN_CHARS],
         execution_time_ms=milliseconds,
         result=_small(result),
@@ -273,7 +275,7 @@ def _small(result: object) -> object:
     try:
         if len(encode(result)) <= _SHOWN_BYTES:
             return result
-    except (TypeError, ValueError, msgspec.MsgspecError):
+    except (TypeError, ValueError, RecursionError, msgspec.MsgspecError):
         return None
     if not isinstance(result, Mapping):
         return None
