@@ -1,7 +1,7 @@
 """Measures operations on a project: ripgrep over 10,000 files, and 500 tests of pytest, streamed.
 
-The sides take turns: `session.code` through SDK, broker and gateway, and the same programs started by hand with
-the same Python, outside of any sandbox. The first test is timed by the first `test_output`.
+The sides take turns: `session.code` through SDK, broker and gateway, and the same programs started by hand
+with the same Python, outside of any sandbox. The first test is timed by the first `test_output`.
 """
 
 from __future__ import annotations
