@@ -18,7 +18,7 @@ from kernelbroker import (
     SandboxSecurityError,
 )
 
-from tests.backends.probes import BACKENDS
+from tests.backends.probes import CODE_IMAGE, PROJECT_BACKENDS
 from tests.e2e.support import BrokerProcess, backend_settings, running_broker, whole_system
 from tests.e2e.test_code_operations import make_project
 from tests.e2e.test_mcp import call as mcp_call
@@ -61,11 +61,14 @@ def settings(forge: ScriptedForge, kind: str = "local") -> dict[str, object]:
         "MCP__TOOL_SETS": '["project"]',
         "POOL__MIN_SIZE": 0,
         "POOL__MAX_SIZE": 2,
+        "POOL__ACQUIRE_TIMEOUT": 100,
+        "POOL__LAUNCH_TIMEOUT": 100,
+        "DOCKER__IMAGE": CODE_IMAGE,
         **backend_settings(kind),
     }
 
 
-@pytest.fixture(scope="module", params=BACKENDS)
+@pytest.fixture(scope="module", params=PROJECT_BACKENDS[:2])
 def broker(request: pytest.FixtureRequest, forge: ScriptedForge) -> Iterator[BrokerProcess]:
     with running_broker(**settings(forge, str(request.param))) as broker:
         yield broker
