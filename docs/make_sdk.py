@@ -436,6 +436,7 @@ _SECTIONS: list[tuple[str, list[str]]] = [
         [
             "SessionInfo",
             "SandboxLimits",
+            "ProjectOptions",
             "ExecutionInfo",
             "CheckpointInfo",
             "CheckpointSummary",
