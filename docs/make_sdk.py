@@ -460,6 +460,7 @@ _SECTIONS: list[tuple[str, list[str]]] = [
         [
             "SessionInfo",
             "SandboxLimits",
+            "ProjectOptions",
             "ExecutionInfo",
             "CheckpointInfo",
             "CheckpointSummary",
