@@ -6,6 +6,7 @@ BROKER := .venv
 KERNEL := .venv-kernel
 IMAGE ?= kernelbroker-kernel
 CODE_IMAGE ?= kernelbroker-code
+AGENTS ?= claude-code gemini-cli opencode
 BROKER_IMAGE ?= kernelbroker-broker
 DIND_IMAGE ?= kernelbroker-dind
 BASE_IMAGE ?= python:3.12-slim-bookworm
@@ -18,7 +19,7 @@ DISTRIBUTIONS := setup.cfg broker/pyproject.toml kernel_image/pyproject.toml
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup environments run demo image kernel-image code-image broker-image dind-image bundle \
+.PHONY: help setup environments run demo image kernel-image code-image agent-images broker-image dind-image bundle \
   test test-fast check docs console bench lock clean
 
 help: ## List the targets
@@ -44,6 +45,11 @@ kernel-image:
 
 code-image: ## Build the image of sandboxes for projects (git, ripgrep, npm, compilers), upon the sandboxes' image
 	docker build --build-arg KERNEL_IMAGE=$(IMAGE) -t $(CODE_IMAGE) -f kernel_image/code.Dockerfile kernel_image
+
+agent-images: ## Build the images of sandboxes with a coding agent each, upon code-image
+	@for agent in $(AGENTS); do \
+	  docker build --build-arg CODE_IMAGE=$(CODE_IMAGE) --build-arg AGENT=$$agent -t kernelbroker-$$agent \
+	    -f kernel_image/agent.Dockerfile kernel_image || exit 1; done
 
 broker-image: ## Build the broker's own image, for compose/
 	docker build $(BUILD_OPTIONS) --build-arg BASE_IMAGE=$(BASE_IMAGE) -t $(BROKER_IMAGE) -f compose/Dockerfile .
