@@ -85,7 +85,7 @@ console: ## Build the console's files from broker/console (needs npm)
 	cd broker/console && npm ci --no-audit --no-fund && npm run check && npm run build
 
 bench: environments ## The figures that the README quotes
-	@for file in roundtrip mcp_call clients lease routing launch stream files tables journal pool compare_peers; do \
+	@for file in roundtrip mcp_call clients lease routing launch stream files tables project journal pool compare_peers; do \
 	  $(BROKER)/bin/python benchmarks/$$file.py || exit 1; done
 
 lock: $(BROKER)/.dev ## Update the pinned requirements of both images

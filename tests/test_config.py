@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 from kernelbroker.protocol.messages import ExecutionRequest
@@ -19,7 +20,7 @@ from kernelbroker_server.config_sections import (
     PoolSettings,
     SandboxSettings,
 )
-from kernelbroker_server.factories import backend_name, backends, proxy
+from kernelbroker_server.factories import backend_name, backends, proxy, spec
 from kernelbroker_server.machine_memory import default_pool_size
 from kernelbroker_server.supervisor import Supervisor
 from pydantic import ValidationError
@@ -432,3 +433,42 @@ def test_settings_of_backends_that_contradict_each_other(tmp_path: Path) -> None
     settings = load(write(tmp_path, f'{text}[docker]\ndata_dir = "{tmp_path}"'))
     with pytest.raises(ConfigError, match="same directory"):
         made_backends(settings)
+
+
+def test_the_profile_of_projects() -> None:
+    """The profile `code` names its image, the hosts of packages, and all forges."""
+    forge = {"host": "hub.example", "kind": "gitea", "token": SECRET, "repositories": ["a/*"]}
+    settings = Settings(templates={"code": {"profile": "code"}}, code={"forges": [forge]})
+    code = settings.templates["code"]
+    assert code.image == "kernelbroker-code"
+    assert "pypi.org" in code.allow
+    made = spec("code", code, settings)
+    assert made.upstreams == ("forge/hub.example",)
+    assert made.uses_proxy
+    assert "http://forge.internal/hub.example/" in str(made.env)
+    assert SECRET not in repr(made)
+    assert not spec("default", settings.templates["default"], settings).uses_proxy
+
+
+@pytest.mark.parametrize(
+    ("values", "told"),
+    [
+        ({"code": {"roots": [{"path": "relative"}]}}, "absolute"),
+        ({"code": {"roots": [{"path": "/a", "mode": "wr"}]}}, "mode"),
+        ({"code": {"forges": [{"host": "a.b", "kind": "svn", "repositories": ["a/b"]}]}}, "kind"),
+        (
+            {"code": {"forges": [{"host": "a.b", "kind": "gitea", "repositories": []}]}},
+            "repositories",
+        ),
+        (
+            {"code": {"forges": [{"host": "a.b", "kind": "gitea", "repositories": ["a"]}]}},
+            "repositories",
+        ),
+        ({"templates": {"x": {"forges": ["a.b"]}}}, "no forge"),
+        ({"upstreams": {"forge": {"url": "http://a.b"}}}, "for code.forges"),
+    ],
+)
+def test_projects_that_cannot_be_meant(values: dict[str, Any], told: str) -> None:
+    """A mistake in a root or a forge is told with its key."""
+    with pytest.raises(ValueError, match=told):
+        Settings(**values)

@@ -32,6 +32,8 @@ KERNEL_PYTHON = Path(
     or Path(__file__).parents[2] / ".venv-kernel/bin/python"
 )
 IMAGE = os.environ.get("KERNELBROKER_TEST_IMAGE", "kernelbroker-kernel")
+CODE_IMAGE = os.environ.get("KERNELBROKER_TEST_CODE_IMAGE", "kernelbroker-code")
+"""The image with git and ripgrep; `make code-image` builds it."""
 DEADLINE_S = 20.0
 
 PROBE = (
@@ -290,6 +292,15 @@ def docker_problem() -> str | None:
     return problem
 
 
+def code_image_problem() -> str | None:
+    """Why projects cannot be tested in containers; None if they can."""
+    if NO_DOCKER is not None:
+        return NO_DOCKER
+    with engine() as api:
+        found = api.images(CODE_IMAGE)
+    return None if found else f"the engine does not have the image {CODE_IMAGE} (`make code-image`)"
+
+
 def gvisor_runtime() -> str | None:
     """A runtime of the engine's that is gVisor and takes sockets of the host.
 
@@ -310,6 +321,7 @@ def gvisor_runtime() -> str | None:
 
 NO_JAIL = jail_problem()
 NO_DOCKER = docker_problem()
+NO_CODE_IMAGE = code_image_problem()
 needs_jail = pytest.mark.skipif(NO_JAIL is not None, reason=str(NO_JAIL))
 needs_docker = pytest.mark.skipif(NO_DOCKER is not None, reason=str(NO_DOCKER))
 GVISOR = gvisor_runtime()
@@ -331,3 +343,10 @@ LOCAL_FORK = pytest.param("local-fork", marks=[needs_jail, needs_kernel_environm
 """The local backend whose gateways are forked: for what depends on how a gateway comes into its jail."""
 ON_GVISOR = pytest.param("gvisor", marks=[needs_docker, needs_gvisor])
 """The docker backend with gVisor, over unix sockets: for what depends on the runtime."""
+needs_code_image = pytest.mark.skipif(NO_CODE_IMAGE is not None, reason=str(NO_CODE_IMAGE))
+PROJECT_BACKENDS = [
+    BACKENDS[0],
+    pytest.param("docker", marks=needs_code_image),
+    pytest.param("gvisor", marks=[needs_code_image, needs_gvisor]),
+]
+"""As BACKENDS, for tests of projects, whose containers have CODE_IMAGE; and gVisor."""

@@ -6,14 +6,23 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from typing import Any
 
 import kernelbroker
 import pytest
-from kernelbroker import BadRequest, CodeOperationError, ProjectOptions, SandboxSecurityError
+from kernelbroker import (
+    BadRequest,
+    CodeOperationError,
+    ProjectOptions,
+    SandboxResourceError,
+    SandboxSecurityError,
+)
 
-from tests.backends.probes import BACKENDS
+from tests.backends.probes import CODE_IMAGE, PROJECT_BACKENDS
 from tests.e2e.support import BrokerProcess, backend_settings, running_broker, whole_system
 from tests.e2e.test_code_operations import make_project
+from tests.e2e.test_mcp import call as mcp_call
+from tests.e2e.test_mcp import connected
 from tests.support.forge import TOKEN, ScriptedForge, git, scripted_forge
 
 pytestmark = whole_system
@@ -49,13 +58,17 @@ def settings(forge: ScriptedForge, kind: str = "local") -> dict[str, object]:
         "CODE__FORGES": json.dumps(forges),
         "SANDBOX__FORGES": '["*"]',
         "TEMPLATES": '{"alone": {"forges": []}}',
+        "MCP__TOOL_SETS": '["project"]',
         "POOL__MIN_SIZE": 0,
         "POOL__MAX_SIZE": 2,
+        "POOL__ACQUIRE_TIMEOUT": 100,
+        "POOL__LAUNCH_TIMEOUT": 100,
+        "DOCKER__IMAGE": CODE_IMAGE,
         **backend_settings(kind),
     }
 
 
-@pytest.fixture(scope="module", params=BACKENDS)
+@pytest.fixture(scope="module", params=PROJECT_BACKENDS[:2])
 def broker(request: pytest.FixtureRequest, forge: ScriptedForge) -> Iterator[BrokerProcess]:
     with running_broker(**settings(forge, str(request.param))) as broker:
         yield broker
@@ -277,3 +290,123 @@ async def test_what_a_clone_takes(client: kernelbroker.Broker, forge: ScriptedFo
     with pytest.raises(BadRequest, match="no name of a branch"):
         async with client.session(project=ProjectOptions(git="https://hub.example/a/b", ref="-x")):
             pass
+
+
+async def test_a_hostile_project_is_pushed(
+    client: kernelbroker.Broker, forge: ScriptedForge
+) -> None:
+    """What a project configures runs nothing when it is pushed or bundled, and leads nowhere else."""
+    async with client.session(project="https://hub.example/acme/shop") as session:
+        code = session.code
+        prepared = await code.run(
+            "for h in pre-push reference-transaction post-index-change; do"
+            " printf '#!/bin/sh\\ntouch /data/pwned-hook\\n' > .git/hooks/$h; chmod +x .git/hooks/$h; done;"
+            " git config core.fsmonitor 'touch /data/pwned-monitor';"
+            " git config core.sshCommand 'touch /data/pwned-ssh';"
+            " git config credential.helper '!touch /data/pwned-helper';"
+            " git config core.askPass 'touch /data/pwned-ask';"
+            " git config remote.origin.pushurl 'ext::sh -c touch% /data/pwned-ext';"
+            " git config remote.origin.receivepack 'touch /data/pwned-receive';"
+            " git config push.gpgSign true; git config gpg.program 'touch /data/pwned-gpg';"
+            " printf '[submodule \"s\"]\\n path = s\\n url = -u./x\\n' > .gitmodules;"
+            " git config push.recurseSubmodules on-demand; echo > 'a\nb'"
+        )
+        assert prepared.success, prepared.stderr
+        await code.git_branch("hostile")
+        await code.git_commit("all")
+        pushed = await code.git_push()
+        assert pushed.result["branch"] == "hostile"
+        assert (await code.git_bundle()).result["size"] > 100
+        for url in ("ext::sh -c id", "file:///etc", "/etc", "-u./x", "ssh://other.example/a/b"):
+            await session.run(
+                f"git -C /data/project remote set-url origin '{url}'", language="shell"
+            )
+            with pytest.raises(CodeOperationError):
+                await code.git_push()
+        found = await session.run(
+            "import os; print([n for n in os.listdir('/data') if n.startswith('pwned')])"
+        )
+        assert found.stdout == "[]\n"
+    assert git(forge.root / "acme" / "shop.git", "rev-parse", "hostile") == pushed.result["commit"]
+
+
+async def test_the_story_by_mcp(
+    client: kernelbroker.Broker, local: BrokerProcess, forge: ScriptedForge
+) -> None:
+    """The tools of MCP search, edit, test, fix, commit, and open the pull request."""
+    forge.pulls.clear()
+    async with (
+        client.session(project="https://hub.example/acme/shop") as session,
+        connected(local, path="/mcp/project") as mcp,
+    ):
+        await session.code.git_branch("by-mcp")
+
+        async def tool(name: str, **arguments: Any) -> dict[str, Any]:
+            answered = await mcp_call(mcp, name, session_id=session.session_id, **arguments)
+            assert answered.structured_content is not None, answered
+            return dict(answered.structured_content)
+
+        found = await tool("code_search", pattern="def transfer")
+        path = found["result"]["matches"][0]["path"]
+        await tool("code_edit", path=path, old="balance -= amount", new="balance -= amounts")
+        tests = await tool("run_tests")
+        assert (tests["success"], tests["result"]["failed"]) == (False, 1)
+        await tool("code_edit", path=path, old="amounts", new="amount  # in cents")
+        assert (await tool("run_tests"))["success"]
+        await tool("git_commit", message="service: say the unit")
+        opened = await tool("git_create_pr", title="Say the unit")
+    assert opened["result"]["number"] == 1
+    assert (forge.pulls[0]["head"], forge.pulls[0]["base"]) == ("by-mcp", "main")
+
+
+async def test_operations_are_audited(forge: ScriptedForge, tmp_path: Path) -> None:
+    """Each operation has a record with its session, path and outcome, and none has the token."""
+    log = tmp_path / "audit.log"
+    with running_broker(**settings(forge), AUDIT_LOG=log) as broker:
+        async with (
+            kernelbroker.connect(broker.url, broker.token) as client,
+            client.session("audited", project="https://hub.example/acme/shop") as session,
+        ):
+            await session.code.read("shop/model.py")
+            with pytest.raises(SandboxSecurityError):
+                await session.code.read("/etc/shadow")
+            await session.code.run("true")
+            await session.code.git_branch("audited")
+            await session.code.git_push()
+            with pytest.raises(CodeOperationError):
+                await session.code.git_create_pr("x", base="audited")
+        text = await asyncio.to_thread(log.read_text)
+    records = [json.loads(line) for line in text.splitlines()]
+    operations = [
+        (each["operation"], each["path"], each["outcome"])
+        for each in records
+        if each["event"] == "operation"
+    ]
+    assert operations == [
+        ("clone", "", "success"),
+        ("read", "shop/model.py", "success"),
+        ("read", "/etc/shadow", "security"),
+        ("run", "", "queued"),
+        ("git_branch", "", "success"),
+        ("git_push", "", "success"),
+        ("git_create_pr", "", "conflict"),
+    ]
+    assert {each["session"] for each in records if each["event"] == "operation"} == {"audited"}
+    through = [each for each in records if each["event"] == "network.request"]
+    assert {each["upstream"] for each in through} == {"forge/hub.example"}
+    assert TOKEN not in text
+
+
+async def test_resources_that_run_out(forge: ScriptedForge) -> None:
+    """A full workspace is an error of resources, and the session goes on."""
+    with running_broker(**settings(forge), SANDBOX__WORKSPACE_SIZE="30MiB") as broker:
+        async with (
+            kernelbroker.connect(broker.url, broker.token) as client,
+            client.session(project="https://hub.example/acme/shop") as session,
+        ):
+            with pytest.raises(SandboxResourceError):
+                await session.code.run(
+                    "for i in 1 2 3 4 5 6; do head -c 10000000 /dev/zero > big$i; done; sleep 30"
+                )
+            await session.code.run("rm -f big*")
+            assert (await session.code.read("shop/model.py")).success

@@ -21,12 +21,11 @@ from kernelbroker import (
     Unavailable,
 )
 
-from tests.backends.probes import BACKENDS, ON_GVISOR
+from tests.backends.probes import CODE_IMAGE, PROJECT_BACKENDS
 from tests.e2e.support import BrokerProcess, backend_settings, running_broker, whole_system
 from tests.e2e.test_code_operations import make_project
 
 pytestmark = whole_system
-KINDS = [*BACKENDS, ON_GVISOR]
 
 
 @pytest.fixture(scope="module")
@@ -52,11 +51,17 @@ def roots(host: Path) -> str:
     )
 
 
-@pytest.fixture(scope="module", params=KINDS)
+@pytest.fixture(scope="module", params=PROJECT_BACKENDS)
 def broker(request: pytest.FixtureRequest, host: Path) -> Iterator[BrokerProcess]:
     settings = backend_settings(str(request.param))
     with running_broker(
-        CODE__ROOTS=roots(host), POOL__MIN_SIZE=0, POOL__MAX_SIZE=3, **settings
+        CODE__ROOTS=roots(host),
+        POOL__MIN_SIZE=0,
+        POOL__MAX_SIZE=3,
+        POOL__ACQUIRE_TIMEOUT=100,
+        POOL__LAUNCH_TIMEOUT=100,
+        **settings,
+        DOCKER__IMAGE=CODE_IMAGE,
     ) as broker:
         yield broker
 
