@@ -7,6 +7,7 @@ KERNEL := .venv-kernel
 IMAGE ?= kernelbroker-kernel
 CODE_IMAGE ?= kernelbroker-code
 BROWSER_IMAGE ?= kernelbroker-browser
+AGENTS ?= claude-code gemini-cli opencode
 BROKER_IMAGE ?= kernelbroker-broker
 DIND_IMAGE ?= kernelbroker-dind
 BASE_IMAGE ?= python:3.12-slim-bookworm
@@ -19,7 +20,7 @@ DISTRIBUTIONS := setup.cfg broker/pyproject.toml kernel_image/pyproject.toml
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup environments run demo image kernel-image code-image browser-image broker-image dind-image bundle \
+.PHONY: help setup environments run demo image kernel-image code-image agent-images browser-image broker-image dind-image bundle \
   test test-fast check docs protos console bench lock clean
 
 help: ## List the targets
@@ -51,8 +52,14 @@ kernel-image:
 
 code-image: ## Build the image of sandboxes for projects (git, ripgrep, npm, compilers), upon the sandboxes' image
 	docker build --build-arg KERNEL_IMAGE=$(IMAGE) -t $(CODE_IMAGE) -f kernel_image/code.Dockerfile kernel_image
+
 browser-image: ## Build the image of sandboxes with Chromium, upon the sandboxes' image
 	docker build --build-arg KERNEL_IMAGE=$(IMAGE) -t $(BROWSER_IMAGE) -f kernel_image/browser.Dockerfile kernel_image
+
+agent-images: ## Build the images of sandboxes with a coding agent each, upon code-image
+	@for agent in $(AGENTS); do \
+	  docker build --build-arg CODE_IMAGE=$(CODE_IMAGE) --build-arg AGENT=$$agent -t kernelbroker-$$agent \
+	    -f kernel_image/agent.Dockerfile kernel_image || exit 1; done
 
 broker-image: ## Build the broker's own image, for compose/
 	docker build $(BUILD_OPTIONS) --build-arg BASE_IMAGE=$(BASE_IMAGE) -t $(BROKER_IMAGE) -f compose/Dockerfile .

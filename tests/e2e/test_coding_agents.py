@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import re
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,12 +16,15 @@ import openai
 import pytest
 from kernelbroker import AgentEvent, ModelReply, ModelRequest, ToolCall
 
-from tests.e2e.support import BrokerProcess, running_broker, whole_system
+from tests.backends.probes import ON_GVISOR, needs_docker
+from tests.e2e.support import BrokerProcess, backend_settings, running_broker, whole_system
 from tests.support.scripted_model import USAGE, ScriptedModel, Turn, serving_model
 
 pytestmark = whole_system
 
 AGENTS = Path("/var/tmp/kernelbroker-coding-agents")
+AGENT_IMAGE = os.environ.get("KERNELBROKER_TEST_AGENT_IMAGE", "kernelbroker-claude-code")
+DOCUMENTATION = Path(__file__).parents[2] / "docs" / "coding-agents.md"
 ROOT = "/workspace/project"
 needs_agents = pytest.mark.skipif(
     not (AGENTS / "installed.json").exists(),
@@ -227,6 +232,42 @@ async def test_native_works_with_a_callable(client: kernelbroker.Broker, tmp_pat
     assert "+    return a + b" in str(result.diff)
     assert result.tests is not None
     assert (result.tests["passed"], result.tests["failed"]) == (1, 0)
+
+
+@pytest.mark.parametrize("runtime", [pytest.param("docker", marks=needs_docker), ON_GVISOR])
+async def test_an_agent_in_its_image(model: ScriptedModel, runtime: str, tmp_path: Path) -> None:
+    """In a container the agent of the image is the one that runs, without a name and without a key."""
+    model.script = script("claude-code")
+    model.seen.clear()
+    options = settings(model) | backend_settings(runtime) | {"POOL__MIN_SIZE": 0}
+    del options["SANDBOX__SHARED_DATA"]
+    with running_broker(DOCKER__IMAGE=AGENT_IMAGE, SANDBOX__PROCESSES=200, **options) as broker:
+        async with (
+            kernelbroker.connect(broker.url, broker.token) as client,
+            client.session() as session,
+        ):
+            await upload(session, tmp_path / "project")
+            result = await session.coding_agent.run("mend add")
+            found = await session.run(FIND_KEY)
+    assert (result.agent, result.requested, result.outcome) == ("claude-code", None, "completed")
+    assert "+    return a + b" in str(result.diff)
+    assert result.tests is not None
+    assert result.tests["passed"] == 1
+    assert found.text.strip() == "[]"
+
+
+async def test_the_example_of_the_documentation(
+    client: kernelbroker.Broker, tmp_path: Path
+) -> None:
+    """The program on the page works as shown."""
+    (code,) = re.findall(r"^```python\n(.*?)^```$", DOCUMENTATION.read_text(), re.M | re.S)
+    names: dict[str, Any] = {}
+    exec(code, names)
+    async with client.session() as session:
+        await upload(session, tmp_path / "project")
+        result = await names["mended"](session)
+    assert result.success
+    assert result.tests["passed"] == 1
 
 
 @pytest.mark.parametrize("vendor", ["anthropic", "openai"])
