@@ -82,12 +82,17 @@ def call(url: str, method: str, path: str, body: object = None, client: str = ""
         data=None if body is None else json.dumps(body).encode(),
         headers={"Authorization": f"Bearer {TOKEN}", "X-Kernelbroker-Client": client},
     )
-    try:
-        with urlopen(request) as answer:
-            answer.read()
-    except HTTPError as error:
-        if error.code != 409:  # a confirmation is asked for
-            raise
+    while True:
+        try:
+            with urlopen(request) as answer:
+                answer.read()
+            return
+        except HTTPError as error:
+            if error.code == 409:  # a confirmation is asked for
+                return
+            if error.code != 503:  # the machine is busy
+                raise
+            time.sleep(1)
 
 
 def work(url: str) -> None:
@@ -102,6 +107,9 @@ def work(url: str) -> None:
     for code in (SALES, PLOT, BIG):
         call(url, "POST", "/sessions/sales-report/exec", {"code": code, "timeout": 100}, "sdk")
     call(url, "POST", "/sessions/notebook-ann/exec", {"code": "sum(range(10))"}, "console")
+    context = {"context_id": "ann-shell", "language": "shell"}
+    call(url, "POST", "/sessions/notebook-ann/contexts", context, "console")
+    call(url, "POST", "/sessions/ann-shell/exec", {"code": "ls -la"}, "console")
     call(url, "POST", "/sessions/cleanup/exec", {"code": "import os; os.listdir('/data')"}, "sdk")
     call(url, "POST", "/sessions/cleanup/executions", {"code": RISKY}, "sdk")
     call(url, "POST", "/sessions/train-7f3a/executions", {"code": TRAINING, "timeout": 200}, "sdk")

@@ -35,7 +35,7 @@ def test_pages_for_operators_are_hidden_from_others(console: Console, open_page:
     """Others have no links to these pages, and a link that was sent to them says what is missing."""
     page = open_page("#/audit", token=console.bob)
     see(page, ".empty-title", "for operators")
-    expect(page.locator(".nav-link")).to_have_text(["Sessions", "Confirmations"])
+    expect(page.locator("a.nav-link")).to_have_text(["Sessions", "Confirmations"])
 
 
 def test_sandboxes(console: Console, open_page: OpenPage) -> None:

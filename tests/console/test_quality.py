@@ -159,6 +159,8 @@ def test_no_request_leaves_the_origin(console: Console, open_page: OpenPage) -> 
     see(page, ".cm-content")
     others = [u for u in asked if not u.startswith((console.broker.url, "data:", "blob:"))]
     assert others == []
+    assert [url for url in asked if console.alice in url] == []
+    assert f"{console.broker.url}/api/v1/tickets" in asked
     assert len([url for url in asked if "/console/assets/" in url]) > 5
 
 
@@ -251,6 +253,14 @@ def test_a_narrow_phone(console: Console, open_page: OpenPage, path: str) -> Non
     )
     assert wide == []
     expect(page.get_by_role("link", name="Sessions").first).to_be_visible(timeout=TIMEOUT_MS)
+    links = page.locator(".nav-link:visible")
+    expect(links).to_have_count(6, timeout=TIMEOUT_MS)
+    assert links.evaluate_all("all => all.every(a => a.getBoundingClientRect().right <= 360)")
+    if path == "sessions":
+        page.get_by_role("button", name="More").click()
+        see(page, "dialog dd", "alice")
+        page.get_by_role("button", name="Sign out").click()
+        see(page, "input[name=token]")
 
 
 def test_everything_by_keyboard(console: Console, open_page: OpenPage) -> None:
