@@ -186,8 +186,8 @@ async def test_one_session_in_all_clients(
     e2b_clients: E2bClients,
     tmp_path: Path,
 ) -> None:
-    """A session of the SDK is listed by E2B's client, which goes on in it, and opened in JupyterLab: a person
-    sees its variables and a plot, moves a slider, completes, inspects, and debugs a cell."""
+    """A session of the SDK is listed by E2B's client, which goes on in it, and opened in JupyterLab. A
+    person sees its variables and a plot, moves a slider, completes, inspects, and debugs a cell."""
     await session.run("import pandas as pd; cities = ['Oslo', 'Bern']; zebra_one = zebra_two = 1")
     made = "sales = pd.DataFrame({'city': cities, 'amount': [25, 20]}); len(sales)"
     listed, text = await asyncio.to_thread(
