@@ -63,6 +63,7 @@ check: environments ## Style, types, layers, packaging
 	$(BROKER)/bin/ruff format --check .
 	$(BROKER)/bin/mypy sdk/kernelbroker broker/kernelbroker_server compose/engine_filter
 	$(BROKER)/bin/mypy --python-executable $(KERNEL)/bin/python kernel_image/kernelbroker_kernel
+	cd benchmarks && $(CURDIR)/$(BROKER)/bin/mypy --config-file ../pyproject.toml *.py  # each is a program beside its modules
 	$(BROKER)/bin/lint-imports
 	$(BROKER)/bin/python .ci/check_wheels.py
 

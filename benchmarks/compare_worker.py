@@ -12,6 +12,7 @@ import json
 import os
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from time import perf_counter
 
@@ -33,10 +34,9 @@ async def serve() -> None:
         print("ready", flush=True)
         while line := await asyncio.to_thread(sys.stdin.readline):
             name, count = line.split()
-            if name == "cells":
-                answer = await cells(session, int(count))
-            else:
-                answer = await lease(broker)
+            answer: Mapping[str, object] = (
+                await cells(session, int(count)) if name == "cells" else await lease(broker)
+            )
             print(json.dumps(answer), flush=True)
 
 

@@ -35,7 +35,7 @@ async def measure(rounds: int) -> dict[str, dict[str, list[float]]]:
             settings = {"KERNELBROKER_LIMITS__OUTPUT": "64MiB"}
             if store == MEMORY:
                 settings["KERNELBROKER_STATE_DIR"] = ""
-            broker = await stack.enter_async_context(running_broker(**settings))
+            broker = await stack.enter_async_context(running_broker(warm=1, **settings))
             sessions[store] = await stack.enter_async_context(broker.session())
         for number in range(rounds + 1):
             order = (DURABLE, MEMORY) if number % 2 else (MEMORY, DURABLE)

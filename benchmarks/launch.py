@@ -24,7 +24,7 @@ from figures import Target, arguments, report
 from kernelbroker_server.backends import procfs
 from kernelbroker_server.backends.base import SandboxSpec
 from kernelbroker_server.backends.local import LocalBackend
-from kernelbroker_server.config_sections import TemplateSettings
+from kernelbroker_server.config_templates import TemplateSettings
 from kernelbroker_server.pool.warm_sandbox import WarmSandbox, discard, launch
 from kernelbroker_side import scratch_directory
 

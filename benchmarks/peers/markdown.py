@@ -49,7 +49,7 @@ def render(results: Mapping[str, Any]) -> str:
 
 def median(peer: Mapping[str, Any], measure: Measure) -> float | None:
     """Return a median in the measure's unit, or None."""
-    values = peer["values"].get(measure.key)
+    values: list[float] | None = peer["values"].get(measure.key)
     if not values:
         return None
     return statistics.median(values) * (1000 if measure.unit == "ms" else 1)

@@ -55,16 +55,15 @@ def render(results: Mapping[str, Any]) -> str:
             for peer in results["peers"]
         }
         panels.append((f"{size} sessions at once, cells/s (more is better)", values, True))
-    known = [(title, _known(values, more), more) for title, values, more in panels]
-    known = [each for each in known if each[1]]
+    known = [(title, kept) for title, values, more in panels if (kept := _known(values, more))]
 
     y, parts = GAP + 16, []
     for first in range(0, len(known), COLUMNS):
         row = known[first : first + COLUMNS]
-        for column, (title, values, _) in enumerate(row):
+        for column, (title, kept) in enumerate(row):
             x = GAP + column * (PANEL + GAP)
-            parts.append(_panel(title, values, x, y))
-        y += TITLE + STEP * max(len(values) for _, values, _ in row) + GAP
+            parts.append(_panel(title, kept, x, y))
+        y += TITLE + STEP * max(len(kept) for _, kept in row) + GAP
     width = GAP + COLUMNS * (PANEL + GAP)
     note = f"Medians of one run on {results['date']}, {results['machine']}. "
     note += "Logarithmic scales; less is better."

@@ -47,7 +47,8 @@ class Worker:
         scratch = directory / "scratch"
         scratch.mkdir(parents=True, exist_ok=True)
         process = await asyncio.create_subprocess_exec(
-            *(python, WORKER, peer.adapter, *(["--cold"] if cold else [])),
+            *map(str, (python, WORKER, peer.adapter)),
+            *(["--cold"] if cold else []),
             env=environ,
             cwd=scratch,
             stdin=PIPE,
