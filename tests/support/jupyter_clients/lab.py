@@ -147,19 +147,27 @@ def type_in_last_cell(page, text):
 
 def complete_and_inspect(page):
     """Ask for completions and for a description. Returns both."""
-    type_in_last_cell(page, "zebra_")
-    page.keyboard.press("Tab")
-    found = page.locator(".jp-Completer-item")
-    expect(found).to_have_count(2)
+    found = ask_for(page, "zebra_", "Tab", ".jp-Completer-item")
     names = found.all_inner_texts()
     page.keyboard.press("Escape")
-    type_in_last_cell(page, "zip")
-    page.keyboard.press("Shift+Tab")
-    tooltip = page.locator(".jp-Tooltip")
-    expect(tooltip).to_contain_text("zip(")
+    tooltip = ask_for(page, "zip", "Shift+Tab", ".jp-Tooltip")
     text = tooltip.inner_text()
     page.keyboard.press("Escape")
     return names, text
+
+
+def ask_for(page, text, key, selector):
+    """Type a text and press a key until something is shown: JupyterLab waits a second for completions."""
+    found = page.locator(selector)
+    for _ in range(15):
+        type_in_last_cell(page, text)
+        page.keyboard.press(key)
+        try:
+            expect(found.first).to_be_visible(timeout=5_000)
+        except AssertionError:
+            continue
+        return found
+    raise AssertionError(f"{key} shows nothing")
 
 
 def debug(page):
