@@ -173,6 +173,50 @@ def test_errors_are_of_the_clients_kind(e2b: E2bClients) -> None:
     assert template[0] == "SandboxException" and "code-interpreter-v1" in template[1]
 
 
+def test_strangers_and_closed_sandboxes(e2b: E2bClients, e2b_stranger: str) -> None:
+    """With a bad key, with that of another tenant, and after the end, each call gives an error of E2B's."""
+    bad, strange, listed, mine, closed = e2b.python(
+        f"""
+        from e2b_code_interpreter import Sandbox
+        mine = Sandbox.create()
+        name = mine.sandbox_id
+        def outcomes(key):
+            calls = dict(
+                connect=lambda: Sandbox.connect(name, api_key=key),
+                info=lambda: Sandbox.get_info(name, api_key=key),
+                timeout=lambda: Sandbox.set_timeout(name, 60, api_key=key),
+                pause=lambda: Sandbox.pause(name, api_key=key),
+                snapshot=lambda: Sandbox.create_snapshot(name, api_key=key),
+                kill=lambda: Sandbox.kill(name, api_key=key) or 1 / 0,
+            )
+            return {{call: kind_of(ask)[0] for call, ask in calls.items()}}
+        bad, strange = outcomes("wrong"), outcomes({e2b_stranger!r})
+        listed = [each.sandbox_id for each in Sandbox.list(api_key={e2b_stranger!r}).next_items()]
+        text = mine.run_code("'untouched'").text
+        mine.kill()
+        closed = dict(
+            run=lambda: mine.run_code("1"),
+            command=lambda: mine.commands.run("true"),
+            terminal=lambda: mine.pty.create(__import__("e2b").PtySize(10, 10)),
+            read=lambda: mine.files.read("x"),
+            write=lambda: mine.files.write("x", "1"),
+            watch=lambda: mine.files.watch_dir("."),
+            context=lambda: mine.create_code_context(),
+        )
+        after = outcomes(None)
+        after |= {{call: kind_of(ask)[0] for call, ask in closed.items()}}
+        report(bad, strange, listed, text, after)
+        """
+    )
+    assert set(bad.values()) == {"AuthenticationException"}
+    assert strange.pop("kill") == closed.pop("kill") == "ZeroDivisionError", "there is none to kill"
+    assert set(strange.values()) == {"SandboxNotFoundException"}
+    assert (listed, mine) == ([], "untouched")
+    gone = ("NotFound", "NotRunning", "Unreachable")
+    gone_kinds = {f"Sandbox{each}Exception" for each in gone} | {"TimeoutException"}
+    assert set(closed.values()) <= gone_kinds, closed
+
+
 def test_the_async_client(e2b: E2bClients) -> None:
     """The async client works as the other one, and calls its callbacks while a cell runs."""
     pieces, results, error, ids, paused = e2b.python("""
