@@ -134,6 +134,14 @@ EXAMPLES: dict[str, tuple[str, str]] = {
         "Started\nStdout\nResult",
     ),
     "Broker.health": ('print((await broker.health())["status"])', "ok"),
+    "Broker.external_browser": (
+        "try:\n"
+        '    answer = await broker.external_browser("navigate", {"url": "https://example.org/"})\n'
+        '    print(answer.result["title"])\n'
+        "except kernelbroker.NotFound:\n"
+        '    print("this broker has none: browser.endpoint is not set")',
+        "this broker has none: browser.endpoint is not set",
+    ),
     "Broker.pool_status": ('print("idle_containers" in await broker.pool_status())', "True"),
     "Broker.assess": ('print((await broker.assess("x = 1")).level)', "safe"),
     "Broker.workspaces": (
