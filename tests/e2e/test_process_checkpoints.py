@@ -39,6 +39,7 @@ def tick():
 
 threading.Thread(target=tick, daemon=True).start()
 df = pd.DataFrame(np.arange(300_000).reshape(-1, 3), columns=list("abc"))
+shared = open("/data/shared/numbers")
 notes = open("notes.txt", "w")
 notes.write("first "); notes.flush()
 open("/tmp/scratch", "w").write("in tmp")
@@ -54,7 +55,7 @@ notes.write("second"); notes.flush()
 unnamed.seek(0)
 child.stdin.write("echo\\n"); child.stdin.flush()
 print(os.getpid() == pid, next(numbers), int(df.c.sum()), open("notes.txt").read())
-print(open("/tmp/scratch").read(), unnamed.read(), child.stdout.readline().strip())
+print(open("/tmp/scratch").read(), unnamed.read(), child.stdout.readline().strip(), shared.read())
 """
 LOOK = """
 import os, subprocess
@@ -62,13 +63,16 @@ find = ["find", "/", "-xdev", "-name", "*.img", "-o", "-name", "criu*"]
 found = subprocess.run(find, capture_output=True, text=True).stdout.split()
 print(os.path.exists("{images}"), found, os.access("/run/criu.kdat", os.W_OK))
 """
-USED = f"True 2 {sum(range(2, 300_000, 3))} first second\nin tmp ghost echo\n"
+USED = f"True 2 {sum(range(2, 300_000, 3))} first second\nin tmp ghost echo of all\n"
 
 
 @pytest.fixture(scope="module")
-def broker() -> Iterator[BrokerProcess]:
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
     """One whose sessions can save their processes, with a second template whose sessions cannot."""
+    shared = tmp_path_factory.mktemp("shared")
+    (shared / "numbers").write_text("of all")
     settings = {
+        "SANDBOX__SHARED_DATA": shared,
         "LOCAL__CRIU": CRIU,
         "SANDBOX__PROCESS_CHECKPOINTS": "true",
         "SANDBOX__MEMORY": "1GiB",
