@@ -39,6 +39,7 @@ def tick():
 
 threading.Thread(target=tick, daemon=True).start()
 df = pd.DataFrame(np.arange(300_000).reshape(-1, 3), columns=list("abc"))
+shared = open("/data/shared/numbers")
 notes = open("notes.txt", "w")
 notes.write("first "); notes.flush()
 open("/tmp/scratch", "w").write("in tmp")
@@ -54,7 +55,7 @@ notes.write("second"); notes.flush()
 unnamed.seek(0)
 child.stdin.write("echo\\n"); child.stdin.flush()
 print(os.getpid() == pid, next(numbers), int(df.c.sum()), open("notes.txt").read())
-print(open("/tmp/scratch").read(), unnamed.read(), child.stdout.readline().strip())
+print(open("/tmp/scratch").read(), unnamed.read(), child.stdout.readline().strip(), shared.read())
 """
 LOOK = """
 import os, subprocess
@@ -62,13 +63,17 @@ find = ["find", "/", "-xdev", "-name", "*.img", "-o", "-name", "criu*"]
 found = subprocess.run(find, capture_output=True, text=True).stdout.split()
 print(os.path.exists("{images}"), found, os.access("/run/criu.kdat", os.W_OK))
 """
-USED = f"True 2 {sum(range(2, 300_000, 3))} first second\nin tmp ghost echo\n"
+USED = f"True 2 {sum(range(2, 300_000, 3))} first second\nin tmp ghost echo of all\n"
 
 
 @pytest.fixture(scope="module")
-def broker() -> Iterator[BrokerProcess]:
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
     """One whose sessions can save their processes, with a second template whose sessions cannot."""
+    shared = tmp_path_factory.mktemp("shared")
+    shared.chmod(0o755)
+    (shared / "numbers").write_text("of all")
     settings = {
+        "SANDBOX__SHARED_DATA": shared,
         "LOCAL__CRIU": CRIU,
         "SANDBOX__PROCESS_CHECKPOINTS": "true",
         "SANDBOX__MEMORY": "1GiB",
@@ -206,9 +211,10 @@ async def test_what_cannot_be_saved_is_refused(client: kernelbroker.Broker) -> N
 async def test_user_code_sees_no_images(client: kernelbroker.Broker, broker: BrokerProcess) -> None:
     """Images are root's, in directories that no sandbox sees; damaged ones are refused."""
     images = broker.data_dir / ".checkpoints"
+    before = {*images.glob("*/*.data")}
     async with client.session() as session:
         await session.checkpoint("guarded", mode="process")
-        (stored,) = images.glob("*/*.data")
+        (stored,) = {*images.glob("*/*.data")} - before
         for path in (stored, *stored.parents):
             if path != stored and path.is_relative_to(images):
                 assert (path.stat().st_uid, path.stat().st_mode & 0o077) == (0, 0)
@@ -221,7 +227,7 @@ async def test_user_code_sees_no_images(client: kernelbroker.Broker, broker: Bro
         with pytest.raises(kernelbroker.RequestError, match="could not be restored"):
             await client.session(from_checkpoint="guarded").open()
     await client.delete_checkpoint("guarded")
-    assert not list(images.glob("*/*.data"))
+    assert {*images.glob("*/*.data")} == before
 
 
 async def test_rest(broker: BrokerProcess) -> None:

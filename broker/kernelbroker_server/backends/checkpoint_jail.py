@@ -240,7 +240,7 @@ class CheckpointJail:
     async def _expect_only_own_sockets(self) -> None:
         """Wait until all connections to the broker are closed. Raises CheckpointFailed."""
         for _ in range(_TRIES):
-            if not jail_contents.foreign_sockets(self.leader):
+            if not await asyncio.to_thread(jail_contents.foreign_sockets, self.leader):
                 return
             await asyncio.sleep(_PAUSE_S)
         raise CheckpointFailed("a connection to the broker is still open; try again")

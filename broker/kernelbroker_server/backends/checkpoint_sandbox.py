@@ -81,10 +81,11 @@ class CheckpointSandbox(LocalSandbox, ProcessSaver):
         await self._close_handover()
         try:
             meta = _Meta(running.pipes, running.stopped())
-            await running.save(self._criu, images)
             self._stopped = meta.stopped
-            directories = [*FILES, *([WORKSPACE[1:]] if files else [])]
-            await running.files.pack(images / _ARCHIVE, directories)
+            await running.save(self._criu, images)
+            workspace = (WORKSPACE.strip("/"),) if files else ()
+            without = () if self.spec.shared_data is None else (str(jail.SHARED).strip("/"),)
+            await running.files.pack(images / _ARCHIVE, (*FILES, *workspace), without)
             (images / _META).write_bytes(msgspec.json.encode(meta))
         except BaseException as error:
             await self.resume()

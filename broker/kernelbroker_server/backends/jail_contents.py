@@ -85,10 +85,19 @@ class JailFiles:
         self._leader = leader
         self._join = join
 
-    async def pack(self, archive: Path, directories: Sequence[str]) -> None:
-        """Write the files of these directories to a new archive. Raises CheckpointFailed, OSError."""
+    async def pack(self, archive: Path, directories: Sequence[str], without: Sequence[str]) -> None:
+        """Write the files of these directories to a new archive.
+
+        Args:
+            without: what is left out, since every sandbox has it.
+
+        Raises:
+            CheckpointFailed, OSError
+        """
         descriptor = os.open(archive, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        await self._tar(["--create", "--sparse"], directories, descriptor)
+        excluded = [f"--exclude={path}" for path in without]
+        args = ["--create", "--sparse", "--anchored", *excluded]
+        await self._tar(args, directories, descriptor)
 
     async def unpack(self, archive: Path) -> None:
         """Remove the files of `FILES`, and extract what `pack` has written. Raises as `pack`."""
