@@ -105,9 +105,9 @@ class SandboxCode:
         self, context: Context, method: str, operation: str, parameters: dict[str, Any]
     ) -> CodeOperationResponse:
         """Run an operation that runs no code of the project."""
-        async with self._calls.call(context, method) as (_, session):
+        async with self._calls.call(context, method) as (tenant, session):
             try:
-                return await code_operations.operate(session, operation, parameters)
+                return await code_operations.operate(session, operation, parameters, tenant.forges)
             except RequestError as exc:
                 return _refused(exc)
         raise AssertionError("a failed call was aborted")

@@ -75,10 +75,11 @@ class BrokerSandboxes:
         """Those that were terminated here, so that `get_sandbox` can tell."""
 
     async def create_sandbox(self, project_path: str, config: SandboxConfig) -> SandboxInstance:
-        """Open a session of the template `config.provider`, and upload the project.
+        """Open a session of the template `config.provider` with the project.
 
         Args:
-            project_path: a directory of this machine, or a tar archive.
+            project_path: a directory of this machine or a tar archive, which is uploaded, or the URL of a
+                git repository, which the sandbox clones.
 
         Raises:
             CodeOperationValidationError: the configuration is invalid, there is no such directory, or no
@@ -86,7 +87,8 @@ class BrokerSandboxes:
             CodeOperationError: there is no free sandbox, or the project is refused.
         """
         limits = config.limits()
-        if not await asyncio.to_thread(Path(project_path).exists):
+        is_url = "://" in project_path
+        if not is_url and not await asyncio.to_thread(Path(project_path).exists):
             message = f"{project_path}: there is no such directory or archive on this machine"
             raise CodeOperationValidationError(message, "", "create_sandbox", "not_found")
         described = {"project_path": str(project_path), "config": asdict(config)}
@@ -94,13 +96,15 @@ class BrokerSandboxes:
             uuid4().hex,
             template=config.provider,
             limits=limits,
+            project=project_path if is_url else None,
             metadata={_METADATA: described},
             keep=True,
         )
         async with _translated(session.session_id, "create_sandbox"):
             try:
                 await session.open()
-                await session.code.upload(project_path)
+                if not is_url:
+                    await session.code.upload(project_path)
             except BaseException:
                 with suppress(KernelBrokerError):  # it may not be there
                     await self._end(session)
