@@ -31,6 +31,7 @@ from tornado.websocket import WebSocketClosedError, WebSocketHandler
 from ..sessions.store import ExecutionLog, ExecutionSummary
 from .base import Authenticated, error_body
 from .descriptions import details, execution_fields
+from .text_frames import write_texts
 
 logger = logging.getLogger(__name__)
 
@@ -200,8 +201,9 @@ class Events(Authenticated, WebSocketHandler):
         log = await self.tenant.executions.find(session_id, execution_id)
         await self._send_execution(log, session_id)
         head = b'{"type":"event","session_id":%s,"event":' % encode(session_id)
-        async for stored in log.follow(after):
-            await self.write_message(b"%s%s}" % (head, stored.json))
+        async with contextlib.aclosing(log.batches(after)) as batches:
+            async for batch in batches:
+                await write_texts(self, (b"%s%s}" % (head, stored.json) for stored in batch))
 
     async def _send_execution(self, log: ExecutionLog, session_id: str) -> None:
         described = _described(log, session_id)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Annotated
 
 import msgspec
@@ -22,6 +23,9 @@ from .descriptions import ExecutionDetails, details, execution_fields
 from .disconnect import Disconnectable
 from .openapi import Content, operation
 from .sessions import Interrupted
+
+_FLUSH_BYTES = 256 * 1024
+"""Events that are there at the same time are sent together, up to so many bytes."""
 
 
 class ExecBody(ExecutionRequest):
@@ -76,10 +80,17 @@ class StreamingHandler(Disconnectable, ApiHandler):
             self.reply(await collect(log))
             return
         await self.flush()
-        async for stored in log.follow(after):
-            if data := representation.write(stored):
-                self.write(data)
-                await self.flush()
+        async with contextlib.aclosing(log.batches(after)) as batches:
+            async for batch in batches:
+                written = 0
+                for stored in batch:
+                    data = representation.write(stored)
+                    self.write(data)
+                    if (written := written + len(data)) >= _FLUSH_BYTES:
+                        await self.flush()
+                        written = 0
+                if written:
+                    await self.flush()
 
     async def follow(self, log: ExecutionLog) -> None:
         """Answer with the events behind the `seq` of the parameter `after`. Raises BadRequest."""

@@ -50,6 +50,7 @@ from ..sessions.session import Session
 from ..sessions.store import ExecutionLog, Watcher
 from .base import Authenticated, error_body
 from .descriptions import session_info
+from .text_frames import write_texts
 
 logger = logging.getLogger(__name__)
 
@@ -278,8 +279,9 @@ class SessionSocket(Authenticated, WebSocketHandler):
         self.close(1001 if self.service.tenants.stopping else 1000, "the session is closed")
 
     async def _follow(self, log: ExecutionLog, after: int) -> None:
-        async for stored in log.follow(after):
-            await self.write_message(stored.json)
+        async with contextlib.aclosing(log.batches(after)) as batches:
+            async for batch in batches:
+                await write_texts(self, (stored.json for stored in batch))
 
     async def _send(self, reply: Reply) -> None:
         with contextlib.suppress(WebSocketClosedError, StreamClosedError):  # `on_close` handles it

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from contextlib import suppress
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from kernelbroker.protocol.errors import ProtocolError
 from kernelbroker_kernel.contract import KERNEL_ENDED
@@ -164,6 +164,26 @@ class KernelChannel:
             await self._websocket.send(frame)
         except (WebSocketException, OSError) as exc:
             raise ChannelClosed(f"the gateway closed the channel: {exc}") from exc
+
+    async def send_soon(
+        self,
+        messages: Sequence[Outgoing],
+        spawn: Callable[[Coroutine[Any, Any, None]], object],
+    ) -> None:
+        """Send messages at once, or by `spawn` if the gateway would have to read first. Never raises."""
+        frames = [encode_frame(message, BROKER_SESSION) for message in messages]
+        transport = self._websocket.transport
+        _, limit = transport.get_write_buffer_limits()
+        sending = self._forward_all(frames)
+        if transport.get_write_buffer_size() + sum(map(len, frames)) < limit:
+            await sending
+        else:
+            spawn(sending)
+
+    async def _forward_all(self, frames: Sequence[bytes]) -> None:
+        with suppress(ChannelClosed):  # `closed` tells it
+            for frame in frames:
+                await self.forward(frame)
 
     async def interrupt(self) -> None:
         """Raise KeyboardInterrupt in the running cell, also in an `await` (ipykernel issue 881).

@@ -7,10 +7,9 @@ closed session.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from typing import Any
 
 from kernelbroker.protocol.events import Cause, Event, Result, Started, Stderr
@@ -23,13 +22,14 @@ from ..kernels.framing import Incoming, Outgoing
 from ..kernels.outputs import OutputLimits
 from ..kernels.redaction import Redactor
 from ..kernels.requests import InternalCell, NotebookCell
-from ..pool.warm_sandbox import WarmSandbox, first_of
+from ..pool.warm_sandbox import WarmSandbox
 from ..telemetry.logs import bound_ids
 from .effects import NOT_STORED, Failure
 from .execution_summary import summary_of
 from .progress import LeftExecution, Progress, begun
 from .routes import Place
 from .store import ExecutionLog
+from .waking import Waking
 
 logger = logging.getLogger(__name__)
 
@@ -199,7 +199,7 @@ class Execution:
                 return None
         self._state_lost |= self._progress.state_lost
         self.begun.set()
-        finished: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        wake = Waking()
 
         def on_message(message: Incoming) -> None:
             if self.is_detached:
@@ -211,15 +211,18 @@ class Execution:
                     self._append(event)
             if not self._taken.is_set() and (self._cell.taken or self._pending is not None):
                 self._taken.set()
-            if self._cell.phase is Phase.ENDED and not finished.done():
-                finished.set_result(None)
+            if self._cell.phase is Phase.ENDED:
+                wake()
 
         messages = channel.subscribe(on_message)
         channel.on_acknowledge = self._proceed
+        for end in (messages.closed, self._abort):
+            end.add_done_callback(wake)
         try:
             # A gateway that does not read must not delay the timeout.
-            self._spawn(self._send(warm, self._cell.outgoing[channel.sent - self._progress.sent :]))
-            usable = await self._wait(warm, messages, finished, grace)
+            unsent = self._cell.outgoing[channel.sent - self._progress.sent :]
+            await channel.send_soon(unsent, self._spawn)
+            usable = await self._wait(warm, messages, wake, grace)
             if self._pending is not None and self.log.result is None:
                 await self._conclude(self._pending, remark)
             if usable and self._tasks:
@@ -279,29 +282,28 @@ class Execution:
             self._append(Stderr(content=f"{QUOTA_EXCEEDED}: {text}\n"))
         self._append(result)
 
-    async def _send(self, warm: WarmSandbox, messages: Sequence[Outgoing]) -> None:
-        with contextlib.suppress(ChannelClosed):  # `_wait` sees that the channel is closed
-            for message in messages:
-                await warm.channel.send(message)
-
     async def _wait(
         self,
         warm: WarmSandbox,
         messages: Subscription,
-        finished: asyncio.Future[None],
+        wake: Waking,
         grace: float,
     ) -> bool:
         """Wait for the end of the cell, for at most its timeout and the grace period of an interrupt."""
         too_long = f"the cell ran longer than {self.timeout:g} s"
-        ends = (finished, messages.closed, self._abort)
+
+        def is_over() -> bool:
+            ended = self._cell.phase is Phase.ENDED
+            return ended or messages.closed.done() or self._abort.done()
+
         timeout = self.timeout if self._left is None else self._left.progress.seconds_left
-        if not await first_of(*ends, timeout=timeout):
+        if not await wake.until(is_over, timeout):
             kept = "the state is kept"
             if self.request.language not in (None, "python"):
                 kept = "Python's state is kept"
             self.interrupt("timeout", f"{too_long} and was interrupted; {kept}")
-            await first_of(*ends, timeout=grace)
-        if finished.done():
+            await wake.until(is_over, grace)
+        if self._cell.phase is Phase.ENDED:
             return True
         if warm.channel.closed.done():
             end = await warm.end()

@@ -7,7 +7,7 @@ import contextlib
 import time
 from collections import OrderedDict
 from collections.abc import (
-    AsyncIterator,
+    AsyncGenerator,
     Callable,
     Collection,
     Iterable,
@@ -39,6 +39,8 @@ _EXECUTION_BYTES = 32 * 1024**2
 """Bytes that they may hold together, besides the latest."""
 _WATCHER_LAG = 200
 """Executions that a watcher may be behind before it is cut off."""
+_BATCH_EVENTS = 256
+"""Events that a reader gets at once."""
 _SESSION_BYTES = 1_000
 """What an ended session takes besides its executions, about."""
 
@@ -97,18 +99,20 @@ class MemoryLog(ExecutionLog):
     def read(self, after: int = 0) -> Sequence[StoredEvent]:
         return self._events[after:]
 
-    async def follow(self, after: int = 0) -> AsyncIterator[StoredEvent]:
+    async def batches(self, after: int = 0) -> AsyncGenerator[Sequence[StoredEvent], None]:
         position = after
         while True:
-            while position < len(self._events):
-                yield self._events[position]
-                position += 1
+            while batch := self._events[position : position + _BATCH_EVENTS]:
+                position += len(batch)
+                yield batch
             if self.result is not None:
                 return
             reader: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._readers.append(reader)
             try:
                 await reader
+                # A small cell has its first event and its last one in this turn of the event loop.
+                await asyncio.sleep(0)
             except asyncio.CancelledError:
                 with contextlib.suppress(ValueError):
                     self._readers.remove(reader)

@@ -13,7 +13,7 @@ import asyncio
 import contextlib
 import time
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, TypeAlias
 
@@ -140,8 +140,15 @@ class ExecutionLog(ABC):
         """Return the stored events whose `seq` is greater than `after`."""
 
     @abstractmethod
-    def follow(self, after: int = 0) -> AsyncIterator[StoredEvent]:
+    def batches(self, after: int = 0) -> AsyncGenerator[Sequence[StoredEvent], None]:
+        """As `follow`, with the events that are there at the same time in one sequence."""
+
+    async def follow(self, after: int = 0) -> AsyncGenerator[StoredEvent, None]:
         """Yield all events whose `seq` is greater than `after`, as they are stored, up to the result."""
+        async with contextlib.aclosing(self.batches(after)) as batches:
+            async for batch in batches:
+                for stored in batch:
+                    yield stored
 
     async def finished(self) -> Result:
         """Wait for the result."""
