@@ -10,7 +10,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 import pytest
-from kernelbroker_server.backends.base import HostProject, SandboxSpec
+from kernelbroker_server.backends.base import SandboxSpec
 from kernelbroker_server.backends.container_options import (
     LABEL_BROKER,
     LABEL_DATA,
@@ -19,6 +19,7 @@ from kernelbroker_server.backends.container_options import (
     SocketTransport,
     container_options,
 )
+from kernelbroker_server.backends.host_project import HostProject
 
 from compose.engine_filter.rules import Policy, Refused
 

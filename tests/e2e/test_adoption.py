@@ -18,7 +18,7 @@ from kernelbroker import events
 from kernelbroker.protocol.events import Event
 from kernelbroker_server.backends import procfs
 from kernelbroker_server.backends.container_options import LABEL_DATA
-from kernelbroker_server.sessions.durable_store import SUPERSEDED_STATUS
+from kernelbroker_server.sessions.superseded import SUPERSEDED_STATUS
 
 from tests.backends.probes import ON_GVISOR, containers_of, engine, needs_docker
 from tests.e2e.support import (

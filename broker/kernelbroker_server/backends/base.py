@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from ..kernels.endpoint import Endpoint
+from .host_project import HostProject
 from .process_saver import ProcessSaver
 
 
@@ -78,20 +79,6 @@ class Network(enum.StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class HostProject:
-    """A directory of the host that is mounted at /workspace/project.
-
-    Attributes:
-        path: without links. It has no other mounts in it.
-        owner: the user and group that own it.
-    """
-
-    path: Path
-    read_only: bool
-    owner: tuple[int, int]
-
-
-@dataclass(frozen=True, slots=True)
 class SandboxSpec:
     """Everything that a launch depends on. What depends on the session is sent after the lease."""
 
@@ -119,7 +106,7 @@ class SandboxSpec:
     browser: bool = field(default=False, repr=False)
     """Whether sessions may use a browser in it; no launch depends on it."""
     process_checkpoints: bool = False
-    """Its living processes can be saved, if the backend is able to."""
+    """Its living processes can be saved."""
     ports: bool | tuple[int, ...] = field(default=False, repr=False)
     """The ports of servers inside it that clients may reach; no launch depends on them."""
     project: HostProject | None = None

@@ -15,7 +15,8 @@ from typing import Any
 
 from kernelbroker_kernel.contract import ALONE_S, HOME_OF_E2B, PROJECT, TOKEN_VARIABLE, WORKSPACE
 
-from .base import CPU_PERIOD_US, HostProject, LaunchError, Limits, SandboxSpec
+from .base import CPU_PERIOD_US, LaunchError, Limits, SandboxSpec
+from .host_project import HostProject
 from .internal_network import NO_RESOLVER, PORT
 from .sandbox_layout import (
     EGRESS_SOCKET,

@@ -12,8 +12,9 @@ from typing import NamedTuple
 
 from kernelbroker_kernel.contract import HOME_OF_E2B, PROJECT, WORKSPACE
 
-from .base import HostProject, Limits, SandboxSpec
+from .base import Limits, SandboxSpec
 from .host import Host
+from .host_project import HostProject
 from .sandbox_layout import (
     EGRESS_SOCKET,
     ENVIRONMENT,

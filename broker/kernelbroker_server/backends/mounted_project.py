@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from . import idmapped_mount
-from .base import HostProject, LaunchError
+from .base import LaunchError
+from .host_project import HostProject
 
 _PROGRAM = (sys.executable, "-P", "-m", idmapped_mount.__name__)
 

@@ -19,11 +19,12 @@ from ..sessions.contexts import resolved
 from ..sessions.execution import Execution
 from ..sessions.ids import new_id
 from ..sessions.limits import SessionLimits
+from ..sessions.lost_results import lost_result
 from ..sessions.memory_log import MemoryLog
 from ..sessions.registry import Registry
 from ..sessions.routes import AUTO, Rejected
 from ..sessions.session import Session
-from ..sessions.store import EventStore, ExecutionLog, lost_result
+from ..sessions.store import EventStore, ExecutionLog
 from .idempotency import IdempotencyCache, IdempotencyKey, StoredKeys
 from .policy import Policies
 from .routing import place_of, rejection, store_rejected
@@ -77,7 +78,9 @@ class Executions(StoredExecutions):
         self._policies = policies
         self._webhooks = webhooks
         tenant = self._tenant
-        stored = StoredKeys[Submitted](store, "execute", tenant, _dump, self._submitted_before)
+        stored = StoredKeys[Submitted](
+            store, "execute", tenant, lambda it: [it.session_id, it.log.id], self._submitted_before
+        )
         self._submitted: IdempotencyCache[Submitted] = IdempotencyCache(_weight, stored=stored)
 
     async def assess(
@@ -340,10 +343,6 @@ class Executions(StoredExecutions):
     def stop(self) -> None:
         """Cancel submissions under idempotency keys."""
         self._submitted.cancel()
-
-
-def _dump(submitted: Submitted) -> Sequence[str]:
-    return [submitted.session_id, submitted.log.id]
 
 
 def _weight(submitted: Submitted) -> int:

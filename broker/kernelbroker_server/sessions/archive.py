@@ -20,6 +20,7 @@ from kernelbroker.protocol.messages import ExecutionRequest
 from ..telemetry.origin import Origin
 from .database import Database
 from .journal import Damaged, Journal, Segment, SegmentReader, left_segments
+from .lost_results import lost_result
 from .memory_log import MemoryLog
 from .memory_store import REMEMBERED
 from .past_sessions import PastPage, Place, page_of
@@ -34,7 +35,6 @@ from .store import (
     LeftSession,
     StoredEvent,
     expect_size,
-    lost_result,
 )
 
 logger = logging.getLogger(__name__)

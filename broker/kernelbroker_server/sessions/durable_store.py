@@ -11,9 +11,7 @@ broker could not store until its end is missing after a restart, and says so.
 from __future__ import annotations
 
 import logging
-import os
 import sqlite3
-import sys
 import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
@@ -54,25 +52,11 @@ from .store import (
     SessionRecord,
 )
 from .store_thread import StoreThread
+from .superseded import end_superseded
 
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
-
-SUPERSEDED_STATUS = 3
-"""The exit status of a broker after another one has taken its state directory."""
-
-
-def end_superseded(path: Path) -> None:
-    """End the process at once. An orderly stop would end sandboxes that are another broker's now."""
-    logger.critical(
-        "%s: another broker has taken it over, with its sessions; this broker ends. Give each broker a "
-        "state_dir of its own (KERNELBROKER_STATE_DIR)",
-        path,
-    )
-    for stream in (sys.stdout, sys.stderr):
-        stream.flush()
-    os._exit(SUPERSEDED_STATUS)
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,6 +38,8 @@ _EXECUTION_BYTES = 32 * 1024**2
 """Bytes that they may hold together, besides the latest."""
 _WATCHER_LAG = 200
 """Executions that a watcher may be behind before it is cut off."""
+_BATCH_EVENTS = 256
+"""Events that a reader gets at once."""
 _SESSION_BYTES = 1_000
 """What an ended session takes besides its executions, about."""
 

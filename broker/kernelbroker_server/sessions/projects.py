@@ -17,7 +17,7 @@ from typing import TypeAlias
 from kernelbroker.protocol.errors import BadRequest, Forbidden, NotFound
 from kernelbroker.protocol.messages import ProjectOptions, SessionOptions
 
-from ..backends.base import HostProject
+from ..backends.host_project import HostProject
 from .routes import AUTO
 
 PROJECT_PATH = "/workspace/project"

@@ -257,13 +257,8 @@ class SessionRunner:
     def _watch_for_death(self) -> None:
         warm = self._lease.current
         assert warm is not None, "it was acquired"
-
-        def notice(_: object) -> None:
-            if self._lease.current is warm:
-                self.notice_death()
-
-        warm.sandbox.ended.add_done_callback(notice)
-        warm.channel.closed.add_done_callback(notice)
+        for died in (warm.sandbox.ended, warm.channel.closed):
+            died.add_done_callback(lambda _: self._lease.current is warm and self.notice_death())
 
     def notice_death(self) -> None:
         """Report a sandbox that has died, even if its callback has not run yet."""

@@ -25,6 +25,7 @@ from .effects import Failure
 from .execution import Execution
 from .lease import Lease
 from .limits import SessionLimits
+from .lost_results import lost_result
 from .progress import LeftExecution
 from .routes import Place
 from .runner import SessionRunner
@@ -32,7 +33,7 @@ from .sandbox_user import SandboxUser
 from .saved_state import SavedState, note_slept, slept_before
 from .sleeping import Sleeping
 from .states import SessionState
-from .store import EventStore, ExecutionLog, SessionRecord, lost_result
+from .store import EventStore, ExecutionLog, SessionRecord
 from .streams import Streams
 
 _SKIPPED = Failure("rejected", "Aborted", "a cell before it failed")

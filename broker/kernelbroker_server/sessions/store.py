@@ -20,7 +20,7 @@ from typing import Literal, NamedTuple, TypeAlias
 import msgspec
 from kernelbroker.protocol.codec import encode
 from kernelbroker.protocol.errors import TooLarge
-from kernelbroker.protocol.events import Cause, ErrorDetail, Event, Result
+from kernelbroker.protocol.events import Event, Result
 from kernelbroker.protocol.findings import Finding
 from kernelbroker.protocol.messages import ExecutionRequest, SessionOptions
 
@@ -342,17 +342,3 @@ def expect_size(held: int, max_bytes: int) -> None:
             f"the executions of this session take {held:,} bytes, and {max_bytes:,} is the limit; "
             "get them one by one"
         )
-
-
-def lost_result(message: str, *, begun: bool) -> Result:
-    """Return the result of an execution whose end the store does not know.
-
-    Args:
-        begun: a sandbox had it, so it may have run.
-    """
-    cause: Cause = "sandbox_lost" if begun else "rejected"
-    name = "SandboxLost" if begun else "NeverRan"
-    detail = ErrorDetail(name=name, value=message, cause=cause)
-    return Result(
-        success=False, error=f"{name}: {message}", error_detail=detail, kernel_restarted=begun
-    )
