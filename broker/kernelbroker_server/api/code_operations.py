@@ -107,6 +107,7 @@ class Project(FileTransfer):
             replace = self.flag("replace")
 
             async def write(data: AsyncIterable[bytes], length: int | None) -> None:
+                code_operations.expect_upload(session)
                 await files.write(session, code_operations.ARCHIVE, data, length)
                 self._unpacked = await code_operations.unpack(session, replace=replace)
 

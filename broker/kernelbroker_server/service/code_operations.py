@@ -100,10 +100,14 @@ async def clone(session: Session, project: ProjectOptions) -> None:
         raise BadRequest(f"the project cannot be cloned: {response.error}")
 
 
-async def unpack(session: Session, *, replace: bool) -> CodeOperationResponse:
-    """Make the project from the uploaded ARCHIVE. Raises as `operate`, and Conflict."""
+def expect_upload(session: Session) -> None:
+    """Check that a project may be uploaded. Raises Conflict."""
     if (project := project_of(session.options)) is not None and project.path is not None:
         raise Conflict("the session's project is a directory of the host: change its files instead")
+
+
+async def unpack(session: Session, *, replace: bool) -> CodeOperationResponse:
+    """Make the project from the uploaded ARCHIVE. Raises as `operate`."""
     return await _asked(session, "unpack", {"archive": ARCHIVE, "replace": replace})
 
 
