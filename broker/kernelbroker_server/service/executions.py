@@ -77,10 +77,8 @@ class Executions(StoredExecutions):
         self._queue = queue
         self._policies = policies
         self._webhooks = webhooks
-        tenant = self._tenant
-        stored = StoredKeys[Submitted](
-            store, "execute", tenant, lambda it: [it.session_id, it.log.id], self._submitted_before
-        )
+        dump, load = lambda it: [it.session_id, it.log.id], self._submitted_before
+        stored = StoredKeys[Submitted](store, "execute", self._tenant, dump, load)
         self._submitted: IdempotencyCache[Submitted] = IdempotencyCache(_weight, stored=stored)
 
     async def assess(

@@ -1,7 +1,6 @@
 """Carries out the effects of a session's machine.
 
-Every decision is made in `machine.py`. All I/O is done in tasks that the runner owns, so that a caller
-may be cancelled at any moment.
+Every decision is made in `machine.py`, and all I/O in the runner's own tasks: callers may be cancelled.
 """
 
 from __future__ import annotations
@@ -258,7 +257,7 @@ class SessionRunner:
         warm = self._lease.current
         assert warm is not None, "it was acquired"
         for died in (warm.sandbox.ended, warm.channel.closed):
-            died.add_done_callback(lambda _: self._lease.current is warm and self.notice_death())
+            died.add_done_callback(lambda _: self.notice_death())
 
     def notice_death(self) -> None:
         """Report a sandbox that has died, even if its callback has not run yet."""
