@@ -13,7 +13,7 @@ import kernelbroker
 import pytest
 
 from tests.backends.probes import containers_of, needs_docker
-from tests.e2e.support import BrokerProcess, call, running_broker, whole_system
+from tests.e2e.support import BrokerProcess, call, running_broker, until, whole_system
 
 pytestmark = [*whole_system, needs_docker]
 
@@ -124,6 +124,25 @@ async def test_a_session_that_moved_stays_there_after_a_kill() -> None:
             assert await asyncio.to_thread(broker.stop, signal.SIGINT) == 0
         finally:
             broker.kill()
+
+
+async def test_a_session_that_moved_sleeps_and_wakes_where_it_was() -> None:
+    """A routed session that has moved gives its sandbox back, and wakes in one of the same template."""
+    with tempfile.TemporaryDirectory(prefix="kb-") as directory:
+        settings = {"SESSIONS__CHECKPOINT": "on_idle", "SESSIONS__SLEEP_AFTER": 0.3}
+        with BrokerProcess(Path(directory), **settings).running() as broker:
+            async with kernelbroker.connect(broker.url, broker.token) as client:
+                async with client.session("mine", template="auto", keep=True) as session:
+                    assert (await session.run("x = 1")).template == "default"
+                    assert (await session.run("import os; os.environ")).template == "strict"
+
+                async def asleep() -> bool:
+                    return bool((await client.health())["asleep"] == 1)
+
+                await until(asleep)
+                async with await client.attach("mine") as session:
+                    after = await session.run("x += 1", result_var="x")
+                    assert (after.return_value, after.template, after.moved) == (2, "strict", None)
 
 
 async def test_a_broker_of_jails_serves_every_row() -> None:

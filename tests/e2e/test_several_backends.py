@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import signal
 import tempfile
 from collections.abc import AsyncIterator, Iterator
@@ -12,7 +13,7 @@ from pathlib import Path
 import kernelbroker
 import pytest
 
-from tests.backends.probes import containers_of, needs_docker
+from tests.backends.probes import GVISOR, containers_of, needs_docker, needs_gvisor
 from tests.e2e.support import BrokerProcess, call, whole_system
 
 pytestmark = [*whole_system, needs_docker]
@@ -20,6 +21,11 @@ pytestmark = [*whole_system, needs_docker]
 TEMPLATES = {
     "default": {},
     "box": {"backend": "docker", "pool": {"min_size": 0}, "memory": "600MiB"},
+    **(
+        {"gvisor": {"backend": "docker", "runtime": GVISOR, "pool": {"min_size": 0}}}
+        if GVISOR
+        else {}
+    ),
     "small": {"profile": "strict", "timeout": 2, "memory": "600MiB", "pool": {"min_size": 0}},
 }
 
@@ -66,6 +72,20 @@ async def test_each_template_has_the_sandboxes_of_its_backend(
         "local": "bubblewrap",
         "docker": "container",
     }
+
+
+@needs_gvisor
+async def test_a_template_has_a_runtime_of_its_own(client: kernelbroker.Broker) -> None:
+    """Beside jails and plain containers, one template runs in gVisor, whose kernel is not the host's."""
+    seen = {}
+    for template in ("box", "gvisor"):
+        async with client.session(template=template) as session:
+            assert session.info is not None
+            kernel = await session.run(
+                "import os; kernel = os.uname().release", result_var="kernel"
+            )
+            seen[template] = (session.info.isolation, kernel.return_value == os.uname().release)
+    assert seen == {"box": ("container", True), "gvisor": ("gvisor", False)}
 
 
 async def test_a_workspace_goes_from_one_backend_to_the_other(
