@@ -31,6 +31,7 @@ from traitlets import List, Type, Unicode
 from . import charts, early_imports, fonts, last_words, package_path
 from .compat import named_like, streams
 from .compat.kernel import BoundedErrorKernel, BoundedErrorShell, PromptKernelApp
+from .compat.threads import keep_alive
 from .contract import (
     CONFIGURE_CODE,
     INTERNAL_CELL_CODE,
@@ -233,6 +234,7 @@ class KernelApp(PromptKernelApp):
             context.setsockopt(limit, WAITING_MESSAGES)
         context.setsockopt(zmq.XPUB_NODROP, 1)
         super().init_iopub(context)
+        keep_alive(self.iopub_thread.thread)
 
     def init_io(self) -> None:
         super().init_io()

@@ -35,6 +35,35 @@ for number in range(3):
 STREAMED = ["text/plain", "text/event-stream", "application/x-ndjson"]
 
 
+INTERRUPTED_DISPLAYS = """
+import random, signal
+class Late(Exception):
+    pass
+def raise_it(*_):
+    global armed
+    if armed:
+        armed = False
+        raise Late
+signal.signal(signal.SIGALRM, raise_it)
+for number in range(1500):
+    try:
+        armed = True
+        signal.setitimer(signal.ITIMER_REAL, random.uniform(0.00002, 0.0008))
+        display(number)
+    except Late:
+        pass
+    armed = False
+signal.setitimer(signal.ITIMER_REAL, 0)
+"""
+
+
+async def test_exceptions_in_the_middle_of_output(session: kernelbroker.Session) -> None:
+    """Signal handlers that raise while output is sent, at any instruction, tear no message."""
+    result = await session.run(INTERRUPTED_DISPLAYS)
+    assert (result.success, result.kernel_restarted) == (True, False), result.error
+    assert (await session.run("print('after')")).stdout == "after\n"
+
+
 @pytest.mark.parametrize("accept", STREAMED)
 async def test_rest_streams_while_the_cell_runs(
     broker: BrokerProcess, session: kernelbroker.Session, accept: str
