@@ -1,8 +1,8 @@
 """A thread that no exception of a signal handler can seem to end.
 
-In Python 3.11 and 3.12 `Thread.is_alive` takes the thread's lock. If a signal handler raises meanwhile, such
-as that of an interrupt, the living thread counts as ended. Each print asks whether the kernel's thread for
-output lives; other threads would then use its socket beside it, and tear messages.
+In Python 3.11 and 3.12 `Thread.is_alive` takes the lock of the thread. If a signal handler raises then, as
+that of an interrupt does, the living thread counts as ended. Each print asks whether the thread for output
+lives; other threads would then use its socket beside it, and tear messages.
 """
 
 from __future__ import annotations
