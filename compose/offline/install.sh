@@ -173,6 +173,7 @@ start_plain() {
     --volume "$socket:/var/run/docker.sock" \
     --health-cmd "python -m engine_filter.ping" --health-interval 5s --health-timeout 5s --health-start-period 20s \
     --entrypoint python "$broker" -m engine_filter "--image=$kernel" \
+    --image=kernelbroker-code --image=kernelbroker-browser \
     "--data-dir=$prefix/data" "--run-dir=$prefix/run" "--shared=$prefix/shared" "--shared=$prefix/wheels"
   wait_for engine-filter
   run_plain broker --network $network --memory 1g --pids-limit 256 --cpus 1 \
@@ -185,6 +186,7 @@ start_plain() {
     --env KERNELBROKER_TOKEN_FILE=/run/secrets/token \
     --env KERNELBROKER_DOCKER__HOST=unix:///run/engine/docker.sock \
     --env "KERNELBROKER_DOCKER__IMAGE=$kernel" \
+    --env KERNELBROKER_DOCKER__BROWSER_IMAGE=kernelbroker-browser \
     --env "KERNELBROKER_DOCKER__DATA_DIR=$prefix/data" \
     --env "KERNELBROKER_DOCKER__RUN_DIR=$prefix/run" \
     --env "KERNELBROKER_SANDBOX__SHARED_DATA=$prefix/shared" \

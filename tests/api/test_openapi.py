@@ -24,6 +24,11 @@ _CONFIG = """
 expected-statuses = ["2xx", "400", "401", "404", "409", "410", "429"]
 [checks.negative_data_rejection]
 expected-statuses = ["400", "401", "404", "405", "409", "410"]
+# Its body names the session, so that the execution of another one is not found.
+[[operations]]
+include-name = "POST /api/v1/executions/{execution_id}/stdin"
+[operations.checks]
+ensure_resource_availability.enabled = false
 """
 
 

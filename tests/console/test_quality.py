@@ -230,6 +230,7 @@ def test_axe_finds_no_serious_fault(
                 page.locator("dialog .preview").wait_for()
                 found[name] = serious_faults(page, axe)
                 page.keyboard.press("Escape")
+                page.locator("dialog").wait_for(state="detached")  # it changes the address
         if path == "sessions":
             page.get_by_role("button", name="New session").click()
             found["dialog"] = serious_faults(page, axe)

@@ -36,7 +36,7 @@ def test_cells_share_a_state(e2b: E2bClients) -> None:
 def test_executions_say_that_they_came_through_e2b(
     e2b: E2bClients, e2b_broker: BrokerProcess
 ) -> None:
-    """The native API names the client of an execution; the access token of a sandbox belongs to nobody."""
+    """The native API names the client of an execution; the access token of a sandbox is its opener's."""
     listed = e2b.python("""
         from e2b_code_interpreter import Sandbox
         with Sandbox.create() as sandbox:
@@ -49,7 +49,7 @@ def test_executions_say_that_they_came_through_e2b(
     )
     with urlopen(request) as answer:
         executions = json.load(answer)["executions"]
-    assert {(each["client"], each["user"]) for each in executions} == {("e2b", "")}
+    assert {(each["client"], each["user"]) for each in executions} == {("e2b", "default")}
 
 
 def test_a_killed_sandbox_is_gone(e2b: E2bClients) -> None:

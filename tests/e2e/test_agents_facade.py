@@ -280,7 +280,7 @@ async def test_actions_that_cannot_be_carried_out(client: kernelbroker.Broker) -
             result = await engine.execute(action)
             assert result.success is False, action
             assert reason in str(result.error), action
-        await engine.workspace.cleanup()
+    await engine.workspace.cleanup()
     engine = ExecutionEngine(broker=client, browser=Pages())
     result = await engine.execute(Action("web_browsing", {"action": "click", "selector": "a"}))
     assert result == ActionResult(True, {"action": "click", "selector": "a"})

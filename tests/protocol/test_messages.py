@@ -55,6 +55,7 @@ def test_an_open_operation_gives_its_options() -> None:
         "on_expiry": "sleep",
         "layout": None,
         "limits": SandboxLimits(),
+        "project": None,
     }
     assert set(fields) == set(SessionOptions.__struct_fields__)
     options = Open(**fields).options()
