@@ -69,7 +69,6 @@ async def test_answers_match_the_document(backend: FakeBackend, tmp_path: Path) 
     config.write_text(_CONFIG)
     options = {"config-file": config}
     options_of_run = {
-        "checks": "all",
         "seed": 1,
         "max-examples": 10,
         "header": f"Authorization: Bearer {TOKEN}",
