@@ -75,8 +75,8 @@ environments: $(BROKER)/.dev $(KERNEL)/.made
 test: environments ## All tests, with real kernels in real jails and, where an engine answers, containers
 	@$(PYTEST) -p no:randomly --durations 20 $(TESTS) # in order: fixtures such as brokers are made once
 
-test-fast: environments ## The tests that start no sandbox, in a minute or two
-	@$(PYTEST) -m "not sandbox" $(TESTS)
+test-fast: environments ## The tests that start no sandbox and take no seconds, in a minute or two
+	@$(PYTEST) -m "not sandbox and not slow" $(TESTS)
 
 check: environments ## Style, types, layers, packaging
 	$(BROKER)/bin/ruff check .

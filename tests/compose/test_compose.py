@@ -113,8 +113,10 @@ def deployed(broker_image: str, program: Sequence[str], runtime: str) -> Iterato
             until(lambda: is_ready(deployment.url), "the first sandbox")
             yield deployment
         finally:
+            deployment.compose("stop")
+            logs = deployment.compose("logs")
             deployment.compose("down", "--volumes")
-        assert deployment.remains() == []
+        assert deployment.remains() == [], logs
 
 
 @pytest.fixture(scope="module")

@@ -75,6 +75,7 @@ FRAGMENTS = st.sampled_from(
 )  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", LARGE)
 def test_large_code_takes_bounded_time(name: str) -> None:
     """An assessment of any code takes at most a few seconds of processor time."""
@@ -85,6 +86,7 @@ def test_large_code_takes_bounded_time(name: str) -> None:
     assert len(assessment.findings) <= MAX_FINDINGS
 
 
+@pytest.mark.slow
 @given(
     st.sampled_from(LANGUAGES),
     st.lists(FRAGMENTS, min_size=1, max_size=4).map("".join),
@@ -132,6 +134,7 @@ print(next(line.split()[1] for line in open("/proc/self/status") if line.startsw
     assert int(done.stdout) < 250 * 1024  # KiB; unbounded, these take gigabytes
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("language", "code"),
     [
