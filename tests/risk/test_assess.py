@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import kernelbroker
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from kernelbroker.risk import Assessment, Language, ParserMissing, assess, syntax_trees
 from kernelbroker.risk.collector import MAX_FINDINGS
@@ -107,6 +107,7 @@ def test_repeated_fragments_take_bounded_time(
 
 @given(st.sampled_from(LANGUAGES), st.text(max_size=300))
 @settings(max_examples=80, deadline=None)
+@example("python", "?\x1e")  # IPython warns about lines that end like this
 def test_any_text_has_an_assessment(language: Language, code: str) -> None:
     """No text makes an assessment fail."""
     assert isinstance(assess(code, language), Assessment)
