@@ -113,6 +113,7 @@ def deployed(broker_image: str, program: Sequence[str], runtime: str) -> Iterato
             until(lambda: is_ready(deployment.url), "the first sandbox")
             yield deployment
         finally:
+            deployment.compose("kill", "-s", "SIGINT", "broker")  # docs/deployment.md
             deployment.compose("stop")
             logs = deployment.compose("logs")
             deployment.compose("down", "--volumes")
