@@ -156,8 +156,10 @@ async def measure(
 ) -> tuple[dict[str, dict[str, list[float]]], list[float], dict[str, list[float]], float]:
     with scratch_directory() as directory:
         # A forked gateway's arguments are those of the fork server; what is measured does not depend on it.
-        plain = {"KERNELBROKER_LOCAL__FORK_SERVER": "false"}
-        async with running_broker(**plain) as broker, broker.session() as session:
+        async with (
+            running_broker(KERNELBROKER_LOCAL__FORK_SERVER="false") as broker,
+            broker.session() as session,
+        ):
             await session.run("pass")
             processes = [largest("kernelbroker_server"), largest("kernelbroker_kernel")]
             before = [peak_rss(pid) for pid in processes]
