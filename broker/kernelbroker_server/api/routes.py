@@ -164,7 +164,6 @@ def make_application(service: Service, surfaces: Sequence[Route] = ()) -> Applic
         surfaces: routes of other protocols: paths, handlers, and their options besides `service`. They come
             before the native ones.
     """
-    openapi = document(ROUTES, _TYPES, service.version)
     native = [*ROUTES, *PROXIES]
     handlers = [*surfaces, *((_pattern(path), handler, {}) for path, handler in native)]
     return _Application(
@@ -176,9 +175,14 @@ def make_application(service: Service, surfaces: Sequence[Route] = ()) -> Applic
         websocket_ping_timeout=_PING_INTERVAL_S,
         websocket_max_message_size=MAX_BODY_BYTES,
         log_function=lambda _handler: None,
-        openapi=openapi,
+        openapi=openapi_document(service.version),
         routes={handler: str(path) for path, handler, *_ in [*reversed(surfaces), *native]},
     )
+
+
+def openapi_document(version: str) -> dict[str, Any]:
+    """Return the OpenAPI document of the native API."""
+    return document(ROUTES, _TYPES, version)
 
 
 def _pattern(path: str) -> str:

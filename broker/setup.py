@@ -1,0 +1,29 @@
+"""Makes the site of the documentation when the package is built from the whole tree.
+
+What is built from this directory alone (an image, a copy) takes the site that was made before.
+"""
+
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+from setuptools import setup
+from setuptools.command.build_py import build_py
+
+SCRIPT = Path(__file__).resolve().parent.parent / "docs" / "build_site.py"
+SITE = Path(__file__).resolve().parent / "kernelbroker_server" / "documentation" / "site"
+
+
+class BuildWithSite(build_py):
+    """Build the package with an up-to-date site."""
+
+    def run(self) -> None:
+        if SCRIPT.exists() and find_spec("mkdocs") is not None:
+            subprocess.run([sys.executable, SCRIPT], check=True)
+        elif not (SITE / "index.html").exists():
+            self.warn("the package has no documentation: run `make docs` first")
+        super().run()
+
+
+setup(cmdclass={"build_py": BuildWithSite})
