@@ -6,6 +6,7 @@ files: there such a link becomes its text.
 
 from __future__ import annotations
 
+import importlib.metadata
 import posixpath
 import re
 from pathlib import Path
@@ -75,3 +76,15 @@ def on_post_page(output: str, page: Any, **_: Any) -> str:
     if page.file.src_uri.startswith("zh/"):
         return output.replace('<html lang="en"', '<html lang="zh"', 1)
     return output
+
+
+def on_post_build(config: Any, **_: Any) -> None:
+    """Add the licences of the theme and its icons, whose scripts, styles and pictures are in the site."""
+    used = ("licenses", "material")  # the directories of the theme's own licence, and of that of its icons
+    texts = [
+        f"{file}\n\n{file.read_text()}"
+        for file in importlib.metadata.files("mkdocs-material") or []
+        if file.name == "LICENSE" and file.parent.name in used
+    ]
+    assert texts, "the theme has no licence"
+    Path(config["site_dir"], "licenses.txt").write_text("\n\n".join(texts))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import ast
-import inspect
 import json
 import os
 import subprocess
@@ -17,7 +15,7 @@ import nbformat
 import pytest
 
 from tests.e2e.support import DEADLINE_S, ROOT, BrokerProcess, running_broker, whole_system
-from tests.support.documentation import Block, blocks_of
+from tests.support.documentation import Block, blocks_of, fragment, run_fragment
 
 pytestmark = whole_system
 
@@ -106,21 +104,6 @@ async def names(
     async with client.session() as session:
         await session.files.write("sales.csv", "month,total\n1,20\n")
         yield {"kernelbroker": kernelbroker, "broker": client, "session": session}
-
-
-async def run_fragment(text: str, names: dict[str, Any]) -> None:
-    """Run a fragment, which may await."""
-    running = eval(compile(text, "page", "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT), names)
-    if inspect.isawaitable(running):
-        await running
-
-
-def fragment(page: str, part: str) -> str:
-    """The block of Python of a page that has this part."""
-    (found,) = [
-        each.text for each in blocks_of(page) if each.kind == "python" and part in each.text
-    ]
-    return found
 
 
 async def test_a_context(names: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import ast
+import inspect
 import re
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -42,4 +45,19 @@ def blocks_of(page: str) -> list[Block]:
             before = found.pop()
             block = Block(page, before.line, before.kind, before.text, printed=content)
         found.append(block)
+    return found
+
+
+async def run_fragment(text: str, names: dict[str, Any]) -> None:
+    """Run a fragment, which may await."""
+    running = eval(compile(text, "page", "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT), names)
+    if inspect.isawaitable(running):
+        await running
+
+
+def fragment(page: str, part: str) -> str:
+    """The block of Python of a page that has this part."""
+    (found,) = [
+        each.text for each in blocks_of(page) if each.kind == "python" and part in each.text
+    ]
     return found
