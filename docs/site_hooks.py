@@ -80,7 +80,10 @@ def on_post_page(output: str, page: Any, **_: Any) -> str:
 
 def on_post_build(config: Any, **_: Any) -> None:
     """Add the licences of the theme and its icons, whose scripts, styles and pictures are in the site."""
-    used = ("licenses", "material")  # the directories of the theme's own licence, and of that of its icons
+    used = (
+        "licenses",
+        "material",
+    )  # the directories of the theme's own licence, and of that of its icons
     texts = [
         f"{file}\n\n{file.read_text()}"
         for file in importlib.metadata.files("mkdocs-material") or []

@@ -36,7 +36,11 @@ SHOWN_ADDRESS = "http://127.0.0.1:8720"
 @pytest.fixture(scope="module")
 def broker() -> Iterator[BrokerProcess]:
     """A broker with a template that asks before it runs risky code."""
-    careful = {"TEMPLATES__CAREFUL__POLICY": "confirm", "TEMPLATES__CAREFUL__POOL__MIN_SIZE": 0}
+    careful = {
+        "TEMPLATES__CAREFUL__POLICY": "confirm",
+        "TEMPLATES__CAREFUL__POLICY_THRESHOLD": "medium",
+        "TEMPLATES__CAREFUL__POOL__MIN_SIZE": 0,
+    }
     with running_broker(POOL__MIN_SIZE=1, POOL__MAX_SIZE=8, **careful) as broker:
         yield broker
 
@@ -129,7 +133,7 @@ async def test_confirming(
     """risk.md: code that waits for a confirmation runs when the person says so."""
     monkeypatch.setattr("builtins.input", lambda _prompt: "y")
     async with names["broker"].session(template="careful") as session:
-        names |= {"session": session, "code": "import os; os.system('true')"}
+        names |= {"session": session, "code": "import os; os.system('rm -rf /tmp/none')"}
         await run_fragment(fragment("risk.md", "ConfirmationRequired"), names)
         assert names["result"].success
     assert "os.system" in capsys.readouterr().out
