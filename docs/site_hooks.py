@@ -20,6 +20,8 @@ PAGES = {"CHANGELOG.md": "changelog.md", "benchmarks/README.md": "benchmarks.md"
 ICON = "broker/kernelbroker_server/console/static/icon.svg"
 # A link, not a picture; its text may hold code.
 _LINK = re.compile(r"(?<!!)\[((?:`[^`]*`|[^\[\]`])*)\]\(([^)\s]+)\)")
+_HAN = "\u4e00-\u9fff，。；：、（）"
+_BROKEN_LINE = re.compile(f"(?<=[{_HAN}])\\n(?=[{_HAN}])")
 _CODE = re.compile(r"(^```.*?^```$)", re.MULTILINE | re.DOTALL)
 
 
@@ -32,8 +34,10 @@ def on_files(files: Any, config: Any) -> Any:
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    """Let links lead to pages of the site."""
+    """Let links lead to pages of the site, and join the lines of Chinese text, which has no spaces."""
     name = page.file.src_uri
+    if name.startswith("zh/"):
+        markdown = _BROKEN_LINE.sub("", markdown)
     of_repository = {ours: source for source, ours in PAGES.items()}
     source = of_repository.get(name, f"docs/{name}")
     pieces = _CODE.split(markdown)
