@@ -3,6 +3,7 @@
 What is built from this directory alone (an image, a copy) takes the site that was made before.
 """
 
+import shutil
 import subprocess
 import sys
 from importlib.util import find_spec
@@ -12,7 +13,8 @@ from setuptools import setup
 from setuptools.command.build_py import build_py
 
 SCRIPT = Path(__file__).resolve().parent.parent / "docs" / "build_site.py"
-SITE = Path(__file__).resolve().parent / "kernelbroker_server" / "documentation" / "site"
+PLACE = Path("kernelbroker_server", "documentation", "site")
+SITE = Path(__file__).resolve().parent / PLACE
 
 
 class BuildWithSite(build_py):
@@ -23,6 +25,10 @@ class BuildWithSite(build_py):
             subprocess.run([sys.executable, SCRIPT], check=True)
         elif not (SITE / "index.html").exists():
             self.warn("the package has no documentation: run `make docs` first")
+        if (
+            not self.editable_mode
+        ):  # an earlier build has left files whose names change with their content
+            shutil.rmtree(Path(self.build_lib) / PLACE, ignore_errors=True)
         super().run()
 
 
