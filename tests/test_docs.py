@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import ast
 import importlib.util
 import json
 import re
 import shlex
 import shutil
 import subprocess
+import textwrap
 from pathlib import Path
 from types import ModuleType
 
@@ -105,6 +107,17 @@ def test_every_program_is_run_by_a_test() -> None:
         name = "make_sdk" if page == "sdk.md" else page
         assert f'"{name}"' in (ROOT / "tests" / test).read_text(), f"{test} does not read {page}"
     assert {block.kind for block in BLOCKS} <= CHECKED_KINDS
+
+
+def test_examples_in_docstrings_are_python() -> None:
+    """The indented examples of the SDK's page, which come from docstrings, are valid Python."""
+    text = re.sub(
+        r"^```.*?^```$", "", (DOCS / "sdk.md").read_text(), flags=re.MULTILINE | re.DOTALL
+    )
+    examples = re.findall(r"(?<=\n\n)((?:    .*\n|\n(?=    ))+)", text)
+    assert len(examples) > 5
+    for example in examples:
+        compile(textwrap.dedent(example), "sdk.md", "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
 
 
 def shell_blocks() -> list[Block]:
