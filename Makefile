@@ -95,6 +95,7 @@ docs: $(BROKER)/.dev ## Write the generated pages and pictures of docs/, and bui
 	@$(BROKER)/bin/python docs/make_configuration.py
 	@$(BROKER)/bin/python docs/make_sdk.py
 	@$(BROKER)/bin/python docs/make_rest.py
+	@$(BROKER)/bin/python docs/make_cli.py
 	@$(BROKER)/bin/python docs/make_diagrams.py
 	@$(BROKER)/bin/python docs/build_site.py --strict
 

@@ -45,6 +45,7 @@ RUN_BY = {
     "mcp.md": "e2e/test_mcp.py",
     "risk.md": "e2e/test_pages.py",
     "sdk.md": "e2e/test_reference.py",
+    "sdk-modules.md": "sdk/test_reference.py",
     "session-events.md": "e2e/test_embedding.py",
     "start.md": "e2e/test_pages.py",
     "templates.md": "e2e/test_pages.py",
@@ -69,9 +70,9 @@ def load_maker(name: str) -> ModuleType:
     return maker
 
 
-@pytest.mark.parametrize("name", ["make_configuration", "make_rest"])
+@pytest.mark.parametrize("name", ["make_configuration", "make_rest", "make_cli"])
 def test_generated_pages_are_up_to_date(name: str) -> None:
-    """The pages of settings and of calls are what their programs write now."""
+    """The pages of settings, calls and commands are what their programs write now."""
     maker = load_maker(name)
     assert maker.page() == maker.PAGE.read_text(), "run: make docs"
 
@@ -104,16 +105,15 @@ def test_every_program_is_run_by_a_test() -> None:
     """Each page with Python is run by the test that is named for it, which reads that page."""
     assert {block.page for block in BLOCKS if block.kind == "python"} == set(RUN_BY)
     for page, test in RUN_BY.items():
-        name = "make_sdk" if page == "sdk.md" else page
+        name = "make_sdk" if page.startswith("sdk") else page
         assert f'"{name}"' in (ROOT / "tests" / test).read_text(), f"{test} does not read {page}"
     assert {block.kind for block in BLOCKS} <= CHECKED_KINDS
 
 
 def test_examples_in_docstrings_are_python() -> None:
-    """The indented examples of the SDK's page, which come from docstrings, are valid Python."""
-    text = re.sub(
-        r"^```.*?^```$", "", (DOCS / "sdk.md").read_text(), flags=re.MULTILINE | re.DOTALL
-    )
+    """The indented examples of the SDK's pages, which come from docstrings, are valid Python."""
+    shown = "".join((DOCS / name).read_text() for name in ("sdk.md", "sdk-modules.md"))
+    text = re.sub(r"^```.*?^```$", "", shown, flags=re.MULTILINE | re.DOTALL)
     examples = re.findall(r"(?<=\n\n)((?:    .*\n|\n(?=    ))+)", text)
     assert len(examples) > 5
     for example in examples:
