@@ -22,6 +22,8 @@ ICON = "broker/kernelbroker_server/console/static/icon.svg"
 _LINK = re.compile(r"(?<!!)\[((?:`[^`]*`|[^\[\]`])*)\]\(([^)\s]+)\)")
 _HAN = "\u4e00-\u9fff，。；：、（）"
 _BROKEN_LINE = re.compile(f"(?<=[{_HAN}])\\n(?=[{_HAN}])")
+_TABLE_ROW = re.compile(r"^\|.*\|$", re.MULTILINE)
+_SPAN = re.compile(r"`[^`]+`")
 _CODE = re.compile(r"(^```.*?^```$)", re.MULTILINE | re.DOTALL)
 
 
@@ -72,6 +74,8 @@ def with_links_of_the_site(text: str, source: str, name: str) -> str:
         path = posixpath.relpath(path, posixpath.dirname(name) or ".")
         return f"[{shown}]({path}{hash_sign}{anchor})"
 
+    # In code in a table GitHub needs a backslash before a bar, which Python-Markdown would show.
+    text = _TABLE_ROW.sub(lambda row: _SPAN.sub(lambda s: s[0].replace("\\|", "|"), row[0]), text)
     return _LINK.sub(replace, text)
 
 
