@@ -1,6 +1,6 @@
-"""Makes the site of the documentation when the package is built from the whole tree.
+"""Makes the site of the documentation when a package is built from the whole tree.
 
-What is built from this directory alone (an image, a copy) takes the site that was made before.
+What is built from this directory alone (an image, an unpacked sdist) takes the site that was made before.
 """
 
 import shutil
@@ -9,27 +9,37 @@ import sys
 from importlib.util import find_spec
 from pathlib import Path
 
-from setuptools import setup
+from setuptools import Command, setup
 from setuptools.command.build_py import build_py
+from setuptools.command.sdist import sdist
 
-SCRIPT = Path(__file__).resolve().parent.parent / "docs" / "build_site.py"
-PLACE = Path("kernelbroker_server", "documentation", "site")
-SITE = Path(__file__).resolve().parent / PLACE
+HERE = Path(__file__).resolve().parent
+SCRIPT = HERE.parent / "docs" / "build_site.py"
+SITE = Path("kernelbroker_server", "documentation", "site")
+
+
+def make_site(command: Command) -> None:
+    """Bring the site up to date, where its sources are."""
+    if SCRIPT.exists() and find_spec("material") is not None:
+        subprocess.run([sys.executable, SCRIPT], check=True)
+    elif not (HERE / SITE / "index.html").exists():
+        command.warn("the package has no documentation: run `make docs` first")
 
 
 class BuildWithSite(build_py):
-    """Build the package with an up-to-date site."""
-
     def run(self) -> None:
-        if SCRIPT.exists() and find_spec("mkdocs") is not None:
-            subprocess.run([sys.executable, SCRIPT], check=True)
-        elif not (SITE / "index.html").exists():
-            self.warn("the package has no documentation: run `make docs` first")
+        make_site(self)
         if (
             not self.editable_mode
         ):  # an earlier build has left files whose names change with their content
-            shutil.rmtree(Path(self.build_lib) / PLACE, ignore_errors=True)
+            shutil.rmtree(Path(self.build_lib) / SITE, ignore_errors=True)
         super().run()
 
 
-setup(cmdclass={"build_py": BuildWithSite})
+class SourcesWithSite(sdist):
+    def run(self) -> None:
+        make_site(self)
+        super().run()
+
+
+setup(cmdclass={"build_py": BuildWithSite, "sdist": SourcesWithSite})
