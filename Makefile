@@ -14,7 +14,7 @@ BASE_IMAGE ?= python:3.12-slim-bookworm
 JOBS ?= 3
 TESTS ?= tests
 PYTEST = $(BROKER)/bin/python -m pytest -n $(JOBS) --no-loadscope-reorder --timeout 300
-DISTRIBUTIONS := setup.cfg broker/pyproject.toml kernel_image/pyproject.toml
+DISTRIBUTIONS := setup.cfg broker/pyproject.toml broker/setup.py kernel_image/pyproject.toml
 
 # Otherwise each of the many processes of a test run would compile all files.
 unexport PYTHONDONTWRITEBYTECODE
@@ -61,7 +61,8 @@ agent-images: ## Build the images of sandboxes with a coding agent each, upon co
 	  docker build --build-arg CODE_IMAGE=$(CODE_IMAGE) --build-arg AGENT=$$agent -t kernelbroker-$$agent \
 	    -f kernel_image/agent.Dockerfile kernel_image || exit 1; done
 
-broker-image: ## Build the broker's own image, for compose/
+broker-image: $(BROKER)/bin/python ## Build the broker's own image, for compose/
+	@$(BROKER)/bin/python docs/build_site.py
 	docker build $(BUILD_OPTIONS) --build-arg BASE_IMAGE=$(BASE_IMAGE) -t $(BROKER_IMAGE) -f compose/Dockerfile .
 
 dind-image: ## Build an image of the broker with an engine of its own, upon broker-image
@@ -71,6 +72,7 @@ bundle: ## Pack both images and an installer for machines without a registry, in
 	compose/offline/bundle $(IMAGE) $(BROKER_IMAGE)
 
 environments: $(BROKER)/.dev $(KERNEL)/.made
+	@$(BROKER)/bin/python docs/build_site.py
 
 test: environments ## All tests, with real kernels in real jails and, where an engine answers, containers
 	@$(PYTEST) -p no:randomly --durations 20 $(TESTS) # in order: fixtures such as brokers are made once
@@ -78,7 +80,7 @@ test: environments ## All tests, with real kernels in real jails and, where an e
 test-fast: environments ## The tests that start no sandbox and take no seconds, in a minute or two
 	@$(PYTEST) -m "not sandbox and not slow" $(TESTS)
 
-check: environments ## Style, types, layers, packaging
+check: environments ## Style, types, layers, documentation, packaging
 	$(BROKER)/bin/ruff check .
 	$(BROKER)/bin/ruff format --check .
 	$(BROKER)/bin/mypy sdk/kernelbroker broker/kernelbroker_server compose/engine_filter
@@ -86,11 +88,16 @@ check: environments ## Style, types, layers, packaging
 	cd benchmarks && $(CURDIR)/$(BROKER)/bin/mypy --config-file ../pyproject.toml *.py  # each is a program beside its modules
 	$(BROKER)/bin/lint-imports
 	$(BROKER)/bin/python .ci/make_protos.py --check
+	$(BROKER)/bin/python docs/build_site.py --strict
 	$(BROKER)/bin/python .ci/check_wheels.py
 
-docs: $(BROKER)/.dev ## Write docs/configuration.md from the settings and docs/sdk.md from the SDK
+docs: $(BROKER)/.dev ## Write the generated pages and pictures of docs/, and build the site that the broker serves at /docs
 	@$(BROKER)/bin/python docs/make_configuration.py
 	@$(BROKER)/bin/python docs/make_sdk.py
+	@$(BROKER)/bin/python docs/make_rest.py
+	@$(BROKER)/bin/python docs/make_cli.py
+	@$(BROKER)/bin/python docs/make_diagrams.py
+	@$(BROKER)/bin/python docs/build_site.py --strict
 
 protos: $(BROKER)/.dev ## Write the code of the gRPC service from its .proto
 	$(BROKER)/bin/python .ci/make_protos.py
@@ -114,7 +121,7 @@ lock: $(BROKER)/.dev ## Update the pinned requirements of both images
 	  --extra docker --extra grpc --extra mcp broker/pyproject.toml compose/build.in -o compose/requirements.txt
 
 clean: ## Remove both environments and all generated files
-	rm -rf $(BROKER) $(KERNEL) dist build */build .*_cache .hypothesis sdk/*.egg-info broker/*.egg-info kernel_image/*.egg-info
+	rm -rf $(BROKER) $(KERNEL) broker/kernelbroker_server/documentation/site dist build */build .*_cache .hypothesis sdk/*.egg-info broker/*.egg-info kernel_image/*.egg-info
 
 $(BROKER)/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \

@@ -108,6 +108,8 @@ class Settings(BaseSettings):
     data_dir. With "" nothing is written to the disk, and all of it ends with the broker."""
     console: bool = True
     """Serve the web page for people at /console. See docs/console.md."""
+    docs: bool = True
+    """Serve this documentation at /docs, without a token. It needs no network."""
     backend: BackendName = "local"
     """The kind of sandboxes: jails on this machine (local), or containers (docker). A template can have
     another one: see docs/templates.md."""

@@ -10,6 +10,7 @@ from typing import Protocol
 from .api.routes import Route
 from .config import ConfigError, Settings
 from .console.surface import ConsoleSurface
+from .documentation.surface import DocumentationSurface
 from .e2b.factory import make_surface as make_e2b
 from .factories import state_directory
 from .jupyter.surface import JupyterSurface
@@ -59,6 +60,8 @@ def make_surfaces(
         surfaces.append(JupyterSurface())
     if settings.console:
         surfaces.append(ConsoleSurface())
+    if settings.docs:
+        surfaces.append(DocumentationSurface())
     if (mcp := _mcp(settings, store, state_dir, keyring)) is not None:
         surfaces.append(mcp)
     if settings.grpc.port is not None:
