@@ -203,6 +203,13 @@ class Settings(BaseSettings):
         """The kind of a template's sandboxes."""
         return template.backend or self.backend
 
+    def image_of(self, template: TemplateSettings) -> str | None:
+        """The image of a template's containers; None for `docker.image`."""
+        image = template.image
+        if image is None and template.browser and self.backend_of(template) == "docker":
+            image = self.docker.browser_image
+        return None if image is None else self.docker.full_name(image)
+
     @property
     def on_loopback(self) -> bool:
         """Whether `host` is certainly a loopback address."""
