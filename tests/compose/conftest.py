@@ -13,6 +13,8 @@ from tests.compose.support import COMPOSE, build, run
 
 BROKER_IMAGE = "kernelbroker-test-broker"
 DIND_IMAGE = "kernelbroker-test-dind"
+WHEELS = Path("/var/tmp/kernelbroker-wheels")
+"""Keeps what archives download."""
 
 
 @pytest.fixture(scope="session")
@@ -26,8 +28,8 @@ def unpacked(*options: str | Path) -> Iterator[Path]:
     """An archive, made with these options and unpacked."""
     names = {"IMAGE": IMAGE, "BROKER_IMAGE": BROKER_IMAGE, "DIND_IMAGE": DIND_IMAGE}
     with tempfile.TemporaryDirectory(prefix="kb-bundle-", dir="/var/tmp") as directory:
-        argv = [sys.executable, COMPOSE / "offline/bundle", "--output", directory, *options]
-        run(*argv, timeout=600, **names)
+        argv = [sys.executable, COMPOSE / "offline/bundle", "--output", directory]
+        run(*argv, "--wheels", WHEELS, *options, timeout=600, **names)
         (archive,) = Path(directory).glob("*.tar")
         run("sha256sum", "-c", f"{archive.name}.sha256", cwd=directory)
         run("tar", "-xf", archive, "-C", directory)
@@ -46,5 +48,12 @@ def bundle(broker_image: str) -> Iterator[Path]:
 def dind_bundle(bundle: Path) -> Iterator[Path]:
     """The archive with an engine in its container, unpacked."""
     build(DIND_IMAGE, "dind-image", f"BROKER_IMAGE={BROKER_IMAGE}", f"DIND_IMAGE={DIND_IMAGE}")
-    with unpacked("--form", "dind", "--wheels", bundle / "wheels") as directory:
+    with unpacked("--form", "dind") as directory:
         yield directory
+
+
+@pytest.fixture
+def prefix() -> Iterator[Path]:
+    """Where to install; nothing is there yet."""
+    with tempfile.TemporaryDirectory(prefix="kb-", dir="/var/tmp") as directory:
+        yield Path(directory, "kb")

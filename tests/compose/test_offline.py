@@ -58,13 +58,6 @@ def small_archive(bundle: Path, empty_engine: EmptyEngine) -> Iterator[Path]:
         yield directory
 
 
-@pytest.fixture
-def prefix() -> Iterator[Path]:
-    """Where to install; nothing is there yet."""
-    with tempfile.TemporaryDirectory(prefix="kb-", dir="/var/tmp") as directory:
-        yield Path(directory, "kb")
-
-
 def cell(engine: EmptyEngine, prefix: Path) -> None:
     """A client of the published port gets what a cell prints."""
     url = ["--url", f"http://{PUBLISHED}"]
