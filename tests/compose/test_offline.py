@@ -112,36 +112,35 @@ class Installation:
     def image(self, name: str) -> str:
         return self.engine.docker("image", "inspect", "--format", "{{.Id}}", name).strip()
 
-    def changed(self, directory: Path, **lines: str) -> Path:
+    def changed(self, directory: Path, version: str, **lines: str) -> Path:
         """An archive of another version, whose images have these lines more in their Dockerfiles."""
-        names = dict(
-            line.split()[::-1] for line in (self.bundle / "images.list").read_text().splitlines()
-        )
-        names = {name: id_ for name, id_ in names.items() if lines.get(name.partition(":")[0])}
-        ids = {}
-        for name in names:
-            (directory / "Dockerfile").write_text(f"FROM {name}\n{lines[name.partition(':')[0]]}\n")
-            self.engine.docker(
-                "build", "--network", "none", "--tag", name, directory, DOCKER_BUILDKIT="0"
-            )
-            ids[name] = self.image(name)
-        archive = directory / "archive"
+        archive = directory / version
         archive.mkdir()
         for path in self.bundle.iterdir():
             if path.is_file() and path.name != "images.tar.gz" and "SUMS" not in path.name:
                 shutil.copy(path, archive)
-        self.engine.docker("save", "--output", archive / "images.tar.gz", *names, timeout=INSTALL_S)
-        for name, id_ in names.items():
-            self.engine.docker("tag", id_, name)
-            self.engine.docker("image", "rm", ids[name])
-        for path, old, new in (
-            (archive / "images.list", names, ids),
-            (archive / "images.env", {"": images.version()}, {"": "9.9.9"}),
-        ):
-            text = path.read_text()
-            for key in old:
-                text = text.replace(old[key], new[key])
-            path.write_text(text)
+        listed = (self.prefix / "images.list").read_text()
+        built = {}
+        for name in [line.split()[1] for line in listed.splitlines()]:
+            if line := lines.get(name.partition(":")[0]):
+                # Under another name: the broker launches sandboxes meanwhile.
+                built[name] = name.replace(":", "-next:")
+                (directory / "Dockerfile").write_text(f"FROM {name}\n{line}\n")
+                options = ["--network", "none", "--tag", built[name]]
+                self.engine.docker("build", *options, directory, DOCKER_BUILDKIT="0")
+                listed = listed.replace(self.image(name), self.image(built[name]))
+        images_file = archive / "images.tar.gz"
+        self.engine.docker("save", "--output", images_file, *built.values(), timeout=INSTALL_S)
+        self.engine.docker("image", "rm", *built.values())
+        # Of two files of the same name, an engine takes the last one.
+        manifest = directory / "manifest.json"
+        text = run("tar", "-xOf", images_file, manifest.name)
+        manifest.write_text(text.replace("-next:", ":"))
+        run("tar", "-rf", images_file, "-C", directory, manifest.name)
+        (archive / "images.list").write_text(listed)
+        variables = archive / "images.env"
+        text = re.sub("_VERSION=.*", f"_VERSION={version}", variables.read_text(), count=1)
+        variables.write_text(text)
         write_sums(archive)
         return archive
 
@@ -216,9 +215,6 @@ def test_an_upgrade_under_load(
     """Sessions go on in a newer version with other images; one that does not come up is taken back."""
     engine = installation.engine
     names = [BROKER_IMAGE, IMAGE]
-    newer, broken = tmp_path / "newer", tmp_path / "broken"
-    newer.mkdir()
-    broken.mkdir()
     program = [
         application / "bin/python",
         ROOT / "tests/compose/load.py",
@@ -238,15 +234,17 @@ def test_an_upgrade_under_load(
             f"session-{i} runs\n" for i in range(3)
         ]
         before = [installation.image(name) for name in names]
-        archive = installation.changed(newer, **dict.fromkeys(names, "LABEL a.test=newer"))
+        archive = installation.changed(
+            tmp_path, "9.9.8", **dict.fromkeys(names, "LABEL a.test=newer")
+        )
         said = installation.install(archive)
-        assert f"upgrading version {images.version()} to 9.9.9" in said
+        assert f"upgrading version {images.version()} to 9.9.8" in said
         after = [installation.image(name) for name in names]
         assert not set(before) & set(after)
         assert engine.service("broker")["Image"] == after[0]
         cell(engine, installation.prefix)
 
-        archive = installation.changed(broken, **{BROKER_IMAGE: 'ENTRYPOINT ["false"]'})
+        archive = installation.changed(tmp_path, "9.9.9", **{BROKER_IMAGE: 'ENTRYPOINT ["false"]'})
         argv = ["sh", archive / "install.sh", "--prefix", installation.prefix]
         said = run(*argv, timeout=INSTALL_S, fails=True, **engine.environ)
         assert "the broker is not healthy" in said
