@@ -82,7 +82,7 @@ test-fast: environments ## The tests that start no sandbox, in a minute or two
 check: environments ## Style, types, layers, packaging
 	$(BROKER)/bin/ruff check .
 	$(BROKER)/bin/ruff format --check .
-	$(BROKER)/bin/mypy sdk/kernelbroker broker/kernelbroker_server compose/engine_filter
+	$(BROKER)/bin/mypy sdk/kernelbroker broker/kernelbroker_server compose/engine_filter compose/images.py
 	$(BROKER)/bin/mypy --python-executable $(KERNEL)/bin/python kernel_image/kernelbroker_kernel
 	cd benchmarks && $(CURDIR)/$(BROKER)/bin/mypy --config-file ../pyproject.toml *.py  # each is a program beside its modules
 	$(BROKER)/bin/lint-imports

@@ -95,7 +95,8 @@ class Settings(BaseSettings):
     """What SIGTERM does. `adopt` leaves sessions and sandboxes to the next broker with the same state_dir,
     for `sandbox.orphan_grace` seconds, with executions that take longer than 2 s more. `sleep` ends
     sandboxes, and puts sessions to sleep after their executions: the next broker has them with those of
-    their variables that could be saved. `close` waits for executions, and ends everything, as SIGINT does."""
+    their variables that could be saved. `close` waits for executions, and ends everything, as SIGINT
+    does."""
     drain_timeout: float = Field(default=30, ge=0)
     """How long a shutdown waits for running executions. New ones are refused meanwhile."""
     shutdown_timeout: float = Field(default=10, gt=0)

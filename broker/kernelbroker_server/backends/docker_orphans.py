@@ -126,7 +126,7 @@ class DockerOrphans:
             image = await self._context.engine.image_id(container["Config"]["Image"])
         except (Missing, Refused):  # the engine filter allows only the version of now
             return False
-        return image.removeprefix("sha256:") == container["Image"].removeprefix("sha256:")
+        return image.removeprefix("sha256:") == str(container["Image"]).removeprefix("sha256:")
 
     async def _end_container(self, name: str) -> None:
         await self._context.engine.remove(self._context.container_name(name))
