@@ -132,8 +132,20 @@ class ExecutionLog(ABC):
         self.state = "running"
         return True
 
-    def proceed(self, progress: msgspec.Struct) -> None:  # noqa: B027
-        """Record how far it has come, in place of what was recorded before."""
+    def proceed(self, progress: msgspec.Struct, received: int) -> int:  # noqa: ARG002
+        """Record how far it has come, in place of what was recorded before.
+
+        Args:
+            received: the number of the latest message that was received of the kernel.
+
+        Returns:
+            the number of the latest message that the gateway may forget, since what it led to is stored.
+        """
+        return received
+
+    async def stored(self) -> bool:
+        """Wait until everything so far is stored. Returns whether it is, before too long."""
+        return True
 
     @abstractmethod
     def append(self, event: Event) -> None:
@@ -224,6 +236,9 @@ class EventStore(SessionLogs):
 
     def expect_newest(self) -> None:
         """End this broker if a later one has taken the store, and with it the sessions. Called often."""
+
+    async def flushed(self) -> None:  # noqa: B027
+        """Wait until other brokers can see everything so far."""
 
     @abstractmethod
     def record_session(self, session: SessionRecord) -> None:
