@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import errno
 import logging
 import os
@@ -26,6 +27,7 @@ from .api.base import Service
 from .api.routes import make_application
 from .api.server import BrokerServer
 from .audit import Audit
+from .cluster.factory import STOP_S, make_cluster
 from .config import ConfigError, Settings
 from .egress.upstream import Resolve
 from .pool.memory_sampler import MemorySampler
@@ -87,9 +89,11 @@ class Broker:
             for name, template in settings.templates.items()
         ]
         self._sockets: list[socket.socket] = []
-        self._can_leave = settings.shutdown == "adopt" and any(s.orphan_grace for s in self._specs)
+        self._can_leave = settings.state_dir != "" and settings.shutdown == "adopt" and any(s.orphan_grace for s in self._specs)
         self.state_directory = (
-            factories.state_directory(settings, data_dir) if self._can_leave else None
+            factories.state_directory(settings, data_dir)
+            if self._can_leave and settings.store is None
+            else None
         )
         self._history = History()
         self._metrics = Metrics(lambda: gauges(self.pools, self.tenants, self._memory.used))
@@ -157,9 +161,21 @@ class Broker:
             allowed_origins=frozenset(settings.allowed_origins),
             operations=self._operations,
         )
+        keyring = self._service.keyring
         self._adoption = Adoption(
-            self.backends, self.pools, self._store, self.tenants, self._service.keyring.tenants
+            self.backends, self.pools, self._store, self.tenants, keyring.tenants
         )
+        self._cluster = make_cluster(
+            settings,
+            self._store,
+            factories.place(data_dir),
+            self.backends,
+            self._adoption,
+            self.tenants,
+            keyring,
+            self._workspaces.rescue,
+        )
+        self._service = dataclasses.replace(self._service, cluster=self._cluster)
         self._server: BrokerServer | None = None
         self._runtime_file: Path | None = None
 
@@ -211,6 +227,8 @@ class Broker:
         application = make_application(self._service, [r for each in surfaces for r in each.routes])
         self._server = BrokerServer(application, self._service.unauthenticated, tls)
         await self.tenants.resume_asleep(self._service.keyring.tenants)
+        if self._cluster is not None:
+            await self._cluster.start(settings.cluster.url or self.url, self.supervisor)
         self._server.add_sockets(self._sockets)
         keyring.start(self.supervisor)
         for each in surfaces:
@@ -244,11 +262,13 @@ class Broker:
         Idle sessions are closed at once, others when their executions have ended. With
         `shutdown = "adopt"`, those that can go on are left to the next broker instead.
         """
-        for pool in self.pools.values():
-            pool.drain()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self.settings.drain_timeout):
-                await self.tenants.drain(_STOPPING, leave=self.state_directory is not None)
+                if self._cluster is not None and self._can_leave:
+                    await self._cluster.leave()
+                for pool in self.pools.values():
+                    pool.drain()
+                await self.tenants.drain(_STOPPING, leave=self._can_leave)
 
     def stop_accepting(self) -> list[socket.socket]:
         """Accept no connections any more. Returns the sockets, which listen as long as they are open."""
@@ -282,11 +302,17 @@ class Broker:
                 Step("the external browser", self.tenants.external_browsers.stop, _STEP_TIMEOUT_S),
                 Step("the webhooks", self._webhooks.stop, _STEP_TIMEOUT_S),
                 Step("the event store", self._store.stop, timeout),
+                *self._cluster_steps(),
                 Step("the traces", self._close_traces, _STEP_TIMEOUT_S),
                 Step("the connections", self._close_connections, _STEP_TIMEOUT_S),
                 Step("the audit log", self._close_audit, _STEP_TIMEOUT_S),
             ]
         )
+
+    def _cluster_steps(self) -> list[Step]:
+        if self._cluster is None:
+            return []
+        return [Step("the other brokers", self._cluster.stop, 2 * STOP_S)]
 
     async def _forget_runtime_file(self) -> None:
         if self._runtime_file is not None:

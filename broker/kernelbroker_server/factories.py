@@ -17,7 +17,9 @@ from kernelbroker.protocol.findings import SandboxKind
 from .audit import Audit
 from .backends.backend_set import BackendSet
 from .backends.base import Backend, Limits, SandboxSpec
+from .backends.directories import NO_ID_FILE
 from .backends.local import LocalBackend
+from .backends.sandbox_record import boot_id
 from .config import ConfigError, Settings
 from .config_templates import TemplateSettings
 from .egress.host_names import AllowList, InvalidHostName
@@ -95,6 +97,8 @@ def backends(settings: Settings, proxy: Proxy, supervisor: Supervisor) -> Backen
         )
         if state is None or not outlives:
             return None
+        if settings.store is not None:
+            return NO_ID_FILE
         return state / (BROKER_ID if name == home else f"{BROKER_ID}-{name}")
 
     def create(name: str) -> Backend:
@@ -187,8 +191,31 @@ def store(settings: Settings, data_dir: Path) -> EventStore:
         data_dir: that of the backends.
     """
     retention, size = settings.sessions.result_retention, settings.sessions.results_size
+    if settings.store is not None:
+        return _postgres_store(settings, settings.store.get_secret_value(), data_dir)
     path = state_directory(settings, data_dir)
     return MemoryStore(retention) if path is None else DurableStore(path, retention, size)
+
+
+def _postgres_store(settings: Settings, url: str, data_dir: Path) -> EventStore:
+    try:
+        from .sessions.postgres_store import PostgresStore
+    except ModuleNotFoundError as exc:
+        raise ConfigError(
+            f"store needs {exc.name}: pip install 'kernelbroker-server[postgres]'"
+        ) from exc
+    return PostgresStore(
+        url,
+        settings.sessions.result_retention,
+        settings.sessions.results_size,
+        lease=settings.cluster.lease,
+        place=place(data_dir),
+    )
+
+
+def place(data_dir: Path) -> str:
+    """Where sandboxes are. Processes can be adopted on their own machine, and with their files."""
+    return f"{boot_id()}:{data_dir.absolute()}"
 
 
 def state_directory(settings: Settings, data_dir: Path) -> Path | None:
@@ -196,6 +223,13 @@ def state_directory(settings: Settings, data_dir: Path) -> Path | None:
     if settings.state_dir == "":
         return None
     return data_dir / STATE if settings.state_dir is None else Path(settings.state_dir)
+
+
+def key_source(settings: Settings, data_dir: Path) -> Path | bytes | None:
+    """Where the keys of surfaces come from; see `lasting_key`."""
+    if settings.store is not None and settings.cluster.secret is not None:
+        return settings.cluster.secret.get_secret_value().encode()
+    return state_directory(settings, data_dir)
 
 
 def webhooks(settings: Settings, store: EventStore) -> Webhooks:

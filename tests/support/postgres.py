@@ -63,7 +63,7 @@ class Server:
             )
         ready = _program("pg_isready")
         assert ready is not None
-        command = f"until {ready} -q -h {self.directory}; do sleep 0.05; done"
+        command = f"until {ready} -q -U {_USER} -h {self.directory}; do sleep 0.05; done"
         subprocess.run(["sh", "-c", command], check=True, timeout=DEADLINE_S)
 
     def stop(self) -> None:

@@ -48,8 +48,10 @@ from tornado.websocket import WebSocketClosedError, WebSocketHandler
 from ..kernels.channel import ChannelClosed
 from ..sessions.session import Session
 from ..sessions.store import ExecutionLog, Watcher
+from . import credentials
 from .base import Authenticated, error_body
 from .descriptions import session_info
+from .other_brokers import Relayed
 from .text_frames import write_texts
 
 logger = logging.getLogger(__name__)
@@ -91,6 +93,8 @@ class SessionSocket(Authenticated, WebSocketHandler):
         """The latest operation that came during the opening. Each waits for the one before."""
         self._pumping: asyncio.Task[None] | None = None
         self._watching = contextlib.ExitStack()
+        self._relay: Relayed | None = None
+        """To the broker that owns the session, if that is another one."""
         self.service.websockets.add(self)
 
     def on_close(self) -> None:
@@ -98,6 +102,8 @@ class SessionSocket(Authenticated, WebSocketHandler):
             return
         self.service.websockets.discard(self)
         self._watching.close()
+        if self._relay is not None:
+            self._relay.abort()
         for task in self._tasks:
             task.cancel()
         with contextlib.suppress(SessionGone):
@@ -106,12 +112,20 @@ class SessionSocket(Authenticated, WebSocketHandler):
                     self._session.interrupt(log.id)  # running or queued
 
     async def on_message(self, message: str | bytes) -> None:
+        if self._relay is not None:
+            await self._relay.send(message)
+            return
         # Tornado awaits this before it reads the next frame. Long work is spawned, so that an interrupt
         # is read while a cell runs, and a disconnect is noticed while a session is being opened.
         try:
             operation = decode_operation(message)
         except ProtocolError as exc:
             await self._refuse(_echo(message), exc)
+            return
+        is_first = self._session is None and self._opening is None and self._last is None
+        if is_first and isinstance(operation, Open) and await self._is_elsewhere(operation):
+            if self._relay is not None:
+                await self._relay.send(message)
             return
         if self._opening is not None and isinstance(operation, Close):
             self._opening.cancel()
@@ -132,6 +146,28 @@ class SessionSocket(Authenticated, WebSocketHandler):
         is_left = self._session is not None and self._session.is_left
         if self._pumping is not None and not is_left:
             await asyncio.wait([self._pumping])
+
+    async def _is_elsewhere(self, operation: Open) -> bool:
+        """Whether another broker has the session, or it cannot be found. The client is answered then."""
+        cluster = self.service.cluster
+        token = self.given_token()
+        if cluster is None or not token:
+            return False
+        headers = {"Authorization": f"Bearer {token}", "X-Request-ID": self.request_id}
+        if client := self.request.headers.get(credentials.CLIENT_HEADER):
+            headers[credentials.CLIENT_HEADER] = client
+        try:
+            self._relay = await cluster.relay(self.tenant.name, operation.session_id, headers)
+        except RequestError as exc:
+            await self._refuse(operation, exc)
+            return True
+        if self._relay is None:
+            return False
+        if self.ws_connection is None:
+            self._relay.abort()
+        else:
+            self._pumping = self._spawn(self._relay.run(self.write_message, self.close))
+        return True
 
     # Operations.
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import enum
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeAlias
@@ -162,6 +162,14 @@ class Usage:
     complete: bool = True
 
 
+Confirm: TypeAlias = Callable[[], Awaitable[None]]
+"""Waits until it is certain that no other broker has taken over what this one owned."""
+
+
+async def owns_all() -> None:
+    """For a broker that is alone: what it has is its own."""
+
+
 class Sandbox(ABC):
     """One launched sandbox.
 
@@ -183,6 +191,8 @@ class Sandbox(ABC):
     endpoint: Endpoint
     workspace: Path
     ended: asyncio.Future[SandboxEnd]
+    epoch: int = 0
+    """That of the broker that has taken it over; 0 if none has."""
     process_saver: ProcessSaver | None = None
     """Saves and restores its processes; None if the sandbox is not made for that."""
 
@@ -323,6 +333,25 @@ class Backend(ABC):
         Args:
             specs: the present ones; a sandbox of another spec is no longer wanted.
         """
+        return ()
+
+    confirm: Confirm = staticmethod(owns_all)
+    """Waited for before a sandbox is ended. Set it before `start`, if brokers share a store."""
+
+    async def take(self, broker_id: str, epoch: int) -> bool:  # noqa: ARG002
+        """Take over the directories of a broker that has lost its lease; `orphans` and `end_orphans` follow.
+
+        Args:
+            epoch: its gateways refuse everybody with a lower one from now on.
+
+        Returns:
+            whether they are there.
+        """
+        return False
+
+    @property
+    def broker_ids(self) -> Sequence[str]:
+        """The ids of the directories where its sandboxes are, after `start`."""
         return ()
 
     async def end_orphans(  # noqa: B027

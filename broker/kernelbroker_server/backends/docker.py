@@ -97,7 +97,9 @@ class DockerBackend(Backend):
         self._command = command
         self._run_cell = run_cell
         self._id_file = id_file
-        self._orphans: DockerOrphans | None = None
+        self._orphans: list[DockerOrphans] = []
+        self._taken: list[BackendContext] = []
+        """What other brokers had."""
         self._later: asyncio.Task[None] | None = None
         self._info: Mapping[str, Any] = {}
         self._context: BackendContext | None = None
@@ -135,15 +137,21 @@ class DockerBackend(Backend):
         name = f"kernelbroker-{directories.broker_id}-open"
         network = OpenNetwork(engine, self._network, name, labels)
         self._context = BackendContext(
-            engine, directories, self._image, owner, self._proxy, network, UsageMeter()
+            engine,
+            directories,
+            self._image,
+            owner,
+            self._proxy,
+            network,
+            UsageMeter(),
+            confirm=self.confirm,
         )
         try:
             if (pause := await self._reap(self._context, rescue)) > 0:
                 self._later = asyncio.create_task(self._reap_later(pause, rescue))
-            self._orphans = DockerOrphans(self._context)
-            await self._orphans.find()
-            broker = f"{LABEL_BROKER}={directories.broker_id}"
-            engine.listen(broker, self._on_event, self._on_gap)
+            self._orphans = [DockerOrphans(self._context)]
+            await self._orphans[0].find()
+            engine.listen(f"{LABEL_DATA}={labels[LABEL_DATA]}", self._on_event, self._on_gap)
             self._modes = LaunchModeSelector(
                 self._context,
                 self._info,
@@ -167,9 +175,35 @@ class DockerBackend(Backend):
             await self.stop()
             raise
 
+    @property
+    def broker_ids(self) -> Sequence[str]:
+        contexts = [] if self._context is None else [self._context, *self._taken]
+        return [context.directories.broker_id for context in contexts]
+
+    async def take(self, broker_id: str, epoch: int) -> bool:
+        if self._context is None:
+            return False
+        directories = Directories.seize(self.data_dir, self._run_dir, broker_id)
+        if directories is None:
+            return False
+        name = f"kernelbroker-{broker_id}-open"
+        context = dataclasses.replace(self._context, directories=directories, epoch=epoch)
+        network = OpenNetwork(self._engine, self._network, name, context.labels)
+        context = dataclasses.replace(context, open_network=network)
+        self._taken.append(context)
+        orphans = DockerOrphans(context)
+        try:
+            await orphans.find()
+        except EngineError as error:
+            log.error("Containers of another broker could not be taken over: %s", error)
+            return False
+        self._orphans.append(orphans)
+        return True
+
     def orphans(self, specs: Sequence[SandboxSpec]) -> Sequence[Orphan]:
-        assert self._orphans is not None, "start() comes first"
-        found = self._orphans.adopt(specs, self._mode)
+        found = [
+            each for orphans in self._orphans for each in orphans.adopt(specs, self._mode)
+        ]
         for sandbox, _ in found:
             self._sandboxes.adopt(sandbox)
         return [
@@ -179,9 +213,9 @@ class DockerBackend(Backend):
         ]
 
     async def end_orphans(self, unwanted: Sequence[Sandbox], rescue: Rescue | None = None) -> None:
-        assert self._orphans is not None, "start() comes first"
         await asyncio.gather(*(sandbox.kill() for sandbox in unwanted))
-        await self._orphans.end(self._mode, rescue)
+        for orphans in self._orphans:
+            await orphans.end(self._mode, rescue)
         for sandbox in unwanted:  # their files are rescued
             await self.remove(sandbox)
 
@@ -210,20 +244,23 @@ class DockerBackend(Backend):
             await asyncio.gather(*(self.remove(s) for s in sandboxes.values() if is_removed(s)))
             await self._sandboxes.removals()
             left = [sandbox for sandbox in sandboxes.values() if not is_removed(sandbox)]
-            if left or (self._orphans is not None and self._orphans.left):
+            if left or any(orphans.left for orphans in self._orphans):
                 for sandbox in left:
                     sandbox.leave()
                 await context.engine.close()
-                context.directories.release()  # the next broker finds them
+                for each in (context, *self._taken):
+                    each.directories.release()  # the next broker finds them
                 return
             if self._modes is not None:
                 await self._modes.close()
             try:
-                await context.open_network.remove()
+                for each in (context, *self._taken):
+                    await each.open_network.remove()
             except EngineError as error:
                 log.error("The network of open sandboxes could not be removed: %s", error)
             await context.engine.close()
-            await context.directories.remove()
+            for each in (context, *self._taken):
+                await each.directories.remove()
 
     def describe(self) -> dict[str, object]:
         group = f"cgroup-v{self._info.get('CgroupVersion', '1')}"
@@ -272,7 +309,10 @@ class DockerBackend(Backend):
         return sandbox
 
     def _on_event(self, event: Event) -> None:
-        name = event.get("Actor", {}).get("Attributes", {}).get(LABEL_SANDBOX)
+        labels = event.get("Actor", {}).get("Attributes", {})
+        if labels.get(LABEL_BROKER) not in self.broker_ids:
+            return
+        name = labels.get(LABEL_SANDBOX)
         if (sandbox := self._sandboxes.by_id.get(name)) is not None and not sandbox.closing:
             sandbox.on_event(event)
 

@@ -115,8 +115,10 @@ class LocalBackend(Backend):
         self._id_file = id_file
         self._criu = criu
         self._checkpoints = CheckpointAbility()
-        self._orphans: LocalOrphans | None = None
-        self._orphan_watch: Popen[bytes] | None = None
+        self._orphans: list[LocalOrphans] = []
+        self._orphan_watches: list[Popen[bytes]] = []
+        self._taken: list[LocalContext] = []
+        """What other brokers had."""
         self.fork_servers: ForkServers | None = None
         """Set by `start`, if gateways can be forked."""
         self._context: LocalContext | None = None
@@ -131,14 +133,20 @@ class LocalBackend(Backend):
             raise BackendUnavailable(f"data_dir or run_dir cannot be used: {error}") from error
         cgroups = Cgroups.prepare(directories.broker_id, self._cgroup_root)
         self._context = LocalContext(
-            host, directories, cgroups, Isolation.BUBBLEWRAP, self._proxy, UsageMeter()
+            host,
+            directories,
+            cgroups,
+            Isolation.BUBBLEWRAP,
+            self._proxy,
+            UsageMeter(),
+            confirm=self.confirm,
         )
-        self._orphans = LocalOrphans(self._context)
+        self._orphans = [LocalOrphans(self._context)]
         try:
-            await self._orphans.remove_probe(_PROBE_ID)
+            await self._orphans[0].remove_probe(_PROBE_ID)
             common_files.write(directories.run, host)
             if self._id_file is not None:
-                self._orphan_watch = orphan_watch.start(directories.data)
+                self._orphan_watches.append(orphan_watch.start(directories.data))
             await self._reap(directories, rescue)
             if (failure := await self._try_jail(host)) is not None:
                 self._run_without_jail(self._context, failure)
@@ -160,10 +168,33 @@ class LocalBackend(Backend):
         if cgroups.enforced_by("memory") is None:
             self._watchdog = self._supervisor.start("memory watchdog", self._watch_memory)
 
+    @property
+    def broker_ids(self) -> Sequence[str]:
+        contexts = [] if self._context is None else [self._context, *self._taken]
+        return [context.directories.broker_id for context in contexts]
+
+    async def take(self, broker_id: str, epoch: int) -> bool:
+        if self._context is None or self.isolation is not Isolation.BUBBLEWRAP:
+            return False
+        directories = Directories.seize(self.data_dir, self._run_dir, broker_id)
+        if directories is None:
+            return False
+        cgroups = Cgroups.prepare(broker_id, self._cgroup_root)
+        context = dataclasses.replace(
+            self._context, directories=directories, cgroups=cgroups, epoch=epoch
+        )
+        self._taken.append(context)
+        self._orphans.append(LocalOrphans(context))
+        self._orphan_watches.append(orphan_watch.start(directories.data))
+        return True
+
     def orphans(self, specs: Sequence[SandboxSpec]) -> Sequence[Orphan]:
-        assert self._orphans is not None, "start() comes first"
         jailed = self.isolation is Isolation.BUBBLEWRAP
-        found = self._orphans.adopt(specs, self._checkpoints.criu) if jailed else []
+        found = [
+            each
+            for orphans in (self._orphans if jailed else ())
+            for each in orphans.adopt(specs, self._checkpoints.criu)
+        ]
         for sandbox, _ in found:
             self._sandboxes.adopt(sandbox)
         return [
@@ -173,9 +204,9 @@ class LocalBackend(Backend):
         ]
 
     async def end_orphans(self, unwanted: Sequence[Sandbox], rescue: Rescue | None = None) -> None:
-        assert self._orphans is not None, "start() comes first"
         await asyncio.gather(*(sandbox.kill() for sandbox in unwanted))
-        await self._orphans.end(rescue)
+        for orphans in self._orphans:
+            await orphans.end(rescue)
         for sandbox in unwanted:  # their files are rescued
             await self.remove(sandbox)
 
@@ -217,20 +248,21 @@ class LocalBackend(Backend):
         if servers is not None:  # last, since they reap their gateways
             await servers.stop()
         is_left = any(not is_removed(sandbox) for sandbox in sandboxes.values())
-        if self._orphans is not None and self._orphans.left:  # the start failed
+        if any(orphans.left for orphans in self._orphans):  # the start failed
             is_left = True
         if context is not None and is_left:
             for sandbox in sandboxes.values():
                 sandbox.leave()
-            context.directories.release()  # the next broker finds them, or the watch
+            for each in (context, *self._taken):
+                each.directories.release()  # the next broker finds them, or the watch
             return
-        if self._orphan_watch is not None:
-            self._orphan_watch.kill()
-            await asyncio.to_thread(self._orphan_watch.wait)
-            self._orphan_watch = None
-        if context is not None:
-            await context.cgroups.remove()
-            await context.directories.remove()
+        for watch in self._orphan_watches:
+            watch.kill()
+            await asyncio.to_thread(watch.wait)
+        self._orphan_watches.clear()
+        for each in () if context is None else (context, *self._taken):
+            await each.cgroups.remove()
+            await each.directories.remove()
 
     def describe(self) -> dict[str, object]:
         assert self._context is not None, "start() comes first"

@@ -19,7 +19,17 @@ from ..egress.proxy import Proxy
 from ..kernels.endpoint import UnixEndpoint
 from . import bubblewrap, forked_jail, jail, process, procfs, sandbox_record
 from .adopted_jail import AdoptedJail
-from .base import EndCause, Isolation, LaunchError, Limits, SandboxEnd, SandboxSpec, Usage
+from .base import (
+    Confirm,
+    EndCause,
+    Isolation,
+    LaunchError,
+    Limits,
+    SandboxEnd,
+    SandboxSpec,
+    Usage,
+    owns_all,
+)
 from .cgroups import Cgroups
 from .checkpoint_jail import CheckpointJail
 from .directories import Directories, remove_tree
@@ -53,6 +63,10 @@ class LocalContext:
     isolation: Isolation
     proxy: Proxy
     meter: UsageMeter
+    epoch: int = 0
+    """Of the broker that has taken the directories over; see `Backend.take`."""
+    confirm: Confirm = owns_all
+    """Waited for before a sandbox is killed."""
 
 
 class LocalSandbox(ClosableSandbox):
@@ -67,7 +81,7 @@ class LocalSandbox(ClosableSandbox):
         self.spec = spec
         self.limits = spec.limits
         self.host_uid = host_uid
-        self.endpoint = UnixEndpoint(context.directories.run / f"{sandbox_id}.sock")
+        self.endpoint = UnixEndpoint(context.directories.run / f"{sandbox_id}.sock", context.epoch)
         self.ended = asyncio.get_running_loop().create_future()
         self._context = context
         self._directory = context.directories.sandboxes / sandbox_id
@@ -277,6 +291,7 @@ class LocalSandbox(ClosableSandbox):
         return await asyncio.shield(self._ending)
 
     async def _wait_until_gone(self, running: Running) -> bool:
+        await self._context.confirm()
         running.kill()
         try:
             await asyncio.wait_for(running.gone(), _KILL_TIMEOUT_S)

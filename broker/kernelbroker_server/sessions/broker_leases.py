@@ -41,14 +41,24 @@ class BrokerLease:
     Attributes:
         url: where it answers other brokers; empty if it does not.
         place: brokers at the same place can take over each other's sandboxes.
-        valid: its lease has not ended.
+        over: seconds since its lease has ended; less than 0 if it is valid.
     """
 
     id: int
     url: str
     place: str
     state: LeaseState
-    valid: bool
+    over: float
+
+    @property
+    def serves(self) -> bool:
+        """Whether requests can be passed on to it."""
+        return self.state is LeaseState.SERVES and self.over < 0 and bool(self.url)
+
+    @property
+    def can_be_taken(self) -> bool:
+        """Whether others may take over what it owns."""
+        return self.state is LeaseState.LEFT or self.over >= 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,9 +126,9 @@ class BrokerLeases:
     def brokers(self) -> list[BrokerLease]:
         """Return all brokers that own something, or may."""
         rows = self._connection.execute(
-            f"SELECT id, url, place, state, until > {self._now} FROM brokers ORDER BY id"
+            f"SELECT id, url, place, state, {self._now} - until FROM brokers ORDER BY id"
         ).fetchall()
-        return [BrokerLease(i, url, place, LeaseState(s), v) for i, url, place, s, v in rows]
+        return [BrokerLease(i, url, place, LeaseState(s), over) for i, url, place, s, over in rows]
 
     def take(self, broker: int, taker: int) -> Estate | None:
         """Take over what a broker owned whose lease has ended, or that has left.

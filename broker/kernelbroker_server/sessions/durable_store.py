@@ -27,8 +27,8 @@ from .archive import Archive
 from .backlog import Backlog
 from .durable_log import DurableLog
 from .journal import Journal
-from .records import Record
 from .recorded_store import RecordedStore
+from .records import Record
 from .state_directory import StateDirectory
 from .store_thread import StoreThread
 from .superseded import end_superseded

@@ -188,7 +188,9 @@ class PostgresDatabase(Queries):
 
     def _query(self, statement: str, *values: object) -> list[Row]:
         self.reconnect()
-        return self._connection.execute(_sql(statement), [*map(_value, values)]).fetchall()
+        cursor = self._connection.execute(_sql(statement), [*map(_value, values)])
+        rows: list[Row] = cursor.fetchall()
+        return rows
 
 
 def _sql(statement: str) -> str:

@@ -27,6 +27,7 @@ from kernelbroker.protocol.messages import ExecutionRequest
 from .broker_leases import BrokerLeases, Estate, LeaseState, Superseded
 from .durable_log import DurableLog
 from .history import History
+from .lease_keeper import LeaseKeeper
 from .memory_store import MemoryStore
 from .postgres_database import PostgresDatabase
 from .postgres_log import PostgresLog
@@ -80,10 +81,14 @@ class _Commits:
     async def wait(self, timeout: float | None = None) -> bool:
         if self.stored >= self.last:
             return True
-        done: asyncio.Future[None] = self.loop.create_future()
-        self.when_stored(lambda: done.done() or done.set_result(None))
-        await asyncio.wait([done], timeout=timeout)
-        return done.done()
+        done = asyncio.Event()
+        self.when_stored(done.set)
+        try:
+            async with asyncio.timeout(timeout):
+                await done.wait()
+        except TimeoutError:
+            return False
+        return True
 
     def committed(self, count: int) -> None:
         """So many further records are committed."""
@@ -99,6 +104,7 @@ class _Open:
     history: PostgresHistory
     thread: StoreThread
     commits: _Commits
+    keeper: LeaseKeeper
 
 
 class PostgresStore(RecordedStore):
@@ -151,7 +157,8 @@ class PostgresStore(RecordedStore):
         commits = _Commits(asyncio.get_running_loop())
         tidy = partial(database.expire_at, self._retention, self._max_history, self._clock)
         thread = StoreThread(partial(self._copy, database, commits), tidy, group=0)
-        self._open = _Open(history, thread, commits)
+        keeper = LeaseKeeper(self.url, self.broker, self.lease, self._end_superseded)
+        self._open = _Open(history, thread, commits, keeper)
 
     async def stop(self) -> None:
         """Store what waits, and end the lease: others can take over what is still open."""
@@ -159,6 +166,7 @@ class PostgresStore(RecordedStore):
             return
         self._open = None
         await opened.thread.stop()
+        await asyncio.to_thread(opened.keeper.stop)
         try:
             if not self._superseded:
                 await asyncio.to_thread(opened.history.database.leave)
@@ -173,9 +181,10 @@ class PostgresStore(RecordedStore):
 
     # The lease.
 
-    async def renew(self) -> None:
-        """Extend the lease. Raises Unavailable."""
-        await self._lease(lambda leases: leases.renew(self.broker, self.lease))
+    @property
+    def owns(self) -> bool:
+        """Whether it is certain that no other broker has taken over."""
+        return self._open is None or time.monotonic() < self._open.keeper.valid_until
 
     async def announce(self, url: str, directories: Mapping[str, Sequence[str]]) -> None:
         """Tell the other brokers where this one answers, and where its sandboxes are. Raises Unavailable."""
@@ -267,7 +276,7 @@ class PostgresStore(RecordedStore):
             try:
                 database.apply(group)
             except Superseded:
-                commits.loop.call_soon_threadsafe(self._end_superseded)
+                self._end_superseded()
                 return
             for _ in group:
                 self._waiting.popleft()

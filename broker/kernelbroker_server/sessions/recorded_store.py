@@ -79,11 +79,11 @@ class RecordedStore(MemoryStore):
         return await self._query(lambda history: history.adoptable())
 
     async def end_lost(self, adopted: Collection[str] = ()) -> None:
+        left_open = await self._query(lambda history: history.open_sessions())
         await self._query(lambda history: history.end_lost(adopted))
-        if not adopted:
-            return
-        for left in await self._query(lambda history: history.open_sessions()):
-            record = left.record
+        for record in (left.record for left in left_open):
+            if record.key not in adopted:
+                continue
             session = self._add_session(record)
             events = await self._query(partial(History.session_events, key=record.key))
             session.events.restore(events)

@@ -148,6 +148,15 @@ class Registry(TakenOverSessions):
         self._gone.check(session_id)
         raise NotFound(f"there is no session {session_id}")
 
+    def has(self, session_id: str) -> bool:
+        """Whether a session is open, or is being opened."""
+        return session_id in self._sessions or session_id in self._opening
+
+    async def openings_ended(self) -> None:
+        """Wait until the sessions that are being opened are open, or have failed to."""
+        if self._opening:
+            await asyncio.wait([opening.task for opening in self._opening.values()])
+
     async def holder_of(self, workspace: str) -> Session | None:
         """Return the open session that has a workspace, or None. Waits for one that is being opened."""
         for opening in list(self._opening.values()):
@@ -232,12 +241,14 @@ class Registry(TakenOverSessions):
         workspace = await self.claim(record)
         session = self._factory.session(record, workspace, source, place=place)
         await session.open()
+        await self._store.flushed()
         self._sessions[session_id] = session
         return session
 
     async def _open_context(self, record: SessionRecord, session: Session) -> Session:
         context = self._factory.context(record, session)
         await context.open()
+        await self._store.flushed()
         try:
             session.add_context(context)
         except RequestError as exc:

@@ -237,7 +237,7 @@ class EventStore(SessionLogs):
     def expect_newest(self) -> None:
         """End this broker if a later one has taken the store, and with it the sessions. Called often."""
 
-    async def flushed(self) -> None:  # noqa: B027
+    async def flushed(self) -> None:
         """Wait until other brokers can see everything so far."""
 
     @abstractmethod
