@@ -20,6 +20,7 @@ from ..tenants.keyring import Keyring
 from .directory import Directory
 from .hop import Hop
 from .membership import Membership
+from .pass_on import Target
 from .relay import Relay
 from .router import Question, Router
 from .subjects import Kind, Subject
@@ -113,9 +114,9 @@ class Cluster:
         kind = Kind.ANY if session_id is None else Kind.NEW_SESSION
         question = Question(Subject(kind, session_id or ""), tenant, hopped=False)
 
-        async def choose() -> str | None:
+        async def choose() -> Target | None:
             owner = await self.router.decide(question)
-            return None if owner is None else owner.url
+            return None if owner is None else self.router.target(owner)
 
         name, value = self.router.header("GET", _WS_PATH)
         return await Relay.open(choose, _WS_PATH, {**headers, name: value})

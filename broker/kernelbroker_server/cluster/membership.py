@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 
 from kernelbroker.protocol.errors import Unavailable
 
@@ -46,11 +46,18 @@ class Membership:
         self._take_over = take_over
         self._taking = asyncio.Lock()
         self._wanted = asyncio.Event()
+        self._lost: dict[int, asyncio.Event] = {}
+        """Of brokers that somebody waits for: set when they have no lease any more."""
 
     @property
     def broker(self) -> int:
         """The number of this broker."""
         return self._store.broker
+
+    @property
+    def is_taking(self) -> bool:
+        """Whether something is being taken over at this moment."""
+        return self._taking.locked()
 
     async def confirm(self) -> None:
         """Wait until it is certain that no other broker has taken over what this one owns.
@@ -77,13 +84,25 @@ class Membership:
     async def take_lost(self) -> None:
         """Take over what can be taken over now. Raises Unavailable."""
         async with self._taking:
-            for other in await self.directory.brokers():
+            for other in await self._brokers():
                 if self.leaving or not self._can_take(other):
                     continue
                 estate = await self._store.take(other.id)
                 if estate is not None:
                     logger.info("goes on with what the broker %d had", other.id)
                     await self._take_over(estate)
+
+    async def lost(self, broker: int) -> None:
+        """Wait until a broker has no lease any more: it has ended, or can do nothing."""
+        await self._lost.setdefault(broker, asyncio.Event()).wait()
+
+    async def _brokers(self) -> Sequence[BrokerLease]:
+        found = await self.directory.brokers()
+        valid = {each.id for each in found if each.over < 0}
+        for broker, lost in self._lost.items():
+            if broker not in valid:
+                lost.set()
+        return found
 
     def _can_take(self, other: BrokerLease) -> bool:
         if other.id == self.broker or not other.can_be_taken:
@@ -97,7 +116,7 @@ class Membership:
 
     async def peer(self) -> BrokerLease | None:
         """Return a broker that new requests can be passed on to; None if there is none."""
-        found = [each for each in await self.directory.brokers() if each.serves]
+        found = [each for each in await self._brokers() if each.serves]
         others = [each for each in found if each.id != self.broker]
         return others[time.time_ns() // 1000 % len(others)] if others else None
 
@@ -106,7 +125,7 @@ class Membership:
 
         Otherwise it leaves or is dead: another one takes over soon.
         """
-        for each in await self.directory.brokers():
+        for each in await self._brokers():
             if each.id == owner and each.serves:
                 return each
         self._wanted.set()

@@ -12,9 +12,9 @@ import contextlib
 import json
 import logging
 import ssl
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 from kernelbroker.protocol.errors import Unavailable
@@ -31,8 +31,21 @@ _ATTEMPTS = 100
 _RETRY_S = 0.1
 _MOVED = b"HTTP/1.1 421"
 
-Choose = Callable[[bytes], Awaitable[str]]
-"""Returns the URL of the broker that answers a request with this body. Raises Unavailable."""
+
+
+class Target(NamedTuple):
+    """The broker that answers.
+
+    Attributes:
+        lost: waits until it can do nothing any more; None for this broker itself.
+    """
+
+    url: str
+    lost: Callable[[], Coroutine[Any, Any, None]] | None = None
+
+
+Choose = Callable[[bytes], Awaitable[Target]]
+"""Returns the broker that answers a request with this body. Raises Unavailable."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +72,7 @@ class Head:
     @property
     def is_safe(self) -> bool:
         """Whether the request can be sent twice."""
-        return self.method in ("GET", "HEAD", "OPTIONS")
+        return self.method in ("GET", "HEAD", "OPTIONS") or "Idempotency-Key" in self.headers
 
     @property
     def upgrades(self) -> bool:
@@ -135,23 +148,27 @@ async def _pass_on(passed: Passed, choose: Choose, hop: tuple[str, str]) -> None
         small = passed.head.is_small
         body = await passed.body() if small else b""
         for _ in range(_ATTEMPTS):
-            url = await choose(body)
+            target = await choose(body)
             try:
-                reader, writer = await _connect(url)
+                reader, writer = await _connect(target.url)
             except (OSError, TimeoutError):
                 await asyncio.sleep(_RETRY_S)  # it has just ended: others take over
                 continue
             try:
                 writer.write(passed.head.encode(hop) + body)
                 if small:
-                    first = await _first(reader, client)
+                    first = await _first(reader, client, target)
                     if first.startswith(_MOVED) or (not first and passed.head.is_safe):
                         await asyncio.sleep(_RETRY_S)
                         continue
-                    if not first:  # it may have been carried out, so it is not sent again
-                        return
+                    if not first:
+                        raise Unavailable(
+                            "the broker of the session was lost while it answered; the request may have "
+                            "been carried out",
+                            retry_after=1,
+                        )
                     await client.write(first)
-                await _join(client, reader, writer)
+                await _join(client, reader, writer, target)
                 return
             finally:
                 writer.close()
@@ -174,8 +191,8 @@ async def _connect(url: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter
         return await asyncio.open_connection(parts.hostname, port, ssl=tls)
 
 
-async def _first(reader: asyncio.StreamReader, client: IOStream) -> bytes:
-    """Return the first bytes of the answer; none if the broker ended before it answered.
+async def _first(reader: asyncio.StreamReader, client: IOStream, target: Target) -> bytes:
+    """Return the first bytes of the answer; none if the broker was lost before it answered.
 
     Raises StreamClosedError if the client goes away before.
     """
@@ -183,24 +200,31 @@ async def _first(reader: asyncio.StreamReader, client: IOStream) -> bytes:
     client.set_close_callback(gone.set)
     reading = asyncio.create_task(reader.read(_PIECE_BYTES))
     leaving = asyncio.create_task(gone.wait())
+    losing = _lost(target)
     try:
-        await asyncio.wait({reading, leaving}, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait({reading, leaving, *losing}, return_when=asyncio.FIRST_COMPLETED)
         if not reading.done():
-            raise StreamClosedError
+            if leaving.done():
+                raise StreamClosedError
+            return b""
         try:
             return reading.result()
         except OSError:
             return b""
     finally:
-        reading.cancel()
-        leaving.cancel()
+        for task in (reading, leaving, *losing):
+            task.cancel()
         client.set_close_callback(None)
 
 
+def _lost(target: Target) -> list[asyncio.Task[None]]:
+    return [] if target.lost is None else [asyncio.create_task(target.lost())]
+
+
 async def _join(
-    client: IOStream, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    client: IOStream, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, target: Target
 ) -> None:
-    """Carry bytes in both directions until the broker has closed, or the client has."""
+    """Carry bytes in both directions until the broker has closed or is lost, or the client has closed."""
 
     async def up() -> None:
         buffer = bytearray(_PIECE_BYTES)
@@ -215,7 +239,7 @@ async def _join(
             while data := await reader.read(_PIECE_BYTES):
                 await client.write(data)
 
-    tasks = [asyncio.create_task(up()), asyncio.create_task(down())]
+    tasks = [asyncio.create_task(up()), asyncio.create_task(down()), *_lost(target)]
     try:
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
     finally:

@@ -14,6 +14,8 @@ from kernelbroker.protocol.errors import Unavailable
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus, WebSocketException
 
+from .pass_on import Target
+
 _OPEN_S = 10.0
 _MAX_MESSAGE = 64 * 1024**2
 _ATTEMPTS = 50
@@ -23,17 +25,18 @@ _RETRY_S = 0.1
 class Relay:
     """A connection to the owner, from `open` until either side closes."""
 
-    def __init__(self, websocket: ClientConnection) -> None:
+    def __init__(self, websocket: ClientConnection, owner: Target) -> None:
         self._websocket = websocket
+        self._owner = owner
 
     @classmethod
     async def open(
-        cls, choose: Callable[[], Awaitable[str | None]], path: str, headers: Mapping[str, str]
+        cls, choose: Callable[[], Awaitable[Target | None]], path: str, headers: Mapping[str, str]
     ) -> Relay | None:
         """Connect to the owner.
 
         Args:
-            choose: returns its URL; None if it is this broker.
+            choose: returns where it is; None if it is this broker.
 
         Returns:
             None if this broker is the owner.
@@ -42,7 +45,7 @@ class Relay:
             Unavailable
         """
         for _ in range(_ATTEMPTS):
-            if (url := await choose()) is None:
+            if (owner := await choose()) is None:
                 return None
             options: dict[str, Any] = {
                 "additional_headers": dict(headers),
@@ -52,7 +55,8 @@ class Relay:
                 "proxy": None,
             }
             try:
-                return cls(await connect(f"ws{url.removeprefix('http')}{path}", **options))
+                url = f"ws{owner.url.removeprefix('http')}{path}"
+                return cls(await connect(url, **options), owner)
             except InvalidStatus as exc:
                 if exc.response.status_code != 421:  # it has just moved
                     raise Unavailable(
@@ -74,14 +78,21 @@ class Relay:
         close: Callable[[int | None, str | None], None],
     ) -> None:
         """Pass the owner's messages on to the client until the owner closes the connection."""
+        losing = asyncio.create_task(self._abort_when_lost())
         try:
             async for message in self._websocket:
                 await write(message)
         except ConnectionClosed:
             pass
         finally:
+            losing.cancel()
             code = self._websocket.close_code
             close(1001 if code in (None, 1006) else code, self._websocket.close_reason or None)
+
+    async def _abort_when_lost(self) -> None:
+        if self._owner.lost is not None:
+            await self._owner.lost()
+            self.abort()
 
     def abort(self) -> None:
         """The client has gone."""

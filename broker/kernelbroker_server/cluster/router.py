@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import NamedTuple
 
 from kernelbroker.protocol.errors import Unavailable
@@ -26,7 +27,7 @@ from ..sessions.broker_leases import BrokerLease
 from ..tenants.keyring import Keyring
 from .hop import HOP_HEADER, Hop
 from .membership import Membership
-from .pass_on import Head, Passed, Tunnels
+from .pass_on import Head, Passed, Target, Tunnels
 from .subjects import Kind, Subject, subject_of, subject_of_body
 
 logger = logging.getLogger(__name__)
@@ -122,20 +123,16 @@ class Router:
         while not self.is_here(question):
             if question.hopped and self._membership.leaving:
                 raise Moved
-            owner = await self._owner(question)
+            owner, by_claim = await self._owner(question)
             if owner is None:
                 if not self._membership.leaving:
                     return _HERE
                 if (peer := await self._membership.peer()) is not None:
                     return peer
             elif owner == self._membership.broker:
-                if question.subject.kind in (Kind.NEW_SESSION, Kind.KEY, Kind.EXECUTION):
-                    if not self._membership.leaving:
-                        return _HERE
-                    if (peer := await self._membership.peer()) is not None and (
-                        question.subject.kind is not Kind.EXECUTION
-                    ):
-                        return peer
+                # Unless it is being taken over, or handed over, at this moment.
+                if by_claim and not self._membership.leaving:
+                    return _HERE
             elif question.hopped:
                 raise Moved
             elif (found := await self._membership.find(owner)) is not None:
@@ -149,9 +146,11 @@ class Router:
         """Return the header of a request that is passed on."""
         return HOP_HEADER, self._hop.header(self._membership.broker, method, path)
 
-    @property
-    def own_url(self) -> str:
-        return self._own_url()
+    def target(self, owner: BrokerLease | None) -> Target:
+        """Return where a request goes."""
+        if owner is None:
+            return Target(self._own_url())
+        return Target(owner.url, partial(self._membership.lost, owner.id))
 
     def _has(self, tenant: str | None, session_id: str) -> bool:
         return any(
@@ -160,18 +159,20 @@ class Router:
             if tenant is None or service.name == tenant
         )
 
-    async def _owner(self, question: Question) -> int | None:
+    async def _owner(self, question: Question) -> tuple[int | None, bool]:
+        """Return who answers, and whether that is so even if it does not have the session."""
         (kind, name), tenant = question.subject, question.tenant
         if kind is Kind.EXECUTION:
-            return await self._directory.owner_of_execution(name, tenant)
+            owner = await self._directory.owner_of_execution(name, tenant)
+            return owner, not self._membership.is_taking
         if kind is Kind.KEY:
-            return await self._claim("key", tenant, name)
+            return await self._claim("key", tenant, name), True
         if kind in (Kind.SESSION, Kind.NEW_SESSION):
             owner = await self._directory.owner_of_session(name, tenant)
             if owner is None and kind is Kind.NEW_SESSION:
-                return await self._claim("session", tenant, name)
-            return owner
-        return None
+                return await self._claim("session", tenant, name), True
+            return owner, False
+        return None, False
 
     async def _claim(self, kind: str, tenant: str | None, name: str) -> int | None:
         if tenant is None or self._membership.leaving:
@@ -228,12 +229,11 @@ class _Routed(HTTPMessageDelegate):
                     await answering
                 return
 
-        async def choose(body: bytes) -> str:
+        async def choose(body: bytes) -> Target:
             asked = question
             if reads_body:
                 asked = question._replace(subject=subject_of_body(body))
-            owner = await router.decide(asked)
-            return router.own_url if owner is None else owner.url
+            return router.target(await router.decide(asked))
 
         passed = Passed(self._connection, head)
         router.tunnels.add(passed, choose, router.header(head.method, head.target))
