@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
-import errno
 import logging
 import os
 import socket
@@ -19,9 +18,8 @@ from importlib.metadata import version
 from pathlib import Path
 
 from kernelbroker.protocol.errors import Unavailable
-from tornado.netutil import bind_sockets
 
-from . import credentials, factories, runtime_file
+from . import credentials, factories, runtime_file, state_factory
 from .adoption import Adoption
 from .api.base import Service
 from .api.routes import make_application
@@ -30,6 +28,7 @@ from .audit import Audit
 from .cluster.factory import STOP_S, make_cluster
 from .config import ConfigError, Settings
 from .egress.upstream import Resolve
+from .listening import listen, url_of
 from .pool.memory_sampler import MemorySampler
 from .project_factory import project_roots
 from .service.assessor import Assessor
@@ -89,12 +88,10 @@ class Broker:
             for name, template in settings.templates.items()
         ]
         self._sockets: list[socket.socket] = []
-        self._can_leave = settings.state_dir != "" and settings.shutdown == "adopt" and any(s.orphan_grace for s in self._specs)
-        self.state_directory = (
-            factories.state_directory(settings, data_dir)
-            if self._can_leave and settings.store is None
-            else None
-        )
+        self._can_leave = settings.shutdown == "adopt" and any(s.orphan_grace for s in self._specs)
+        self.state_directory = None
+        if self._can_leave and settings.store is None:
+            self.state_directory = state_factory.state_directory(settings, data_dir)
         self._history = History()
         self._metrics = Metrics(lambda: gauges(self.pools, self.tenants, self._memory.used))
         self._traces = tracing(os.environ, version("kernelbroker"))
@@ -129,7 +126,7 @@ class Broker:
             {name: Policy(t.policy, t.policy_threshold) for name, t in settings.templates.items()},
             assessor=Assessor(settings.risk.rules, settings.risk.dangerous_patterns),
         )
-        self._store = factories.store(settings, data_dir)
+        self._store = state_factory.store(settings, data_dir)
         self._webhooks = factories.webhooks(settings, self._store)
         self.tenants = TenantServices(
             self.pools,
@@ -168,12 +165,11 @@ class Broker:
         self._cluster = make_cluster(
             settings,
             self._store,
-            factories.place(data_dir),
             self.backends,
             self._adoption,
             self.tenants,
             keyring,
-            self._workspaces.rescue,
+            self._workspaces,
         )
         self._service = dataclasses.replace(self._service, cluster=self._cluster)
         self._server: BrokerServer | None = None
@@ -213,17 +209,14 @@ class Broker:
                 self._service.observer,
                 takes_over=bool(sockets),
             )
-            self._sockets = [each.dup() for each in sockets] or _listen(settings)
+            self._sockets = [each.dup() for each in sockets] or listen(settings)
             await self._adoption.run(self._workspaces.rescue)
         except BaseException:
             await self.backends.stop()
             await self._store.stop()
             self._audit.close()
             raise
-        host = f"[{settings.host}]" if ":" in settings.host else settings.host
-        self.url = (
-            f"{'http' if tls is None else 'https'}://{host}:{self._sockets[0].getsockname()[1]}"
-        )
+        self.url = url_of(settings, self._sockets[0], is_tls=tls is not None)
         application = make_application(self._service, [r for each in surfaces for r in each.routes])
         self._server = BrokerServer(application, self._service.unauthenticated, tls)
         await self.tenants.resume_asleep(self._service.keyring.tenants)
@@ -302,17 +295,16 @@ class Broker:
                 Step("the external browser", self.tenants.external_browsers.stop, _STEP_TIMEOUT_S),
                 Step("the webhooks", self._webhooks.stop, _STEP_TIMEOUT_S),
                 Step("the event store", self._store.stop, timeout),
-                *self._cluster_steps(),
+                Step("the other brokers", self._stop_passing_on, 2 * STOP_S),
                 Step("the traces", self._close_traces, _STEP_TIMEOUT_S),
                 Step("the connections", self._close_connections, _STEP_TIMEOUT_S),
                 Step("the audit log", self._close_audit, _STEP_TIMEOUT_S),
             ]
         )
 
-    def _cluster_steps(self) -> list[Step]:
-        if self._cluster is None:
-            return []
-        return [Step("the other brokers", self._cluster.stop, 2 * STOP_S)]
+    async def _stop_passing_on(self) -> None:
+        if self._cluster is not None:
+            await self._cluster.stop()
 
     async def _forget_runtime_file(self) -> None:
         if self._runtime_file is not None:
@@ -356,18 +348,3 @@ class Broker:
 
     async def _close_audit(self) -> None:
         self._audit.close()
-
-
-def _listen(settings: Settings) -> list[socket.socket]:
-    """Open the listening sockets. Raises ConfigError if the address is in use or invalid."""
-    try:
-        return bind_sockets(settings.port, settings.host)
-    except OSError as exc:
-        advice = (
-            "Another broker may run there: end it, or set KERNELBROKER_PORT (0 takes a free port)"
-            if exc.errno == errno.EADDRINUSE
-            else "Set KERNELBROKER_HOST, or KERNELBROKER_PORT"
-        )
-        raise ConfigError(
-            f"cannot listen on {settings.host}, port {settings.port}: {exc.strerror}. {advice}"
-        ) from exc

@@ -177,7 +177,9 @@ class Settings(BaseSettings):
             if not self.store.get_secret_value().startswith(("postgresql://", "postgres://")):
                 raise ValueError("store must be the URL of a database: postgresql://USER@HOST/NAME")
             if self.cluster.secret is None:
-                raise ValueError("cluster.secret must be set, since store is: a random text, for all brokers")
+                raise ValueError(
+                    "cluster.secret must be set, since store is: one text for all brokers"
+                )
         if (self.tls.certificate is None) != (self.tls.key is None):
             raise ValueError("tls.certificate and tls.key must both be set")
         for name, template in self.templates.items():

@@ -1,4 +1,4 @@
-"""Keys that outlive the broker: random files in its state directory, or made of the secret of several brokers."""
+"""Keys that outlive the broker: files in its state directory, or made of the secret of several brokers."""
 
 from __future__ import annotations
 

@@ -11,10 +11,10 @@ from .api.routes import Route
 from .config import ConfigError, Settings
 from .console.surface import ConsoleSurface
 from .e2b.factory import make_surface as make_e2b
-from .factories import key_source
 from .jupyter.surface import JupyterSurface
 from .service.tenant_service import TenantServices
 from .sessions.store import EventStore
+from .state_factory import key_source
 from .supervisor import Supervisor
 from .telemetry.events import Observer
 from .tenants.keyring import Keyring

@@ -1,8 +1,8 @@
 """Refuses brokers that have lost this sandbox to another one.
 
-Several brokers may share a store. One that goes on with the sandboxes of another one says a higher epoch with each
-request. From the first such request on, requests with a lower epoch are refused, and their connections are closed:
-a broker that was only paused does nothing here any more when it wakes up.
+Several brokers may share a store. One that goes on with the sandboxes of another one says a higher epoch
+with each request. From the first such request on, requests with a lower epoch are refused, and their
+connections are closed: a broker that was only paused does nothing here any more when it wakes up.
 """
 
 from __future__ import annotations
@@ -49,7 +49,9 @@ class FencedServer(HTTPServer):
     ) -> HTTPMessageDelegate:
         stream = request_conn.stream  # type: ignore[attr-defined]
         start = super().start_request
-        return _Fenced(lambda: start(server_conn, request_conn), lambda epoch: self._admit(stream, epoch))
+        return _Fenced(
+            lambda: start(server_conn, request_conn), lambda epoch: self._admit(stream, epoch)
+        )
 
     def _admit(self, stream: IOStream, epoch: int) -> bool:
         """Whether a request with this epoch is answered. Otherwise its connection is closed."""

@@ -7,7 +7,6 @@ from typing import Any
 
 import httpx
 import kernelbroker
-import pytest
 
 from tests.cluster.support import TOKEN, Brokers, RoundRobin
 from tests.e2e.support import whole_system
@@ -54,7 +53,9 @@ async def use_rest(url: str, name: str, stop: asyncio.Event) -> int:
     await ask("POST", "/api/v1/sessions", {"session_id": name})
     while not stop.is_set():
         count += 1
-        answer = await ask("POST", f"{path}/exec", {"code": "y = globals().get('y', 0) + 1; print(y)"})
+        answer = await ask(
+            "POST", f"{path}/exec", {"code": "y = globals().get('y', 0) + 1; print(y)"}
+        )
         assert answer.json()["stdout"] == f"{count}\n"
         await ask("GET", path)
         opened = await ask("POST", "/api/v1/sessions", {"session_id": f"{name}-{count}"})

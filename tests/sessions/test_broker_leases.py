@@ -20,8 +20,8 @@ BROKERS = st.integers(0, 2)
 class Brokers(RuleBasedStateMachine):
     """Three brokers take over from each other. Some are paused, and act late on what they believed.
 
-    Each knows when its lease ends, by a clock of its own that began before the database's: until then it may act
-    without asking. The database alone decides what is stored.
+    Each knows when its lease ends, by a clock of its own, which began earlier. Until then it may
+    act without asking. The database alone decides what is stored.
     """
 
     connection: Any

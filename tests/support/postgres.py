@@ -22,7 +22,9 @@ _USER = "postgres"
 
 def _program(name: str) -> str | None:
     """The program of the newest version that Debian has installed."""
-    found = sorted(Path("/usr/lib/postgresql").glob(f"*/bin/{name}"), key=lambda p: float(p.parts[4]))
+    found = sorted(
+        Path("/usr/lib/postgresql").glob(f"*/bin/{name}"), key=lambda p: float(p.parts[4])
+    )
     return str(found[-1]) if found else shutil.which(name)
 
 

@@ -133,7 +133,6 @@ class Authenticated(RequestHandler):
     def initialize(self, service: Service) -> None:
         self.service = service
         given = self.request.headers.get("X-Request-ID", "")
-        # Not in `prepare`, which an unknown method does not reach.
         self.request_id = given if _REQUEST_ID.fullmatch(given) else secrets.token_hex(8)
         self._set_own_headers()
 

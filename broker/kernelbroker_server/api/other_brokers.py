@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
-from typing import Protocol
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, Protocol
 
-from tornado.httputil import HTTPConnection, HTTPMessageDelegate
+from tornado.httputil import HTTPConnection, HTTPMessageDelegate, HTTPServerRequest
 
 
 class Relayed(Protocol):
@@ -28,6 +28,9 @@ class Relayed(Protocol):
 class OtherBrokers(Protocol):
     """The other brokers."""
 
+    async def ask(self, request: HTTPServerRequest) -> Sequence[Any]:
+        """Return the answers of all others to the same GET, as JSON; none if another one has sent it."""
+
     def start_request(
         self, start: Callable[[], HTTPMessageDelegate], connection: HTTPConnection
     ) -> HTTPMessageDelegate:
@@ -36,4 +39,18 @@ class OtherBrokers(Protocol):
     async def relay(
         self, tenant: str, session_id: str | None, headers: Mapping[str, str]
     ) -> Relayed | None:
-        """Return a connection to the owner of a session; None if that is this broker. Raises Unavailable."""
+        """Return a connection to the owner of a session; None if this broker is it. Raises Unavailable."""
+
+
+async def items_elsewhere(
+    cluster: OtherBrokers | None, request: HTTPServerRequest, key: str | None = None
+) -> list[Any]:
+    """Return the items that other brokers have in their answers to the same GET.
+
+    Args:
+        cluster: the other brokers; None if there are none.
+        key: of the list in the answer; None if the answer is the list.
+    """
+    answers = [] if cluster is None else await cluster.ask(request)
+    lists = (each if key is None else each.get(key) for each in answers)
+    return [item for each in lists if isinstance(each, list) for item in each]

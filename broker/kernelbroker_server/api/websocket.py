@@ -13,8 +13,7 @@ import logging
 from collections.abc import Awaitable, Coroutine
 from typing import Any
 
-import msgspec
-from kernelbroker.protocol.codec import decode_as, decode_operation, encode
+from kernelbroker.protocol.codec import decode_operation, encode
 from kernelbroker.protocol.errors import (
     BadRequest,
     Conflict,
@@ -51,6 +50,7 @@ from ..sessions.store import ExecutionLog, Watcher
 from . import credentials
 from .base import Authenticated, error_body
 from .descriptions import session_info
+from .operation_names import Echo, echo, name_of
 from .other_brokers import Relayed
 from .text_frames import write_texts
 
@@ -120,7 +120,7 @@ class SessionSocket(Authenticated, WebSocketHandler):
         try:
             operation = decode_operation(message)
         except ProtocolError as exc:
-            await self._refuse(_echo(message), exc)
+            await self._refuse(echo(message), exc)
             return
         is_first = self._session is None and self._opening is None and self._last is None
         if is_first and isinstance(operation, Open) and await self._is_elsewhere(operation):
@@ -287,14 +287,14 @@ class SessionSocket(Authenticated, WebSocketHandler):
             await self._done(operation)
 
     async def _done(self, operation: Operation) -> None:
-        await self._send(Done(op=_name(operation), op_id=getattr(operation, "op_id", None)))
+        await self._send(Done(op=name_of(operation), op_id=getattr(operation, "op_id", None)))
 
-    async def _refuse(self, operation: Operation | _Echo, exc: Exception) -> None:
+    async def _refuse(self, operation: Operation | Echo, exc: Exception) -> None:
         if isinstance(exc, ChannelClosed):
             exc = Conflict("the execution has ended and does not wait for input")
         reply = ErrorReply(
             error=error_body(exc, self.request_id),
-            op=operation.op if isinstance(operation, _Echo) else _name(operation),
+            op=operation.op if isinstance(operation, Echo) else name_of(operation),
             op_id=getattr(operation, "op_id", None),
             execution_id=getattr(operation, "execution_id", None),
         )
@@ -346,22 +346,3 @@ class SessionSocket(Authenticated, WebSocketHandler):
         except Exception:
             logger.exception("a WebSocket task failed")
             self.close(1011, "an internal error of the broker")
-
-
-class _Echo(msgspec.Struct):
-    """The fields of a malformed operation that tell the client which operation an error answers."""
-
-    op: str | None = None
-    op_id: str | None = None
-    execution_id: str | None = None
-
-
-def _echo(message: str | bytes) -> _Echo:
-    try:
-        return decode_as(message, _Echo)
-    except ProtocolError:
-        return _Echo()
-
-
-def _name(operation: Operation) -> str:
-    return str(type(operation).__struct_config__.tag)

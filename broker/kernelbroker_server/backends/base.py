@@ -18,6 +18,10 @@ from typing import TypeAlias
 
 from ..kernels.endpoint import Endpoint
 from .host_project import HostProject
+from .outcomes import BackendUnavailable as BackendUnavailable
+from .outcomes import EndCause as EndCause
+from .outcomes import LaunchError as LaunchError
+from .outcomes import SandboxEnd as SandboxEnd
 from .process_saver import ProcessSaver
 
 
@@ -116,35 +120,6 @@ class SandboxSpec:
     def uses_proxy(self) -> bool:
         """Whether it has a socket of the broker's egress proxy, which ends with the broker."""
         return self.network is Network.ALLOWLIST or bool(self.upstreams)
-
-
-class EndCause(enum.StrEnum):
-    OUT_OF_MEMORY = "out_of_memory"
-    KERNEL_DIED = "kernel_died"
-    SANDBOX_LOST = "sandbox_lost"
-
-
-@dataclass(frozen=True, slots=True)
-class SandboxEnd:
-    """How a sandbox ended by itself.
-
-    Attributes:
-        detail: one line for people.
-        last_line: the end of its output, if `detail` does not have it, for messages to the operator of the
-            broker. If user code has run, it may have written this line.
-    """
-
-    cause: EndCause
-    detail: str
-    last_line: str = ""
-
-
-class LaunchError(Exception):
-    """A sandbox could not be launched; the message says what to look at."""
-
-
-class BackendUnavailable(Exception):
-    """The backend does not work on this machine; the message says what is missing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -336,16 +311,12 @@ class Backend(ABC):
         return ()
 
     confirm: Confirm = staticmethod(owns_all)
-    """Waited for before a sandbox is ended. Set it before `start`, if brokers share a store."""
+    """Waited for before a sandbox is ended. Set before `start`."""
 
     async def take(self, broker_id: str, epoch: int) -> bool:  # noqa: ARG002
-        """Take over the directories of a broker that has lost its lease; `orphans` and `end_orphans` follow.
+        """Take over the directories of a broker without a lease; `orphans` and `end_orphans` follow.
 
-        Args:
-            epoch: its gateways refuse everybody with a lower one from now on.
-
-        Returns:
-            whether they are there.
+        Its gateways refuse lower epochs from now on. Returns whether the directories are there.
         """
         return False
 

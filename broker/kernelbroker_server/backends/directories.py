@@ -95,9 +95,9 @@ class Directories:
 
     @classmethod
     def seize(cls, data_dir: Path, run_dir: Path, broker_id: str) -> Directories | None:
-        """Take over the directories of a broker that has lost its lease, but may live; None if there are none.
+        """Take over the directories of a broker that has lost its lease; None if there are none.
 
-        Its lock is worth nothing: the file is replaced, and nobody looks at the old one again.
+        The broker may live. Its lock is worth nothing: the file is replaced, and nobody looks at it again.
 
         Raises:
             OSError

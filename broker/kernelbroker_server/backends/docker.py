@@ -33,10 +33,10 @@ from .container_options import LABEL_BROKER, LABEL_DATA, LABEL_SANDBOX
 from .directories import Directories
 from .docker_context import BackendContext
 from .docker_orphans import DockerOrphans
+from .docker_reaper import reap
 from .docker_sandbox import DockerSandbox
 from .docker_transport import AUTO, LaunchMode, LaunchModeSelector, RequestedMode, Transport
 from .engine import Engine, EngineError, Event, Missing
-from .internal_network import InternalNetwork
 from .open_network import OpenNetwork
 from .sandbox_layout import GATEWAY_COMMAND, UID
 from .sandbox_set import SandboxSet
@@ -147,7 +147,7 @@ class DockerBackend(Backend):
             confirm=self.confirm,
         )
         try:
-            if (pause := await self._reap(self._context, rescue)) > 0:
+            if (pause := await reap(self._context, rescue)) > 0:
                 self._later = asyncio.create_task(self._reap_later(pause, rescue))
             self._orphans = [DockerOrphans(self._context)]
             await self._orphans[0].find()
@@ -201,9 +201,7 @@ class DockerBackend(Backend):
         return True
 
     def orphans(self, specs: Sequence[SandboxSpec]) -> Sequence[Orphan]:
-        found = [
-            each for orphans in self._orphans for each in orphans.adopt(specs, self._mode)
-        ]
+        found = [each for orphans in self._orphans for each in orphans.adopt(specs, self._mode)]
         for sandbox, _ in found:
             self._sandboxes.adopt(sandbox)
         return [
@@ -331,36 +329,6 @@ class DockerBackend(Backend):
             await asyncio.sleep(pause)
             assert self._context is not None, "stop() cancels this first"
             try:
-                pause = await self._reap(self._context, rescue)
+                pause = await reap(self._context, rescue)
             except EngineError as error:
                 log.error("Containers of dead brokers could not be removed: %s", error)
-
-    async def _reap(self, context: BackendContext, rescue: Rescue | None) -> float:
-        """Remove the containers of dead brokers, and then their directories.
-
-        The lock on a broker's directory shows whether the broker is dead. A directory stays as long as
-        there are containers of its broker.
-
-        Returns:
-            the seconds after which to call it again, for containers that may still be adopted.
-        """
-        data_dir = context.directories.data.parent
-        postponed: list[float] = []
-        dead = {
-            directories.broker_id: directories
-            for directories in context.directories.of_the_dead(postponed)
-        }
-        for container in await context.engine.with_label(f"{LABEL_DATA}={data_dir}"):
-            broker_id = container["Labels"][LABEL_BROKER]
-            if broker_id in dead or not (data_dir / broker_id).exists():
-                log.info("Removing a container that the broker %s left behind", broker_id)
-                await context.engine.remove(container["Names"][0].removeprefix("/"))
-        for network in await context.engine.networks_with_label(f"{LABEL_DATA}={data_dir}"):
-            broker_id = network["Labels"][LABEL_BROKER]
-            if broker_id in dead or not (data_dir / broker_id).exists():
-                await context.engine.remove_network(network["Name"])
-                await InternalNetwork(context.engine, broker_id).remove()  # its firewall rule
-        for directories in dead.values():
-            if rescue is None or await asyncio.to_thread(rescue, directories.data):
-                await directories.remove()
-        return max(postponed, default=0.0)

@@ -8,18 +8,22 @@ the number of processes. Sessions watch the disk usage of workspaces (`workspace
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import dataclasses
 import logging
-import os
-import signal
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from subprocess import Popen
 
 from ..egress.proxy import Proxy
 from ..supervisor import SupervisedTask, Supervisor
-from . import checkpoint_ability, common_files, orphan_watch, process, procfs, seccomp
+from . import (
+    checkpoint_ability,
+    common_files,
+    local_description,
+    orphan_watch,
+    process,
+    procfs,
+)
 from .base import (
     Backend,
     BackendUnavailable,
@@ -39,7 +43,7 @@ from .directories import Directories
 from .fork_server import ForkServer
 from .fork_servers import MAX_FORKS, ForkServers
 from .host import Host
-from .local_orphans import LocalOrphans
+from .local_orphans import LocalOrphans, reap
 from .local_sandbox import LocalContext, LocalSandbox
 from .sandbox_layout import GATEWAY_COMMAND
 from .sandbox_set import SandboxSet
@@ -147,7 +151,7 @@ class LocalBackend(Backend):
             common_files.write(directories.run, host)
             if self._id_file is not None:
                 self._orphan_watches.append(orphan_watch.start(directories.data))
-            await self._reap(directories, rescue)
+            await reap(directories, self._cgroup_root, rescue)
             if (failure := await self._try_jail(host)) is not None:
                 self._run_without_jail(self._context, failure)
                 self.browser_problem = "a browser needs jails, which do not work here"
@@ -189,12 +193,10 @@ class LocalBackend(Backend):
         return True
 
     def orphans(self, specs: Sequence[SandboxSpec]) -> Sequence[Orphan]:
-        jailed = self.isolation is Isolation.BUBBLEWRAP
-        found = [
-            each
-            for orphans in (self._orphans if jailed else ())
-            for each in orphans.adopt(specs, self._checkpoints.criu)
-        ]
+        if self.isolation is not Isolation.BUBBLEWRAP:
+            return ()
+        criu = self._checkpoints.criu
+        found = [each for orphans in self._orphans for each in orphans.adopt(specs, criu)]
         for sandbox, _ in found:
             self._sandboxes.adopt(sandbox)
         return [
@@ -222,11 +224,7 @@ class LocalBackend(Backend):
         return await self._launch(sandbox_id, spec, self._command, server, criu)
 
     def why_no_process_checkpoints(self, spec: SandboxSpec) -> str:
-        if not spec.process_checkpoints:
-            return f"the template {spec.template} does not have process_checkpoints = true"
-        if spec.network is not Network.NONE:
-            return f"the template {spec.template} has a network"
-        return self._checkpoints.reason
+        return self._checkpoints.why_not(spec)
 
     async def remove(self, sandbox: Sandbox) -> None:
         await self._sandboxes.remove(sandbox)
@@ -267,25 +265,12 @@ class LocalBackend(Backend):
     def describe(self) -> dict[str, object]:
         assert self._context is not None, "start() comes first"
         jailed = self.isolation is Isolation.BUBBLEWRAP
-        enforced_by = self._context.cgroups.enforced_by
-        own_user = jailed and self._context.host.root
-        return {
-            "backend": "local",
-            "isolation": self.isolation.value,
-            "seccomp": "on" if jailed and seccomp.filter_for() else "none",
-            "host_user": "one of its own" if own_user else "the broker's",
-            "networks": sorted(self.networks) if jailed else "not enforced",
-            "process_checkpoints": self._checkpoints.reason or "criu",
-            "launches": "started" if self.fork_servers is None else self.fork_servers.describe(),
-            "limits": {
-                "cpus": enforced_by("cpu") or "none",
-                "memory": enforced_by("memory") or "watchdog",
-                "processes": enforced_by("pids") or ("rlimit" if jailed else "none"),
-                "tmp_size": "tmpfs" if jailed else "none",
-                "open_files": "rlimit",
-                "workspace": "watched",
-            },
-        }
+        return local_description.describe(
+            self._context,
+            sorted(self.networks) if jailed else "not enforced",
+            self._checkpoints.reason,
+            "started" if self.fork_servers is None else self.fork_servers.describe(),
+        )
 
     async def _launch(
         self,
@@ -316,16 +301,6 @@ class LocalBackend(Backend):
         probe = await self._launch(sandbox_id, spec, checkpoint_ability.PROGRAM, criu=criu)
         assert isinstance(probe, CheckpointSandbox)
         return probe
-
-    async def _reap(self, directories: Directories, rescue: Rescue | None) -> None:
-        for dead in directories.of_the_dead():
-            log.info("Removing the files and processes of the dead broker %s", dead.broker_id)
-            for pid in procfs.started_in(dead.sandboxes):
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
-            await Cgroups.reap(dead.broker_id, self._cgroup_root)
-            if rescue is None or await asyncio.to_thread(rescue, dead.data):
-                await dead.remove()
 
     async def _try_jail(self, host: Host) -> str | None:
         """Run Python in a jail. Returns the reason of a failure, or None if it works."""

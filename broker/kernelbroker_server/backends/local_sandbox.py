@@ -66,7 +66,6 @@ class LocalContext:
     epoch: int = 0
     """Of the broker that has taken the directories over; see `Backend.take`."""
     confirm: Confirm = owns_all
-    """Waited for before a sandbox is killed."""
 
 
 class LocalSandbox(ClosableSandbox):
@@ -94,8 +93,7 @@ class LocalSandbox(ClosableSandbox):
         self._ending: asyncio.Task[bool] | None = None
         self._over_memory = False
         self._record: SandboxRecord | None = None
-        self.exit_status: int | None = None
-        """The exit status of the gateway; None until it has ended, or if its jail was never set up."""
+        self.exit_status: int | None = None  # of the gateway; None until it has ended
 
     @property
     def leader(self) -> int | None:

@@ -17,7 +17,7 @@ _CLAIM_S = 700.0
 
 
 class Directory:
-    """A connection of its own, so that it answers also while much is stored, and after the store has stopped."""
+    """Has a connection of its own: it answers while much is stored, and after the store has stopped."""
 
     def __init__(self, url: str) -> None:
         self._url = url
@@ -58,6 +58,13 @@ class Directory:
         )
         return rows[0][0] if len(rows) == 1 else None
 
+    async def owner_of_entry(self, kind: str, name: str) -> int | None:
+        """Return the broker that has stored an entry."""
+        rows = await self._rows(
+            "SELECT owner FROM entries WHERE kind = %s AND name = %s", kind, name
+        )
+        return rows[0][0] if len(rows) == 1 else None
+
     async def claim(self, kind: str, tenant: str, name: str, broker: int) -> int:
         """Claim a name for a broker, unless another one has it. Returns who has it."""
         rows = await self._rows(
@@ -76,6 +83,29 @@ class Directory:
         )
         return int(rows[0][0])
 
+    async def exchange_usage(
+        self, broker: int, own: Sequence[tuple[str, str, float]]
+    ) -> dict[tuple[str, str], float]:
+        """Write what tenants use here: tenant, name, value. Returns the sums of the other brokers."""
+        tenants, names, values = (list(each) for each in zip(*own, strict=True))
+        await self._rows(
+            """INSERT INTO tenant_usage SELECT t, n, %s, v FROM
+            unnest(%s::text[], %s::text[], %s::float8[]) AS u (t, n, v)
+            ON CONFLICT (tenant, name, owner) DO UPDATE SET value = excluded.value RETURNING 1""",
+            broker,
+            tenants,
+            names,
+            values,
+        )
+        rows = await self._rows(
+            """SELECT tenant, name, sum(value) FROM tenant_usage
+            WHERE owner <> %s AND owner IN (SELECT id FROM brokers) AND tenant = ANY(%s)
+            GROUP BY tenant, name""",
+            broker,
+            tenants,
+        )
+        return {(tenant, name): value for tenant, name, value in rows}
+
     async def _rows(self, statement: str, *values: object) -> list[Any]:
         """Raises Unavailable."""
         try:
@@ -88,4 +118,6 @@ class Directory:
                 cursor = await connection.execute(statement, values)
                 return await cursor.fetchall()
         except (psycopg.Error, TimeoutError) as exc:
-            raise Unavailable(f"the store's database cannot be asked: {exc}", retry_after=2) from exc
+            raise Unavailable(
+                f"the store's database cannot be asked: {exc}", retry_after=2
+            ) from exc

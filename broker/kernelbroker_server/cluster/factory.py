@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from .. import state_factory
 from ..adoption import Adoption
 from ..backends.backend_set import BackendSet
-from ..backends.base import Rescue
 from ..config import Settings
 from ..service.tenant_service import TenantServices
 from ..sessions.store import EventStore
 from ..tenants.keyring import Keyring
+from ..workspaces.directory_store import DirectoryStore
 
 if TYPE_CHECKING:
     from .cluster import Cluster
@@ -22,12 +23,11 @@ STOP_S = 10.0
 def make_cluster(
     settings: Settings,
     store: EventStore,
-    place: str,
     backends: BackendSet,
     adoption: Adoption,
     tenants: TenantServices,
     keyring: Keyring,
-    rescue: Rescue,
+    workspaces: DirectoryStore,
 ) -> Cluster | None:
     """Return this broker among the others, not started; None if it has a store of its own."""
     if settings.store is None or settings.cluster.secret is None:
@@ -37,6 +37,5 @@ def make_cluster(
 
     assert isinstance(store, PostgresStore)
     secret = settings.cluster.secret.get_secret_value()
-    return Cluster(
-        secret, store, place, backends, adoption, tenants, keyring, rescue, held=STOP_S
-    )
+    place, rescue = state_factory.place(backends.data_dir), workspaces.rescue
+    return Cluster(secret, store, place, backends, adoption, tenants, keyring, rescue, held=STOP_S)

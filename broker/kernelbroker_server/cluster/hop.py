@@ -1,6 +1,7 @@
 """How a broker proves to another one that a request comes from a broker.
 
-Each request that is passed on has a header with the time, the sender, and an HMAC of both, the method and the path.
+Each request that is passed on has a header with the time, the sender, and an HMAC of these, the method and
+the path.
 """
 
 from __future__ import annotations
@@ -38,7 +39,9 @@ class Hop:
         if not (at.isascii() and at.isdigit() and len(at) < 15):
             return False
         is_recent = abs(time.time() - int(at)) <= _VALID_S
-        return is_recent and hmac.compare_digest(mac.encode(), self._mac(head, method, path).encode())
+        return is_recent and hmac.compare_digest(
+            mac.encode(), self._mac(head, method, path).encode()
+        )
 
     def _mac(self, head: str, method: str, path: str) -> str:
         text = f"{head} {method} {path}".encode("utf-8", "replace")

@@ -120,6 +120,14 @@ class Membership:
         others = [each for each in found if each.id != self.broker]
         return others[time.time_ns() // 1000 % len(others)] if others else None
 
+    async def others(self) -> Sequence[BrokerLease]:
+        """Return the other brokers that answer, also those that leave."""
+        return [
+            each
+            for each in await self._brokers()
+            if each.id != self.broker and each.url and not each.can_be_taken
+        ]
+
     async def find(self, owner: int) -> BrokerLease | None:
         """Return a broker if requests can be passed on to it now.
 

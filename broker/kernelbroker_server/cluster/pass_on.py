@@ -1,8 +1,9 @@
 """Passes a request on to another broker, with everything that follows on its connection.
 
-The client's connection is taken from the server. The request goes to the other broker with `Connection: close`, and
-both connections become one: answers of any length, streams and WebSockets pass unchanged, with backpressure.
-A small body is kept until the first bytes of the answer, so that the request can be sent again elsewhere.
+The client's connection is taken from the server. The request goes to the other broker with
+`Connection: close`, and both connections become one: answers of any length, streams and WebSockets pass
+unchanged, with backpressure. A small body is kept until the first bytes of the answer, so that the request
+can be sent again elsewhere.
 """
 
 from __future__ import annotations
@@ -30,7 +31,6 @@ _BODY_S = 60.0
 _ATTEMPTS = 100
 _RETRY_S = 0.1
 _MOVED = b"HTTP/1.1 421"
-
 
 
 class Target(NamedTuple):

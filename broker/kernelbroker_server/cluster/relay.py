@@ -60,7 +60,8 @@ class Relay:
             except InvalidStatus as exc:
                 if exc.response.status_code != 421:  # it has just moved
                     raise Unavailable(
-                        f"the broker of the session refused: {exc.response.status_code}", retry_after=1
+                        f"the broker of the session refused: {exc.response.status_code}",
+                        retry_after=1,
                     ) from exc
             except (OSError, WebSocketException):
                 pass

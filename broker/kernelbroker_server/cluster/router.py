@@ -1,7 +1,8 @@
 """Decides for each request which broker answers it, before any handler of it runs.
 
-This broker answers what it owns, and what any broker can answer. The rest is passed on to the owner, once. If the
-owner is leaving or dead, the request waits until another broker, perhaps this one, has taken the session over.
+This broker answers what it owns, and what any broker can answer. The rest is passed on to the owner, once.
+If the owner is leaving or dead, the request waits until another broker, perhaps this one, has taken the
+session over.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from tornado.httputil import (
 )
 
 from ..api.credentials import bearer_token
+from ..service.policy import CONFIRMATION_KIND, token_digest
 from ..service.tenant_service import TenantServices
 from ..sessions.broker_leases import BrokerLease
 from ..tenants.keyring import Keyring
@@ -43,11 +45,14 @@ class Question(NamedTuple):
     Attributes:
         tenant: of the request's token; None if it is not one of the usual kinds.
         hopped: another broker has passed the request on to this one.
+        is_list: it asks for what this broker has.
     """
 
     subject: Subject
     tenant: str | None
     hopped: bool
+    is_list: bool = False
+    headers: HTTPHeaders | None = None
 
 
 class Moved(Exception):
@@ -58,8 +63,8 @@ class Router:
     """Passes requests on.
 
     Args:
-        listen: returns the URL of this broker.
-        forget: no longer bounds a connection that was taken from the server.
+        own_url: returns where this broker answers.
+        find_confirmation: returns the broker where a confirmation waits, for a client with these headers.
     """
 
     def __init__(
@@ -69,6 +74,7 @@ class Router:
         tenants: TenantServices,
         keyring: Keyring,
         own_url: Callable[[], str],
+        find_confirmation: Callable[[str, HTTPHeaders], Awaitable[int | None]],
     ) -> None:
         self.tunnels = Tunnels()
         self._membership = membership
@@ -77,6 +83,7 @@ class Router:
         self._tenants = tenants
         self._keyring = keyring
         self._own_url = own_url
+        self._find_confirmation = find_confirmation
 
     def start_request(
         self, start: Callable[[], HTTPMessageDelegate], connection: HTTPConnection
@@ -99,12 +106,13 @@ class Router:
             token = value.strip()
         caller = self._keyring.tenant_of(token) if token else None
         subject = subject_of(method, target, headers)
-        return Question(subject, None if caller is None else caller.name, hopped)
+        is_list = method == "GET" and subject.kind in (Kind.ANY, Kind.CONFIRMATION)
+        return Question(subject, None if caller is None else caller.name, hopped, is_list, headers)
 
     def is_here(self, question: Question) -> bool:
         """Whether this broker answers a request, as far as it can tell at once."""
         kind, name = question.subject
-        if kind is Kind.LOCAL:
+        if kind is Kind.LOCAL or (question.hopped and question.is_list):
             return True
         if self._membership.leaving:
             return False
@@ -165,6 +173,11 @@ class Router:
         if kind is Kind.EXECUTION:
             owner = await self._directory.owner_of_execution(name, tenant)
             return owner, not self._membership.is_taking
+        if kind is Kind.TOKEN:
+            digest = token_digest(name).hex()
+            return await self._directory.owner_of_entry(CONFIRMATION_KIND, digest), True
+        if kind is Kind.CONFIRMATION and question.headers is not None:
+            return await self._find_confirmation(name, question.headers), True
         if kind is Kind.KEY:
             return await self._claim("key", tenant, name), True
         if kind in (Kind.SESSION, Kind.NEW_SESSION):
@@ -203,9 +216,7 @@ class _Routed(HTTPMessageDelegate):
             return self._answer(start_line, headers)
         return self._route(start_line, headers, question)
 
-    def _answer(
-        self, start_line: RequestStartLine, headers: HTTPHeaders
-    ) -> Awaitable[None] | None:
+    def _answer(self, start_line: RequestStartLine, headers: HTTPHeaders) -> Awaitable[None] | None:
         self._delegate = self._start()
         return self._delegate.headers_received(start_line, headers)
 
@@ -248,5 +259,3 @@ class _Routed(HTTPMessageDelegate):
     def on_connection_close(self) -> None:
         if self._delegate is not None:
             self._delegate.on_connection_close()
-
-

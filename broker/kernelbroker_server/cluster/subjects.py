@@ -19,6 +19,8 @@ class Kind(enum.Enum):
     KEY = "key"
     """An idempotency key; who has claimed it first answers."""
     CONFIRMATION = "confirmation"
+    TOKEN = "token"
+    """A token that confirms code; who has issued it answers."""
     BODY = "body"
     """The body tells."""
     LOCAL = "local"
@@ -80,4 +82,6 @@ def subject_of_body(body: bytes) -> Subject:
     for field, kind in (("session_id", Kind.NEW_SESSION), ("context_of", Kind.SESSION)):
         if isinstance(name := asked.get(field), str) and name:
             return Subject(kind, name)
+    if isinstance(token := asked.get("confirm"), str) and token:
+        return Subject(Kind.TOKEN, token)
     return Subject(Kind.ANY)

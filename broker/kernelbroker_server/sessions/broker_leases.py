@@ -121,7 +121,9 @@ class BrokerLeases:
 
     def expect_owner(self, broker: int) -> None:
         """Let nobody take over until the transaction ends. Raises Superseded."""
-        self._change("SELECT 1 FROM brokers WHERE id = %s AND state <> 'left' FOR KEY SHARE", broker)
+        self._change(
+            "SELECT 1 FROM brokers WHERE id = %s AND state <> 'left' FOR KEY SHARE", broker
+        )
 
     def brokers(self) -> list[BrokerLease]:
         """Return all brokers that own something, or may."""

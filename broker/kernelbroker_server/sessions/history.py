@@ -19,7 +19,7 @@ from ..telemetry.origin import Origin
 from .lost_results import lost_result
 from .memory_log import MemoryLog
 from .memory_store import REMEMBERED
-from .past_sessions import PastPage, Place, page_of
+from .past_sessions import PastPage, Place, expect_size, page_of
 from .queries import Queries, Unended
 from .rows import event_of, past_session_of, record_of
 from .store import (
@@ -28,7 +28,6 @@ from .store import (
     ExecutionSummary,
     LeftSession,
     StoredEvent,
-    expect_size,
 )
 
 logger = logging.getLogger(__name__)

@@ -1,7 +1,7 @@
 """The PostgreSQL database of a store. One thread uses it. Everything here blocks, and raises psycopg.Error.
 
-A commit does not wait for the disk (`synchronous_commit = off`), as with SQLite: what is committed survives the
-death of any broker, but the last moments may be lost if the machine of the database loses power.
+A commit does not wait for the disk (`synchronous_commit = off`), as with SQLite: what is committed survives
+the death of any broker, but the last moments may be lost if the machine of the database loses power.
 """
 
 from __future__ import annotations
@@ -9,8 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 
 import psycopg
+from kernelbroker.protocol.codec import decode_as
+from kernelbroker.protocol.messages import SessionOptions
 
-from .broker_leases import BrokerLeases, Estate, LeaseState
+from .broker_leases import NOW, BrokerLeases, Estate, LeaseState
 from .changes import changes
 from .postgres_schema import MIGRATIONS, Migration, migrate
 from .queries import Queries, Row, Unended
@@ -19,6 +21,8 @@ from .records import EntryPut, Record, SessionOpened
 _DELETED_AT_ONCE = 200
 """Executions that one transaction deletes."""
 _CONNECT_S = 5
+_OPENING, _OPENING_S = "opening", 300.0
+"""The kind of claims on room for a session that is being opened, and how long one may take."""
 
 
 class PostgresDatabase(Queries):
@@ -75,7 +79,8 @@ class PostgresDatabase(Queries):
 
     def apply(self, records: Sequence[Record]) -> None:
         """Store records in one transaction. Raises Superseded."""
-        opened = [(self.broker, each.key) for each in records if isinstance(each, SessionOpened)]
+        sessions = [each for each in records if isinstance(each, SessionOpened)]
+        opened = [(self.broker, each.key) for each in sessions]
         put = [
             (self.broker, each.kind, each.tenant, each.name)
             for each in records
@@ -89,6 +94,10 @@ class PostgresDatabase(Queries):
                     *changes(records),
                     ("UPDATE sessions SET owner = ? WHERE key = ?", opened),
                     (
+                        "DELETE FROM claims WHERE kind = ? AND tenant = ? AND name = ?",
+                        [(_OPENING, each.tenant, each.session_id) for each in sessions],
+                    ),
+                    (
                         "UPDATE entries SET owner = ? WHERE kind = ? AND tenant = ? AND name = ?",
                         put,
                     ),
@@ -100,9 +109,48 @@ class PostgresDatabase(Queries):
         """Take over what a broker owned; see `BrokerLeases.take`."""
         return self.leases.take(broker, self.broker)
 
+    def reserve(self, tenant: str, session_id: str, limit: int) -> bool:
+        """See `EventStore.reserve`."""
+        self.reconnect()
+        with self._connection.transaction():
+            self._connection.execute("SELECT pg_advisory_xact_lock(hashtext(%s))", (tenant,))
+            rows = self._query(
+                "SELECT session_id, options FROM sessions WHERE tenant = ? AND ended_at IS NULL",
+                tenant,
+            )
+            taken = {
+                name
+                for name, options in rows
+                if decode_as(options, SessionOptions).context_of is None
+            }
+            reserved = self._query(
+                f"SELECT name FROM claims WHERE kind = ? AND tenant = ? AND until > {NOW}",
+                _OPENING,
+                tenant,
+            )
+            taken |= {name for (name,) in reserved}
+            if session_id not in taken and len(taken) >= limit:
+                return False
+            self._connection.execute(
+                f"""INSERT INTO claims VALUES (%s, %s, %s, %s, {NOW} + %s)
+                ON CONFLICT (kind, tenant, name) DO UPDATE SET until = excluded.until""",
+                (_OPENING, tenant, session_id, self.broker, _OPENING_S),
+            )
+        return True
+
+    def unreserve(self, tenant: str, session_id: str) -> None:
+        """See `EventStore.unreserve`."""
+        self.reconnect()
+        self._connection.execute(
+            "DELETE FROM claims WHERE kind = %s AND tenant = %s AND name = %s",
+            (_OPENING, tenant, session_id),
+        )
+
     def leave(self) -> None:
         """End the lease. What is still open can be taken over at once."""
-        left = self._query("SELECT 1 FROM sessions WHERE owner = ? AND ended_at IS NULL", self.broker)
+        left = self._query(
+            "SELECT 1 FROM sessions WHERE owner = ? AND ended_at IS NULL", self.broker
+        )
         estate = self._query("SELECT 1 FROM brokers WHERE id = ? AND estate <> '{}'", self.broker)
         if left or estate:
             self.leases.change(self.broker, LeaseState.LEFT)
@@ -110,7 +158,11 @@ class PostgresDatabase(Queries):
             self.leases.remove(self.broker)
 
     def end_lost(
-        self, results: Sequence[tuple[int, int, bytes]], reason: str, at: float, adopted: Collection[str]
+        self,
+        results: Sequence[tuple[int, int, bytes]],
+        reason: str,
+        at: float,
+        adopted: Collection[str],
     ) -> None:
         """End the sessions that were taken over and not adopted, and executions of `unended`."""
         with self._connection.transaction():

@@ -1,7 +1,7 @@
 """The schema on PostgreSQL, and how older ones become the present one.
 
-As in `schema.py`: a version is a function in `MIGRATIONS`, and functions that were released never change. The
-version stands in the table `state`. Columns that both databases have are in the same order.
+As in `schema.py`: a version is a function in `MIGRATIONS`, and functions that were released never change.
+The version stands in the table `state`. Columns that both databases have are in the same order.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """An event store on PostgreSQL, which several brokers share.
 
-Open sessions and their executions are in the memory of the broker that owns them. A thread commits each change,
-in groups: what comes while it commits is the next group. Readers see an event when it is committed, so `kill -9` of
-a broker loses nothing that a client has seen, and the broker that goes on with the session has all of it.
+Open sessions and their executions are in the memory of the broker that owns them. A thread commits each
+change, in groups: what comes while it commits is the next group. Readers see an event when it is committed,
+so `kill -9` of a broker loses nothing that a client has seen, and the broker that goes on with the session
+has all of it.
 
 While the database cannot be reached, running cells go on, and their events wait in memory.
 """
@@ -187,7 +188,7 @@ class PostgresStore(RecordedStore):
         return self._open is None or time.monotonic() < self._open.keeper.valid_until
 
     async def announce(self, url: str, directories: Mapping[str, Sequence[str]]) -> None:
-        """Tell the other brokers where this one answers, and where its sandboxes are. Raises Unavailable."""
+        """Tell the others where this broker answers, and where its sandboxes are. Raises Unavailable."""
         await self._lease(lambda leases: leases.announce(self.broker, url, directories))
 
     async def set_state(self, state: LeaseState) -> None:
@@ -218,6 +219,14 @@ class PostgresStore(RecordedStore):
     async def flushed(self) -> None:
         if (opened := self._open) is not None:
             await opened.commits.wait()
+
+    async def reserve(self, tenant: str, session_id: str, limit: int) -> bool:
+        return await self._query(
+            lambda history: history.database.reserve(tenant, session_id, limit)
+        )
+
+    async def unreserve(self, tenant: str, session_id: str) -> None:
+        await self._query(lambda history: history.database.unreserve(tenant, session_id))
 
     def _new_log(
         self,

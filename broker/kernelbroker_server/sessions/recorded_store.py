@@ -1,7 +1,7 @@
 """What the stores that outlive a broker have in common.
 
-Open sessions and their executions are in memory, as in `memory_store.py`. Each change is a record, which the
-store keeps. A database has what has ended.
+Open sessions and their executions are in memory, as in `memory_store.py`. Each change is a record, which
+the store keeps. A database has what has ended.
 """
 
 from __future__ import annotations

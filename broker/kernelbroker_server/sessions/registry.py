@@ -22,7 +22,7 @@ from ..telemetry.events import Observer
 from ..tenants.tenant import Tenant
 from ..workspaces.store import Workspace, WorkspaceStore
 from .admission import TenantQueue
-from .contexts import context_options, expect_room, language_of
+from .contexts import context_options, expect_room, language_of, too_many
 from .gone import GoneSessions, gone
 from .ids import new_id
 from .limits import SessionLimits
@@ -230,6 +230,20 @@ class Registry(TakenOverSessions):
             await asyncio.wait([*self._tasks, *self._ending])
 
     async def _open(self, session_id: str, options: SessionOptions, place: str | None) -> Session:
+        limit, tenant = self.tenant.limits.sessions, self.tenant.name
+        if limit is None or options.context_of is not None:
+            return await self._open_admitted(session_id, options, place)
+        if not await self._store.reserve(tenant, session_id, limit):
+            raise too_many(limit)
+        try:
+            return await self._open_admitted(session_id, options, place)
+        except BaseException:
+            await self._store.unreserve(tenant, session_id)
+            raise
+
+    async def _open_admitted(
+        self, session_id: str, options: SessionOptions, place: str | None
+    ) -> Session:
         source = None
         if options.from_checkpoint is not None:
             checkpoints = self._workspaces.checkpoints

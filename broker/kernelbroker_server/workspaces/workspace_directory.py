@@ -187,7 +187,7 @@ class WorkspaceDirectory:
 
 
 def _lock(layout: Layout, directory: Path, held_by: Path | None) -> int | None:
-    """As `take_lock`; who has taken over the sandbox with the files takes the lock from its former broker."""
+    """As `take_lock`; who has taken over the sandbox with the files takes the lock as well."""
     try:
         return take_lock(directory, os.O_CREAT)
     except Claimed:
