@@ -75,10 +75,16 @@ class RoundRobin:
         self.url = ""
         self._urls: list[str] = []
         self._next = 0
+        self._tasks: set[asyncio.Task[None]] = set()
 
     def use(self, *found: BrokerProcess) -> None:
         """Balance between these from now on."""
         self._urls = [each.url for each in found]
+
+    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.create_task(self._carry(reader, writer))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     async def _carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(OSError):
@@ -100,13 +106,16 @@ class RoundRobin:
     @contextlib.asynccontextmanager
     async def running(cls) -> AsyncIterator[RoundRobin]:
         balancer = cls()
-        server = await asyncio.start_server(balancer._carry, "127.0.0.1", 0)
+        server = await asyncio.start_server(balancer._accept, "127.0.0.1", 0)
         port = server.sockets[0].getsockname()[1]
         balancer.url = f"http://127.0.0.1:{port}"
         try:
             yield balancer
         finally:
             server.close()
+            for task in balancer._tasks:
+                task.cancel()
+            await asyncio.gather(*balancer._tasks, return_exceptions=True)
 
 
 async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

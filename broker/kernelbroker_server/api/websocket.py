@@ -22,6 +22,7 @@ from kernelbroker.protocol.errors import (
     RequestError,
     SessionGone,
     TooManyRequests,
+    Unavailable,
 )
 from kernelbroker.protocol.findings import Assessment
 from kernelbroker.protocol.messages import (
@@ -153,9 +154,7 @@ class SessionSocket(Authenticated, WebSocketHandler):
         token = self.given_token()
         if cluster is None or not token:
             return False
-        headers = {"Authorization": f"Bearer {token}", "X-Request-ID": self.request_id}
-        if client := self.request.headers.get(credentials.CLIENT_HEADER):
-            headers[credentials.CLIENT_HEADER] = client
+        headers = credentials.passed_on(self.request.headers, token, self.request_id)
         try:
             self._relay = await cluster.relay(self.tenant.name, operation.session_id, headers)
         except RequestError as exc:
@@ -292,6 +291,9 @@ class SessionSocket(Authenticated, WebSocketHandler):
     async def _refuse(self, operation: Operation | Echo, exc: Exception) -> None:
         if isinstance(exc, ChannelClosed):
             exc = Conflict("the execution has ended and does not wait for input")
+        if isinstance(exc, Unavailable) and self.service.cluster and self.service.tenants.stopping:
+            self.close(1001, "another broker goes on with the session")
+            return
         reply = ErrorReply(
             error=error_body(exc, self.request_id),
             op=operation.op if isinstance(operation, Echo) else name_of(operation),

@@ -33,6 +33,7 @@ from .usage import SharedUsage
 logger = logging.getLogger(__name__)
 
 _ASK_S = 5.0
+_SETTLE_S = 0.25
 _CREDENTIALS = ("Authorization", "X-API-Key")
 _WS_PATH = "/api/v1/ws"
 
@@ -92,6 +93,8 @@ class Cluster:
             await self.membership.announce_leaving()
         except Unavailable as exc:
             logger.warning("the other brokers do not know that this one leaves: %s", exc.message)
+        # Requests that came before are with their sessions by then. Nothing tells when.
+        await asyncio.sleep(_SETTLE_S)
         await asyncio.gather(*(service.registry.openings_ended() for service in self._tenants))
 
     async def stop(self) -> None:
