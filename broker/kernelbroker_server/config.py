@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal, Self, TypeAlias
 from pydantic import BaseModel, Field, SecretStr, field_validator, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
+from .config_cluster import ClusterSettings
 from .config_code import CodeSettings
 from .config_routing import RiskSettings, RoutingSettings
 from .config_sections import (
@@ -108,6 +109,9 @@ class Settings(BaseSettings):
     """The directory of what must survive the broker: executions with their code, events and results,
     idempotency keys and confirmations. One broker has it at a time. If not set, `.state` in the backend's
     data_dir. With "" nothing is written to the disk, and all of it ends with the broker."""
+    store: SecretStr | None = None
+    """The database of the event store, `postgresql://USER:PASSWORD@HOST/NAME`, which several brokers may
+    share. If not set, a file in `state_dir`. Needs the extra `postgres`."""
     console: bool = True
     """Serve the web page for people at /console. See docs/console.md."""
     docs: bool = True
@@ -137,6 +141,7 @@ class Settings(BaseSettings):
     jupyter: JupyterSettings = JupyterSettings()
     e2b: E2bSettings = E2bSettings()
     grpc: GrpcSettings = GrpcSettings()
+    cluster: ClusterSettings = ClusterSettings()
     templates: dict[TemplateName, TemplateSettings] = {}
     """Named recipes for sandboxes. There is always one named `default`."""
     tenants: dict[TenantName, TenantSettings] = {}
@@ -172,6 +177,13 @@ class Settings(BaseSettings):
 
     @model_validator(mode="after")
     def _check_together(self) -> Self:
+        if self.store is not None:
+            if not self.store.get_secret_value().startswith(("postgresql://", "postgres://")):
+                raise ValueError("store must be the URL of a database: postgresql://USER@HOST/NAME")
+            if self.cluster.secret is None:
+                raise ValueError(
+                    "cluster.secret must be set, since store is: one text for all brokers"
+                )
         if (self.tls.certificate is None) != (self.tls.key is None):
             raise ValueError("tls.certificate and tls.key must both be set")
         for name, template in self.templates.items():

@@ -39,7 +39,6 @@ from . import (
 )
 from .base import MAX_BODY_BYTES, Service, UnknownPath
 from .openapi import document
-from .unread_bodies import UnreadBodies
 from .websocket import SessionSocket
 
 _PREFIX = "/api/v1"
@@ -147,15 +146,24 @@ PROXIES: list[tuple[str, type[RequestHandler]]] = [
 class _Application(Application):
     """Tornado's application, with a record of unread request bodies."""
 
-    def __init__(self, *args: Any, unread_bodies: UnreadBodies, **settings: Any) -> None:
+    def __init__(self, *args: Any, service: Service, **settings: Any) -> None:
         super().__init__(*args, **settings)
-        self._unread_bodies = unread_bodies
+        self._unread_bodies = service.unread_bodies
+        self._unauthenticated = service.unauthenticated
+        self._cluster = service.cluster
 
     def start_request(
         self, server_conn: object, request_conn: HTTPConnection
     ) -> HTTPMessageDelegate:
-        delegate = super().start_request(server_conn, request_conn)
-        return self._unread_bodies.track(delegate, request_conn)
+        start = super().start_request
+
+        def answer() -> HTTPMessageDelegate:
+            delegate = start(server_conn, request_conn)
+            return self._unread_bodies.track(delegate, request_conn)
+
+        if self._cluster is None:
+            return answer()
+        return self._cluster.start_request(answer, request_conn)
 
 
 def make_application(service: Service, surfaces: Sequence[Route] = ()) -> Application:
@@ -169,7 +177,7 @@ def make_application(service: Service, surfaces: Sequence[Route] = ()) -> Applic
     handlers = [*surfaces, *((_pattern(path), handler, {}) for path, handler in native)]
     return _Application(
         [(path, handler, {"service": service, **options}) for path, handler, options in handlers],
-        unread_bodies=service.unread_bodies,
+        service=service,
         default_handler_class=UnknownPath,
         default_handler_args={"service": service},
         websocket_ping_interval=_PING_INTERVAL_S,

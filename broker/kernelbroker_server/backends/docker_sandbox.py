@@ -77,7 +77,7 @@ class DockerSandbox(MeasuredContainer):
         self.workspace = self._directory / "workspace"
         transport: SocketTransport | NetworkTransport
         if network is None:
-            self.endpoint = UnixEndpoint(directories.run / f"{sandbox_id}.sock")
+            self.endpoint = UnixEndpoint(directories.run / f"{sandbox_id}.sock", context.epoch)
             transport = SocketTransport(directories.run / f"{sandbox_id}.give")
         else:
             transport = NetworkTransport(network.name, token or secrets.token_urlsafe(24))
@@ -166,7 +166,7 @@ class DockerSandbox(MeasuredContainer):
         host, token = address
         sandbox = cls(sandbox_id, spec, context, runtime, network, gvisor=gvisor, token=token)
         if network is not None:
-            sandbox.endpoint = TcpEndpoint(host, PORT, token)
+            sandbox.endpoint = TcpEndpoint(host, PORT, token, context.epoch)
         sandbox._hand_over()
         sandbox._record = record
         sandbox._created = True
@@ -264,6 +264,7 @@ class DockerSandbox(MeasuredContainer):
 
     async def _remove_container(self) -> bool:
         """End all its processes. Returns whether they have ended."""
+        await self._context.confirm()
         self._killed = True
         try:
             await self._context.engine.remove(self._placement.name)
