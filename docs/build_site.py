@@ -9,6 +9,7 @@ is not installed, it is installed into a temporary directory.
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
 import os
@@ -119,7 +120,13 @@ def build(strict: bool) -> None:
 
 
 def main() -> int:
-    strict = "--strict" in sys.argv[1:]
+    with (ROOT / "mkdocs.yml").open() as one_at_a_time:
+        fcntl.flock(one_at_a_time, fcntl.LOCK_EX)
+        return make(strict="--strict" in sys.argv[1:])
+
+
+def make(strict: bool) -> int:
+    """Build the site where that is needed, and tell about it. Returns the exit status."""
     if not strict and is_up_to_date():
         return 0
     try:

@@ -200,6 +200,8 @@ def test_pages_open_in_a_browser(browser: Browser, broker: BrokerProcess) -> Non
                 "[...document.images].filter(i => i.complete && !i.naturalWidth).length"
             )
             assert small == 0, name
+            language = "zh" if name.startswith("zh/") else "en"
+            assert page.locator("html").get_attribute("lang") == language
         assert page.evaluate("getComputedStyle(document.querySelector('.md-header')).position") == (
             "sticky"
         )
