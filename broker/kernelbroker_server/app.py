@@ -248,6 +248,8 @@ class Broker:
             pool.drain()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self.settings.drain_timeout):
+                if self.settings.shutdown == "sleep":
+                    await self.tenants.put_to_sleep()
                 await self.tenants.drain(_STOPPING, leave=self.state_directory is not None)
 
     def stop_accepting(self) -> list[socket.socket]:

@@ -91,10 +91,12 @@ class Settings(BaseSettings):
     """A file for the log, in addition to standard error. At 100 MB it is renamed; five files are kept."""
     metrics_token: SecretStr | None = None
     """A token that gives access to /metrics only. The token of the tenant `default` gives it as well."""
-    shutdown: Literal["adopt", "close"] = "adopt"
+    shutdown: Literal["adopt", "sleep", "close"] = "adopt"
     """What SIGTERM does. `adopt` leaves sessions and sandboxes to the next broker with the same state_dir,
-    for `sandbox.orphan_grace` seconds, with executions that take longer than 2 s more. `close` waits for
-    executions, and ends everything, as SIGINT does."""
+    for `sandbox.orphan_grace` seconds, with executions that take longer than 2 s more. `sleep` ends
+    sandboxes, and puts sessions to sleep after their executions: the next broker has them with those of
+    their variables that could be saved. `close` waits for executions, and ends everything, as SIGINT
+    does."""
     drain_timeout: float = Field(default=30, ge=0)
     """How long a shutdown waits for running executions. New ones are refused meanwhile."""
     shutdown_timeout: float = Field(default=10, gt=0)
@@ -204,6 +206,13 @@ class Settings(BaseSettings):
     def backend_of(self, template: TemplateSettings) -> BackendName:
         """The kind of a template's sandboxes."""
         return template.backend or self.backend
+
+    def image_of(self, template: TemplateSettings) -> str | None:
+        """The image of a template's containers; None for `docker.image`."""
+        image = template.image
+        if image is None and template.browser and self.backend_of(template) == "docker":
+            image = self.docker.browser_image
+        return None if image is None else self.docker.full_name(image)
 
     @property
     def on_loopback(self) -> bool:

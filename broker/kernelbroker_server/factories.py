@@ -168,7 +168,7 @@ def _docker(settings: Settings, proxy: Proxy, runtime: str, id_file: Path | None
     own_run = Path(tempfile.gettempdir())
     run_dir = docker.run_dir or _own_directory(own_run, "docker.run_dir") / "docker"
     return DockerBackend(
-        image=docker.image,
+        image=docker.full_name(docker.image),
         host=docker.host,
         runtime=runtime or docker.runtime,
         transport=Transport(docker.transport),
@@ -231,12 +231,9 @@ def _own_directory(parent: Path, key: str) -> Path:
 
 def spec(name: str, template: TemplateSettings, settings: Settings) -> SandboxSpec:
     packages, forges = settings.packages, forges_of(settings, template)
-    image = template.image
-    if image is None and template.browser and settings.backend_of(template) == "docker":
-        image = settings.docker.browser_image
     return SandboxSpec(
         template=name,
-        image=image,
+        image=settings.image_of(template),
         limits=Limits(
             cpus=template.cpus,
             memory=template.memory,

@@ -159,6 +159,11 @@ KERNELS_PATH = "/kernelbroker/kernels"
 KERNEL_ENDED = 4001
 """The code with which the gateway closes the channels of a further kernel that has ended. The reason is the
 exit status, as a shell gives it."""
+CONTRACT = "1"
+CONTRACT_LABEL = "org.kernelbroker.contract"
+"""An image's label with the CONTRACT that it was built with. A broker goes on with the session of a
+container whose image was built again only if the label is its own CONTRACT. Raise it if brokers of this
+version cannot use gateways and kernels of the version before."""
 GATEWAY_MODULE = "kernelbroker_kernel"
 """``python -P -m kernelbroker_kernel (--fd N | --handover PATH | --socket PATH | --tcp HOST:PORT)
 [--alone SECONDS] [--import MODULE]... [--egress PATH]``

@@ -28,6 +28,7 @@ from .docker_context import BackendContext
 from .egress_socket import EgressSocket
 from .engine import EngineError, Event, Missing
 from .exit_reason import end_of, lost
+from .image_names import repository
 from .internal_network import PORT, InternalNetwork
 from .measured_container import MeasuredContainer
 from .memory_watch import MemoryWatch
@@ -181,7 +182,9 @@ class DockerSandbox(MeasuredContainer):
     @staticmethod
     def digest(spec: SandboxSpec, image: str, runtime: str, *, tcp: bool) -> str:
         """The same for all sandboxes that one broker may adopt from the other."""
-        return sandbox_record.digest(spec, spec.image or image, runtime, "tcp" if tcp else "unix")
+        # Without the tag: an image of another version may do, if its contract is the same.
+        spec, image = replace(spec, image=None), repository(spec.image or image)
+        return sandbox_record.digest(spec, image, runtime, "tcp" if tcp else "unix")
 
     def _hand_over(self) -> None:
         """Listen for the broker's connections and for the gateway, instead of an earlier broker."""
