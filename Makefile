@@ -42,7 +42,8 @@ run: setup ## Serve on 127.0.0.1 and print how to try it
 demo: setup ## Analyse a real data file in one session (starts a broker if none runs)
 	@$(BROKER)/bin/python docs/demo.py
 
-images: ## Build all images of compose/images.toml, or those of PROFILE=core, browser, code
+images: $(BROKER)/bin/python ## Build all images of compose/images.toml, or those of PROFILE=core, browser, code
+	@$(BROKER)/bin/python docs/build_site.py
 	@$(IMAGES) build --profile $(PROFILE)
 
 image: kernel-image $(BROKER)/bin/python ## Build the sandboxes' image for docker, and their package as a wheel in dist/
@@ -98,8 +99,8 @@ docs: $(BROKER)/.dev ## Write the generated pages and pictures of docs/, and bui
 	@$(BROKER)/bin/python docs/make_rest.py
 	@$(BROKER)/bin/python docs/make_cli.py
 	@$(BROKER)/bin/python docs/make_diagrams.py
-	@$(BROKER)/bin/python docs/build_site.py --strict
 	@$(BROKER)/bin/python compose/images.py docs
+	@$(BROKER)/bin/python docs/build_site.py --strict
 
 protos: $(BROKER)/.dev ## Write the code of the gRPC service from its .proto
 	$(BROKER)/bin/python .ci/make_protos.py
