@@ -242,11 +242,9 @@ class Broker:
         except (OSError, Unavailable) as exc:
             await self._store.stop()
             self._audit.close()
-            advice = (
-                "End it, or give this broker a state_dir of its own (KERNELBROKER_STATE_DIR)"
-                if isinstance(exc, InUse)
-                else "Set KERNELBROKER_STATE_DIR to a directory that the broker can write to"
-            )
+            advice = "Set KERNELBROKER_STATE_DIR to a directory that the broker can write to"
+            if isinstance(exc, InUse):
+                advice = "End it, or give this broker a state_dir of its own (KERNELBROKER_STATE_DIR)"
             raise ConfigError(f"state_dir: {exc}. {advice}") from exc
 
     async def drain(self) -> None:
