@@ -36,9 +36,13 @@ TOKEN = "a token of the tests"
 
 
 def _changed(runtime: str) -> dict[str, Any]:
-    """What is added to the file: tests do not wait for a health check's turn, and name the runtime."""
+    """What is added to the file: tests do not wait for a health check's turn, and name the runtime.
+
+    Sandboxes end with their broker, so that it can be seen whether any is left.
+    """
     impatient = {"healthcheck": {"interval": "1s"}}
-    named = {"environment": {"KERNELBROKER_DOCKER__RUNTIME": runtime}}
+    settings = {"KERNELBROKER_DOCKER__RUNTIME": runtime, "KERNELBROKER_SHUTDOWN": "close"}
+    named = {"environment": settings}
     return {"broker": impatient | named, "engine-filter": impatient}
 
 
