@@ -244,14 +244,17 @@ class Broker:
             self._audit.close()
             advice = "Set KERNELBROKER_STATE_DIR to a directory that the broker can write to"
             if isinstance(exc, InUse):
-                advice = "End it, or give this broker a state_dir of its own (KERNELBROKER_STATE_DIR)"
+                advice = (
+                    "End it, or give this broker a state_dir of its own (KERNELBROKER_STATE_DIR)"
+                )
+            if self.settings.store is not None:
+                raise ConfigError(f"store: {getattr(exc, 'strerror', exc)}") from exc
             raise ConfigError(f"state_dir: {exc}. {advice}") from exc
 
     async def drain(self) -> None:
-        """Refuse new requests with 503, and close the sessions, within the drain timeout.
+        """Refuse new requests with 503, and close idle sessions, within the drain timeout.
 
-        Idle sessions are closed at once, others when their executions have ended. With
-        `shutdown = "adopt"`, those that can go on are left to the next broker instead.
+        Others are closed when their executions have ended, or left; see the setting `shutdown`.
         """
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self.settings.drain_timeout):

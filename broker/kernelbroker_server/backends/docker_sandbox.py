@@ -202,9 +202,7 @@ class DockerSandbox(MeasuredContainer):
         if self.spec.orphan_grace:
             tcp = isinstance(self.endpoint, TcpEndpoint)
             digest = self.digest(self.spec, self._context.image, self._runtime, tcp=tcp)
-            self._record = SandboxRecord(
-                boot=boot_id(), spec=digest, grace=self.spec.orphan_grace
-            )
+            self._record = SandboxRecord(boot=boot_id(), spec=digest, grace=self.spec.orphan_grace)
             self.remember()
 
     async def stats(self) -> Mapping[str, Any]:
