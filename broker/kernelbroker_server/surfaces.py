@@ -14,7 +14,9 @@ from .e2b.factory import make_surface as make_e2b
 from .factories import state_directory
 from .jupyter.surface import JupyterSurface
 from .service.tenant_service import TenantServices
+from .sessions.durable_store import DurableStore
 from .sessions.store import EventStore
+from .state_copies import StateCopies
 from .supervisor import Supervisor
 from .telemetry.events import Observer
 from .tenants.keyring import Keyring
@@ -61,6 +63,8 @@ def make_surfaces(
         surfaces.append(ConsoleSurface())
     if (mcp := _mcp(settings, store, state_dir, keyring)) is not None:
         surfaces.append(mcp)
+    if state_dir is not None and isinstance(store, DurableStore):
+        surfaces.append(StateCopies(state_dir, store))
     if settings.grpc.port is not None:
         if importlib.util.find_spec("grpc_reflection") is None:
             raise ConfigError("grpc.port needs the extra: pip install 'kernelbroker-server[grpc]'")

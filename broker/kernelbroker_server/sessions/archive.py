@@ -11,6 +11,7 @@ import sqlite3
 import time
 from collections.abc import Callable, Collection, Container, Mapping, Sequence
 from functools import partial
+from pathlib import Path
 
 from kernelbroker.protocol.codec import decode_as, encode
 from kernelbroker.protocol.events import Result
@@ -144,6 +145,9 @@ class Archive:
     def entries(self) -> list[Entry]:
         """All entries, the first to expire first."""
         return [Entry(*row) for row in self._database.entries()]
+
+    def copy_to(self, path: Path) -> None:
+        self._database.copy_to(path)
 
     # Changes.
 

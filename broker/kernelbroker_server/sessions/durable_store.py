@@ -135,6 +135,10 @@ class DurableStore(MemoryStore):
         finally:
             opened.directory.release()
 
+    async def copy_to(self, path: Path) -> None:
+        """Copy the database, with everything stored before. Raises Unavailable."""
+        await self._query(lambda archive: archive.copy_to(path))
+
     async def adoptable(self) -> Sequence[LeftSession]:
         return await self._query(lambda archive: archive.adoptable())
 
