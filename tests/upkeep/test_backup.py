@@ -22,7 +22,7 @@ from kernelbroker_server.upkeep.trees import Counts, Damaged, add_tree, unpack
 from kernelbroker_server.workspaces.layout import Layout, Record, read_record
 from kernelbroker_server.workspaces.workspace_directory import WorkspaceDirectory
 
-from tests.e2e.support import BrokerProcess, whole_system
+from tests.e2e.support import BrokerProcess, call, until, whole_system
 
 TOKEN = "the token of this test"
 
@@ -47,6 +47,11 @@ def directory() -> Iterator[Path]:
         yield Path(name)
 
 
+async def asleep(broker: BrokerProcess) -> bool:
+    """Whether a session sleeps."""
+    return bool((await call(broker, "GET", "/health"))[1]["asleep"])
+
+
 class TestWithABroker:
     pytestmark = whole_system
 
@@ -55,18 +60,24 @@ class TestWithABroker:
         file = directory / "backup.tar.gz"
         for name in ("here", "there"):
             (directory / name).mkdir()
-        here = BrokerProcess(directory / "here", TOKEN=TOKEN)
+        sleep = {"SESSIONS__CHECKPOINT": "on_idle", "SESSIONS__SLEEP_AFTER": 1}
+        here = BrokerProcess(directory / "here", TOKEN=TOKEN, **sleep)
         with here.running():
             async with kernelbroker.connect(here.url, TOKEN) as client:
                 async with client.session("first", workspace="kept") as session:
                     await session.files.write("notes/a.txt", "kept")
                     await session.run("import os; os.symlink('/etc', 'link'); os.mkfifo('pipe')")
+                sleeper = client.session("sleeper", keep=True)
+                await sleeper.run("z = 'slept'")
+                await until(lambda: asleep(here))
                 async with client.session("live", workspace="busy") as live:
-                    result = await live.run("x = 6 * 7\nopen('b.txt', 'w').write('busy')\nprint(x)")
+                    result = await live.run(
+                        "awake = (n for n in 'no')\nx = 6 * 7\nopen('b.txt', 'w').write('busy')\nprint(x)"
+                    )
                     await live.checkpoint("saved")
                     status, said = kernelbroker_command(here, "backup", file)
                     assert status == 0, said
-                    assert "2 workspaces" in said
+                    assert "3 workspaces" in said
                     assert "1 entries could not be read" in said  # the pipe
                     assert (await live.run("print(x, open('b.txt').read())")).stdout == "42 busy\n"
                     assert kernelbroker_command(here, "backup", file)[0] == 2  # it exists
@@ -76,14 +87,14 @@ class TestWithABroker:
                     assert status == 0, report  # also beside a broker that runs
             assert not [*(here.data_dir / ".state").glob(".copy-*")]
         assert file.stat().st_mode & 0o777 == 0o600
-        there = BrokerProcess(directory / "there", TOKEN=TOKEN)
+        there = BrokerProcess(directory / "there", TOKEN=TOKEN, **sleep)
         there.data_dir.mkdir()
         status, said = kernelbroker_command(there, "restore", file)
         assert status == 0, said
         with there.running():
             async with kernelbroker.connect(there.url, TOKEN) as client:
                 found = {each.name: each.session_id for each in await client.workspaces()}
-                assert found == {"kept": None, "busy": None}
+                assert (found["kept"], found["busy"]) == (None, None)
                 async with client.session("again", workspace="kept") as session:
                     assert await session.files.read_text("notes/a.txt") == "kept"
                     again = await session.run("import os; print(os.readlink('link'))")
@@ -92,6 +103,9 @@ class TestWithABroker:
                 assert (await client.result("live", result.execution_id)).stdout == "42\n"
                 with pytest.raises(kernelbroker.SessionGone, match="the broker ended"):
                     await client.attach("live")
+                woken = await client.attach("sleeper", keep=False)
+                assert (await woken.run("print(z)")).stdout == "slept\n"
+                await woken.close()
                 async with client.session(from_checkpoint="saved") as session:
                     assert (await session.run("print(x)")).stdout == "42\n"
 
