@@ -12,9 +12,9 @@ import argparse
 import dataclasses
 import importlib
 import inspect
+import re
 import sys
 from collections.abc import Iterator, Mapping
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +48,15 @@ def facts() -> set[str]:
 
 def page() -> str:
     """The content of released.txt."""
-    return "\n".join([f"# kernelbroker {version('kernelbroker')}", *sorted(facts()), ""])
+    return "\n".join([f"# kernelbroker {source_version()}", *sorted(facts()), ""])
+
+
+def source_version() -> str:
+    """The version of this tree, whatever is installed."""
+    text = (Path(__file__).parents[2] / "setup.cfg").read_text()
+    found = re.search("^version = (.+)$", text, re.MULTILINE)
+    assert found is not None
+    return found[1]
 
 
 # The SDK. A parameter is `optional` or `required`, and has a place if it may be given by position.
@@ -103,8 +111,8 @@ def _is_ours(found: object, function: Any) -> bool:
 def of_function(name: str, function: Any) -> Iterator[str]:
     """The facts of a function's signature."""
     signature = inspect.signature(function)
-    if inspect.iscoroutinefunction(function):
-        yield f"{name} is awaited"
+    is_awaited = inspect.iscoroutinefunction(function)
+    yield f"{name} is awaited" if is_awaited else f"{name} is not awaited"
     if signature.return_annotation is not signature.empty:
         answer = str(signature.return_annotation).strip("'")
         yield f"{name} returns {answer}"

@@ -157,6 +157,11 @@ class _Application(Application):
         return self._unread_bodies.track(delegate, request_conn)
 
 
+def openapi_document(version: str) -> dict[str, Any]:
+    """The OpenAPI document of the native API."""
+    return document(ROUTES, _TYPES, version)
+
+
 def make_application(service: Service, surfaces: Sequence[Route] = ()) -> Application:
     """The broker's HTTP application.
 
@@ -164,7 +169,7 @@ def make_application(service: Service, surfaces: Sequence[Route] = ()) -> Applic
         surfaces: routes of other protocols: paths, handlers, and their options besides `service`. They come
             before the native ones.
     """
-    openapi = document(ROUTES, _TYPES, service.version)
+    openapi = openapi_document(service.version)
     native = [*ROUTES, *PROXIES]
     handlers = [*surfaces, *((_pattern(path), handler, {}) for path, handler in native)]
     return _Application(
