@@ -34,9 +34,9 @@ _INTRODUCTION = """# Licenses
 
 *Made from the pinned requirements by `make docs`; do not edit.*
 
-kernelbroker has the license Apache-2.0. Its packages and images contain the work of others, under their own
-licenses. The texts are in the packages themselves: below `*.dist-info` in the environments of the images, in
-`/usr/share/doc` for packages of Debian, and in `console/static/licenses.txt` for the console.
+kernelbroker has the license Apache-2.0. Its packages and images contain the work of others, under their
+own licenses. The texts are in the packages themselves: below `*.dist-info` in the environments of the
+images, in `/usr/share/doc` for packages of Debian, and in `console/static/licenses.txt` for the console.
 
 | in the packages of kernelbroker | license |
 |---|---|
@@ -45,9 +45,9 @@ licenses. The texts are in the packages themselves: below `*.dist-info` in the e
 | the messages of E2B's envd (`kernelbroker-server`) | MIT |
 | the console's packages (`kernelbroker-server`) | [below](#the-console) |
 
-The images also have packages of Debian and of their base image, gVisor (Apache-2.0) in the image with its own
-engine, and Node.js (MIT) and Chromium (BSD-3-Clause and others) in those of sandboxes. Coding agents are
-installed from npm when `make agent-images` is run, and are under the terms of their makers.
+The images also have packages of Debian and of their base image, gVisor (Apache-2.0) in the image with
+its own engine, and Node.js (MIT) and Chromium (BSD-3-Clause and others) in those of sandboxes. Coding
+agents are installed from npm when `make agent-images` is run, and are under the terms of their makers.
 """
 
 _READ = """
