@@ -200,6 +200,26 @@ def test_shown_dockerfiles_and_units_are_valid() -> None:
             assert all(re.fullmatch(r"[A-Z]\w+=.+", line) for line in plain)
 
 
+def test_page_of_licenses_is_complete() -> None:
+    """The page has each package of the images and of the console in its version, with a license."""
+    spec = importlib.util.spec_from_file_location("licenses", ROOT / "docs" / "make_licenses.py")
+    assert spec is not None
+    assert spec.loader is not None
+    made = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(made)
+    rows = re.findall(r"^\| (\S+) \| (\S+) \| (.+) \|$", made.PAGE.read_text(), re.MULTILINE)
+    wanted = {
+        each
+        for files in made.IMAGES.values()
+        for f in files
+        for each in made.requirements(ROOT / f)
+    }
+    wanted |= {(name, version) for name, version, _ in made.console()}
+    shown = {(name, version) for name, version, _ in rows if name not in ("package", "---")}
+    assert wanted == shown, "run: make docs"
+    assert [row for row in rows if row[2] in ("", "unknown", "None")] == []
+
+
 def test_shown_settings_are_valid(tmp_path: Path) -> None:
     """The broker accepts every configuration file that a page shows."""
     files = [(block.page, block.text) for block in BLOCKS if block.kind == "toml"]

@@ -5,11 +5,7 @@ Nothing is started here. If settings cannot be used, ConfigError says what to ch
 
 from __future__ import annotations
 
-import contextlib
 import logging
-import os
-import stat
-import tempfile
 from pathlib import Path
 
 from kernelbroker.protocol.findings import SandboxKind
@@ -25,6 +21,7 @@ from .egress.host_names import AllowList, InvalidHostName
 from .egress.proxy import Proxy, limits_per_sandbox
 from .egress.upstream import Resolve
 from .kernels.outputs import OutputLimits
+from .paths import data_dir, run_dir
 from .pool.runner import Pool
 from .pool.state import PoolLimits
 from .service.forges import forge_id
@@ -76,12 +73,12 @@ def backends(settings: Settings, proxy: Proxy, supervisor: Supervisor) -> Backen
     home = backend_name(settings, settings.templates["default"])
     names = {home: None}  # in this order, since the others' records are in the home's directory
     names |= {backend_name(settings, each): None for each in settings.templates.values()}
-    if len({_data_dir(settings, name) for name in names}) < len(names):
+    if len({data_dir(settings, name) for name in names}) < len(names):
         raise ConfigError(
             "local.data_dir and docker.data_dir are the same directory. Give each backend its own, on one "
             "file system"
         )
-    state = state_directory(settings, _data_dir(settings, home))
+    state = state_directory(settings, data_dir(settings, home))
 
     def id_file(name: str) -> Path | None:
         """The file with the id of the backend's directories; None if no sandbox outlives the broker."""
@@ -114,14 +111,6 @@ def backend_name(settings: Settings, template: TemplateSettings) -> str:
     return f"{kind}-{template.runtime}"
 
 
-def _data_dir(settings: Settings, name: str) -> Path:
-    """Return the directory of a backend; creates it if it is the default one."""
-    if name == "local":
-        return settings.local.data_dir or _own_directory(Path("/var/tmp"), "local.data_dir")
-    own = settings.docker.data_dir or _own_directory(Path("/var/tmp"), "docker.data_dir") / "docker"
-    return own if name == "docker" else own / name
-
-
 def _local(
     settings: Settings, proxy: Proxy, supervisor: Supervisor, id_file: Path | None
 ) -> Backend:
@@ -134,8 +123,8 @@ def _local(
         )
     return LocalBackend(
         kernel_python=local.kernel_python,
-        data_dir=_data_dir(settings, "local"),
-        run_dir=local.run_dir or _own_directory(Path(tempfile.gettempdir()), "local.run_dir"),
+        data_dir=data_dir(settings, "local"),
+        run_dir=run_dir(settings, "local"),
         require_isolation=local.require_isolation,
         fork_server=local.fork_server,
         proxy=proxy,
@@ -164,8 +153,6 @@ def _docker(settings: Settings, proxy: Proxy, runtime: str, id_file: Path | None
         ) from exc
     # Each backend removes what dead brokers left in its directories, so they are separate.
     name = f"docker-{runtime}" if runtime else "docker"
-    own_run = Path(tempfile.gettempdir())
-    run_dir = docker.run_dir or _own_directory(own_run, "docker.run_dir") / "docker"
     return DockerBackend(
         image=docker.full_name(docker.image),
         host=docker.host,
@@ -173,8 +160,8 @@ def _docker(settings: Settings, proxy: Proxy, runtime: str, id_file: Path | None
         transport=Transport(docker.transport),
         network=docker.network,
         proxy=proxy,
-        data_dir=_data_dir(settings, name),
-        run_dir=run_dir,
+        data_dir=data_dir(settings, name),
+        run_dir=run_dir(settings, name),
         id_file=id_file,
     )
 
@@ -196,18 +183,6 @@ def webhooks(settings: Settings, store: EventStore) -> Webhooks:
         raise ConfigError(f"webhooks.secret: {exc}") from exc
     policy = WebhookPolicy(hosts, key, own.private_networks, own.allow_http)
     return Webhooks(store, WebhookSender(policy), own.max_age, sessions.max_lifetime)
-
-
-def _own_directory(parent: Path, key: str) -> Path:
-    """Create a directory of this user, below one that all users can write to. Nobody else has access."""
-    path = parent / f"kernelbroker-{os.getuid()}"
-    with contextlib.suppress(FileExistsError):
-        path.mkdir(mode=0o700)
-    status = path.lstat()
-    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid():
-        raise ConfigError(f"{path} is not a directory of this user; set {key} to another one")
-    path.chmod(0o700)
-    return path
 
 
 def spec(name: str, template: TemplateSettings, settings: Settings) -> SandboxSpec:
