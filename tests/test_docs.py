@@ -14,6 +14,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from kernelbroker import cli_operating
 from kernelbroker_server.api.openapi import methods_of
 from kernelbroker_server.api.routes import ROUTES
 from kernelbroker_server.config_file import load
@@ -142,7 +143,7 @@ def test_commands_exist() -> None:
     )
     targets = {name for line in targets for name in line.split()}
     cli = "".join(path.read_text() for path in (ROOT / "sdk" / "kernelbroker").glob("cli*.py"))
-    commands = set(re.findall(r'add_parser\(\s*"([a-z]+)"', cli))
+    commands = {*re.findall(r'add_parser\(\s*"([a-z]+)"', cli), *cli_operating.COMMANDS}
     count = 0
     for block in shell_blocks():
         text = re.sub(r"^    ", "", block.text, flags=re.MULTILINE)
