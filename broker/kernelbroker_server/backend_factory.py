@@ -26,7 +26,7 @@ def docker(
     except ModuleNotFoundError as exc:
         raise _missing("docker", exc) from exc
     return DockerBackend(
-        image=settings.image,
+        image=settings.full_name(settings.image),
         host=settings.host,
         runtime=runtime or settings.runtime,
         transport=Transport(settings.transport),

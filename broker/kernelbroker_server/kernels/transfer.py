@@ -72,9 +72,7 @@ class GatewayRequest:
         Raises:
             TransferFailed: the gateway cannot be reached.
         """
-        lines = {"Host": "gateway", "Connection": "close", **(headers or {})}
-        if isinstance(endpoint, TcpEndpoint):
-            lines["Authorization"] = f"token {endpoint.token}"
+        lines = {"Host": "gateway", "Connection": "close", **(headers or {}), **endpoint.headers}
         with _failures("be reached"):
             async with asyncio.timeout(_IDLE_TIMEOUT_S):
                 self = cls(await _connect(endpoint))
