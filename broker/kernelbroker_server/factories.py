@@ -162,8 +162,6 @@ def _orphan_grace(settings: Settings, template: TemplateSettings) -> float:
     return template.orphan_grace if settings.state_dir != "" else 0.0
 
 
-
-
 def webhooks(settings: Settings, store: EventStore) -> Webhooks:
     """Return the webhooks. Raises ConfigError."""
     own, sessions = settings.webhooks, settings.sessions

@@ -221,12 +221,12 @@ CERTIFICATE_FILE, KEY_FILE, TOKEN_FILE = "tls.crt", "tls.key", "token"
 POD_PATH = "/pod/"
 POD_END_PATH = "/pod/end"
 """GET answers when the gateway has ended: ``{"status", "oom": bool, "output", "restarted": bool}``: the
-exit status as a shell has it, whether a process was ended because memory ran out, the end of its output, and
-whether the whole container was ended and started again. Line breaks come before it: signs of life."""
+exit status as a shell has it, whether a process was ended because memory ran out, the end of its output,
+and whether the whole container was ended and started again. Line breaks come before it: signs of life."""
 POD_USAGE_PATH = "/pod/usage"
 """GET: ``{"memory", "memory_stat": {...}, "cpu_s", "oom_kills"}`` of the container's control group, as far
-as they can be read. With ``?files=N`` the size of the workspace: ``{"size", "files", "complete": bool}``, of
-at most so many files."""
+as they can be read. With ``?files=N`` the size of the workspace, of at most so many files:
+``{"size", "files", "complete": bool}``."""
 POD_FILES_PATH = "/pod/files"
 """GET and PUT of the workspace as a stream of `tree_stream`."""
 POD_KILL_PATH = "/pod/kill"

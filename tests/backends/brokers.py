@@ -49,7 +49,6 @@ from pathlib import Path
 from kernelbroker_server.backends.base import Network, SandboxSpec
 from kernelbroker_server.backends.docker import DockerBackend
 from kernelbroker_server.backends.docker_transport import Transport
-from kernelbroker_server.backends.kubernetes import KubernetesBackend
 from kernelbroker_server.backends.local import LocalBackend
 from kernelbroker_server.pool.warm_sandbox import launch
 from tests.backends.probes import KUBECONFIG, POD_SETTINGS, run_cell
@@ -61,6 +60,7 @@ async def main():
     if spec.orphan_grace:
         common["id_file"] = Path(data).with_name("broker-id")
     if kind == "kubernetes":
+        from kernelbroker_server.backends.kubernetes import KubernetesBackend
         del common["run_dir"]
         if "kernelbroker_kernel" not in command:
             common["run_cell"] = run_cell
@@ -118,7 +118,8 @@ async def other_broker(
     broker = await asyncio.create_subprocess_exec(
         sys.executable, *("-c", BROKER, *arguments), stdout=subprocess.PIPE, cwd=ROOT
     )
-    async with asyncio.timeout(DEADLINE_S):
+    # The start of Pods, and of their broker, takes some seconds.
+    async with asyncio.timeout(3 * DEADLINE_S if kind == "kubernetes" else DEADLINE_S):
         assert await broker.stdout.readline() == b"launched\n"
     return broker
 

@@ -9,11 +9,12 @@ import os
 import shutil
 import subprocess
 import tempfile
+import time
 import warnings
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import docker
 import pytest
@@ -22,12 +23,14 @@ from kernelbroker_server.backends import procfs
 from kernelbroker_server.backends.base import Sandbox, SandboxEnd
 from kernelbroker_server.backends.container_options import LABEL_DATA
 from kernelbroker_server.backends.docker import DockerBackend
-from kernelbroker_server.backends.kubernetes import KubernetesBackend
 from kernelbroker_server.backends.local import LocalBackend
 from kernelbroker_server.backends.pod_manifest import PodSettings
 from kernelbroker_server.backends.sandbox_layout import GATEWAY_COMMAND
 from kernelbroker_server.backends.startup_check import CheckFailed
 from kernelbroker_server.kernels.endpoint import TcpEndpoint, UnixEndpoint
+
+if TYPE_CHECKING:
+    from kernelbroker_server.backends.kubernetes import KubernetesBackend
 
 KERNEL_PYTHON = Path(
     os.environ.get("KERNELBROKER_TEST_KERNEL_PYTHON")
@@ -287,6 +290,9 @@ async def running_backend(**options: Any) -> AsyncIterator[LocalBackend]:
 @asynccontextmanager
 async def running_kubernetes(**options: Any) -> AsyncIterator[KubernetesBackend]:
     """A started backend of Pods, in a temporary directory. Checks that nothing is left after it stops."""
+    # Its library takes seconds to import, which few tests need.
+    from kernelbroker_server.backends.kubernetes import KubernetesBackend
+
     with tempfile.TemporaryDirectory(prefix="kb-") as directory:
         options.pop("run_dir", None)
         settings: dict[str, Any] = {
@@ -305,7 +311,7 @@ async def running_kubernetes(**options: Any) -> AsyncIterator[KubernetesBackend]
         finally:
             await backend.stop()
             assert [path for path in data.iterdir() if path.name != ".kubernetes-id"] == []
-            assert await asyncio.to_thread(pods_of, data) == []
+            await asyncio.to_thread(assert_no_pods, data)
 
 
 def kubectl(*words: str) -> str:
@@ -319,7 +325,15 @@ def kubectl(*words: str) -> str:
 def pods_of(data: Path) -> list[str]:
     """The names of the Pods and Secrets of the brokers with this `data_dir`."""
     label = f"kernelbroker.io/data={(data / '.kubernetes-id').read_text()}"
-    return kubectl("get", "pods,secrets", "-l", label, "-o", "name").split()
+    return kubectl("get", "pods,secrets", "-A", "-l", label, "-o", "name").split()
+
+
+def assert_no_pods(data: Path) -> None:
+    """The brokers with this `data_dir` have left nothing; the cluster removes Secrets after their Pods."""
+    deadline = time.monotonic() + DEADLINE_S
+    while left := pods_of(data):
+        assert time.monotonic() < deadline, left
+        time.sleep(0.2)
 
 
 def cgroups_of(data: Path) -> list[Path]:

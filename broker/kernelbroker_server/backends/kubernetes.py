@@ -104,7 +104,8 @@ class KubernetesBackend(Backend):
             await cluster.close()
             raise BackendUnavailable(
                 f"Kubernetes cannot be used: {error}. Set kubernetes.kubeconfig, or run the broker in a "
-                "Pod whose service account may use pods and secrets of its namespace: see docs/kubernetes.md."
+                "Pod whose service account may use pods and secrets of its namespace. See "
+                "docs/kubernetes.md."
             ) from error
         try:
             directories = Directories.open(self.data_dir, self.data_dir, self._id_file)
