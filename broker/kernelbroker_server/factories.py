@@ -11,6 +11,7 @@ from pathlib import Path
 from kernelbroker.protocol.findings import SandboxKind
 
 from .audit import Audit
+from .backend_factory import docker, kubernetes
 from .backends.backend_set import BackendSet
 from .backends.base import Backend, Limits, SandboxSpec
 from .backends.directories import NO_ID_FILE
@@ -75,7 +76,7 @@ def backends(settings: Settings, proxy: Proxy, supervisor: Supervisor) -> Backen
     names |= {backend_name(settings, each): None for each in settings.templates.values()}
     if len({data_dir(settings, name) for name in names}) < len(names):
         raise ConfigError(
-            "local.data_dir and docker.data_dir are the same directory. Give each backend its own, on one "
+            "local.data_dir, docker.data_dir and kubernetes.data_dir must be different directories, on one "
             "file system"
         )
     state = state_directory(settings, data_dir(settings, home))
@@ -94,19 +95,23 @@ def backends(settings: Settings, proxy: Proxy, supervisor: Supervisor) -> Backen
         return state / (BROKER_ID if name == home else f"{BROKER_ID}-{name}")
 
     def create(name: str) -> Backend:
+        directory, file = data_dir(settings, name), id_file(name)
         if name == "local":
-            return _local(settings, proxy, supervisor, id_file(name))
-        return _docker(
-            settings, proxy, name.removeprefix("docker").removeprefix("-"), id_file(name)
-        )
+            return _local(settings, proxy, supervisor, file)
+        kind, _, runtime = name.partition("-")
+        if kind == "kubernetes":
+            runtime_class = runtime or settings.kubernetes.runtime_class
+            return kubernetes(settings.kubernetes, runtime_class, directory, file)
+        return docker(settings.docker, proxy, runtime, directory, run_dir(settings, name), file)
 
     return BackendSet({name: create(name) for name in names}, home)
 
 
 def backend_name(settings: Settings, template: TemplateSettings) -> str:
-    """Return the name of a template's backend. There is one for each runtime of the engine."""
+    """Return the name of a template's backend. There is one for each runtime, or runtime class."""
     kind = settings.backend_of(template)
-    if template.runtime in (None, settings.docker.runtime):
+    own = settings.docker.runtime if kind == "docker" else settings.kubernetes.runtime_class
+    if template.runtime in (None, own):
         return kind
     return f"{kind}-{template.runtime}"
 
@@ -139,31 +144,6 @@ def _local(
 def _orphan_grace(settings: Settings, template: TemplateSettings) -> float:
     """Return how long the template's sandboxes live without a broker."""
     return template.orphan_grace if settings.state_dir != "" else 0.0
-
-
-def _docker(settings: Settings, proxy: Proxy, runtime: str, id_file: Path | None) -> Backend:
-    """Return the backend of a runtime; the runtime of the settings if it is empty."""
-    docker = settings.docker
-    try:
-        from .backends.docker import DockerBackend
-        from .backends.docker_transport import Transport
-    except ModuleNotFoundError as exc:
-        raise ConfigError(
-            f"backend = \"docker\" needs {exc.name}: pip install 'kernelbroker-server[docker]'"
-        ) from exc
-    # Each backend removes what dead brokers left in its directories, so they are separate.
-    name = f"docker-{runtime}" if runtime else "docker"
-    return DockerBackend(
-        image=docker.full_name(docker.image),
-        host=docker.host,
-        runtime=runtime or docker.runtime,
-        transport=Transport(docker.transport),
-        network=docker.network,
-        proxy=proxy,
-        data_dir=data_dir(settings, name),
-        run_dir=run_dir(settings, name),
-        id_file=id_file,
-    )
 
 
 def webhooks(settings: Settings, store: EventStore) -> Webhooks:

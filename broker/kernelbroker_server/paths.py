@@ -10,13 +10,17 @@ from pathlib import Path
 
 from .config import ConfigError, Settings
 
+# Each backend removes what dead brokers left in its directories, so those of several runtimes are separate.
+
 
 def data_dir(settings: Settings, backend: str) -> Path:
     """Return the directory of a backend; creates it if it is the default one. Raises ConfigError."""
     if backend == "local":
         return settings.local.data_dir or _own_directory(Path("/var/tmp"), "local.data_dir")
-    own = settings.docker.data_dir or _own_directory(Path("/var/tmp"), "docker.data_dir") / "docker"
-    return own if backend == "docker" else own / backend
+    kind, _, runtime = backend.partition("-")
+    own = (settings.docker if kind == "docker" else settings.kubernetes).data_dir
+    own = own or _own_directory(Path("/var/tmp"), f"{kind}.data_dir") / kind
+    return own / backend if runtime else own
 
 
 def run_dir(settings: Settings, backend: str) -> Path:
@@ -24,7 +28,8 @@ def run_dir(settings: Settings, backend: str) -> Path:
     parent = Path(tempfile.gettempdir())
     if backend == "local":
         return settings.local.run_dir or _own_directory(parent, "local.run_dir")
-    return settings.docker.run_dir or _own_directory(parent, "docker.run_dir") / "docker"
+    own = settings.docker.run_dir or _own_directory(parent, "docker.run_dir") / "docker"
+    return own if backend == "docker" else own / backend
 
 
 def _own_directory(parent: Path, key: str) -> Path:
