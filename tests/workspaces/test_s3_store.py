@@ -23,7 +23,7 @@ from kernelbroker_server.workspaces.s3_copy import CopyRecord, prefix_of
 from kernelbroker_server.workspaces.s3_replica import S3Replica, SaveOptions
 from kernelbroker_server.workspaces.snapshot import PIECE
 
-from tests.support.backend import FakeBackend, spotless_backend
+from tests.support.backend import FakeBackend, fake_backend, spotless_backend
 from tests.support.s3 import S3Server
 from tests.support.world import World, world
 
@@ -66,7 +66,7 @@ class Site:
     async def machine(self, backend: FakeBackend | None = None, **options: Any) -> Machine:
         """Start a broker, on a new disk if none is given."""
         if backend is None:
-            backend = await self._stack.enter_async_context(spotless_backend())
+            backend = await self._stack.enter_async_context(fake_backend())
         options = {"interval": _NEVER, "hold": 2 * _NEVER, **options}
         timeout = options.pop("timeout", 10.0)
 
@@ -90,7 +90,7 @@ class Site:
 
 @pytest.fixture
 async def site(server: S3Server) -> AsyncIterator[Site]:
-    async with AsyncExitStack() as stack:
+    async with spotless_backend(), AsyncExitStack() as stack:  # no task is left at the end
         yield Site(server, stack)
 
 

@@ -123,6 +123,8 @@ class DirectoryStore(WorkspaceStore):
             holding = await self._hold(claim, directory, is_attached=record.sandbox is not None)
         except BaseException as exc:
             done = not claiming.cancelled() and claiming.exception() is None
+            if self._replica is not None:
+                record.retention = None  # what is here unsaved does not end with this session
             self.release(claim, claiming.result() if done else None)
             if isinstance(exc, Claimed):
                 raise in_use(record.name, exc.session_id) from None
@@ -194,9 +196,9 @@ class DirectoryStore(WorkspaceStore):
         records = await asyncio.to_thread(self.layout.records)
         elsewhere: list[StoredWorkspace] = []
         if self._replica is not None:
-            records = [each for each in records if each.session_id or not each.is_saved]
-            own = {each.name for each in records if each.tenant == tenant}
-            elsewhere = [each for each in await self._replica.list(tenant) if each.name not in own]
+            elsewhere = await self._replica.list(tenant)
+            known = {each.name for each in elsewhere}
+            records = [each for each in records if each.name not in known and not each.is_saved]
         return elsewhere + [
             StoredWorkspace(
                 tenant=tenant,
@@ -226,11 +228,10 @@ class DirectoryStore(WorkspaceStore):
         try:
             if self._replica is not None:
                 await (await self._replica.hold(directory, is_attached=True)).remove()
-        except Claimed as exc:
-            directory.close()
-            raise in_use(name, exc.session_id) from None
-        except BaseException:
-            directory.close()
+        except BaseException as exc:
+            await self._leave(directory)
+            if isinstance(exc, Claimed):
+                raise in_use(name, exc.session_id) from None
             raise
         await self._remove(directory)
 
@@ -343,6 +344,13 @@ class DirectoryStore(WorkspaceStore):
         gone = await asyncio.to_thread(directory.withdraw)
         if gone is not None:
             await remove_tree(gone)
+
+    async def _leave(self, directory: WorkspaceDirectory) -> None:
+        """Unlock a directory that could not be held; remove it if it was made for that."""
+        if directory.record.base or await asyncio.to_thread(directory.has_files):
+            directory.close()
+        else:
+            await self._remove(directory)
 
     def _own(self, task: asyncio.Task[None]) -> None:
         self._tasks.add(task)

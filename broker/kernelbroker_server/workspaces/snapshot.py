@@ -244,7 +244,8 @@ class Restoring:
         seen: set[bytes] = set()
         for entry in self._manifest.entries:
             parent, _, name = entry.path.rpartition(b"/")
-            if name in (b"", b".", b"..") or b"\0" in name or parent not in folders:
+            is_name = name not in (b"", b".", b"..") and b"\0" not in name
+            if not is_name or parent not in folders or entry.path.startswith(b"/"):
                 raise ValueError(f"{entry.path!r} is no path of a workspace")
             if entry.path in seen:
                 raise ValueError(f"{entry.path!r} comes twice")
