@@ -1,7 +1,9 @@
-"""Measures what the broker's process spends on sessions and cells: what bounds the number of both on one machine.
+"""Measures what the broker's process spends on sessions and cells: what bounds the number of both on
+one machine.
 
-Sandboxes are those of the `local` backend, and share the machine with the broker. So the rates say little about a
-broker whose sandboxes are elsewhere, and processor times and memory of the broker's own process say much.
+Sandboxes are those of the `local` backend, and share the machine with the broker. So the rates say
+little about a broker whose sandboxes are elsewhere, and processor times and memory of the broker's own
+process say much.
 """
 
 from __future__ import annotations

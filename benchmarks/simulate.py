@@ -1,18 +1,21 @@
 """Simulates thousands of sessions: a day's traffic, a burst of arrivals, and the loss of a node.
 
-Pool, sessions, leases, executions and the event store are the broker's own code. The nodes with their sandboxes are
-simulated (`simulated_cluster.py`): launches, cells and the broker's processor take the times of benchmarks/README.md.
-The clock is virtual (`virtual_time.py`), so that a run is not the slower on a busy machine, and two runs with one seed
-print the same. What is not simulated: the network between machines, slow disks, and differences between nodes.
+Pool, sessions, leases, executions and the event store are the broker's own code. The nodes with their
+sandboxes are simulated (`simulated_cluster.py`): launches, cells and the broker's processor take the
+times of benchmarks/README.md. The clock is virtual (`virtual_time.py`), so that a run is not the slower
+on a busy machine, and two runs with one seed print the same. What is not simulated: the network between
+machines, slow disks, and differences between nodes.
 
-The sessions arrive at random over `--minutes`; every fifth of them arrives within ten seconds in the middle. Each runs
-cells, thinks in between, and is closed. After three quarters of the time a node is lost, with its sandboxes.
+The sessions arrive at random over `--minutes`; every fifth of them arrives within ten seconds in the
+middle. Each runs cells, thinks in between, and is closed. After three quarters of the time a node is
+lost, with its sandboxes; cells wait there until the broker is told.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import dataclasses
 import json
 import random
 import resource
@@ -27,7 +30,8 @@ import virtual_time
 from figures import percentile
 
 _CELLS, _THINK_S, _CELL_S = 5.0, 15.0, 0.1
-"""The means of a session's cells, of the pause between two, and of a cell. Assumptions: nobody measured them."""
+"""The means of a session's cells, of the pause between two, and of a cell. Assumptions: nobody measured
+them."""
 _BURST, _BURST_S = 0.2, 10.0
 _DEADLINE_S = 60.0
 
@@ -66,7 +70,9 @@ async def simulate(asked: argparse.Namespace, root: Path) -> dict[str, Any]:
 
     loop = asyncio.get_running_loop()
     chance = random.Random(asked.seed)
-    cluster = Cluster(root, LATENCIES[asked.backend], asked.nodes, asked.places, asked.cores)
+    broker, tally = Processor(), Tally()
+    latencies = dataclasses.replace(LATENCIES[asked.backend], detection=asked.detection)
+    cluster = Cluster(root, latencies, broker, asked.nodes, asked.places, asked.cores)
     warm_sandbox.GatewayConnection = gateway_of(cluster)  # type: ignore[misc]
     pool = Pool(
         cluster,
@@ -85,10 +91,10 @@ async def simulate(asked: argparse.Namespace, root: Path) -> dict[str, Any]:
     tenants = TenantServices(
         {"default": pool}, SessionLimits(), admission, workspaces, store, supervisor=supervisor
     )
-    service, broker, tally = tenants.of(DEFAULT), Processor(), Tally()
+    service = tenants.of(DEFAULT)
     workspaces.start(supervisor)
     pool.start()
-    while pool.status().idle_containers < asked.warm:  # the day begins with a full pool
+    while pool.status().idle_containers < asked.warm:  # noqa: ASYNC110 - begin with a full pool
         await asyncio.sleep(0.1)
     user = _User(service, broker, cluster, tally, asked.seed)
     length = 60.0 * asked.minutes
@@ -122,7 +128,7 @@ async def simulate(asked: argparse.Namespace, root: Path) -> dict[str, Any]:
         "lease ms": _spread(tally.opens),
         "lease in the burst ms": _spread(tally.burst_opens),
         "cell ms": _spread(tally.cells),
-        "sessions on the lost node": tally.lost,
+        "sandboxes on the lost node": tally.lost,
         "first cell after it ms": _spread(tally.recoveries),
         "broker's processor %": round(100 * broker.busy / seconds, 1),
         "sandbox hours": round(cluster.held / 3600, 2),
@@ -190,7 +196,7 @@ async def _watch(pool: Any, tally: Tally) -> None:
 
 async def _lose_a_node(cluster: Any, tally: Tally, after: float) -> None:
     await asyncio.sleep(after)
-    tally.lost = cluster.lose(cluster.nodes[0])
+    tally.lost = await cluster.lose(cluster.nodes[0])
 
 
 def _spread(seconds: list[float]) -> dict[str, float]:
@@ -207,10 +213,20 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--nodes", type=int, help="default: one for 120 sessions")
     parser.add_argument("--places", type=int, default=60, help="sandboxes of a node")
     parser.add_argument("--cores", type=int, default=8, help="of a node")
-    parser.add_argument("--warm", type=int, help="min_size of the pool; default: 2 %% of the sessions")
+    parser.add_argument(
+        "--warm", type=int, help="min_size of the pool; default: 2 %% of the sessions"
+    )
     parser.add_argument("--price", type=float, default=0.40, help="of a node for an hour")
+    parser.add_argument(
+        "--detection",
+        type=float,
+        default=40.0,
+        help="seconds until the broker knows of a lost node",
+    )
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--json", action="store_true", help="print JSON alone, the same in each run")
+    parser.add_argument(
+        "--json", action="store_true", help="print JSON alone, the same in each run"
+    )
     return parser.parse_args()
 
 

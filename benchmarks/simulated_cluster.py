@@ -1,7 +1,7 @@
 """A backend of nodes that exist only as numbers: sandboxes take the times that were measured on real ones.
 
-Everything above the wire is the broker's own: `GatewayConnection` alone is replaced, by one whose kernel answers the
-messages of the protocol after a while, in the same process.
+Everything above the wire is the broker's own: `GatewayConnection` alone is replaced, by one whose
+kernel answers the messages of the protocol after a while, in the same process.
 """
 
 from __future__ import annotations
@@ -40,6 +40,10 @@ class Latencies:
         first_cell: the first cell of a sandbox, more than others.
         cell: a cell `1` in gateway and kernel.
         open, run, close: the processor time of the broker to open a session, run a cell, close a session.
+        request: the same for a launch or a removal. This is an assumption: one request to the engine or
+            the cluster, which does the work. A broker that starts the sandboxes itself spends ten times
+            as much (`capacity.py`).
+        detection: from the loss of a node until the broker is told: by default that of Kubernetes.
     """
 
     launch: float
@@ -50,6 +54,8 @@ class Latencies:
     open: float = 0.0040
     run: float = 0.0014
     close: float = 0.0015
+    request: float = 0.0015
+    detection: float = 40.0
 
 
 LATENCIES = {
@@ -99,7 +105,7 @@ class SimulatedSandbox(Sandbox):
     async def memory(self) -> int | None:
         return 0
 
-    async def usage(self, max_files: int) -> Usage:
+    async def usage(self, max_files: int) -> Usage:  # noqa: ARG002
         return Usage()
 
     async def change_limits(self, memory: int, cpus: float) -> None:
@@ -123,9 +129,16 @@ class Cluster(Backend):
     isolation = Isolation.CONTAINER
 
     def __init__(
-        self, root: Path, latencies: Latencies, nodes: int, places: int, cores: int
+        self,
+        root: Path,
+        latencies: Latencies,
+        broker: Processor,
+        nodes: int,
+        places: int,
+        cores: int,
     ) -> None:
         self.data_dir = root
+        self._broker = broker
         self.latencies = latencies
         self.nodes = [Node(cores) for _ in range(nodes)]
         self.live: dict[Path, SimulatedSandbox] = {}
@@ -155,6 +168,7 @@ class Cluster(Backend):
         self._began[sandbox_id] = asyncio.get_running_loop().time()
         self.most = max(self.most, len(self.live))
         try:
+            await self._broker.work(self.latencies.request)
             await node.processor.work(self.latencies.launch_work)
             await asyncio.sleep(self.latencies.launch - self.latencies.launch_work)
         except BaseException:
@@ -168,17 +182,20 @@ class Cluster(Backend):
         if self.live.get(sandbox.endpoint.path) is not sandbox:
             return
         sandbox.end("it was removed")
+        await self._broker.work(self.latencies.request)
         await asyncio.sleep(self.latencies.removal)
         if self.live.pop(sandbox.endpoint.path, None) is not None:
             sandbox.node.sandboxes.pop(sandbox.id, None)
             self.held += asyncio.get_running_loop().time() - self._began.pop(sandbox.id)
 
-    def lose(self, node: Node) -> int:
-        """Take a node away with its sandboxes. Returns how many it had."""
+    async def lose(self, node: Node) -> int:
+        """Take a node away with its sandboxes. Returns how many it had, when the broker is told."""
         node.is_lost = True
-        for sandbox in list(node.sandboxes.values()):
+        lost = list(node.sandboxes.values())
+        await asyncio.sleep(self.latencies.detection)
+        for sandbox in lost:
             sandbox.end("its node is lost")
-        return len(node.sandboxes)
+        return len(lost)
 
     async def stop(self) -> None:
         for sandbox in list(self.live.values()):
@@ -210,7 +227,7 @@ class _Kernel:
     def __init__(self, sandbox: SimulatedSandbox, latencies: Latencies) -> None:
         self._frames: asyncio.Queue[bytes | None] = asyncio.Queue()
         self._asked: asyncio.Queue[tuple[str, dict[str, Any]]] = asyncio.Queue()
-        self._latencies = latencies
+        self._latencies, self._node = latencies, sandbox.node
         self._count = 0
         self.transport = _Transport(self._frames)
         self._working = asyncio.create_task(self._work())
@@ -241,6 +258,8 @@ class _Kernel:
                 input_ = {"execution_count": self._count, "code": request["code"]}
                 self._answer("iopub", "execute_input", msg_id, input_)
             await asyncio.sleep(seconds)
+            if self._node.is_lost:
+                return  # nobody answers any more
             reply = {"status": "ok", "execution_count": self._count, "payload": []}
             self._answer("shell", "execute_reply", msg_id, reply)
             self._answer("iopub", "status", msg_id, {"execution_state": "idle"})

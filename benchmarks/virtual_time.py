@@ -1,8 +1,9 @@
 """An event loop whose clock jumps to the next timer, so that hours take seconds and each run is the same.
 
 Call `install` before the broker is imported: its modules then see the virtual clock in `time.monotonic` and
-`time.time`. Threads would race with the clock, so what is sent to one runs at once in the event loop. The time that
-the program itself takes does not count; who wants it to count waits for it with `asyncio.sleep`.
+`time.time`. Threads would race with the clock, so what is sent to one runs at once in the event loop.
+The time that the program itself takes does not count; who wants it to count waits for it with
+`asyncio.sleep`.
 """
 
 from __future__ import annotations

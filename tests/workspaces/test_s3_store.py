@@ -1,4 +1,5 @@
-"""Workspaces in a bucket of a real server, used by brokers with directories of their own, as on several machines."""
+"""Workspaces in a bucket of a real server, used by brokers with directories of their own, as on several
+machines."""
 
 from __future__ import annotations
 
@@ -51,7 +52,7 @@ class Machine:
         """Close a session, and wait until its files are in the bucket."""
         await session.close("enough")
         async with asyncio.timeout(60):
-            while self.world.workspaces_in_use:
+            while self.world.workspaces_in_use:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
 
 
@@ -231,7 +232,8 @@ async def test_a_broker_that_comes_back_has_lost_nothing(site: Site) -> None:
 async def test_an_outage_of_the_server_loses_nothing(
     server: S3Server, site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without the server no workspace is opened; running sessions keep their files, which are saved later."""
+    """Without the server no workspace is opened; running sessions keep their files, which are saved
+    later."""
     monkeypatch.setattr(directory_store, "_REAP_S", 0.2)
     monkeypatch.setattr(bucket, "RETRIES", 0)
     one = await site.machine(interval=0.1, hold=_NEVER, timeout=1.0)

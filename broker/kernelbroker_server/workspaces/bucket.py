@@ -1,7 +1,7 @@
 """The objects of a bucket of S3, or of a server that is compatible with it.
 
-The client is obstore: one wheel around Rust's `object_store`, asynchronous and typed, with its own retries. An object
-is at most a piece of a file, so none needs an upload in parts.
+The client is obstore: one wheel around Rust's `object_store`, asynchronous and typed, with its own
+retries. An object is at most a piece of a file, so none needs an upload in parts.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ class BucketOptions:
     Attributes:
         endpoint: the URL of the server; None for that of AWS.
         access_key, secret_key: None for those of the environment, or of the machine's role.
-        conditional_writes: the server supports If-Match and If-None-Match. Without, two brokers that claim a
-            workspace in the same moment may both get it.
+        conditional_writes: the server supports If-Match and If-None-Match. Without, two brokers that
+            claim a workspace in the same moment may both get it.
         timeout: seconds of a request, and of all its repetitions.
         requests: how many run at the same time.
     """
@@ -114,9 +114,7 @@ class Bucket:
                 elif version is None:
                     done = await obstore.put_async(self._store, key, data, mode="create")
                 else:
-                    done = await obstore.put_async(
-                        self._store, key, data, mode={"e_tag": version}
-                    )
+                    done = await obstore.put_async(self._store, key, data, mode={"e_tag": version})
         except (AlreadyExistsError, PreconditionError) as exc:
             raise Changed(key) from exc
         return done["e_tag"] or ""
@@ -151,5 +149,9 @@ class Bucket:
         except (FileNotFoundError, AlreadyExistsError, PreconditionError):
             raise
         except (BaseError, ValueError, OSError) as exc:
-            reason = str(exc).strip().splitlines()[0][:300] if str(exc).strip() else type(exc).__name__
-            raise Unavailable(f"the store of workspaces does not answer: {reason}", retry_after=10) from exc
+            reason = (
+                str(exc).strip().splitlines()[0][:300] if str(exc).strip() else type(exc).__name__
+            )
+            raise Unavailable(
+                f"the store of workspaces does not answer: {reason}", retry_after=10
+            ) from exc

@@ -48,8 +48,8 @@ class DirectoryStore(WorkspaceStore):
         max_size: bytes that all kept workspaces may use together. The least recently used ones are removed
             first. 0 means no limit.
         limits: the bounds of each tenant's checkpoints.
-        replica: returns what keeps the workspaces if this machine is lost, for a layout. The directory is then
-            a cache.
+        replica: returns what keeps the workspaces if this machine is lost, for a layout. The directory
+            is then a cache.
     """
 
     checkpoints: DirectoryCheckpoints

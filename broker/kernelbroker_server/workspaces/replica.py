@@ -1,7 +1,8 @@
 """The contract for copies of workspaces that outlive this machine. Does no I/O.
 
-A `DirectoryStore` with a replica keeps its files in the replica, and its own directory is a cache: files come in
-when a session or a request claims a workspace, and go out while the session runs and when it ends.
+A `DirectoryStore` with a replica keeps its files in the replica, and its own directory is a cache:
+files come in when a session or a request claims a workspace, and go out while the session runs and when
+it ends.
 """
 
 from __future__ import annotations

@@ -6,8 +6,8 @@ Below `<prefix>/<tenant>/<digest of the name>/`:
     manifests/<sha256>      what the workspace has: see `snapshot.Manifest`
     pieces/<sha256>         the content of its files, at most 4 MiB each
 
-A change is first uploaded under names that nobody knows, and then becomes valid with the record. A broker that has
-lost the workspace fails at the record, and has changed nothing.
+A change is first uploaded under names that nobody knows, and then becomes valid with the record. A
+broker that has lost the workspace fails at the record, and has changed nothing.
 """
 
 from __future__ import annotations

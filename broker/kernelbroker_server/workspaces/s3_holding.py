@@ -1,4 +1,4 @@
-"""A broker's right to change one workspace in a bucket: renewed with each save, and ended with the last one."""
+"""A broker's right to change one workspace in a bucket. Each save renews it, the last one ends it."""
 
 from __future__ import annotations
 
@@ -53,7 +53,8 @@ class S3Holding(Holding):
     @property
     def warning(self) -> str | None:
         left_out = self._copy.left_out and (
-            f"{self._copy.left_out} files are not saved: they cannot be read, or are more than a workspace may have"
+            f"{self._copy.left_out} files are not saved: they cannot be read, "
+            "or are more than a workspace may have"
         )
         return "; ".join(each for each in (self.lost, self._failing, left_out) if each) or None
 

@@ -1,7 +1,8 @@
 """Workspaces in a bucket of S3: they outlive the machine, and any broker with the bucket can use them.
 
-A broker holds a workspace by its record in the bucket (`s3_copy.py`), and renews that with each save. If it stops
-doing so, another broker takes the workspace over after a while, and tells its user what was not saved.
+A broker holds a workspace by its record in the bucket (`s3_copy.py`), and renews that with each save.
+If it stops doing so, another broker takes the workspace over after a while, and tells its user what was
+not saved.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import asyncio
 import logging
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from kernelbroker.protocol.errors import Unavailable
@@ -58,7 +59,9 @@ class S3Replica(Replica):
         store_id: of the directory of workspaces, whose brokers lock workspaces among themselves.
     """
 
-    def __init__(self, bucket: BucketOptions, options: SaveOptions, store_id: Callable[[], str]) -> None:
+    def __init__(
+        self, bucket: BucketOptions, options: SaveOptions, store_id: Callable[[], str]
+    ) -> None:
         self._bucket = Bucket(bucket)
         self._options = options
         self._store_id = store_id
@@ -85,7 +88,8 @@ class S3Replica(Replica):
             max_entries=self._options.max_entries,
             places=self._places,
         )
-        holding = S3Holding(self._bucket, copy, record, local, own, self._options.interval, self._options.hold)
+        interval, hold = self._options.interval, self._options.hold
+        holding = S3Holding(self._bucket, copy, record, local, own, interval, hold)
         holding.lost = warning
         holding.has_garbage = bool(record.holder)
         await holding.begin(None if found is None else found[1])
@@ -116,7 +120,11 @@ class S3Replica(Replica):
         await run_to_completion(asyncio.to_thread(directory.replace_files, new))
         local = directory.record
         local.size, local.files = record.size, record.files
-        local.max_size, local.max_age, local.is_made = record.max_size, record.max_age, record.is_made
+        local.max_size, local.max_age, local.is_made = (
+            record.max_size,
+            record.max_age,
+            record.is_made,
+        )
 
     async def has(self, tenant: str, name: str) -> bool:
         found = await self._bucket.get(prefix_of(tenant, name) + RECORD)
@@ -168,10 +176,10 @@ class S3Replica(Replica):
         await holding.remove()
 
     def _expires_at(self, record: CopyRecord) -> float:
-        own = [each for each in (record.retention, record.max_age) if each is not None]
-        return record.used_at + min(self._options.retention, *own) if own else record.used_at + self._options.retention
+        bounds = (self._options.retention, record.retention, record.max_age)
+        return record.used_at + min(each for each in bounds if each is not None)
 
-    async def _records(self, tenant_prefix: str) -> list[tuple[str, CopyRecord]]:
+    async def _records(self, tenant_prefix: str) -> Sequence[tuple[str, CopyRecord]]:
         prefixes = [f"{each.rstrip('/')}/" for each in await self._bucket.folders(tenant_prefix)]
         found = await asyncio.gather(*(self._bucket.get(each + RECORD) for each in prefixes))
         return [

@@ -1,7 +1,8 @@
-"""A workspace as entries and pieces: what it has where, and the content of its files in pieces named by their hash.
+"""A workspace as entries and as pieces of files that are named by their hash.
 
-`Scan` reads a directory, also while hostile code changes it, and never follows a link. It reads no file again whose
-inode has not changed. `Restoring` makes a directory from entries. Neither uses a network. Everything here blocks.
+`Scan` reads a directory, also while hostile code changes it, and never follows a link. It reads no file
+again whose inode has not changed. `Restoring` makes a directory from entries. Neither uses a network.
+Everything here blocks.
 """
 
 from __future__ import annotations
@@ -77,7 +78,8 @@ class Manifest(msgspec.Struct, array_like=True, frozen=True):
 
 
 _Version: TypeAlias = tuple[int, int, int, int]
-"""Inode, size, and the times of the last change of content and of the inode. User code cannot set the last one."""
+"""Inode, size, and the times of the last change of content and of the inode. User code cannot set the
+last one."""
 Index: TypeAlias = Mapping[bytes, tuple[_Version, tuple[Digest, ...]]]
 """The files that an earlier scan has read, by path."""
 
@@ -148,7 +150,7 @@ class Scan:
                 self.left_out += bool(names)
                 continue
             try:
-                for name in sorted(os.listdir(folder)):
+                for name in sorted(os.listdir(folder)):  # noqa: PTH208 - of a descriptor
                     if len(self._entries) >= self._max_entries:
                         self.left_out += 1
                         continue
@@ -227,7 +229,7 @@ def _read(descriptor: int, start: int, size: int) -> bytes:
 
 
 class Restoring:
-    """Makes the directory of a manifest, which does not exist yet: `make`, `write` for each piece, `finish`.
+    """Makes the directory of a manifest: call `make`, `write` for each piece, `finish`.
 
     Raises:
         ValueError: by all methods: the manifest is not valid.
@@ -252,7 +254,7 @@ class Restoring:
             seen.add(entry.path)
             if entry.kind == "directory":
                 folders.add(entry.path)
-                os.mkdir(self._path(entry), 0o700)
+                os.mkdir(self._path(entry), 0o700)  # noqa: PTH102 - bytes
             elif entry.kind == "file":
                 count = -(-entry.size // PIECE)
                 if len(entry.pieces) != count or entry.size < 0:
@@ -262,7 +264,9 @@ class Restoring:
                     os.truncate(descriptor, entry.size)
                 finally:
                     os.close(descriptor)
-                wanted += [(entry, number) for number in range(count) if entry.pieces[number] != HOLE]
+                wanted += [
+                    (entry, number) for number in range(count) if entry.pieces[number] != HOLE
+                ]
         return wanted
 
     def write(self, entry: Entry, number: int, data: bytes) -> None:
@@ -276,16 +280,16 @@ class Restoring:
             file.write(data)
 
     def finish(self) -> None:
-        """Make links, and set modes, times and owners. Links come last, so that nothing is written through one."""
+        """Make links last, so that nothing is written through one; set modes, times and owners."""
         for entry in self._manifest.entries:
             if entry.kind == "link":
-                os.symlink(entry.target, self._path(entry))
+                os.symlink(entry.target, self._path(entry))  # noqa: PTH211 - bytes
         for entry in reversed(self._manifest.entries):
             path = self._path(entry)
             if os.geteuid() == 0:
                 os.chown(path, entry.user, entry.user, follow_symlinks=False)
             if entry.kind != "link":
-                os.chmod(path, entry.mode & _MODES)
+                os.chmod(path, entry.mode & _MODES)  # noqa: PTH101 - bytes
                 os.utime(path, ns=(entry.modified, entry.modified))
         if os.geteuid() == 0:
             os.chown(self._root, self._manifest.user, -1)
