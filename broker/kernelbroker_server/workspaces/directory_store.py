@@ -74,9 +74,8 @@ class DirectoryStore(WorkspaceStore):
         self._meter = UsageMeter()
         self._replica = None if replica is None else replica(self.layout)
         self._holdings: dict[Key, Holding] = {}
-        hold = None if self._replica is None else self._hold
         has = None if self._replica is None else self._replica.has
-        self.files = DirectoryFiles(Visits(self.layout, self._claims, self.put_away, hold, has))
+        self.files = DirectoryFiles(Visits(self.layout, self._claims, self.put_away, self._hold, has))
 
     def start(self, supervisor: Supervisor) -> None:
         self._reaper = supervisor.start("workspace reaper", self._keep_reaping)
@@ -229,7 +228,10 @@ class DirectoryStore(WorkspaceStore):
             if self._replica is not None:
                 await (await self._replica.hold(directory, is_attached=True)).remove()
         except BaseException as exc:
-            await self._leave(directory)
+            if bool(directory.record.base) or await asyncio.to_thread(directory.has_files):
+                directory.close()
+            else:  # it was made for that
+                await self._remove(directory)
             if isinstance(exc, Claimed):
                 raise in_use(name, exc.session_id) from None
             raise
@@ -321,9 +323,8 @@ class DirectoryStore(WorkspaceStore):
             if directory is not None and (directory.record.session_id or directory.record.sandbox):
                 directory.close()  # a session has had it meanwhile
                 directory = None
-            holding = None if directory is None else await self._hold(claim, directory)
-            if holding is not None and holding.warning:
-                logger.warning("workspace %s: %s", record.name, holding.warning)
+            if directory is not None:
+                await self._hold(claim, directory)
         except (Claimed, Unavailable) as exc:
             logger.warning("workspace %s cannot be saved yet: %s", record.name, exc)
             if directory is not None:
@@ -344,13 +345,6 @@ class DirectoryStore(WorkspaceStore):
         gone = await asyncio.to_thread(directory.withdraw)
         if gone is not None:
             await remove_tree(gone)
-
-    async def _leave(self, directory: WorkspaceDirectory) -> None:
-        """Unlock a directory that could not be held; remove it if it was made for that."""
-        if directory.record.base or await asyncio.to_thread(directory.has_files):
-            directory.close()
-        else:
-            await self._remove(directory)
 
     def _own(self, task: asyncio.Task[None]) -> None:
         self._tasks.add(task)
