@@ -48,8 +48,7 @@ class DirectoryStore(WorkspaceStore):
         max_size: bytes that all kept workspaces may use together. The least recently used ones are removed
             first. 0 means no limit.
         limits: the bounds of each tenant's checkpoints.
-        replica: returns what keeps the workspaces if this machine is lost, for a layout. The directory
-            is then a cache.
+        replica: makes what copies all workspaces to another place; the directory is then a cache.
     """
 
     checkpoints: DirectoryCheckpoints
@@ -75,7 +74,9 @@ class DirectoryStore(WorkspaceStore):
         self._replica = None if replica is None else replica(self.layout)
         self._holdings: dict[Key, Holding] = {}
         has = None if self._replica is None else self._replica.has
-        self.files = DirectoryFiles(Visits(self.layout, self._claims, self.put_away, self._hold, has))
+        self.files = DirectoryFiles(
+            Visits(self.layout, self._claims, self.put_away, self._hold, has)
+        )
 
     def start(self, supervisor: Supervisor) -> None:
         self._reaper = supervisor.start("workspace reaper", self._keep_reaping)
@@ -89,8 +90,6 @@ class DirectoryStore(WorkspaceStore):
     def rescue(self, dead: Path) -> bool:
         """Take back the files of a dead broker's sandboxes; see `Backend.start`."""
         return recovery.rescue(self.layout, dead)
-
-    # Claims.
 
     async def claim(
         self,
