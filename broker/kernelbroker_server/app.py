@@ -19,7 +19,7 @@ from pathlib import Path
 
 from kernelbroker.protocol.errors import Unavailable
 
-from . import credentials, factories, runtime_file, state_factory
+from . import credentials, factories, runtime_file, state_factory, workspace_factory
 from .adoption import Adoption
 from .api.base import Service
 from .api.routes import make_application
@@ -120,7 +120,7 @@ class Broker:
         }
         self._memory = MemorySampler(self.pools)
         admission = Admission(settings.limits.concurrent, settings.limits.queued)
-        self._workspaces = factories.workspaces(settings, data_dir)
+        self._workspaces = workspace_factory.workspaces(settings, data_dir)
         policies = Policies(
             {name: Policy(t.policy, t.policy_threshold) for name, t in settings.templates.items()},
             assessor=Assessor(settings.risk.rules, settings.risk.dangerous_patterns),

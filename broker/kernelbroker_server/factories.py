@@ -36,9 +36,6 @@ from .state_factory import state_directory
 from .supervisor import Supervisor
 from .telemetry.events import Observer
 from .upstream_factory import forges_of, git_environment, upstreams
-from .workspaces.checkpoint_store import CheckpointLimits
-from .workspaces.directory_store import DirectoryStore
-from .workspaces.shared_directories import make_shared_directories
 
 logger = logging.getLogger(__name__)
 
@@ -239,29 +236,6 @@ def pool(
         launch_timeout=sizes.launch_timeout,
         observer=observer,
         supervisor=supervisor,
-    )
-
-
-def workspaces(settings: Settings, data_dir: Path) -> DirectoryStore:
-    """Return the store of workspaces and checkpoints, not started. Makes the directories of shared data.
-
-    Args:
-        data_dir: that of the backends.
-    """
-    for template in settings.templates.values():
-        if template.shared_data is not None:
-            make_shared_directories(template.shared_data)
-    checkpoints = settings.checkpoints
-    return DirectoryStore(
-        data_dir,
-        retention=settings.sessions.workspace_retention,
-        max_size=settings.sessions.workspaces_size,
-        limits=CheckpointLimits(
-            size=int(checkpoints.size),  # a plain number: it is sent to the sandbox
-            total_size=int(checkpoints.tenant_size),
-            count=checkpoints.tenant_count,
-            retention=checkpoints.retention,
-        ),
     )
 
 
