@@ -28,4 +28,4 @@ ALSO_RIGHT: dict[str, tuple[str, str]] = {
     "processes": ("done", _NODE),
     "threads": ("done", _NODE),
 }
-"""Further expected verdicts by the attempt's name, and the reason."""
+"""One further verdict that is expected, by the attempt's name, and the reason."""
