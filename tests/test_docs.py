@@ -14,6 +14,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+import yaml
 from kernelbroker import cli_operating
 from kernelbroker_server.api.openapi import methods_of
 from kernelbroker_server.api.routes import ROUTES
@@ -54,7 +55,7 @@ RUN_BY = {
     "zh/start.md": "e2e/test_pages.py",
 }
 """The tests that run the programs of pages."""
-CHECKED_KINDS = {"dockerfile", "ini", "js", "json", "python", "sh", "text", "toml"}
+CHECKED_KINDS = {"dockerfile", "ini", "js", "json", "python", "sh", "text", "toml", "yaml"}
 
 NAVIGATION = (ROOT / "mkdocs.yml").read_text()
 OPERATIONS = (DOCS / "operations.md").read_text()
@@ -219,6 +220,15 @@ def test_page_of_licenses_is_complete() -> None:
     shown = {(name, version) for name, version, _ in rows if name not in ("package", "---")}
     assert wanted == shown, "run: make docs"
     assert [row for row in rows if row[2] in ("", "unknown", "None")] == []
+
+
+def test_shown_manifests_are_valid() -> None:
+    """Each document of YAML is an object of Kubernetes; the cluster's tests apply those with rights."""
+    found = [block for block in BLOCKS if block.kind == "yaml"]
+    assert found
+    for block in found:
+        for manifest in yaml.safe_load_all(block.text):
+            assert {"apiVersion", "kind", "metadata"} <= set(manifest), str(block)
 
 
 def test_shown_settings_are_valid(tmp_path: Path) -> None:
