@@ -92,7 +92,7 @@ def _variables(prefix: str, section: type[BaseModel]) -> Iterator[str]:
     for key, field in section.model_fields.items():
         name = f"{prefix}{key}".upper()
         yield name
-        kind = field.annotation
+        kind: object = field.annotation
         for each in get_args(kind) if isinstance(kind, UnionType) else (kind,):
             if isinstance(each, type) and issubclass(each, BaseModel):
                 yield from _variables(f"{name}__", each)
