@@ -23,7 +23,7 @@ from kernelbroker_server.workspaces import bucket, directory_store, s3_replica
 from kernelbroker_server.workspaces.bucket import Bucket, Changed
 from kernelbroker_server.workspaces.directory_store import DirectoryStore
 from kernelbroker_server.workspaces.quota import Quota
-from kernelbroker_server.workspaces.s3_copy import CopyRecord, prefix_of
+from kernelbroker_server.workspaces.s3_copy import CopyRecord, _unpacked, prefix_of
 from kernelbroker_server.workspaces.s3_replica import S3Replica, SaveOptions
 from kernelbroker_server.workspaces.snapshot import PIECE
 
@@ -375,12 +375,16 @@ async def test_a_lost_machine(server: S3Server) -> None:
     }
     objects = server.store(s3.prefix)
 
-    def is_saved(name: str) -> bool:
-        key = f"{prefix_of('default', 'mine')}pieces/{hashlib.sha256(name.encode()).hexdigest()}"
-        return any(
-            each["path"] == key
-            for each in obstore.list(objects, prefix_of("default", "mine")).collect()
-        )
+    def is_saved(content: bytes) -> bool:
+        """Whether the valid manifest has a file with this content; a piece alone may not be valid yet."""
+        prefix = prefix_of("default", "mine")
+        try:
+            record = obstore.get(objects, f"{prefix}record").bytes()
+            name = msgspec.json.decode(bytes(record), type=CopyRecord).manifest
+            packed = obstore.get(objects, f"{prefix}manifests/{name}").bytes()
+        except FileNotFoundError:
+            return False
+        return hashlib.sha256(content).digest() in _unpacked(bytes(packed)).digests
 
     with tempfile.TemporaryDirectory(prefix="kb-") as one, running_broker(**settings) as two:
         lost = BrokerProcess(Path(one), **settings)
@@ -388,7 +392,7 @@ async def test_a_lost_machine(server: S3Server) -> None:
             async with kernelbroker.connect(lost.url, lost.token) as client:
                 session = await client.session(workspace="mine").open()
                 await session.run("open('file', 'w').write('saved')")
-                await eventually(lambda: is_saved("saved"), "a save")
+                await eventually(lambda: is_saved(b"saved"), "a save")
                 lost.kill()
             async with kernelbroker.connect(two.url, two.token) as client:
 
