@@ -38,7 +38,6 @@ from .service.operations import Operations
 from .service.policy import Policies, Policy
 from .service.tenant_service import TenantServices
 from .sessions.admission import Admission
-from .sessions.state_directory import InUse
 from .shutdown import Step, run_all
 from .startup_check import StartupCheck, check_isolation, check_networks
 from .supervisor import Supervisor
@@ -242,14 +241,7 @@ class Broker:
         except (OSError, Unavailable) as exc:
             await self._store.stop()
             self._audit.close()
-            advice = "Set KERNELBROKER_STATE_DIR to a directory that the broker can write to"
-            if isinstance(exc, InUse):
-                advice = (
-                    "End it, or give this broker a state_dir of its own (KERNELBROKER_STATE_DIR)"
-                )
-            if self.settings.store is not None:
-                raise ConfigError(f"store: {getattr(exc, 'strerror', exc)}") from exc
-            raise ConfigError(f"state_dir: {exc}. {advice}") from exc
+            raise state_factory.unusable(self.settings, exc) from exc
 
     async def drain(self) -> None:
         """Refuse new requests with 503, and close idle sessions, within the drain timeout.

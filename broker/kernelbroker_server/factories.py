@@ -5,16 +5,13 @@ Nothing is started here. If settings cannot be used, ConfigError says what to ch
 
 from __future__ import annotations
 
-import contextlib
 import logging
-import os
-import stat
-import tempfile
 from pathlib import Path
 
 from kernelbroker.protocol.findings import SandboxKind
 
 from .audit import Audit
+from .backend_factory import docker, kubernetes
 from .backends.backend_set import BackendSet
 from .backends.base import Backend, Limits, SandboxSpec
 from .backends.directories import NO_ID_FILE
@@ -25,6 +22,7 @@ from .egress.host_names import AllowList, InvalidHostName
 from .egress.proxy import Proxy, limits_per_sandbox
 from .egress.upstream import Resolve
 from .kernels.outputs import OutputLimits
+from .paths import data_dir, run_dir
 from .pool.runner import Pool
 from .pool.state import PoolLimits
 from .service.forges import forge_id
@@ -73,12 +71,12 @@ def backends(settings: Settings, proxy: Proxy, supervisor: Supervisor) -> Backen
     home = backend_name(settings, settings.templates["default"])
     names = {home: None}  # in this order, since the others' records are in the home's directory
     names |= {backend_name(settings, each): None for each in settings.templates.values()}
-    if len({_data_dir(settings, name) for name in names}) < len(names):
+    if len({data_dir(settings, name) for name in names}) < len(names):
         raise ConfigError(
-            "local.data_dir and docker.data_dir are the same directory. Give each backend its own, on one "
+            "local.data_dir, docker.data_dir and kubernetes.data_dir must be different directories, on one "
             "file system"
         )
-    state = state_directory(settings, _data_dir(settings, home))
+    state = state_directory(settings, data_dir(settings, home))
 
     def id_file(name: str) -> Path | None:
         """The file with the id of the backend's directories; None if no sandbox outlives the broker."""
@@ -94,29 +92,25 @@ def backends(settings: Settings, proxy: Proxy, supervisor: Supervisor) -> Backen
         return state / (BROKER_ID if name == home else f"{BROKER_ID}-{name}")
 
     def create(name: str) -> Backend:
+        directory, file = data_dir(settings, name), id_file(name)
         if name == "local":
-            return _local(settings, proxy, supervisor, id_file(name))
-        return _docker(
-            settings, proxy, name.removeprefix("docker").removeprefix("-"), id_file(name)
-        )
+            return _local(settings, proxy, supervisor, file)
+        kind, _, runtime = name.partition("-")
+        if kind == "kubernetes":
+            runtime_class = runtime or settings.kubernetes.runtime_class
+            return kubernetes(settings.kubernetes, runtime_class, directory, file)
+        return docker(settings.docker, proxy, runtime, directory, run_dir(settings, name), file)
 
     return BackendSet({name: create(name) for name in names}, home)
 
 
 def backend_name(settings: Settings, template: TemplateSettings) -> str:
-    """Return the name of a template's backend. There is one for each runtime of the engine."""
+    """Return the name of a template's backend. There is one for each runtime, or runtime class."""
     kind = settings.backend_of(template)
-    if template.runtime in (None, settings.docker.runtime):
+    own = settings.docker.runtime if kind == "docker" else settings.kubernetes.runtime_class
+    if template.runtime in (None, own):
         return kind
     return f"{kind}-{template.runtime}"
-
-
-def _data_dir(settings: Settings, name: str) -> Path:
-    """Return the directory of a backend; creates it if it is the default one."""
-    if name == "local":
-        return settings.local.data_dir or _own_directory(Path("/var/tmp"), "local.data_dir")
-    own = settings.docker.data_dir or _own_directory(Path("/var/tmp"), "docker.data_dir") / "docker"
-    return own if name == "docker" else own / name
 
 
 def _local(
@@ -131,8 +125,8 @@ def _local(
         )
     return LocalBackend(
         kernel_python=local.kernel_python,
-        data_dir=_data_dir(settings, "local"),
-        run_dir=local.run_dir or _own_directory(Path(tempfile.gettempdir()), "local.run_dir"),
+        data_dir=data_dir(settings, "local"),
+        run_dir=run_dir(settings, "local"),
         require_isolation=local.require_isolation,
         fork_server=local.fork_server,
         proxy=proxy,
@@ -147,33 +141,6 @@ def _local(
 def _orphan_grace(settings: Settings, template: TemplateSettings) -> float:
     """Return how long the template's sandboxes live without a broker."""
     return template.orphan_grace if settings.state_dir != "" else 0.0
-
-
-def _docker(settings: Settings, proxy: Proxy, runtime: str, id_file: Path | None) -> Backend:
-    """Return the backend of a runtime; the runtime of the settings if it is empty."""
-    docker = settings.docker
-    try:
-        from .backends.docker import DockerBackend
-        from .backends.docker_transport import Transport
-    except ModuleNotFoundError as exc:
-        raise ConfigError(
-            f"backend = \"docker\" needs {exc.name}: pip install 'kernelbroker-server[docker]'"
-        ) from exc
-    # Each backend removes what dead brokers left in its directories, so they are separate.
-    name = f"docker-{runtime}" if runtime else "docker"
-    own_run = Path(tempfile.gettempdir())
-    run_dir = docker.run_dir or _own_directory(own_run, "docker.run_dir") / "docker"
-    return DockerBackend(
-        image=docker.full_name(docker.image),
-        host=docker.host,
-        runtime=runtime or docker.runtime,
-        transport=Transport(docker.transport),
-        network=docker.network,
-        proxy=proxy,
-        data_dir=_data_dir(settings, name),
-        run_dir=run_dir,
-        id_file=id_file,
-    )
 
 
 def webhooks(settings: Settings, store: EventStore) -> Webhooks:
@@ -193,18 +160,6 @@ def webhooks(settings: Settings, store: EventStore) -> Webhooks:
         raise ConfigError(f"webhooks.secret: {exc}") from exc
     policy = WebhookPolicy(hosts, key, own.private_networks, own.allow_http)
     return Webhooks(store, WebhookSender(policy), own.max_age, sessions.max_lifetime)
-
-
-def _own_directory(parent: Path, key: str) -> Path:
-    """Create a directory of this user, below one that all users can write to. Nobody else has access."""
-    path = parent / f"kernelbroker-{os.getuid()}"
-    with contextlib.suppress(FileExistsError):
-        path.mkdir(mode=0o700)
-    status = path.lstat()
-    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid():
-        raise ConfigError(f"{path} is not a directory of this user; set {key} to another one")
-    path.chmod(0o700)
-    return path
 
 
 def spec(name: str, template: TemplateSettings, settings: Settings) -> SandboxSpec:
