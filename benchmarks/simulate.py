@@ -73,7 +73,7 @@ async def simulate(asked: argparse.Namespace, root: Path) -> dict[str, Any]:
     broker, tally = Processor(), Tally()
     latencies = dataclasses.replace(LATENCIES[asked.backend], detection=asked.detection)
     cluster = Cluster(root, latencies, broker, asked.nodes, asked.places, asked.cores)
-    warm_sandbox.GatewayConnection = gateway_of(cluster)  # type: ignore[misc]
+    vars(warm_sandbox)["GatewayConnection"] = gateway_of(cluster)
     pool = Pool(
         cluster,
         SandboxSpec(),

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import os
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from types import UnionType
+from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
 from pydantic_settings import SettingsError
@@ -76,15 +78,21 @@ def _problems(exc: ValidationError) -> list[str]:
 
 
 def _refuse_unknown_variables() -> None:
-    known = set()
-    for name, field in Settings.model_fields.items():
-        known.add(f"{PREFIX}{name}".upper())
-        section = field.annotation
-        if isinstance(section, type) and issubclass(section, BaseModel):
-            known.update(f"{PREFIX}{name}__{key}".upper() for key in section.model_fields)
+    known = set(_variables(PREFIX, Settings))
     for variable in os.environ:
         name = variable.upper()
         if name.startswith(_NAMED):  # pydantic checks the keys below the names
             continue
         if name.startswith(PREFIX) and name not in known | _FOR_CLIENTS:
             raise ConfigError(f"{variable}: {_UNKNOWN}")
+
+
+def _variables(prefix: str, section: type[BaseModel]) -> Iterator[str]:
+    """The variables of all keys of a section and of the sections in it, which may be optional."""
+    for key, field in section.model_fields.items():
+        name = f"{prefix}{key}".upper()
+        yield name
+        kind: object = field.annotation
+        for each in get_args(kind) if isinstance(kind, UnionType) else (kind,):
+            if isinstance(each, type) and issubclass(each, BaseModel):
+                yield from _variables(f"{name}__", each)

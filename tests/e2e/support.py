@@ -43,7 +43,14 @@ DEADLINE_S = 60.0
 
 HOST_SECRET = secrets.token_hex(16)
 """In the environment of each broker; no cell may find it."""
-STORE = (".state", ".workspaces", "workspaces", ".checkpoints", ".kubernetes-id")
+STORE = (
+    ".state",
+    ".workspaces",
+    "workspaces",
+    ".checkpoints",
+    ".kubernetes-id",
+    ".store-id",
+)
 """Below data_dir: results and files stay there when all else of the broker has gone."""
 GRACE_S = 1
 """What a cell has to react to its interrupt."""

@@ -4,14 +4,17 @@ machines."""
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import os
 import secrets
+import tempfile
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
+import kernelbroker
 import msgspec
 import obstore
 import pytest
@@ -20,10 +23,12 @@ from kernelbroker_server.workspaces import bucket, directory_store, s3_replica
 from kernelbroker_server.workspaces.bucket import Bucket, Changed
 from kernelbroker_server.workspaces.directory_store import DirectoryStore
 from kernelbroker_server.workspaces.quota import Quota
-from kernelbroker_server.workspaces.s3_copy import CopyRecord, prefix_of
+from kernelbroker_server.workspaces.s3_copy import CopyRecord, _unpacked, prefix_of
 from kernelbroker_server.workspaces.s3_replica import S3Replica, SaveOptions
 from kernelbroker_server.workspaces.snapshot import PIECE
 
+from tests.backends.probes import needs_jail, needs_kernel_environment
+from tests.e2e.support import BrokerProcess, running_broker
 from tests.support.backend import FakeBackend, fake_backend, spotless_backend
 from tests.support.s3 import S3Server
 from tests.support.world import World, world
@@ -348,3 +353,66 @@ async def test_wrong_credentials_are_told(server: S3Server, site: Site) -> None:
     with pytest.raises(Unavailable) as caught:
         await own.put("a", b"x")
     assert "wrong-secret" not in str(caught.value)
+
+
+@pytest.mark.sandbox
+@needs_jail
+@needs_kernel_environment
+async def test_a_lost_machine(server: S3Server) -> None:
+    """A cell on another machine finds the saved files of a lost one, and the session says what is lost.
+
+    When the lost machine comes back, it does not overwrite them.
+    """
+    s3 = server.options(secrets.token_hex(4))
+    settings = {
+        "WORKSPACES__S3__BUCKET": s3.bucket,
+        "WORKSPACES__S3__PREFIX": s3.prefix,
+        "WORKSPACES__S3__ENDPOINT": s3.endpoint,
+        "WORKSPACES__S3__ACCESS_KEY": s3.access_key,
+        "WORKSPACES__S3__SECRET_KEY": s3.secret_key,
+        "WORKSPACES__S3__INTERVAL": 0.2,
+        "WORKSPACES__S3__HOLD": 3,
+    }
+    objects = server.store(s3.prefix)
+
+    def is_saved(content: bytes) -> bool:
+        """Whether the valid manifest has a file with this content; a piece alone may not be valid yet."""
+        prefix = prefix_of("default", "mine")
+        try:
+            record = obstore.get(objects, f"{prefix}record").bytes()
+            name = msgspec.json.decode(bytes(record), type=CopyRecord).manifest
+            packed = obstore.get(objects, f"{prefix}manifests/{name}").bytes()
+        except FileNotFoundError:
+            return False
+        return hashlib.sha256(content).digest() in _unpacked(bytes(packed)).digests
+
+    with tempfile.TemporaryDirectory(prefix="kb-") as one, running_broker(**settings) as two:
+        lost = BrokerProcess(Path(one), **settings)
+        with lost.running():
+            async with kernelbroker.connect(lost.url, lost.token) as client:
+                session = await client.session(workspace="mine").open()
+                await session.run("open('file', 'w').write('saved')")
+                await eventually(lambda: is_saved(b"saved"), "a save")
+                lost.kill()
+            async with kernelbroker.connect(two.url, two.token) as client:
+
+                async def opened() -> kernelbroker.Session:
+                    while True:
+                        try:
+                            return await client.session(workspace="mine").open()
+                        except kernelbroker.Conflict:  # its time has not run out
+                            await asyncio.sleep(0.1)
+
+                async with asyncio.timeout(60):
+                    later = await opened()
+                assert later.info is not None
+                assert "what was changed later is lost" in (later.info.workspace_warning or "")
+                result = await later.run(
+                    "print(open('file').read()); open('file', 'w').write('new')"
+                )
+                assert result.stdout == "saved\n"
+                lost.start()
+                await later.close()
+                async with client.session(workspace="mine") as third:
+                    assert third.info is not None and third.info.workspace_warning is None
+                    assert (await third.run("print(open('file').read())")).stdout == "new\n"
