@@ -4,23 +4,23 @@
 PYTHON ?= python3
 BROKER := .venv
 KERNEL := .venv-kernel
-IMAGE ?= kernelbroker-kernel
-CODE_IMAGE ?= kernelbroker-code
-BROWSER_IMAGE ?= kernelbroker-browser
+# Images are named in compose/images.toml. It tells which of these variables names each one differently; with
+# IMAGE_PREFIX and IMAGE_VERSION, all are named for a registry.
+IMAGES := $(PYTHON) compose/images.py
+export IMAGE CODE_IMAGE BROWSER_IMAGE BROKER_IMAGE DIND_IMAGE CLAUDE_CODE_IMAGE GEMINI_CLI_IMAGE OPENCODE_IMAGE
+export IMAGE_PREFIX IMAGE_VERSION BASE_IMAGE BUILD_OPTIONS REVISION
+PROFILE ?= all
 AGENTS ?= claude-code gemini-cli opencode
-BROKER_IMAGE ?= kernelbroker-broker
-DIND_IMAGE ?= kernelbroker-dind
-BASE_IMAGE ?= python:3.12-slim-bookworm
 JOBS ?= 3
 TESTS ?= tests
 PYTEST = $(BROKER)/bin/python -m pytest -n $(JOBS) --no-loadscope-reorder --timeout 300
-DISTRIBUTIONS := setup.cfg broker/pyproject.toml kernel_image/pyproject.toml
+DISTRIBUTIONS := setup.cfg broker/pyproject.toml broker/setup.py kernel_image/pyproject.toml
 
 # Otherwise each of the many processes of a test run would compile all files.
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup environments run demo image kernel-image code-image agent-images browser-image broker-image dind-image bundle \
+.PHONY: help setup environments run demo images image kernel-image code-image agent-images browser-image broker-image dind-image bundle \
   test test-fast check docs protos console bench lock clean
 
 help: ## List the targets
@@ -42,55 +42,65 @@ run: setup ## Serve on 127.0.0.1 and print how to try it
 demo: setup ## Analyse a real data file in one session (starts a broker if none runs)
 	@$(BROKER)/bin/python docs/demo.py
 
+images: $(BROKER)/bin/python ## Build all images of compose/images.toml, or those of PROFILE=core, browser, code
+	@$(BROKER)/bin/python docs/build_site.py
+	@$(IMAGES) build --profile $(PROFILE)
+
 image: kernel-image $(BROKER)/bin/python ## Build the sandboxes' image for docker, and their package as a wheel in dist/
 	$(BROKER)/bin/python -m pip wheel --quiet --no-deps --wheel-dir dist ./kernel_image
 	@rm -rf kernel_image/build kernel_image/*.egg-info
 
 kernel-image:
-	docker build --build-arg BASE_IMAGE=$(BASE_IMAGE) -t $(IMAGE) kernel_image
-	@.ci/image_size $(IMAGE)
+	@$(IMAGES) build kernelbroker-kernel
+	@.ci/image_size $$($(IMAGES) names kernelbroker-kernel)
 
 code-image: ## Build the image of sandboxes for projects (git, ripgrep, npm, compilers), upon the sandboxes' image
-	docker build --build-arg KERNEL_IMAGE=$(IMAGE) -t $(CODE_IMAGE) -f kernel_image/code.Dockerfile kernel_image
+	@$(IMAGES) build kernelbroker-code
 
 browser-image: ## Build the image of sandboxes with Chromium, upon the sandboxes' image
-	docker build --build-arg KERNEL_IMAGE=$(IMAGE) -t $(BROWSER_IMAGE) -f kernel_image/browser.Dockerfile kernel_image
+	@$(IMAGES) build kernelbroker-browser
 
 agent-images: ## Build the images of sandboxes with a coding agent each, upon code-image
-	@for agent in $(AGENTS); do \
-	  docker build --build-arg CODE_IMAGE=$(CODE_IMAGE) --build-arg AGENT=$$agent -t kernelbroker-$$agent \
-	    -f kernel_image/agent.Dockerfile kernel_image || exit 1; done
+	@$(IMAGES) build $(addprefix kernelbroker-,$(AGENTS))
 
-broker-image: ## Build the broker's own image, for compose/
-	docker build $(BUILD_OPTIONS) --build-arg BASE_IMAGE=$(BASE_IMAGE) -t $(BROKER_IMAGE) -f compose/Dockerfile .
+broker-image: $(BROKER)/bin/python ## Build the broker's own image, for compose/
+	@$(BROKER)/bin/python docs/build_site.py
+	@$(IMAGES) build kernelbroker-broker
 
 dind-image: ## Build an image of the broker with an engine of its own, upon broker-image
-	docker build $(BUILD_OPTIONS) --build-arg BROKER_IMAGE=$(BROKER_IMAGE) -t $(DIND_IMAGE) -f compose/dind/Dockerfile .
+	@$(IMAGES) build kernelbroker-dind
 
-bundle: ## Pack both images and an installer for machines without a registry, into dist/
-	compose/offline/bundle $(IMAGE) $(BROKER_IMAGE)
+bundle: $(BROKER)/.dev ## Pack the archives for machines without a registry into dist/ (FORM=containers or dind, WITH=browser,code)
+	@$(BROKER)/bin/python compose/offline/bundle $(if $(FORM),--form $(FORM)) $(if $(WITH),--with $(WITH)) $(if $(SIGNING_KEY),--sign $(SIGNING_KEY))
 
 environments: $(BROKER)/.dev $(KERNEL)/.made
+	@$(BROKER)/bin/python docs/build_site.py
 
 test: environments ## All tests, with real kernels in real jails and, where an engine answers, containers
 	@$(PYTEST) -p no:randomly --durations 20 $(TESTS) # in order: fixtures such as brokers are made once
 
-test-fast: environments ## The tests that start no sandbox, in a minute or two
-	@$(PYTEST) -m "not sandbox" $(TESTS)
+test-fast: environments ## The tests that start no sandbox and take no seconds, in a minute or two
+	@$(PYTEST) -m "not sandbox and not slow" $(TESTS)
 
-check: environments ## Style, types, layers, packaging
+check: environments ## Style, types, layers, documentation, packaging
 	$(BROKER)/bin/ruff check .
 	$(BROKER)/bin/ruff format --check .
-	$(BROKER)/bin/mypy sdk/kernelbroker broker/kernelbroker_server compose/engine_filter
+	$(BROKER)/bin/mypy sdk/kernelbroker broker/kernelbroker_server compose/engine_filter compose/images.py
 	$(BROKER)/bin/mypy --python-executable $(KERNEL)/bin/python kernel_image/kernelbroker_kernel
 	cd benchmarks && $(CURDIR)/$(BROKER)/bin/mypy --config-file ../pyproject.toml *.py  # each is a program beside its modules
 	$(BROKER)/bin/lint-imports
 	$(BROKER)/bin/python .ci/make_protos.py --check
+	$(BROKER)/bin/python docs/build_site.py --strict
 	$(BROKER)/bin/python .ci/check_wheels.py
 
-docs: $(BROKER)/.dev ## Write docs/configuration.md from the settings and docs/sdk.md from the SDK
+docs: $(BROKER)/.dev ## Write the generated pages and pictures of docs/, and build the site that the broker serves at /docs
 	@$(BROKER)/bin/python docs/make_configuration.py
 	@$(BROKER)/bin/python docs/make_sdk.py
+	@$(BROKER)/bin/python docs/make_rest.py
+	@$(BROKER)/bin/python docs/make_cli.py
+	@$(BROKER)/bin/python docs/make_diagrams.py
+	@$(BROKER)/bin/python compose/images.py docs
+	@$(BROKER)/bin/python docs/build_site.py --strict
 
 protos: $(BROKER)/.dev ## Write the code of the gRPC service from its .proto
 	$(BROKER)/bin/python .ci/make_protos.py
@@ -111,10 +121,14 @@ lock: $(BROKER)/.dev ## Update the pinned requirements of both images
 	  -c kernel_image/requirements.txt kernel_image/browser.in -o kernel_image/browser.txt
 	$(BROKER)/bin/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-annotate \
 	  --no-emit-package kernelbroker --no-emit-package kernelbroker-kernel \
-	  --extra docker --extra grpc --extra mcp broker/pyproject.toml compose/build.in -o compose/requirements.txt
+	  $(addprefix --extra ,$(shell $(IMAGES) extras)) broker/pyproject.toml compose/build.in -o compose/requirements.txt
+	$(BROKER)/bin/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-annotate \
+	  --no-emit-package kernelbroker --no-emit-package kernelbroker-kernel --no-emit-package kernelbroker-server \
+	  -c compose/requirements.txt $(addprefix --extra ,$(shell $(IMAGES) extras) pandas) \
+	  broker/pyproject.toml setup.cfg -o compose/offline/requirements.txt
 
 clean: ## Remove both environments and all generated files
-	rm -rf $(BROKER) $(KERNEL) dist build */build .*_cache .hypothesis sdk/*.egg-info broker/*.egg-info kernel_image/*.egg-info
+	rm -rf $(BROKER) $(KERNEL) broker/kernelbroker_server/documentation/site dist build */build .*_cache .hypothesis sdk/*.egg-info broker/*.egg-info kernel_image/*.egg-info
 
 $(BROKER)/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \

@@ -22,6 +22,7 @@ DISTRIBUTIONS = {
 }
 """By the first part of the wheel's name: the project's directory, and that of its package."""
 NOT_COPIED = (".*", "__pycache__", "build", "dist", "*.egg-info")
+SITE = "kernelbroker_server/documentation/site/index.html"
 SDK_REQUIREMENTS = {"msgspec", "websockets"}
 
 
@@ -31,6 +32,8 @@ def main() -> int:
         wheels = {name: build(name, Path(temporary, name)) for name in DISTRIBUTIONS}
         for name, wheel in wheels.items():
             problems += compare(wheel, DISTRIBUTIONS[name][1])
+        if SITE not in zipfile.ZipFile(wheels["kernelbroker_server"]).namelist():
+            problems.append("the broker's wheel has no documentation: run `make docs`")
         if len({wheel.name.split("-")[1] for wheel in wheels.values()}) > 1:
             problems.append(f"the versions differ: {[wheel.name for wheel in wheels.values()]}")
         problems += try_sdk(wheels["kernelbroker"], Path(temporary, "env"))

@@ -69,7 +69,9 @@ async def measure(
 
 
 async def open_session(stack: contextlib.AsyncExitStack, **environ: str) -> kernelbroker.Session:
-    broker = await stack.enter_async_context(running_broker(warm=1, **environ))
+    # A forked gateway could not be told from its kernel; see `largest`.
+    plain = {"KERNELBROKER_LOCAL__FORK_SERVER": "false", **environ}
+    broker = await stack.enter_async_context(running_broker(warm=1, **plain))
     session = await stack.enter_async_context(broker.session())
     await session.files.write("small", b"x")
     return session

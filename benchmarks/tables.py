@@ -1,12 +1,12 @@
 """Measures `session.table` with tables of several shapes against a file that pyarrow writes and reads,
-and the first table of a session.
+the first table of a session, and what a report on a table of a million rows adds to a cell.
 
 The sides take turns. pyarrow makes an Arrow table of the DataFrame, writes it to a new file as an Arrow
 stream, through the page cache, reads it and makes a DataFrame again, all in one process.
 kernelbroker fetches the same DataFrame from a sandbox with `session.table("df")`. The first round
 compares both with the original, and is not counted. Memory is the peak of broker and gateway after all
 rounds. The first table of a session is one of three rows, in a session of its own that has just imported
-pandas.
+pandas. The cell is `1`, run with and without `result_var="df"`, in turns.
 """
 
 from __future__ import annotations
@@ -28,6 +28,8 @@ from kernelbroker_side import running_broker, scratch_directory, until_warm
 FILE, SESSION = "pyarrow", "session.table"
 FIRST = "first table of a session"
 FIRST_MS = 30
+PLAIN, REPORTED = "cell", "cell with a report on 1,000,000 x 10"
+REPORT_MS = 3
 SMALL = (
     "import pandas; df = pandas.DataFrame({'a': [1, 2, 3], 'b': ['x', None, 'y'], 'c': [0.5] * 3})"
 )
@@ -131,9 +133,33 @@ async def measure_first(broker: kernelbroker.Broker, rounds: int) -> list[float]
     return times
 
 
-async def measure(rounds: int) -> tuple[dict[str, dict[str, list[float]]], list[float], float]:
+async def measure_report(session: kernelbroker.Session, rounds: int) -> dict[str, list[float]]:
+    """The times of a cell without and with a report on a table of a million rows."""
+    source = f"from typing import Any\n{inspect.getsource(make)}"
+    made = await session.run(f"{source}\ndf = make(1_000_000, 10)")
+    assert made.success, made.error
+    times: dict[str, list[float]] = {PLAIN: [], REPORTED: []}
+    for round_number in range(5 * rounds + 1):
+        for side, variable in ((PLAIN, None), (REPORTED, "df")):
+            begin = perf_counter()
+            result = await session.run("1", result_var=variable)
+            taken = perf_counter() - begin
+            assert result.success, result.error
+            assert (result.dataframe is not None) == (variable is not None)
+            if round_number:
+                times[side].append(taken)
+    return times
+
+
+async def measure(
+    rounds: int,
+) -> tuple[dict[str, dict[str, list[float]]], list[float], dict[str, list[float]], float]:
     with scratch_directory() as directory:
-        async with running_broker() as broker, broker.session() as session:
+        # A forked gateway's arguments are those of the fork server; what is measured does not depend on it.
+        async with (
+            running_broker(KERNELBROKER_LOCAL__FORK_SERVER="false") as broker,
+            broker.session() as session,
+        ):
             await session.run("pass")
             processes = [largest("kernelbroker_server"), largest("kernelbroker_kernel")]
             before = [peak_rss(pid) for pid in processes]
@@ -143,12 +169,13 @@ async def measure(rounds: int) -> tuple[dict[str, dict[str, list[float]]], list[
             }
             after = [peak_rss(pid) for pid in processes]
             grown = max(late - early for early, late in zip(before, after, strict=True)) / 2**20
-            return times, await measure_first(broker, rounds), grown
+            cells = await measure_report(session, rounds)
+            return times, await measure_first(broker, rounds), cells, grown
 
 
 def main() -> int:
     options = arguments(__doc__ or "", default_rounds=20)
-    times, first, grown = asyncio.run(measure(options.rounds))
+    times, first, cells, grown = asyncio.run(measure(options.rounds))
     rows = {f"{shape}, {side}": taken for shape in times for side, taken in times[shape].items()}
     targets = [
         Target(
@@ -161,9 +188,14 @@ def main() -> int:
     ]
     targets += [
         Target(f"{FIRST} in ms", median_ms(first), FIRST_MS),
+        Target(
+            "ms that a report on a million rows adds to a cell",
+            median_ms(cells[REPORTED]) - median_ms(cells[PLAIN]),
+            REPORT_MS,
+        ),
         Target("growth of broker or gateway in MiB", grown, 16),
     ]
-    return report({**rows, FIRST: first}, targets, check=not options.no_check)
+    return report({**rows, FIRST: first, **cells}, targets, check=not options.no_check)
 
 
 if __name__ == "__main__":

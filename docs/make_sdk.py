@@ -8,7 +8,10 @@ A test fails if the page is not up to date, and another one runs the examples.
 from __future__ import annotations
 
 import dataclasses
+import enum
+import importlib
 import inspect
+import re
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +21,7 @@ from kernelbroker import events
 from kernelbroker.protocol import errors
 
 PAGE = Path(__file__).with_name("sdk.md")
+MODULES_PAGE = Path(__file__).with_name("sdk-modules.md")
 
 _INTRODUCTION = """# SDK reference
 
@@ -456,6 +460,16 @@ EXAMPLES: dict[str, tuple[str, str]] = {
     ),
 }
 
+_MODULES = ("agents", "analysis", "langchain", "ports", "risk")
+_MODULES_INTRODUCTION = """# Modules of the SDK
+
+*Made from the SDK by `make docs`; do not edit.*
+
+What `kernelbroker` has in modules of its own, for [agents](agents.md), [analyses](analysis.md),
+[LangChain](langchain.md), [programs that embed sandboxes](embedding.md) and [risk](risk.md).
+[The SDK's page](sdk.md) has the clients, sessions and results.
+"""
+
 _SECTIONS: list[tuple[str, list[str]]] = [
     ("Connecting", ["connect", "Broker"]),
     ("Sessions", ["Session"]),
@@ -514,6 +528,7 @@ _WITHOUT_CONSTRUCTOR = (
     *(kernelbroker.Broker, kernelbroker.Session, kernelbroker.Files, kernelbroker.ExecutionHandle),
     *(kernelbroker.Code, kernelbroker.Browser, kernelbroker.CodingAgent, kernelbroker.AgentRun),
 )
+_NAMES = re.compile(r"[\w.*]+(?:, [\w.*]+)*")
 _HEADINGS = ("Args", "Attributes", "Returns", "Raises")
 
 
@@ -536,6 +551,23 @@ def page() -> str:
     for name in ("RequestError", "ExecutionFailed", "LossyTableWarning"):
         parts.append(f"### {name}\n\n{_prose(getattr(kernelbroker, name).__doc__ or '')}")
         parts += _example(name)
+    return "\n".join(part.rstrip("\n") + "\n" for part in parts)
+
+
+def modules_page() -> str:
+    """Return the text of docs/sdk-modules.md."""
+    parts = [_MODULES_INTRODUCTION]
+    for name in _MODULES:
+        module = importlib.import_module(f"kernelbroker.{name}")
+        parts.append(f"## kernelbroker.{name}\n\n{_prose(module.__doc__ or '')}")
+        for each in sorted(module.__all__):
+            member = getattr(module, each)
+            if getattr(kernelbroker, each, None) is member:
+                parts.append(
+                    f"### {name}.{each}\n\nThe same as [`kernelbroker.{each}`](sdk.md#{each.lower()}).\n"
+                )
+            elif inspect.isclass(member) or inspect.isfunction(member):
+                parts += _described(f"{name}.{each}", member)
     return "\n".join(part.rstrip("\n") + "\n" for part in parts)
 
 
@@ -593,6 +625,12 @@ def _block(name: str, member: Any) -> str:
 def signature(name: str, member: Any) -> str:
     """Return the signature of a function, or the fields of a class."""
     if inspect.isclass(member):
+        if issubclass(member, enum.Enum):
+            return "\n".join(
+                [f"class {name}:", *(f"    {each.name} = {each.value!r}" for each in member)]
+            )
+        if issubclass(member, Exception) and member.__init__ is Exception.__init__:
+            return f"class {name}"
         if fields := _fields(member):
             return "\n".join([f"class {name}:", *(f"    {field}" for field in fields)])
         if member in _WITHOUT_CONSTRUCTOR:
@@ -651,7 +689,8 @@ def _prose(docstring: str) -> str:
         elif in_list and line.startswith("    ") and not line.startswith("     "):
             names, _, text = line.strip().partition(": ")
             quoted = ", ".join(f"`{name}`" for name in names.split(", "))
-            lines.append(f"- {quoted}: {text}")
+            is_named = text and _NAMES.fullmatch(names)
+            lines.append(f"- {quoted}: {text}" if is_named else f"- {line.strip()}")
         elif in_list and line.startswith("     "):
             lines.append(f"  {line.strip()}")
         else:
@@ -662,3 +701,4 @@ def _prose(docstring: str) -> str:
 
 if __name__ == "__main__":
     PAGE.write_text(page())
+    MODULES_PAGE.write_text(modules_page())

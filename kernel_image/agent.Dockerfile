@@ -1,11 +1,7 @@
 # The image of a sandbox with one coding agent: the image for projects, and the agent from npm.
-ARG CODE_IMAGE=kernelbroker-code
-FROM ${CODE_IMAGE}
+ARG BASE_IMAGE=kernelbroker-code
+FROM ${BASE_IMAGE}
 ARG AGENT
-ARG VERSION=0
-LABEL org.opencontainers.image.title="kernelbroker-${AGENT}" \
-      org.opencontainers.image.description="A sandbox of kernelbroker with the coding agent ${AGENT}" \
-      org.opencontainers.image.version="${VERSION}"
 USER root
 COPY coding_agents/package.json /opt/coding-agent/all.json
 # Of the pinned agents only this one. npm trusts what the image trusts.
@@ -22,4 +18,8 @@ RUN export NODE_EXTRA_CA_CERTS=/etc/ssl/certs/ca-certificates.crt \
  && rm -rf /tmp/npm all.json \
  && ln -s /opt/coding-agent/node_modules/.bin/* /usr/local/bin/
 ENV KERNELBROKER_CODING_AGENT=${AGENT}
+ARG NAME=kernelbroker-agent
+ARG VERSION=0
+COPY sbom.py /tmp/
+RUN /opt/kernelbroker/env/bin/python /tmp/sbom.py "$NAME" "$VERSION" /usr/share/kernelbroker/sbom.cdx.json && rm /tmp/sbom.py
 USER 1000:1000

@@ -1,11 +1,7 @@
 # The image of a sandbox with a browser: the kernels' image, Debian's Chromium, and Playwright, which drives it.
 # Chromium runs without its own sandbox, which needs user namespaces; see docs/security.md.
-ARG KERNEL_IMAGE=kernelbroker-kernel
-FROM ${KERNEL_IMAGE}
-ARG VERSION=0
-LABEL org.opencontainers.image.title="kernelbroker-browser" \
-      org.opencontainers.image.description="A sandbox of kernelbroker with Chromium" \
-      org.opencontainers.image.version="${VERSION}"
+ARG BASE_IMAGE=kernelbroker-kernel
+FROM ${BASE_IMAGE}
 USER root
 RUN apt-get update \
  && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends \
@@ -17,4 +13,8 @@ COPY browser.txt /tmp/
 RUN /opt/kernelbroker/env/bin/python -m pip install --no-cache-dir --disable-pip-version-check \
       --only-binary :all: --require-hashes -r /tmp/browser.txt \
  && rm /tmp/browser.txt
+ARG NAME=kernelbroker-browser
+ARG VERSION=0
+COPY sbom.py /tmp/
+RUN /opt/kernelbroker/env/bin/python /tmp/sbom.py "$NAME" "$VERSION" /usr/share/kernelbroker/sbom.cdx.json && rm /tmp/sbom.py
 USER 1000:1000

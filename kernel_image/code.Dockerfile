@@ -1,11 +1,7 @@
 # The image of a sandbox for projects: the kernels' image, which has Python, pytest and Node.js, and what operations
 # on a project use: git, ripgrep, npm, compilers.
-ARG KERNEL_IMAGE=kernelbroker-kernel
-FROM ${KERNEL_IMAGE}
-ARG VERSION=0
-LABEL org.opencontainers.image.title="kernelbroker-code" \
-      org.opencontainers.image.description="A sandbox of kernelbroker for work on projects" \
-      org.opencontainers.image.version="${VERSION}"
+ARG BASE_IMAGE=kernelbroker-kernel
+FROM ${BASE_IMAGE}
 USER root
 RUN apt-get update \
  && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends \
@@ -21,4 +17,8 @@ RUN /opt/kernelbroker/env/bin/python -m pip install --no-cache-dir --disable-pip
  && ln -s ../lib/node_modules/npm/bin/npx-cli.js /opt/kernelbroker/env/bin/npx \
  && rm -rf /tmp/node /tmp/node.txt \
  && /opt/kernelbroker/env/bin/npm --version
+ARG NAME=kernelbroker-code
+ARG VERSION=0
+COPY sbom.py /tmp/
+RUN /opt/kernelbroker/env/bin/python /tmp/sbom.py "$NAME" "$VERSION" /usr/share/kernelbroker/sbom.cdx.json && rm /tmp/sbom.py
 USER 1000:1000

@@ -17,6 +17,8 @@ _DIRECTORY = Path.cwd()
 _TESTS = Path(__file__).parent
 _SLOWEST_FIRST = ("compose", "backends", "security", "e2e")
 """So that no worker begins a long file when the others are about to end."""
+_ALL_SANDBOX = ("chaos", "console", "e2e", "grpc_api", "jupyter")
+"""Directories whose tests all start sandboxes. `make test-fast` does not import them."""
 _USES_BUNDLE = re.compile("test_dind|test_offline")
 """The tests of the offline archive, which is made once."""
 _USES_ENGINE = re.compile("compose|docker|gvisor|podman|engine")
@@ -43,6 +45,11 @@ def pytest_configure() -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     for number in (signal.SIGQUIT, signal.SIGHUP):
         signal.signal(number, signal.SIG_DFL)
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    unwanted = "not sandbox" in config.option.markexpr and collection_path.parent == _TESTS
+    return True if unwanted and collection_path.name in _ALL_SANDBOX else None
 
 
 @pytest.hookimpl(trylast=True)  # pytest orders by its own rules first

@@ -30,8 +30,8 @@ from kernelbroker_server.audit import Audit
 from kernelbroker_server.backends.backend_set import BackendSet
 from kernelbroker_server.backends.base import BackendUnavailable, Isolation, LaunchError
 from kernelbroker_server.config import ConfigError, Settings
-from kernelbroker_server.factories import STATE
 from kernelbroker_server.mcp.factory import SEAL_KEY
+from kernelbroker_server.state_factory import STATE
 from kernelbroker_server.supervisor import Supervisor
 from kernelbroker_server.tenants.tokens import TokenFile
 from pydantic import ValidationError

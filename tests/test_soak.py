@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import kernelbroker
+import pytest
 from kernelbroker_server.pool.state import PoolLimits
 from kernelbroker_server.sessions.memory_store import MemoryStore
 
@@ -60,6 +61,7 @@ async def use(broker: kernelbroker.Broker, count: int) -> None:
             group.create_task(client(number))
 
 
+@pytest.mark.slow
 async def test_sessions_leave_nothing() -> None:
     """A second series of sessions adds no descriptors and tasks, and hardly any objects."""
     async with (

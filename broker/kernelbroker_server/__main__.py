@@ -163,10 +163,13 @@ def _banner(broker: Broker) -> str:
     # A generated token must be shown; a configured one must not appear in terminals and logs.
     generated = settings.token is None and settings.token_file is None and broker.token is not None
     token = broker.token if generated else "$TOKEN"
+    pages = {"console": settings.console, "docs": settings.docs}
+    served = ", ".join(f"{broker.url}/{name}" for name, is_on in pages.items() if is_on)
     return f"""{warning}
   kernelbroker is at   {broker.url}
   token                {token if generated else "as configured"}
   isolation            {_isolation(broker)}
+  in a browser         {served or "nothing: console and docs are off"}
 
   Try in another terminal:
 

@@ -48,7 +48,10 @@ class _AdoptedContext:
 
 
 class Adoption:
-    """Runs once, when store and backends are started, and before pools are and clients are served."""
+    """Runs when store and backends are started, before pools are and clients are served.
+
+    With brokers that share a store, it runs again whenever this one has taken over what another one had.
+    """
 
     def __init__(
         self,
@@ -63,6 +66,7 @@ class Adoption:
         self._store = store
         self._tenants = tenants
         self._names = names
+        self._has_run = False
 
     async def run(self, rescue: Rescue) -> None:
         """Adopt what can be adopted. The rest is ended, with results that say so."""
@@ -95,6 +99,7 @@ class Adoption:
                 for backend, each in zip(backends, found, strict=True)
             )
         )
+        self._has_run = True
         if orphans:
             logger.info(
                 "adopted %d sandboxes of an earlier broker, %d of them with a session; ended %d",
@@ -129,7 +134,10 @@ class Adoption:
         if session is not None:
             running = None if progress is None else LeftExecution(progress, warm.channel)
             adopted = await self._claim(session, warm, running)
-        if adopted is None or not pool.adopt(warm, leased=session is not None):
+        is_room = adopted is not None and pool.adopt(
+            warm, leased=session is not None, beyond_limit=session is not None and self._has_run
+        )
+        if not is_room:
             if isinstance(adopted, _Adopted):
                 adopted.workspace.release()
             await warm.gateway.close()

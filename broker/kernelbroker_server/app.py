@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import errno
+import dataclasses
 import logging
 import os
 import socket
@@ -18,16 +18,17 @@ from importlib.metadata import version
 from pathlib import Path
 
 from kernelbroker.protocol.errors import Unavailable
-from tornado.netutil import bind_sockets
 
-from . import credentials, factories, runtime_file
+from . import credentials, factories, runtime_file, state_factory
 from .adoption import Adoption
 from .api.base import Service
 from .api.routes import make_application
 from .api.server import BrokerServer
 from .audit import Audit
+from .cluster.factory import STOP_S, make_cluster
 from .config import ConfigError, Settings
 from .egress.upstream import Resolve
+from .listening import listen, url_of
 from .pool.memory_sampler import MemorySampler
 from .project_factory import project_roots
 from .service.assessor import Assessor
@@ -88,9 +89,9 @@ class Broker:
         ]
         self._sockets: list[socket.socket] = []
         self._can_leave = settings.shutdown == "adopt" and any(s.orphan_grace for s in self._specs)
-        self.state_directory = (
-            factories.state_directory(settings, data_dir) if self._can_leave else None
-        )
+        self.state_directory = None
+        if self._can_leave and settings.store is None:
+            self.state_directory = state_factory.state_directory(settings, data_dir)
         self._history = History()
         self._metrics = Metrics(lambda: gauges(self.pools, self.tenants, self._memory.used))
         self._traces = tracing(os.environ, version("kernelbroker"))
@@ -125,7 +126,7 @@ class Broker:
             {name: Policy(t.policy, t.policy_threshold) for name, t in settings.templates.items()},
             assessor=Assessor(settings.risk.rules, settings.risk.dangerous_patterns),
         )
-        self._store = factories.store(settings, data_dir)
+        self._store = state_factory.store(settings, data_dir)
         self._webhooks = factories.webhooks(settings, self._store)
         self.tenants = TenantServices(
             self.pools,
@@ -157,9 +158,20 @@ class Broker:
             allowed_origins=frozenset(settings.allowed_origins),
             operations=self._operations,
         )
+        keyring = self._service.keyring
         self._adoption = Adoption(
-            self.backends, self.pools, self._store, self.tenants, self._service.keyring.tenants
+            self.backends, self.pools, self._store, self.tenants, keyring.tenants
         )
+        self._cluster = make_cluster(
+            settings,
+            self._store,
+            self.backends,
+            self._adoption,
+            self.tenants,
+            keyring,
+            self._workspaces,
+        )
+        self._service = dataclasses.replace(self._service, cluster=self._cluster)
         self._server: BrokerServer | None = None
         self._runtime_file: Path | None = None
 
@@ -197,20 +209,19 @@ class Broker:
                 self._service.observer,
                 takes_over=bool(sockets),
             )
-            self._sockets = [each.dup() for each in sockets] or _listen(settings)
+            self._sockets = [each.dup() for each in sockets] or listen(settings)
             await self._adoption.run(self._workspaces.rescue)
         except BaseException:
             await self.backends.stop()
             await self._store.stop()
             self._audit.close()
             raise
-        host = f"[{settings.host}]" if ":" in settings.host else settings.host
-        self.url = (
-            f"{'http' if tls is None else 'https'}://{host}:{self._sockets[0].getsockname()[1]}"
-        )
+        self.url = url_of(settings, self._sockets[0], is_tls=tls is not None)
         application = make_application(self._service, [r for each in surfaces for r in each.routes])
         self._server = BrokerServer(application, self._service.unauthenticated, tls)
         await self.tenants.resume_asleep(self._service.keyring.tenants)
+        if self._cluster is not None:
+            await self._cluster.start(settings.cluster.url or self.url, self.supervisor)
         self._server.add_sockets(self._sockets)
         keyring.start(self.supervisor)
         for each in surfaces:
@@ -244,11 +255,15 @@ class Broker:
         Idle sessions are closed at once, others when their executions have ended. With
         `shutdown = "adopt"`, those that can go on are left to the next broker instead.
         """
-        for pool in self.pools.values():
-            pool.drain()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self.settings.drain_timeout):
-                await self.tenants.drain(_STOPPING, leave=self.state_directory is not None)
+                if self._cluster is not None and self._can_leave:
+                    await self._cluster.leave()
+                for pool in self.pools.values():
+                    pool.drain()
+                if self.settings.shutdown == "sleep":
+                    await self.tenants.put_to_sleep()
+                await self.tenants.drain(_STOPPING, leave=self._can_leave)
 
     def stop_accepting(self) -> list[socket.socket]:
         """Accept no connections any more. Returns the sockets, which listen as long as they are open."""
@@ -282,11 +297,16 @@ class Broker:
                 Step("the external browser", self.tenants.external_browsers.stop, _STEP_TIMEOUT_S),
                 Step("the webhooks", self._webhooks.stop, _STEP_TIMEOUT_S),
                 Step("the event store", self._store.stop, timeout),
+                Step("the other brokers", self._stop_passing_on, 2 * STOP_S),
                 Step("the traces", self._close_traces, _STEP_TIMEOUT_S),
                 Step("the connections", self._close_connections, _STEP_TIMEOUT_S),
                 Step("the audit log", self._close_audit, _STEP_TIMEOUT_S),
             ]
         )
+
+    async def _stop_passing_on(self) -> None:
+        if self._cluster is not None:
+            await self._cluster.stop()
 
     async def _forget_runtime_file(self) -> None:
         if self._runtime_file is not None:
@@ -330,18 +350,3 @@ class Broker:
 
     async def _close_audit(self) -> None:
         self._audit.close()
-
-
-def _listen(settings: Settings) -> list[socket.socket]:
-    """Open the listening sockets. Raises ConfigError if the address is in use or invalid."""
-    try:
-        return bind_sockets(settings.port, settings.host)
-    except OSError as exc:
-        advice = (
-            "Another broker may run there: end it, or set KERNELBROKER_PORT (0 takes a free port)"
-            if exc.errno == errno.EADDRINUSE
-            else "Set KERNELBROKER_HOST, or KERNELBROKER_PORT"
-        )
-        raise ConfigError(
-            f"cannot listen on {settings.host}, port {settings.port}: {exc.strerror}. {advice}"
-        ) from exc

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal, Self, TypeAlias
 from pydantic import BaseModel, Field, SecretStr, field_validator, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
+from .config_cluster import ClusterSettings
 from .config_code import CodeSettings
 from .config_routing import RiskSettings, RoutingSettings
 from .config_sections import (
@@ -91,10 +92,12 @@ class Settings(BaseSettings):
     """A file for the log, in addition to standard error. At 100 MB it is renamed; five files are kept."""
     metrics_token: SecretStr | None = None
     """A token that gives access to /metrics only. The token of the tenant `default` gives it as well."""
-    shutdown: Literal["adopt", "close"] = "adopt"
+    shutdown: Literal["adopt", "sleep", "close"] = "adopt"
     """What SIGTERM does. `adopt` leaves sessions and sandboxes to the next broker with the same state_dir,
-    for `sandbox.orphan_grace` seconds, with executions that take longer than 2 s more. `close` waits for
-    executions, and ends everything, as SIGINT does."""
+    for `sandbox.orphan_grace` seconds, with executions that take longer than 2 s more. `sleep` ends
+    sandboxes, and puts sessions to sleep after their executions: the next broker has them with those of
+    their variables that could be saved. `close` waits for executions, and ends everything, as SIGINT
+    does."""
     drain_timeout: float = Field(default=30, ge=0)
     """How long a shutdown waits for running executions. New ones are refused meanwhile."""
     shutdown_timeout: float = Field(default=10, gt=0)
@@ -106,8 +109,13 @@ class Settings(BaseSettings):
     """The directory of what must survive the broker: executions with their code, events and results,
     idempotency keys and confirmations. One broker has it at a time. If not set, `.state` in the backend's
     data_dir. With "" nothing is written to the disk, and all of it ends with the broker."""
+    store: SecretStr | None = None
+    """The database of the event store, `postgresql://USER:PASSWORD@HOST/NAME`, which several brokers may
+    share. If not set, a file in `state_dir`. Needs the extra `postgres`."""
     console: bool = True
     """Serve the web page for people at /console. See docs/console.md."""
+    docs: bool = True
+    """Serve this documentation at /docs, without a token. It needs no network."""
     backend: BackendName = "local"
     """The kind of sandboxes: jails on this machine (local), or containers (docker). A template can have
     another one: see docs/templates.md."""
@@ -133,6 +141,7 @@ class Settings(BaseSettings):
     jupyter: JupyterSettings = JupyterSettings()
     e2b: E2bSettings = E2bSettings()
     grpc: GrpcSettings = GrpcSettings()
+    cluster: ClusterSettings = ClusterSettings()
     templates: dict[TemplateName, TemplateSettings] = {}
     """Named recipes for sandboxes. There is always one named `default`."""
     tenants: dict[TenantName, TenantSettings] = {}
@@ -168,6 +177,13 @@ class Settings(BaseSettings):
 
     @model_validator(mode="after")
     def _check_together(self) -> Self:
+        if self.store is not None:
+            if not self.store.get_secret_value().startswith(("postgresql://", "postgres://")):
+                raise ValueError("store must be the URL of a database: postgresql://USER@HOST/NAME")
+            if self.cluster.secret is None:
+                raise ValueError(
+                    "cluster.secret must be set, since store is: one text for all brokers"
+                )
         if (self.tls.certificate is None) != (self.tls.key is None):
             raise ValueError("tls.certificate and tls.key must both be set")
         for name, template in self.templates.items():
@@ -202,6 +218,13 @@ class Settings(BaseSettings):
     def backend_of(self, template: TemplateSettings) -> BackendName:
         """The kind of a template's sandboxes."""
         return template.backend or self.backend
+
+    def image_of(self, template: TemplateSettings) -> str | None:
+        """The image of a template's containers; None for `docker.image`."""
+        image = template.image
+        if image is None and template.browser and self.backend_of(template) == "docker":
+            image = self.docker.browser_image
+        return None if image is None else self.docker.full_name(image)
 
     @property
     def on_loopback(self) -> bool:

@@ -23,6 +23,7 @@ from pydantic import (
 )
 
 from .backends.base import Network
+from .backends.image_names import qualify
 from .egress.host_names import normalize_allow_entry
 from .machine_memory import default_pool_size
 
@@ -168,6 +169,11 @@ class DockerSettings(_Section):
     """The image of sandboxes whose template names none; `make image` builds it."""
     browser_image: str = "kernelbroker-browser"
     """The image of sandboxes with a browser; `make browser-image` builds it."""
+    image_prefix: str = Field(default="", pattern=r"^([a-z0-9][a-z0-9.:_/-]*/)?$")
+    """The registry and path of this project's images (names that begin with kernelbroker-, without a tag),
+    such as registry.example.org/team/. It ends with a slash."""
+    image_version: str = Field(default="", pattern=r"^([A-Za-z0-9_][A-Za-z0-9_.-]*)?$")
+    """The tag of this project's images."""
     runtime: str = "auto"
     """The name of a runtime of the engine. `auto` takes gVisor (runsc) if a sandbox works with it, else
     the engine's default."""
@@ -182,6 +188,10 @@ class DockerSettings(_Section):
     network: str | None = None
     """The engine's network for sandboxes with network = "open". If not set, the broker makes a bridge
     network, on which sandboxes cannot reach each other."""
+
+    def full_name(self, image: str) -> str:
+        """The name of an image with `image_prefix` and `image_version`."""
+        return qualify(image, self.image_prefix, self.image_version)
 
 
 class EgressSettings(_Section):

@@ -17,6 +17,7 @@ from kernelbroker.protocol.findings import SandboxKind
 from .audit import Audit
 from .backends.backend_set import BackendSet
 from .backends.base import Backend, Limits, SandboxSpec
+from .backends.directories import NO_ID_FILE
 from .backends.local import LocalBackend
 from .config import ConfigError, Settings
 from .config_templates import TemplateSettings
@@ -30,11 +31,10 @@ from .service.forges import forge_id
 from .service.webhook_message import secret_key
 from .service.webhook_sender import WebhookPolicy, WebhookSender
 from .service.webhooks import Webhooks
-from .sessions.durable_store import DurableStore
 from .sessions.limits import SessionLimits
-from .sessions.memory_store import MemoryStore
 from .sessions.routes import Routing
 from .sessions.store import EventStore
+from .state_factory import state_directory
 from .supervisor import Supervisor
 from .telemetry.events import Observer
 from .upstream_factory import forges_of, git_environment, upstreams
@@ -43,9 +43,6 @@ from .workspaces.directory_store import DirectoryStore
 from .workspaces.shared_directories import make_shared_directories
 
 logger = logging.getLogger(__name__)
-
-STATE = ".state"
-"""Below data_dir, where no sandbox sees it. Brokers do not clean up names with a leading dot."""
 
 BROKER_ID = "broker-id"
 """In the state directory: the name of the broker's directories below data_dir and run_dir."""
@@ -95,6 +92,8 @@ def backends(settings: Settings, proxy: Proxy, supervisor: Supervisor) -> Backen
         )
         if state is None or not outlives:
             return None
+        if settings.store is not None:
+            return NO_ID_FILE
         return state / (BROKER_ID if name == home else f"{BROKER_ID}-{name}")
 
     def create(name: str) -> Backend:
@@ -168,7 +167,7 @@ def _docker(settings: Settings, proxy: Proxy, runtime: str, id_file: Path | None
     own_run = Path(tempfile.gettempdir())
     run_dir = docker.run_dir or _own_directory(own_run, "docker.run_dir") / "docker"
     return DockerBackend(
-        image=docker.image,
+        image=docker.full_name(docker.image),
         host=docker.host,
         runtime=runtime or docker.runtime,
         transport=Transport(docker.transport),
@@ -178,24 +177,6 @@ def _docker(settings: Settings, proxy: Proxy, runtime: str, id_file: Path | None
         run_dir=run_dir,
         id_file=id_file,
     )
-
-
-def store(settings: Settings, data_dir: Path) -> EventStore:
-    """Return the event store, not started.
-
-    Args:
-        data_dir: that of the backends.
-    """
-    retention, size = settings.sessions.result_retention, settings.sessions.results_size
-    path = state_directory(settings, data_dir)
-    return MemoryStore(retention) if path is None else DurableStore(path, retention, size)
-
-
-def state_directory(settings: Settings, data_dir: Path) -> Path | None:
-    """The directory of what outlives the broker; None if nothing is kept on the disk."""
-    if settings.state_dir == "":
-        return None
-    return data_dir / STATE if settings.state_dir is None else Path(settings.state_dir)
 
 
 def webhooks(settings: Settings, store: EventStore) -> Webhooks:
@@ -231,12 +212,9 @@ def _own_directory(parent: Path, key: str) -> Path:
 
 def spec(name: str, template: TemplateSettings, settings: Settings) -> SandboxSpec:
     packages, forges = settings.packages, forges_of(settings, template)
-    image = template.image
-    if image is None and template.browser and settings.backend_of(template) == "docker":
-        image = settings.docker.browser_image
     return SandboxSpec(
         template=name,
-        image=image,
+        image=settings.image_of(template),
         limits=Limits(
             cpus=template.cpus,
             memory=template.memory,

@@ -1,7 +1,8 @@
-"""Random keys that outlive the broker, as files in its state directory."""
+"""Keys that outlive the broker: files in its state directory, or made of the secret of several brokers."""
 
 from __future__ import annotations
 
+import hmac
 import secrets
 import tempfile
 from pathlib import Path
@@ -13,21 +14,24 @@ class DamagedKey(Exception):
     """The file has no key."""
 
 
-def lasting_key(directory: Path | None, name: str) -> bytes:
+def lasting_key(source: Path | bytes | None, name: str) -> bytes:
     """Return the key with this name; a new one if there is none.
 
     Args:
-        directory: the state directory; None for a key that ends with the broker.
+        source: the state directory, or the secret of brokers that share a store; None for a key that ends
+            with the broker.
 
     Raises:
         OSError
         DamagedKey
     """
-    if directory is None:
+    if source is None:
         return secrets.token_bytes(_KEY_BYTES)
-    path = directory / name
+    if isinstance(source, bytes):
+        return hmac.digest(source, f"key {name}".encode(), "sha256")
+    path = source / name
     if not path.exists():
-        with tempfile.NamedTemporaryFile(dir=directory, delete=False) as file:  # mode 0600
+        with tempfile.NamedTemporaryFile(dir=source, delete=False) as file:  # mode 0600
             file.write(secrets.token_bytes(_KEY_BYTES))
         Path(file.name).rename(path)
     key = path.read_bytes()

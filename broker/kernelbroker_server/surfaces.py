@@ -10,11 +10,12 @@ from typing import Protocol
 from .api.routes import Route
 from .config import ConfigError, Settings
 from .console.surface import ConsoleSurface
+from .documentation.surface import DocumentationSurface
 from .e2b.factory import make_surface as make_e2b
-from .factories import state_directory
 from .jupyter.surface import JupyterSurface
 from .service.tenant_service import TenantServices
 from .sessions.store import EventStore
+from .state_factory import key_source
 from .supervisor import Supervisor
 from .telemetry.events import Observer
 from .tenants.keyring import Keyring
@@ -51,15 +52,17 @@ def make_surfaces(
     Raises:
         ConfigError
     """
-    state_dir = state_directory(settings, data_dir)
+    keys = key_source(settings, data_dir)
     surfaces: list[Surface] = []
     if settings.e2b.enabled:
-        surfaces.append(make_e2b(settings, state_dir))
+        surfaces.append(make_e2b(settings, keys))
     if settings.jupyter.enabled:
         surfaces.append(JupyterSurface())
     if settings.console:
         surfaces.append(ConsoleSurface())
-    if (mcp := _mcp(settings, store, state_dir, keyring)) is not None:
+    if settings.docs:
+        surfaces.append(DocumentationSurface())
+    if (mcp := _mcp(settings, store, keys, keyring)) is not None:
         surfaces.append(mcp)
     if settings.grpc.port is not None:
         if importlib.util.find_spec("grpc_reflection") is None:
@@ -72,7 +75,7 @@ def make_surfaces(
 
 
 def _mcp(
-    settings: Settings, store: EventStore, state_dir: Path | None, keyring: Keyring
+    settings: Settings, store: EventStore, keys: Path | bytes | None, keyring: Keyring
 ) -> Surface | None:
     """Return the MCP server; None if it is off or its extra is not installed."""
     if settings.mcp.enabled is False or not settings.mcp.tool_sets:
@@ -83,4 +86,4 @@ def _mcp(
         raise ConfigError("mcp.enabled needs the extra: pip install 'kernelbroker-server[mcp]'")
     from .mcp.factory import make_surface as make_mcp
 
-    return make_mcp(settings, store, state_dir, keyring.jwt)
+    return make_mcp(settings, store, keys, keyring.jwt)

@@ -1,6 +1,6 @@
 """The filter as a process: an HTTP server on a unix socket that passes calls to the engine's socket.
 
-    python -m engine_filter --image kernelbroker-kernel --data-dir DIR --run-dir DIR
+    python -m engine_filter --data-dir DIR --run-dir DIR
 
 The filter reads a complete request, checks it with `rules`, and writes a new one. No other byte
 from the broker reaches the engine. The filter passes the engine's answer back unchanged; an answer
@@ -15,9 +15,11 @@ import contextlib
 import logging
 import signal
 import sys
+import tomllib
 from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
 
+from kernelbroker_server.backends.image_names import qualify
 from tornado.httpserver import HTTPServer
 from tornado.iostream import StreamClosedError
 from tornado.netutil import bind_unix_socket
@@ -28,6 +30,9 @@ from .rules import Policy, Refused
 
 log = logging.getLogger("engine_filter")
 
+IMAGES = Path(__file__).resolve().parent.parent / "images.toml"
+"""The images of this project: those of sandboxes are allowed."""
+
 _MAX_BODY_BYTES = 1024**2
 _MAX_CONNECTIONS = 64
 _PIECE_BYTES = 64 * 1024
@@ -36,18 +41,35 @@ _CONNECT_TIMEOUT_S = 10
 
 def main(argv: list[str] | None = None) -> int:
     """Parse the arguments and serve until a signal stops the process."""
+    options = parse(argv)
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)-7s %(message)s")
+    asyncio.run(serve(policy_of(options), options.engine, options.listen))
+    return 0
+
+
+def parse(argv: list[str] | None) -> argparse.Namespace:
+    """Return the options."""
     parser = argparse.ArgumentParser(prog="engine_filter", description=__doc__)
     parser.add_argument("--engine", type=Path, default=Path("/var/run/docker.sock"))
     parser.add_argument("--listen", type=Path, default=Path(LISTEN))
-    parser.add_argument("--image", action="append", required=True)
+    parser.add_argument("--image", action="append", default=[], help="besides those of the list")
+    parser.add_argument("--images", type=Path, default=IMAGES, help="the list of images")
+    parser.add_argument("--image-prefix", default="", help="the registry of the list's images")
+    parser.add_argument("--image-version", default="", help="the tag of the list's images")
     parser.add_argument("--data-dir", type=PurePosixPath, required=True)
     parser.add_argument("--run-dir", type=PurePosixPath, required=True)
     parser.add_argument("--shared", action="append", default=[])
     parser.add_argument("--project", action="append", default=[], help="DIR for ro, or DIR:rw")
-    options = parser.parse_args(argv)
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)-7s %(message)s")
-    policy = Policy(
-        images=frozenset(options.image),
+    return parser.parse_args(argv)
+
+
+def policy_of(options: argparse.Namespace) -> Policy:
+    """Return the settings of the filter. The list's images of sandboxes are allowed."""
+    listed = tomllib.loads(options.images.read_text())["images"]
+    names = [*options.image, *(name for name in listed if listed[name]["kind"] == "sandbox")]
+    prefix, version = options.image_prefix, options.image_version
+    return Policy(
+        images=frozenset(qualify(name, prefix, version) for name in names if name),
         data_dir=options.data_dir,
         run_dir=options.run_dir,
         shared=frozenset(filter(None, options.shared)),
@@ -55,8 +77,6 @@ def main(argv: list[str] | None = None) -> int:
             each.removesuffix(":rw"): not each.endswith(":rw") for each in options.project if each
         },
     )
-    asyncio.run(serve(policy, options.engine, options.listen))
-    return 0
 
 
 async def serve(policy: Policy, engine: Path, listen: Path) -> None:

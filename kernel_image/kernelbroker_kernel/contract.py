@@ -159,6 +159,11 @@ KERNELS_PATH = "/kernelbroker/kernels"
 KERNEL_ENDED = 4001
 """The code with which the gateway closes the channels of a further kernel that has ended. The reason is the
 exit status, as a shell gives it."""
+CONTRACT = "1"
+CONTRACT_LABEL = "org.kernelbroker.contract"
+"""An image's label with the CONTRACT that it was built with. A broker goes on with the session of a
+container whose image was built again only if the label is its own CONTRACT. Raise it if brokers of this
+version cannot use gateways and kernels of the version before."""
 GATEWAY_MODULE = "kernelbroker_kernel"
 """``python -P -m kernelbroker_kernel (--fd N | --handover PATH | --socket PATH | --tcp HOST:PORT)
 [--alone SECONDS] [--import MODULE]... [--egress PATH]``
@@ -186,6 +191,9 @@ number of the last message that it has of it, the first one being 1. Without it 
 The gateway first sends a text, ``{"received": int, "first": int}``: how many messages it has passed to
 the kernel, and the number of the first message that follows. In the other direction a text is the
 number of a message: the broker needs none up to this one, and the gateway forgets them."""
+EPOCH_HEADER = "X-Kernelbroker-Epoch"
+"""A header of all requests of a broker that has taken the sandbox over from another one: a number, higher
+than that of anybody before. The gateway refuses lower ones; see `fencing.py`."""
 CHROMIUM = ("/usr/lib/chromium/chromium", "chromium", "chromium-browser", "google-chrome")
 """The programs that are tried for the browser, in this order."""
 PROXY_PORT = 3128

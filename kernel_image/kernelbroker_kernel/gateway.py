@@ -24,7 +24,6 @@ from typing import NoReturn
 import zmq
 from jupyter_client.provisioning.factory import KernelProvisionerFactory
 from kernel_gateway.gatewayapp import KernelGatewayApp
-from tornado.httpserver import HTTPServer
 from tornado.ioloop import IOLoop
 from tornado.iostream import IOStream
 from tornado.netutil import bind_sockets, bind_unix_socket
@@ -41,6 +40,7 @@ from . import (
 )
 from .compat.gateway import Connection
 from .contract import ALONE_S, EXIT_GATEWAY_FAILED, TOKEN_VARIABLE, WAITING_MESSAGES
+from .fencing import FencedServer
 from .kernels import KernelSpecs, exit_status
 from .proxy_forwarder import Forwarder
 
@@ -106,7 +106,7 @@ class Gateway(KernelGatewayApp):
 
     def init_http_server(self) -> None:
         self.web_app.add_handlers(".*", ROUTES)
-        self.http_server = HTTPServer(self.web_app, chunk_size=READ_BYTES)
+        self.http_server = FencedServer(self.web_app, chunk_size=READ_BYTES)
         self.http_server.add_sockets(self.sockets)
         if self.handover is not None:
             self._take_connections(self.handover)

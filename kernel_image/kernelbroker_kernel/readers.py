@@ -86,7 +86,7 @@ def _pandas(frame: Any, rows: int) -> Table:
         labels=labels_of(columns),
         levels_joined=columns.nlevels > 1,
         dtypes=_dtypes(frame.iloc[:0, :LISTED_COLUMNS].dtypes),
-        columns=[series_items(head.iloc[:, place]) for place in range(head.shape[1])],
+        columns=[series_items(column) for column in _columns(head)],
         head=len(index),
         memory_usage=_pandas_memory(frame),
         index=Index(
@@ -96,6 +96,11 @@ def _pandas(frame: Any, rows: int) -> Table:
             is_default=_is_default(index),
         ),
     )
+
+
+def _columns(frame: Any) -> list[Any]:
+    """The columns, also those that share a label. A third of the time of `frame.iloc[:, place]`."""
+    return [column for _, column in sys.modules["pandas"].DataFrame.items(frame)]
 
 
 def _is_default(index: Any) -> bool:
@@ -111,8 +116,7 @@ def _pandas_memory(frame: Any) -> int:
         index_bytes = sum(part.nbytes for part in (*index.codes, *index.levels))
     else:
         index_bytes = index.nbytes + _objects_memory([index])
-    listed = frame.iloc[:, :LISTED_COLUMNS]
-    columns = [listed.iloc[:, place] for place in range(listed.shape[1])]
+    columns = _columns(frame.iloc[:, :LISTED_COLUMNS])
     listed_bytes = sum(column.nbytes for column in columns) + _objects_memory(columns)
     return int(index_bytes + listed_bytes * frame.shape[1] / max(1, len(columns)))
 

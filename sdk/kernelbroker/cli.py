@@ -100,7 +100,12 @@ def parser() -> argparse.ArgumentParser:
     execute.add_argument(
         "--workspace", metavar="NAME", help="use the files of this workspace, and keep them"
     )
-    execute.add_argument("--language", choices=("python", "shell", "javascript"), default="python")
+    execute.add_argument(
+        "--language",
+        choices=("python", "shell", "javascript"),
+        default="python",
+        help="that of the code; default: python",
+    )
     execute.add_argument(
         "--timeout", type=float, metavar="SECONDS", help="interrupt the cell after this time"
     )
@@ -130,16 +135,18 @@ def parser() -> argparse.ArgumentParser:
     )
     actions = files.add_subparsers(dest="action", required=True)
     ls = actions.add_parser("ls", help="list a directory")
-    ls.add_argument("path", nargs="?", default=".")
-    ls.add_argument("-r", "--recursive", action="store_true")
+    ls.add_argument("path", nargs="?", default=".", help="default: the workspace")
+    ls.add_argument(
+        "-r", "--recursive", action="store_true", help="list the directories below as well"
+    )
     get = actions.add_parser("get", help="copy a file out of the workspace")
-    get.add_argument("path")
+    get.add_argument("path", help="in the workspace")
     get.add_argument("local", nargs="?", type=Path, help="default: its own name")
     put = actions.add_parser("put", help="copy a file into the workspace")
-    put.add_argument("local", type=Path)
+    put.add_argument("local", type=Path, help="the file to copy")
     put.add_argument("path", nargs="?", help="default: its own name")
     rm = actions.add_parser("rm", help="delete a file or a directory")
-    rm.add_argument("path")
+    rm.add_argument("path", help="in the workspace")
     rm.add_argument(
         "-r", "--recursive", action="store_true", help="delete a directory with its content"
     )

@@ -145,11 +145,11 @@ class Code:
 
         Args:
             base: the `sha256` of an earlier answer; by default that of the last read or edit of this
-            object.
+                object.
 
         Raises:
             CodeOperationError: `no_match` with the nearest text, or `stale` if the file has changed
-            since it was read.
+                since it was read.
         """
         base = base or self._bases.get(_normal(path))
         answer = await self._ask(

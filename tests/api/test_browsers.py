@@ -300,6 +300,7 @@ async def browser(url: str) -> AsyncIterator[None]:
             await process.wait()
 
 
+@pytest.mark.slow
 async def test_chromium_calls_the_api(backend: FakeBackend) -> None:
     """A page in Chromium calls the API and runs cells, with a token and with a ticket."""
     page = Page()

@@ -6,6 +6,7 @@ import asyncio
 import sys
 from pathlib import Path
 
+import pytest
 from kernelbroker_kernel import contract
 from kernelbroker_server.api.events import Events
 from kernelbroker_server.api.openapi import methods_of
@@ -62,6 +63,7 @@ async def no_variables(cell: Cell) -> None:
     cell.display({contract.INTERNAL_CELL_MIME: answer})
 
 
+@pytest.mark.slow
 async def test_answers_match_the_document(backend: FakeBackend, tmp_path: Path) -> None:
     """Answers to generated requests, valid and invalid, match the document."""
     backend.scripts[contract.INTERNAL_CELL_CODE] = no_variables

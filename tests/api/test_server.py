@@ -197,6 +197,7 @@ async def test_a_tls_handshake_that_never_ends(backend: FakeBackend, tmp_path: P
         await hang_up((reader, writer))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("framing", ["Content-Length: 15728640", "Transfer-Encoding: chunked"])
 @pytest.mark.parametrize("token", ["", "Authorization: Bearer wrong\r\n"], ids=["none", "wrong"])
 async def test_bodies_without_a_token_are_not_kept(

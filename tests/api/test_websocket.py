@@ -315,6 +315,7 @@ async def test_a_reader_that_falls_behind_is_disconnected(
         assert (await socket.closed())[0] == 1008
 
 
+@pytest.mark.slow
 async def test_a_reader_that_stops_reading_is_disconnected(
     backend: FakeBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -77,6 +77,7 @@ async def other_broker(
     command: str = PROBE[1],
     network: str = "none",
     grace: float = 0,
+    image: str = IMAGE,
 ) -> Any:
     """A broker of this kind with a sandbox `one`, in another process that can be killed.
 
@@ -89,7 +90,7 @@ async def other_broker(
         kind,
         runtime,
         str(KERNEL_PYTHON),
-        IMAGE,
+        image,
         command,
         str(data),
         str(run),

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import io
 import logging
 import os
 import subprocess
@@ -19,7 +20,8 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
-from kernelbroker_kernel.contract import EXIT_GATEWAY_FAILED
+from kernelbroker_kernel.contract import CONTRACT, CONTRACT_LABEL, EXIT_GATEWAY_FAILED
+from kernelbroker_server.backends import startup_check
 from kernelbroker_server.backends.base import (
     BackendUnavailable,
     EndCause,
@@ -31,6 +33,7 @@ from kernelbroker_server.backends.base import (
 from kernelbroker_server.backends.docker import DockerBackend
 from kernelbroker_server.backends.docker_transport import Transport
 from kernelbroker_server.backends.engine import Engine
+from kernelbroker_server.pool.warm_sandbox import join, run_silently
 
 from .brokers import GATEWAY, dead_broker, other_broker
 from .probes import (
@@ -198,6 +201,55 @@ async def test_containers_of_another_broker_are_left_to_it_for_their_grace() -> 
         noted.write_text(repr(float(noted.read_text()) - 61))
         assert await seen_by_another() == []
         assert list(data.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("contract", "tag_then", "tag_now", "adopted"),
+    [
+        (CONTRACT, "latest", "latest", ["one"]),
+        (CONTRACT, "1.0", "1.1", ["one"]),
+        ("0", "latest", "latest", []),
+    ],
+    ids=["built again", "another version", "another contract"],
+)
+async def test_a_session_goes_on_in_an_earlier_image(
+    contract: str, tag_then: str, tag_now: str, adopted: list[str]
+) -> None:
+    """If the image was built again, or has another tag, only sessions go on, if both fit the broker."""
+    name = f"kernelbroker-test-rebuilt-{os.getpid()}"
+    names = sorted({f"{name}:{tag_then}", f"{name}:{tag_now}"})
+    with tempfile.TemporaryDirectory(prefix="kb-") as directory, engine() as api:
+        data, run = Path(directory, "data"), Path(directory, "run")
+
+        def build(tag: str, *lines: str) -> None:
+            text = "\n".join([f"FROM {IMAGE}", *lines])
+            for _ in api.build(fileobj=io.BytesIO(text.encode()), tag=f"{name}:{tag}"):
+                pass
+
+        try:
+            build(tag_then, f"LABEL {CONTRACT_LABEL}={contract}")
+            image = f"{name}:{tag_then}"
+            await dead_broker("docker", data, run, command=GATEWAY, grace=60, image=image)
+            build(tag_now, "LABEL other=1")
+            async with running_docker(
+                data_dir=data,
+                run_dir=run,
+                image=f"{name}:{tag_now}",
+                command=("-c", GATEWAY),
+                run_cell=startup_check.run_cell,
+                id_file=data.with_name("broker-id"),
+            ) as backend:
+                orphans = backend.orphans([SandboxSpec(orphan_grace=60.0)])
+                await backend.end_orphans([])
+                assert [orphan.sandbox.id for orphan in orphans] == adopted
+                for orphan in orphans:
+                    warm = await join(orphan, DEADLINE_S, None)
+                    await run_silently(warm, "pass", {})
+                    await warm.gateway.close()
+                    await backend.remove(orphan.sandbox)
+        finally:
+            for each in names:
+                api.remove_image(each, force=True)
 
 
 # From outside

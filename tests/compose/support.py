@@ -27,7 +27,8 @@ NO_COMPOSE_2 = (
     shutil.which("docker") is None
     or subprocess.run([*COMPOSE_2, "version"], capture_output=True).returncode != 0
 )
-NO_COMPOSE = NO_COMPOSE_2 and shutil.which("docker-compose") is None
+NO_COMPOSE_1 = shutil.which("docker-compose") is None
+NO_COMPOSE = NO_COMPOSE_2 and NO_COMPOSE_1
 needs_compose = pytest.mark.skipif(NO_COMPOSE, reason="apt-get install docker-compose")
 needs_compose_2 = pytest.mark.skipif(NO_COMPOSE_2, reason="see tests/support/get_compose")
 containers = [pytest.mark.sandbox, needs_docker, needs_root]

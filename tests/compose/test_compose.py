@@ -9,9 +9,11 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
+from urllib.request import urlopen
 
 import kernelbroker
 import pytest
+from kernelbroker_server.documentation.surface import SITE
 
 from tests.backends.probes import IMAGE, containers_of, engine, needs_gvisor
 from tests.compose.support import (
@@ -113,8 +115,11 @@ def deployed(broker_image: str, program: Sequence[str], runtime: str) -> Iterato
             until(lambda: is_ready(deployment.url), "the first sandbox")
             yield deployment
         finally:
+            deployment.compose("kill", "-s", "SIGINT", "broker")  # docs/deployment.md
+            deployment.compose("stop")
+            logs = deployment.compose("logs")
             deployment.compose("down", "--volumes")
-        assert deployment.remains() == []
+        assert deployment.remains() == [], logs
 
 
 @pytest.fixture(scope="module")
@@ -146,6 +151,12 @@ async def test_a_client_of_the_published_port(deployment: Deployment) -> None:
     async with kernelbroker.connect(deployment.url, TOKEN) as broker:
         shared = await broker.run("print(open('/data/shared/colours.csv').read())")
         assert shared.stdout == "red,green\n\n"
+
+
+def test_the_documentation_is_in_the_image(deployment: Deployment) -> None:
+    """The broker's image serves the site, which was built from the sources of the image."""
+    with urlopen(f"{deployment.url}/docs/", timeout=60) as answer:
+        assert answer.read() == (SITE / "index.html").read_bytes()
 
 
 async def test_wheels_are_installed_offline(deployment: Deployment) -> None:

@@ -1,4 +1,4 @@
-"""The broker and its engine in one container: images from a file, and an ordered end."""
+"""The broker and its engine in one container: images from the archive, and an ordered end."""
 
 from __future__ import annotations
 
@@ -10,14 +10,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import kernelbroker
 import pytest
 
 from tests.backends.probes import IMAGE, engine, engines_are_away
-from tests.compose.support import build, containers, healthy, run, until, use
+from tests.compose.conftest import DIND_IMAGE
+from tests.compose.support import containers, engine_socket, healthy, run, until, use
 
 pytestmark = [*containers, *engines_are_away]
 
-DIND_IMAGE = "kernelbroker-test-dind"
 NAME = f"kernelbroker-test-dind-{os.getpid()}"
 TOKEN = "a token of the tests"
 # As docs/deployment.md has it: what an inner engine needs, which is less than --privileged.
@@ -97,14 +98,13 @@ class Container:
 
 
 @pytest.fixture(scope="module")
-def container(bundle: Path, broker_image: str) -> Iterator[Container]:
-    build(DIND_IMAGE, "dind-image", f"BROKER_IMAGE={broker_image}", f"DIND_IMAGE={DIND_IMAGE}")
+def container(dind_bundle: Path) -> Iterator[Container]:
     container = Container()
     with engine() as api:
         api.create_network(NAME)
         api.create_volume(NAME)
         try:
-            container.start("--volume", f"{bundle}:/images:ro")
+            container.start("--volume", f"{dind_bundle}/images:/images:ro")
             yield container
         finally:
             container.remove()
@@ -113,15 +113,21 @@ def container(bundle: Path, broker_image: str) -> Iterator[Container]:
 
 
 async def test_the_container_starts_stops_and_restarts(container: Container) -> None:
-    """It serves from its gVisor, stops in order, and loads the image once."""
+    """It serves from its gVisor, stops in order, and loads the image once; its sessions go on."""
     await use(container.url, TOKEN)
     assert container.health()["isolation"] == "gvisor"
-    assert container.stop() == 0
+    async with kernelbroker.connect(container.url, TOKEN) as broker:
+        assert (await broker.session("mine", keep=True).run("x = 42", timeout=60)).success
+        assert container.stop() == 0
     assert container.left_inside() == []
 
     container.remove()
     container.start()  # without the file
     await use(container.url, TOKEN)
+    async with kernelbroker.connect(container.url, TOKEN) as broker:
+        session = await broker.attach("mine", keep=False)
+        assert (await session.run("print(x)", timeout=60)).stdout == "42\n"
+        await session.close()
 
 
 @pytest.mark.parametrize("program", ["kernelbroker-server", "dockerd --config-file"])
@@ -150,3 +156,34 @@ def test_a_missing_image_is_explained(container: Container) -> None:
     assert container.exit_status() == 1
     assert f"{IMAGE} is not in /images" in container.log()
     assert "docker save" in container.log()
+
+
+def test_the_archive_installs_it(dind_bundle: Path, prefix: Path) -> None:
+    """The installer of the archive starts it, and removes all of it."""
+    environ = {"DOCKER_HOST": f"unix://{engine_socket()}"}
+    with engine() as api:
+        (image,) = api.images(DIND_IMAGE)
+    script = ["sh", dind_bundle / "install.sh", "--prefix", prefix]
+    try:
+        said = run(*script, "--publish", "127.0.0.1:8732", timeout=FIRST_START_S, **environ)
+        assert "a test cell ran" in said
+        with engine() as api:
+            label = {"label": f"kernelbroker.deployment={prefix}"}
+            (found,) = api.containers(filters=label)
+            host = api.inspect_container(found["Id"])["HostConfig"]
+        assert not host["Privileged"]
+        assert [name.removeprefix("CAP_") for name in sorted(host["CapAdd"])] == [
+            "NET_ADMIN",
+            "SYS_ADMIN",
+        ]
+    finally:
+        with engine() as api:  # other tests use the image
+            api.tag(image["Id"], "kernelbroker-test-kept")
+        run("sh", dind_bundle / "install.sh", "--uninstall", "--prefix", prefix, **environ)
+        run("docker", "tag", "kernelbroker-test-kept", DIND_IMAGE)
+        run("docker", "rmi", "kernelbroker-test-kept")
+    with engine() as api:
+        assert api.containers(all=True, filters=label) == []
+        assert api.networks(names=["kernelbroker-dind_default"]) == []
+        assert api.volumes(filters={"name": "kernelbroker-dind_engine"})["Volumes"] in (None, [])
+    assert not prefix.exists()

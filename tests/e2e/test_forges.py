@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
+import grpc
 import kernelbroker
 import pytest
 from kernelbroker import (
@@ -17,9 +18,17 @@ from kernelbroker import (
     SandboxResourceError,
     SandboxSecurityError,
 )
+from kernelbroker.grpc import SandboxCodeServiceStub
+from kernelbroker.grpc import sandbox_code_pb2 as messages
 
 from tests.backends.probes import CODE_IMAGE, PROJECT_BACKENDS
-from tests.e2e.support import BrokerProcess, backend_settings, running_broker, whole_system
+from tests.e2e.support import (
+    BrokerProcess,
+    backend_settings,
+    free_port,
+    running_broker,
+    whole_system,
+)
 from tests.e2e.test_code_operations import make_project
 from tests.e2e.test_mcp import call as mcp_call
 from tests.e2e.test_mcp import connected
@@ -357,6 +366,64 @@ async def test_the_story_by_mcp(
         opened = await tool("git_create_pr", title="Say the unit")
     assert opened["result"]["number"] == 1
     assert (forge.pulls[0]["head"], forge.pulls[0]["base"]) == ("by-mcp", "main")
+
+
+async def test_the_story_by_grpc(forge: ScriptedForge) -> None:
+    """Over gRPC: read, search, edit, a failing test, edit, pass, commit, pull request, patch."""
+    forge.pulls.clear()
+    port = free_port()
+    with running_broker(**settings(forge), GRPC__PORT=port) as broker:
+        async with (
+            kernelbroker.connect(broker.url, broker.token) as client,
+            client.session(project="https://hub.example/acme/shop") as session,
+            grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel,
+        ):
+            stub: Any = SandboxCodeServiceStub(channel)
+            metadata = [
+                ("authorization", f"Bearer {broker.token}"),
+                ("sandbox-id", session.session_id),
+            ]
+
+            async def ask(method: str, **fields: Any) -> Any:
+                request = getattr(messages, f"{method}Request")(**fields)
+                call = {"Read": "ReadFile", "Edit": "EditFile", "Search": "SearchFiles"}
+                call |= {"Test": "RunTest", "Commit": "GitCommit", "CreatePR": "GitCreatePR"}
+                return await getattr(stub, call[method])(request, metadata=metadata, timeout=100)
+
+            await session.code.git_branch("by-grpc")
+            assert "class Account" in (await ask("Read", path="shop/model.py")).content
+            found = await ask("Search", pattern="def transfer", glob="*.py")
+            assert [each.path for each in found.matches] == ["shop/service.py"]
+            for file, old, new in (
+                ("shop/model.py", "balance=0", "balance=0, fee=1"),
+                ("shop/model.py", "= balance\n", "= balance\n        self.fee = fee\n"),
+                ("shop/service.py", "balance -= amount", "balance -= amount + source.fe"),
+                ("tests/test_service.py", "(6, 4)", "(5, 4)"),
+            ):
+                edited = await ask("Edit", path=file, old=old, new=new)
+                assert edited.success, edited.error
+            tested = await ask("Test")
+            assert (tested.success, tested.failed) == (False, 1)
+            assert "AttributeError" in tested.failures[0].message
+            assert (
+                await ask("Edit", path="shop/service.py", old="source.fe\n", new="source.fee\n")
+            ).success
+            tested = await ask("Test")
+            assert (tested.success, tested.passed) == (True, 1)
+            committed = await ask("Commit", message="service: charge a fee")
+            assert committed.branch == "by-grpc"
+            opened = await ask("CreatePR", title="Charge a fee", body="One each.", base="main")
+            assert (opened.success, opened.number, opened.error) == (True, 1, "")
+            patch = (await session.code.git_diff("HEAD~1")).result["diff"]
+            again = await ask("CreatePR", title="", base="main")
+            assert (again.success, again.number) == (False, 0)
+            assert again.error
+    [pull] = forge.pulls
+    assert (pull["head"], pull["base"], pull["title"]) == ("by-grpc", "main", "Charge a fee")
+    bare = forge.root / "acme" / "shop.git"
+    assert git(bare, "rev-parse", "by-grpc") == committed.commit
+    assert "+    source.balance -= amount + source.fee" in patch
+    git(bare, "branch", "-D", "by-grpc")
 
 
 async def test_operations_are_audited(forge: ScriptedForge, tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from tests.e2e.support import (
     until,
     whole_system,
 )
+from tests.support.documentation import fragment, run_fragment
 
 pytestmark = [*whole_system, needs_criu]
 
@@ -90,6 +91,17 @@ async def succeed(session: kernelbroker.Session, code: str) -> str:
     result = await session.run(code)
     assert result.success, result.error
     return result.stdout
+
+
+async def test_the_page_s_program(client: kernelbroker.Broker) -> None:
+    """The program in docs/checkpoints.md goes on with a generator, in a new session and in a fork."""
+    async with client.session() as session:
+        await succeed(session, "generator = (n for n in range(3))")
+        text = fragment("checkpoints.md", 'mode="process"').replace(', template="living"', "")
+        names = {"broker": client, "session": session}
+        await run_fragment(text, names)
+        assert names["saved"].complete  # type: ignore[attr-defined]
+    await client.delete_checkpoint("half-way")
 
 
 async def test_processes_go_on_from_their_checkpoint(

@@ -83,3 +83,26 @@ async def test_sigterm_leaves_sleeping_sessions(broker: BrokerProcess) -> None:
         session = await client.attach("one", keep=False)
         assert (await session.run("print(box.n)")).stdout == "one\n"
         await session.close()
+
+
+async def test_a_shutdown_puts_sessions_to_sleep() -> None:
+    """With shutdown = "sleep", sessions go on with what could be saved of them, also without a grace."""
+    settings = {"SHUTDOWN": "sleep", "SANDBOX__ORPHAN_GRACE": 0, "POOL__MIN_SIZE": 1}
+    with running_broker(**settings) as broker:
+        async with kernelbroker.connect(broker.url, broker.token) as client:
+            idle, busy = client.session("idle", keep=True), client.session("busy", keep=True)
+            assert (await idle.run("x = 42; gen = (n for n in 'ab')")).success
+            assert (await busy.run("print('began')")).success
+            last = await busy.submit("import time; time.sleep(1); y = 43")
+            broker.stop()
+            broker.start()
+        async with kernelbroker.connect(broker.url, broker.token) as client:
+            assert (await client.health())["asleep"] == 2
+            assert (await client.result("busy", last.execution_id)).success
+            idle, busy = [await client.attach(name, keep=False) for name in ("idle", "busy")]
+            assert (await busy.run("print(y)")).stdout == "43\n"
+            result = await idle.run("print(x, 'gen' in dir())")
+            assert result.stdout == "42 False\n"
+            assert result.kernel_restarted  # something is missing
+            await idle.close()
+            await busy.close()

@@ -46,6 +46,7 @@ def run_in_kernel_environment(code: str, directory: Path) -> subprocess.Complete
     )
 
 
+@pytest.mark.slow
 @needs_kernel_environment
 def test_every_overridden_name_exists(tmp_path: Path) -> None:
     """The installed versions have all private names that the package builds on."""
@@ -120,6 +121,7 @@ assert app.shell.run_cell("x = 1").success
 """
 
 
+@pytest.mark.slow
 @needs_kernel_environment
 def test_the_kernel_starts_without_any_private_name(tmp_path: Path) -> None:
     """With other versions, which lack all of the names, a kernel starts and runs cells."""
@@ -145,6 +147,7 @@ assert app.kernel.shell_stream.io_loop is IOLoop.current()
 """
 
 
+@pytest.mark.slow
 @needs_kernel_environment
 def test_the_kernel_replies_without_detours(tmp_path: Path) -> None:
     """Requests are read in the main thread, and replies are sent without a sleep."""

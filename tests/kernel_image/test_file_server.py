@@ -8,6 +8,7 @@ import subprocess
 from pathlib import Path
 
 import kernelbroker_kernel
+import pytest
 
 from tests.backends.probes import KERNEL_PYTHON, needs_kernel_environment
 
@@ -39,6 +40,7 @@ asyncio.run(main())
 """
 
 
+@pytest.mark.slow
 @needs_kernel_environment
 def test_an_upload_needs_the_token(tmp_path: Path) -> None:
     """An upload of any size without the token is answered with 401, and leaves no file."""

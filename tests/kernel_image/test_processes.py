@@ -120,6 +120,7 @@ def test_what_cannot_start_is_refused(tmp_path: Path, command: str, code: str) -
     assert after - before <= 3, "the signal's own descriptors"
 
 
+@pytest.mark.slow
 def test_a_slow_watcher_slows_the_process_down(tmp_path: Path) -> None:
     """No output is dropped while somebody watches, and only a bounded part of it waits."""
     waiting, limit, total = run(

@@ -63,6 +63,7 @@ def test_columns_of_any_memory_layout(values: Any) -> None:
     pd.testing.assert_frame_equal(to_arrow.arrow_table(frame).to_pandas(), frame)
 
 
+@pytest.mark.slow
 def test_many_columns_cost_no_more_than_pyarrow() -> None:
     """A table of thousands of columns takes at most twice the time of pyarrow's own conversion."""
     floats = pd.DataFrame(np.random.default_rng(1).normal(size=(10, 3_000)))

@@ -49,6 +49,7 @@ def test_the_gateway_leaves_out_formats() -> None:
     assert packages & {*FORMATS, "arrow", "lark"} == set()
 
 
+@pytest.mark.slow
 @needs_kernel_environment
 def test_the_formats_are_still_tried() -> None:
     """jsonschema tries each module that is left out, so that the list has no useless names."""

@@ -191,6 +191,7 @@ def test_report_beside_other_output() -> None:
     assert kinds(script.events) == ["Started", "Result"]
 
 
+@pytest.mark.slow
 def test_message_with_too_many_values_is_dropped() -> None:
     """A display of a million empty lists, which would take far more memory than its text, is dropped."""
     script = Script()

@@ -90,6 +90,7 @@ async def test_the_inspectors_command_line(
     assert result["structuredContent"]["output"] == "hello"
 
 
+@pytest.mark.slow
 async def test_the_conformance_suite(clients: Path, backend: FakeBackend, tmp_path: Path) -> None:
     """The scenarios that apply to this server pass. The suite sends no token."""
     options = {"keyring": Names({})}

@@ -262,6 +262,7 @@ async def test_much_output_fits_a_models_context(
     assert len(json.dumps(result.structured_content)) < 25_000
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("era", ERAS)
 async def test_fifty_clients_at_once(era: Era, backend: FakeBackend) -> None:
     """Each gets its own result, or an error of the tool that says when to try again."""

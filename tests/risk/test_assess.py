@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import kernelbroker
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from kernelbroker.risk import Assessment, Language, ParserMissing, assess, syntax_trees
 from kernelbroker.risk.collector import MAX_FINDINGS
@@ -75,6 +75,7 @@ FRAGMENTS = st.sampled_from(
 )  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", LARGE)
 def test_large_code_takes_bounded_time(name: str) -> None:
     """An assessment of any code takes at most a few seconds of processor time."""
@@ -85,6 +86,7 @@ def test_large_code_takes_bounded_time(name: str) -> None:
     assert len(assessment.findings) <= MAX_FINDINGS
 
 
+@pytest.mark.slow
 @given(
     st.sampled_from(LANGUAGES),
     st.lists(FRAGMENTS, min_size=1, max_size=4).map("".join),
@@ -105,6 +107,7 @@ def test_repeated_fragments_take_bounded_time(
 
 @given(st.sampled_from(LANGUAGES), st.text(max_size=300))
 @settings(max_examples=80, deadline=None)
+@example("python", "?\x1e")  # IPython warns about lines that end like this
 def test_any_text_has_an_assessment(language: Language, code: str) -> None:
     """No text makes an assessment fail."""
     assert isinstance(assess(code, language), Assessment)
@@ -132,6 +135,7 @@ print(next(line.split()[1] for line in open("/proc/self/status") if line.startsw
     assert int(done.stdout) < 250 * 1024  # KiB; unbounded, these take gigabytes
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("language", "code"),
     [

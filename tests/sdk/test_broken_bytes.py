@@ -36,6 +36,7 @@ async def size(connected, scripts) -> int:
         return connected.relayed - before
 
 
+@pytest.mark.slow
 async def test_a_stream_survives_a_cut_at_any_byte(connected, size) -> None:
     """If the connection breaks after any byte, the stream continues without a gap or a duplicate."""
     places = random.Random(SEED).sample(range(size), min(CUTS, size))

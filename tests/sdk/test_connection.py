@@ -285,6 +285,7 @@ def tasks_and_transports():
     return {task for task in asyncio.all_tasks() if "kernelbroker" in task.get_name()}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("on_disconnect", ["continue", "interrupt"])
 async def test_cancelling_at_every_await_leaves_nothing(
     connected, scripts, quick_collections, on_disconnect

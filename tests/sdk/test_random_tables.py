@@ -46,6 +46,7 @@ def made(tables: Tables, expression: str, format: str, *, lossy: bool = False) -
     return answer
 
 
+@pytest.mark.slow
 @often
 @given(expression=frames())
 def test_a_table_is_exact_or_refused(tables: Tables, expression: str) -> None:
@@ -59,6 +60,7 @@ def test_a_table_is_exact_or_refused(tables: Tables, expression: str) -> None:
     assert not found["changes"] and not found["warned"]
 
 
+@pytest.mark.slow
 @often
 @given(expression=frames())
 def test_a_lossy_table_lists_its_changes(tables: Tables, expression: str) -> None:
@@ -77,6 +79,7 @@ def test_a_lossy_table_lists_its_changes(tables: Tables, expression: str) -> Non
     assert not found["warned"]
 
 
+@pytest.mark.slow
 @often
 @given(expression=frames())
 def test_a_preview_never_contradicts_its_table(tables: Tables, expression: str) -> None:
@@ -86,6 +89,7 @@ def test_a_preview_never_contradicts_its_table(tables: Tables, expression: str) 
     assert not found["differences"] and not found["warned"]
 
 
+@pytest.mark.slow
 @often
 @given(expression=frames())
 @pytest.mark.parametrize("format", ["csv", "json"])
@@ -97,6 +101,7 @@ def test_text_formats_have_the_documented_values(
     assert not text_formats.mismatches(str(answer["made"]), format, evaluate(expression))
 
 
+@pytest.mark.slow
 @often
 @given(expression=frames())
 def test_parquet_holds_the_arrow_table(tables: Tables, expression: str) -> None:

@@ -26,6 +26,7 @@ def reference() -> ModuleType:
 def test_the_page_is_up_to_date(reference: ModuleType) -> None:
     """Signatures, docstrings and examples are the same as in the SDK."""
     assert reference.page() == reference.PAGE.read_text(), "run: make docs"
+    assert reference.modules_page() == reference.MODULES_PAGE.read_text(), "run: make docs"
 
 
 def test_every_public_name_is_documented(reference: ModuleType) -> None:

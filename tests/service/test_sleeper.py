@@ -261,6 +261,9 @@ async def test_a_sleeping_session_outlives_its_broker(
         await until(lambda: made.tenants.asleep_sessions == 2)
         await until(lambda: not backend.live)
         assert [each.name for each in made.store.entries(KIND)] == ["s"]
+        await made.service.sessions.change("s", SessionChange(metadata={"of": "eve"}))
+        made.service.sessions.set_lifetime(session, 500)
+        lifetime = session.max_lifetime
         store = made.store
         await made.tenants.drain("the broker stops")
         assert [each.name for each in store.entries(KIND)] == ["s"]
@@ -270,7 +273,8 @@ async def test_a_sleeping_session_outlives_its_broker(
             await made.service.sleeper.resume(entry.value)
         session = made.registry.get("s")
         assert session.state == "asleep"
-        assert (session.options.metadata, session.options.env) == ({"of": "ada"}, {"A": "1"})
+        assert (session.options.metadata, session.options.env) == ({"of": "eve"}, {"A": "1"})
+        assert session.max_lifetime == lifetime
         same, is_new = await made.registry.open(SessionOptions(session_id="s"))
         assert (same, is_new) == (session, False)
         assert not (await result_of(submit(session))).kernel_restarted

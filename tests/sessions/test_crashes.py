@@ -89,6 +89,7 @@ async def check(directory: Path) -> int:
     return len(seen)
 
 
+@pytest.mark.slow
 async def test_killed_at_every_write(tmp_path: Path) -> None:
     """Killed before, in and after each write, a store has what was seen, each execution with one result."""
     points = int(await crash(tmp_path, "each"))
@@ -98,6 +99,7 @@ async def test_killed_at_every_write(tmp_path: Path) -> None:
     assert found[-1] == EXECUTIONS
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [1, 2])
 async def test_killed_again_and_again(tmp_path: Path, seed: int) -> None:
     """A store that is killed many times, also during its recovery, loses nothing that was seen."""

@@ -15,6 +15,7 @@ from kernelbroker.protocol.messages import ExecutionRequest, SessionOptions
 from kernelbroker_server.sessions.durable_store import DurableStore
 from kernelbroker_server.sessions.memory_log import MemoryLog
 from kernelbroker_server.sessions.memory_store import MemoryStore
+from kernelbroker_server.sessions.postgres_store import PostgresStore
 from kernelbroker_server.sessions.store import Entry, EventStore, SessionRecord
 from kernelbroker_server.telemetry.origin import set_origin
 
@@ -125,13 +126,16 @@ def now() -> list[float]:
     return [1000.0]
 
 
-@pytest.fixture(params=["memory", "durable"])
+@pytest.fixture(params=["memory", "durable", "postgres"])
 async def event_store(
     request: pytest.FixtureRequest, tmp_path: Path, now: list[float]
 ) -> AsyncIterator[EventStore]:
     store: EventStore
     if request.param == "memory":
         store = MemoryStore(100, 10_000, lambda: now[0])
+    elif request.param == "postgres":
+        database = request.getfixturevalue("postgres").new_database()
+        store = PostgresStore(database, 100, 10_000, lambda: now[0])
     else:
         store = DurableStore(tmp_path / "state", 100, 10_000, lambda: now[0])
     await store.start()

@@ -150,6 +150,7 @@ def test_a_tenant_has_the_limits_of_its_name(path: Path) -> None:
     assert (acme.limits, other.limits) == (limits, TenantLimits())
 
 
+@pytest.mark.slow
 def test_concurrent_changes_are_not_lost(path: Path) -> None:
     """All changes that several processes make at the same time are kept."""
     file = TokenFile(path)

@@ -55,6 +55,7 @@ from .disconnect import ClientDisconnected
 from .live import LiveTenants
 from .open_websocket import OpenWebSocket
 from .openapi import methods_of
+from .other_brokers import OtherBrokers
 from .server import UnauthenticatedConnections
 from .unread_bodies import UnreadBodies
 
@@ -109,6 +110,7 @@ class Service:
     unread_bodies: UnreadBodies = field(default_factory=UnreadBodies)
     started_at: float = field(default_factory=time.monotonic)
     websockets: set[OpenWebSocket] = field(default_factory=set)
+    cluster: OtherBrokers | None = None
 
 
 @stream_request_body
@@ -131,7 +133,6 @@ class Authenticated(RequestHandler):
     def initialize(self, service: Service) -> None:
         self.service = service
         given = self.request.headers.get("X-Request-ID", "")
-        # Not in `prepare`, which an unknown method does not reach.
         self.request_id = given if _REQUEST_ID.fullmatch(given) else secrets.token_hex(8)
         self._set_own_headers()
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import msgspec
 from kernelbroker.protocol.messages import ExecutionInfo
+from msgspec import convert
 
 from ..service.pending_confirmations import Decision
 from .base import ApiHandler
 from .descriptions import ConfirmationInfo, confirmation_info, execution_fields
 from .openapi import operation
+from .other_brokers import items_elsewhere
 
 
 class ConfirmationList(msgspec.Struct, kw_only=True):
@@ -32,8 +34,10 @@ class Confirmations(ApiHandler):
     @operation({200: ConfirmationList})
     async def get(self) -> None:
         """List the code that waits for a confirmation, oldest first."""
-        found = self.tenant.confirmations.pending()
-        self.reply(ConfirmationList(confirmations=[confirmation_info(each) for each in found]))
+        own = [confirmation_info(each) for each in self.tenant.confirmations.pending()]
+        others = await items_elsewhere(self.service.cluster, self.request, "confirmations")
+        found = [*own, *(convert(each, ConfirmationInfo) for each in others)]
+        self.reply(ConfirmationList(confirmations=sorted(found, key=lambda each: each.asked_at)))
 
 
 class OneConfirmation(ApiHandler):

@@ -40,6 +40,14 @@ def client_of(headers: HTTPHeaders, default: str) -> str:
     return named if named in _OWN_CLIENTS else default
 
 
+def passed_on(headers: HTTPHeaders, token: str, request_id: str) -> dict[str, str]:
+    """Return the headers of a WebSocket that another broker opens for the client of this one."""
+    found = {"Authorization": f"Bearer {token}", "X-Request-ID": request_id}
+    if (client := headers.get(CLIENT_HEADER)) is not None:
+        found[CLIENT_HEADER] = client
+    return found
+
+
 def bearer_token(headers: HTTPHeaders) -> str:
     """Return the token of the Authorization header, or of a WebSocket's subprotocols; "" if none."""
     scheme, _, token = headers.get("Authorization", "").partition(" ")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from functools import cache, partial
 from typing import Annotated, Any, Literal, TypeAlias
 
 import msgspec
@@ -38,7 +39,6 @@ from . import (
 )
 from .base import MAX_BODY_BYTES, Service, UnknownPath
 from .openapi import document
-from .unread_bodies import UnreadBodies
 from .websocket import SessionSocket
 
 _PREFIX = "/api/v1"
@@ -146,15 +146,24 @@ PROXIES: list[tuple[str, type[RequestHandler]]] = [
 class _Application(Application):
     """Tornado's application, with a record of unread request bodies."""
 
-    def __init__(self, *args: Any, unread_bodies: UnreadBodies, **settings: Any) -> None:
+    def __init__(self, *args: Any, service: Service, **settings: Any) -> None:
         super().__init__(*args, **settings)
-        self._unread_bodies = unread_bodies
+        self._unread_bodies = service.unread_bodies
+        self._unauthenticated = service.unauthenticated
+        self._cluster = service.cluster
 
     def start_request(
         self, server_conn: object, request_conn: HTTPConnection
     ) -> HTTPMessageDelegate:
-        delegate = super().start_request(server_conn, request_conn)
-        return self._unread_bodies.track(delegate, request_conn)
+        start = super().start_request
+
+        def answer() -> HTTPMessageDelegate:
+            delegate = start(server_conn, request_conn)
+            return self._unread_bodies.track(delegate, request_conn)
+
+        if self._cluster is None:
+            return answer()
+        return self._cluster.start_request(answer, request_conn)
 
 
 def make_application(service: Service, surfaces: Sequence[Route] = ()) -> Application:
@@ -164,21 +173,26 @@ def make_application(service: Service, surfaces: Sequence[Route] = ()) -> Applic
         surfaces: routes of other protocols: paths, handlers, and their options besides `service`. They come
             before the native ones.
     """
-    openapi = document(ROUTES, _TYPES, service.version)
     native = [*ROUTES, *PROXIES]
     handlers = [*surfaces, *((_pattern(path), handler, {}) for path, handler in native)]
     return _Application(
         [(path, handler, {"service": service, **options}) for path, handler, options in handlers],
-        unread_bodies=service.unread_bodies,
+        service=service,
         default_handler_class=UnknownPath,
         default_handler_args={"service": service},
         websocket_ping_interval=_PING_INTERVAL_S,
         websocket_ping_timeout=_PING_INTERVAL_S,
         websocket_max_message_size=MAX_BODY_BYTES,
         log_function=lambda _handler: None,
-        openapi=openapi,
+        openapi=partial(openapi_document, service.version),
         routes={handler: str(path) for path, handler, *_ in [*reversed(surfaces), *native]},
     )
+
+
+@cache
+def openapi_document(version: str) -> dict[str, Any]:
+    """Return the OpenAPI document of the native API: 30 ms of work, which few brokers are asked for."""
+    return document(ROUTES, _TYPES, version)
 
 
 def _pattern(path: str) -> str:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import msgspec
 from kernelbroker.protocol.messages import SessionInfo, SessionList, SessionOptions
+from msgspec import convert
 
 from ..service.sessions import SessionChange
 from .base import ApiHandler
 from .descriptions import session_info
 from .disconnect import Disconnectable
 from .openapi import operation
+from .other_brokers import items_elsewhere
 
 
 class Interrupted(msgspec.Struct, kw_only=True):
@@ -20,8 +22,10 @@ class Sessions(Disconnectable, ApiHandler):
     @operation({200: SessionList})
     async def get(self) -> None:
         """List the open sessions."""
-        sessions = self.tenant.sessions.list()
-        self.reply(SessionList(sessions=[session_info(session) for session in sessions]))
+        own = [session_info(session) for session in self.tenant.sessions.list()]
+        others = await items_elsewhere(self.service.cluster, self.request, "sessions")
+        found = [*own, *(convert(each, SessionInfo) for each in others)]
+        self.reply(SessionList(sessions=sorted(found, key=lambda each: each.created_at)))
 
     @operation({201: SessionInfo, 200: SessionInfo}, body=SessionOptions)
     async def post(self) -> None:

@@ -116,7 +116,7 @@ class OpenApiDocument(Authenticated):
     @operation({200: dict[str, Any]})
     async def get(self) -> None:
         """Get this OpenAPI document."""
-        self.reply(self.settings["openapi"])
+        self.reply(self.settings["openapi"]())
 
 
 def _launch_failures(pools: Mapping[str, Pool]) -> dict[str, str]:

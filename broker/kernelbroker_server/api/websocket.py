@@ -13,8 +13,7 @@ import logging
 from collections.abc import Awaitable, Coroutine
 from typing import Any
 
-import msgspec
-from kernelbroker.protocol.codec import decode_as, decode_operation, encode
+from kernelbroker.protocol.codec import decode_operation, encode
 from kernelbroker.protocol.errors import (
     BadRequest,
     Conflict,
@@ -23,6 +22,7 @@ from kernelbroker.protocol.errors import (
     RequestError,
     SessionGone,
     TooManyRequests,
+    Unavailable,
 )
 from kernelbroker.protocol.findings import Assessment
 from kernelbroker.protocol.messages import (
@@ -48,8 +48,11 @@ from tornado.websocket import WebSocketClosedError, WebSocketHandler
 from ..kernels.channel import ChannelClosed
 from ..sessions.session import Session
 from ..sessions.store import ExecutionLog, Watcher
+from . import credentials
 from .base import Authenticated, error_body
 from .descriptions import session_info
+from .operation_names import Echo, echo, name_of
+from .other_brokers import Relayed
 from .text_frames import write_texts
 
 logger = logging.getLogger(__name__)
@@ -91,6 +94,8 @@ class SessionSocket(Authenticated, WebSocketHandler):
         """The latest operation that came during the opening. Each waits for the one before."""
         self._pumping: asyncio.Task[None] | None = None
         self._watching = contextlib.ExitStack()
+        self._relay: Relayed | None = None
+        """To the broker that owns the session, if that is another one."""
         self.service.websockets.add(self)
 
     def on_close(self) -> None:
@@ -98,6 +103,8 @@ class SessionSocket(Authenticated, WebSocketHandler):
             return
         self.service.websockets.discard(self)
         self._watching.close()
+        if self._relay is not None:
+            self._relay.abort()
         for task in self._tasks:
             task.cancel()
         with contextlib.suppress(SessionGone):
@@ -106,12 +113,20 @@ class SessionSocket(Authenticated, WebSocketHandler):
                     self._session.interrupt(log.id)  # running or queued
 
     async def on_message(self, message: str | bytes) -> None:
+        if self._relay is not None:
+            await self._relay.send(message)
+            return
         # Tornado awaits this before it reads the next frame. Long work is spawned, so that an interrupt
         # is read while a cell runs, and a disconnect is noticed while a session is being opened.
         try:
             operation = decode_operation(message)
         except ProtocolError as exc:
-            await self._refuse(_echo(message), exc)
+            await self._refuse(echo(message), exc)
+            return
+        is_first = self._session is None and self._opening is None and self._last is None
+        if is_first and isinstance(operation, Open) and await self._is_elsewhere(operation):
+            if self._relay is not None:
+                await self._relay.send(message)
             return
         if self._opening is not None and isinstance(operation, Close):
             self._opening.cancel()
@@ -132,6 +147,26 @@ class SessionSocket(Authenticated, WebSocketHandler):
         is_left = self._session is not None and self._session.is_left
         if self._pumping is not None and not is_left:
             await asyncio.wait([self._pumping])
+
+    async def _is_elsewhere(self, operation: Open) -> bool:
+        """Whether another broker has the session, or it cannot be found. The client is answered then."""
+        cluster = self.service.cluster
+        token = self.given_token()
+        if cluster is None or not token:
+            return False
+        headers = credentials.passed_on(self.request.headers, token, self.request_id)
+        try:
+            self._relay = await cluster.relay(self.tenant.name, operation.session_id, headers)
+        except RequestError as exc:
+            await self._refuse(operation, exc)
+            return True
+        if self._relay is None:
+            return False
+        if self.ws_connection is None:
+            self._relay.abort()
+        else:
+            self._pumping = self._spawn(self._relay.run(self.write_message, self.close))
+        return True
 
     # Operations.
 
@@ -251,14 +286,17 @@ class SessionSocket(Authenticated, WebSocketHandler):
             await self._done(operation)
 
     async def _done(self, operation: Operation) -> None:
-        await self._send(Done(op=_name(operation), op_id=getattr(operation, "op_id", None)))
+        await self._send(Done(op=name_of(operation), op_id=getattr(operation, "op_id", None)))
 
-    async def _refuse(self, operation: Operation | _Echo, exc: Exception) -> None:
+    async def _refuse(self, operation: Operation | Echo, exc: Exception) -> None:
         if isinstance(exc, ChannelClosed):
             exc = Conflict("the execution has ended and does not wait for input")
+        if isinstance(exc, Unavailable) and self.service.cluster and self.service.tenants.stopping:
+            self.close(1001, "another broker goes on with the session")
+            return
         reply = ErrorReply(
             error=error_body(exc, self.request_id),
-            op=operation.op if isinstance(operation, _Echo) else _name(operation),
+            op=operation.op if isinstance(operation, Echo) else name_of(operation),
             op_id=getattr(operation, "op_id", None),
             execution_id=getattr(operation, "execution_id", None),
         )
@@ -310,22 +348,3 @@ class SessionSocket(Authenticated, WebSocketHandler):
         except Exception:
             logger.exception("a WebSocket task failed")
             self.close(1011, "an internal error of the broker")
-
-
-class _Echo(msgspec.Struct):
-    """The fields of a malformed operation that tell the client which operation an error answers."""
-
-    op: str | None = None
-    op_id: str | None = None
-    execution_id: str | None = None
-
-
-def _echo(message: str | bytes) -> _Echo:
-    try:
-        return decode_as(message, _Echo)
-    except ProtocolError:
-        return _Echo()
-
-
-def _name(operation: Operation) -> str:
-    return str(type(operation).__struct_config__.tag)

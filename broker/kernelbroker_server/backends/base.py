@@ -11,13 +11,17 @@ from __future__ import annotations
 import asyncio
 import enum
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeAlias
 
 from ..kernels.endpoint import Endpoint
 from .host_project import HostProject
+from .outcomes import BackendUnavailable as BackendUnavailable
+from .outcomes import EndCause as EndCause
+from .outcomes import LaunchError as LaunchError
+from .outcomes import SandboxEnd as SandboxEnd
 from .process_saver import ProcessSaver
 
 
@@ -118,35 +122,6 @@ class SandboxSpec:
         return self.network is Network.ALLOWLIST or bool(self.upstreams)
 
 
-class EndCause(enum.StrEnum):
-    OUT_OF_MEMORY = "out_of_memory"
-    KERNEL_DIED = "kernel_died"
-    SANDBOX_LOST = "sandbox_lost"
-
-
-@dataclass(frozen=True, slots=True)
-class SandboxEnd:
-    """How a sandbox ended by itself.
-
-    Attributes:
-        detail: one line for people.
-        last_line: the end of its output, if `detail` does not have it, for messages to the operator of the
-            broker. If user code has run, it may have written this line.
-    """
-
-    cause: EndCause
-    detail: str
-    last_line: str = ""
-
-
-class LaunchError(Exception):
-    """A sandbox could not be launched; the message says what to look at."""
-
-
-class BackendUnavailable(Exception):
-    """The backend does not work on this machine; the message says what is missing."""
-
-
 @dataclass(frozen=True, slots=True)
 class Usage:
     """The size of a workspace.
@@ -160,6 +135,14 @@ class Usage:
     size: int = 0
     files: int = 0
     complete: bool = True
+
+
+Confirm: TypeAlias = Callable[[], Awaitable[None]]
+"""Waits until it is certain that no other broker has taken over what this one owned."""
+
+
+async def owns_all() -> None:
+    """For a broker that is alone: what it has is its own."""
 
 
 class Sandbox(ABC):
@@ -183,6 +166,8 @@ class Sandbox(ABC):
     endpoint: Endpoint
     workspace: Path
     ended: asyncio.Future[SandboxEnd]
+    epoch: int = 0
+    """That of the broker that has taken it over; 0 if none has."""
     process_saver: ProcessSaver | None = None
     """Saves and restores its processes; None if the sandbox is not made for that."""
 
@@ -323,6 +308,21 @@ class Backend(ABC):
         Args:
             specs: the present ones; a sandbox of another spec is no longer wanted.
         """
+        return ()
+
+    confirm: Confirm = staticmethod(owns_all)
+    """Waited for before a sandbox is ended. Set before `start`."""
+
+    async def take(self, broker_id: str, epoch: int) -> bool:  # noqa: ARG002
+        """Take over the directories of a broker without a lease; `orphans` and `end_orphans` follow.
+
+        Its gateways refuse lower epochs from now on. Returns whether the directories are there.
+        """
+        return False
+
+    @property
+    def broker_ids(self) -> Sequence[str]:
+        """The ids of the directories where its sandboxes are, after `start`."""
         return ()
 
     async def end_orphans(  # noqa: B027

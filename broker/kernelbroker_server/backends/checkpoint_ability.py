@@ -8,7 +8,7 @@ import secrets
 from collections.abc import Awaitable, Callable
 
 from . import common_files
-from .base import LaunchError, SandboxSpec
+from .base import LaunchError, Network, SandboxSpec
 from .checkpoint_sandbox import ETC, KERNEL_FEATURES, CheckpointSandbox
 from .criu import Criu
 from .directories import remove_tree
@@ -30,6 +30,14 @@ class CheckpointAbility:
 
     criu: Criu | None = None
     reason: str = "no template of the broker has process_checkpoints = true"
+
+    def why_not(self, spec: SandboxSpec) -> str:
+        """Return why the processes of sandboxes of this spec cannot be saved; empty if they can."""
+        if not spec.process_checkpoints:
+            return f"the template {spec.template} does not have process_checkpoints = true"
+        if spec.network is not Network.NONE:
+            return f"the template {spec.template} has a network"
+        return self.reason
 
 
 async def find(

@@ -26,6 +26,8 @@ log = logging.getLogger(__name__)
 
 WORKSPACES = "workspaces"
 """A directory beside those of the brokers; see `workspaces/layout.py`."""
+NO_ID_FILE = Path()
+"""In place of an id file: the store tells other brokers where this one's sandboxes are."""
 _DEAD_SINCE = "dead-since"
 """The file in which other brokers note when they found a broker with containers dead."""
 _BROKER_ID = re.compile(r"[0-9a-f]{8}")
@@ -59,7 +61,7 @@ class Directories:
         Raises:
             OSError
         """
-        if id_file is None:
+        if id_file is None or id_file == NO_ID_FILE:
             return cls.create(data_dir, run_dir)
         with contextlib.suppress(FileNotFoundError):
             earlier = id_file.read_text()
@@ -90,6 +92,20 @@ class Directories:
                 return cls(broker_id, data, run, lock)
             time.sleep(_LOCK_PAUSE_S)  # its orphan watch has the lock for moments
         raise OSError(None, f"{data} is locked by another broker")
+
+    @classmethod
+    def seize(cls, data_dir: Path, run_dir: Path, broker_id: str) -> Directories | None:
+        """Take over the directories of a broker that has lost its lease; None if there are none.
+
+        The broker may live. Its lock is worth nothing: the file is replaced, and nobody looks at it again.
+
+        Raises:
+            OSError
+        """
+        data, run = data_dir.absolute() / broker_id, run_dir.absolute() / broker_id
+        if not _BROKER_ID.fullmatch(broker_id) or not data.is_dir() or not run.is_dir():
+            return None
+        return cls(broker_id, data, run, seize_lock(data))
 
     @classmethod
     def create(cls, data_dir: Path, run_dir: Path) -> Directories:
@@ -188,6 +204,15 @@ def _grace_left(data: Path) -> float:
         noted.write_text(repr(now))
         alone_for = 0.0
     return grace - alone_for if alone_for >= 0 else 0.0  # less than 0 is another boot
+
+
+def seize_lock(directory: Path, name: str = LOCK) -> int:
+    """Take a lock from whoever has it. Only for who owns what it protects, by the store."""
+    new = directory / f"{name}.{secrets.token_hex(4)}"
+    lock = os.open(new, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    new.rename(directory / name)
+    return lock
 
 
 def _exists(path: Path) -> bool:

@@ -33,10 +33,10 @@ from .container_options import LABEL_BROKER, LABEL_DATA, LABEL_SANDBOX
 from .directories import Directories
 from .docker_context import BackendContext
 from .docker_orphans import DockerOrphans
+from .docker_reaper import reap
 from .docker_sandbox import DockerSandbox
 from .docker_transport import AUTO, LaunchMode, LaunchModeSelector, RequestedMode, Transport
 from .engine import Engine, EngineError, Event, Missing
-from .internal_network import InternalNetwork
 from .open_network import OpenNetwork
 from .sandbox_layout import GATEWAY_COMMAND, UID
 from .sandbox_set import SandboxSet
@@ -97,7 +97,9 @@ class DockerBackend(Backend):
         self._command = command
         self._run_cell = run_cell
         self._id_file = id_file
-        self._orphans: DockerOrphans | None = None
+        self._orphans: list[DockerOrphans] = []
+        self._taken: list[BackendContext] = []
+        """What other brokers had."""
         self._later: asyncio.Task[None] | None = None
         self._info: Mapping[str, Any] = {}
         self._context: BackendContext | None = None
@@ -135,15 +137,21 @@ class DockerBackend(Backend):
         name = f"kernelbroker-{directories.broker_id}-open"
         network = OpenNetwork(engine, self._network, name, labels)
         self._context = BackendContext(
-            engine, directories, self._image, owner, self._proxy, network, UsageMeter()
+            engine,
+            directories,
+            self._image,
+            owner,
+            self._proxy,
+            network,
+            UsageMeter(),
+            confirm=self.confirm,
         )
         try:
-            if (pause := await self._reap(self._context, rescue)) > 0:
+            if (pause := await reap(self._context, rescue)) > 0:
                 self._later = asyncio.create_task(self._reap_later(pause, rescue))
-            self._orphans = DockerOrphans(self._context)
-            await self._orphans.find()
-            broker = f"{LABEL_BROKER}={directories.broker_id}"
-            engine.listen(broker, self._on_event, self._on_gap)
+            self._orphans = [DockerOrphans(self._context)]
+            await self._orphans[0].find()
+            engine.listen(f"{LABEL_DATA}={labels[LABEL_DATA]}", self._on_event, self._on_gap)
             self._modes = LaunchModeSelector(
                 self._context,
                 self._info,
@@ -167,9 +175,33 @@ class DockerBackend(Backend):
             await self.stop()
             raise
 
+    @property
+    def broker_ids(self) -> Sequence[str]:
+        contexts = [] if self._context is None else [self._context, *self._taken]
+        return [context.directories.broker_id for context in contexts]
+
+    async def take(self, broker_id: str, epoch: int) -> bool:
+        if self._context is None:
+            return False
+        directories = Directories.seize(self.data_dir, self._run_dir, broker_id)
+        if directories is None:
+            return False
+        name = f"kernelbroker-{broker_id}-open"
+        context = dataclasses.replace(self._context, directories=directories, epoch=epoch)
+        network = OpenNetwork(self._engine, self._network, name, context.labels)
+        context = dataclasses.replace(context, open_network=network)
+        self._taken.append(context)
+        orphans = DockerOrphans(context)
+        try:
+            await orphans.find()
+        except EngineError as error:
+            log.error("Containers of another broker could not be taken over: %s", error)
+            return False
+        self._orphans.append(orphans)
+        return True
+
     def orphans(self, specs: Sequence[SandboxSpec]) -> Sequence[Orphan]:
-        assert self._orphans is not None, "start() comes first"
-        found = self._orphans.adopt(specs, self._mode)
+        found = [each for orphans in self._orphans for each in orphans.adopt(specs, self._mode)]
         for sandbox, _ in found:
             self._sandboxes.adopt(sandbox)
         return [
@@ -179,9 +211,9 @@ class DockerBackend(Backend):
         ]
 
     async def end_orphans(self, unwanted: Sequence[Sandbox], rescue: Rescue | None = None) -> None:
-        assert self._orphans is not None, "start() comes first"
         await asyncio.gather(*(sandbox.kill() for sandbox in unwanted))
-        await self._orphans.end(self._mode, rescue)
+        for orphans in self._orphans:
+            await orphans.end(self._mode, rescue)
         for sandbox in unwanted:  # their files are rescued
             await self.remove(sandbox)
 
@@ -210,20 +242,23 @@ class DockerBackend(Backend):
             await asyncio.gather(*(self.remove(s) for s in sandboxes.values() if is_removed(s)))
             await self._sandboxes.removals()
             left = [sandbox for sandbox in sandboxes.values() if not is_removed(sandbox)]
-            if left or (self._orphans is not None and self._orphans.left):
+            if left or any(orphans.left for orphans in self._orphans):
                 for sandbox in left:
                     sandbox.leave()
                 await context.engine.close()
-                context.directories.release()  # the next broker finds them
+                for each in (context, *self._taken):
+                    each.directories.release()  # the next broker finds them
                 return
             if self._modes is not None:
                 await self._modes.close()
             try:
-                await context.open_network.remove()
+                for each in (context, *self._taken):
+                    await each.open_network.remove()
             except EngineError as error:
                 log.error("The network of open sandboxes could not be removed: %s", error)
             await context.engine.close()
-            await context.directories.remove()
+            for each in (context, *self._taken):
+                await each.directories.remove()
 
     def describe(self) -> dict[str, object]:
         group = f"cgroup-v{self._info.get('CgroupVersion', '1')}"
@@ -272,7 +307,10 @@ class DockerBackend(Backend):
         return sandbox
 
     def _on_event(self, event: Event) -> None:
-        name = event.get("Actor", {}).get("Attributes", {}).get(LABEL_SANDBOX)
+        labels = event.get("Actor", {}).get("Attributes", {})
+        if labels.get(LABEL_BROKER) not in self.broker_ids:
+            return
+        name = labels.get(LABEL_SANDBOX)
         if (sandbox := self._sandboxes.by_id.get(name)) is not None and not sandbox.closing:
             sandbox.on_event(event)
 
@@ -291,36 +329,6 @@ class DockerBackend(Backend):
             await asyncio.sleep(pause)
             assert self._context is not None, "stop() cancels this first"
             try:
-                pause = await self._reap(self._context, rescue)
+                pause = await reap(self._context, rescue)
             except EngineError as error:
                 log.error("Containers of dead brokers could not be removed: %s", error)
-
-    async def _reap(self, context: BackendContext, rescue: Rescue | None) -> float:
-        """Remove the containers of dead brokers, and then their directories.
-
-        The lock on a broker's directory shows whether the broker is dead. A directory stays as long as
-        there are containers of its broker.
-
-        Returns:
-            the seconds after which to call it again, for containers that may still be adopted.
-        """
-        data_dir = context.directories.data.parent
-        postponed: list[float] = []
-        dead = {
-            directories.broker_id: directories
-            for directories in context.directories.of_the_dead(postponed)
-        }
-        for container in await context.engine.with_label(f"{LABEL_DATA}={data_dir}"):
-            broker_id = container["Labels"][LABEL_BROKER]
-            if broker_id in dead or not (data_dir / broker_id).exists():
-                log.info("Removing a container that the broker %s left behind", broker_id)
-                await context.engine.remove(container["Names"][0].removeprefix("/"))
-        for network in await context.engine.networks_with_label(f"{LABEL_DATA}={data_dir}"):
-            broker_id = network["Labels"][LABEL_BROKER]
-            if broker_id in dead or not (data_dir / broker_id).exists():
-                await context.engine.remove_network(network["Name"])
-                await InternalNetwork(context.engine, broker_id).remove()  # its firewall rule
-        for directories in dead.values():
-            if rescue is None or await asyncio.to_thread(rescue, directories.data):
-                await directories.remove()
-        return max(postponed, default=0.0)

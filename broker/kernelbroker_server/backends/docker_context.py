@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..egress.proxy import Proxy
+from .base import Confirm, owns_all
 from .container_options import LABEL_BROKER, LABEL_DATA
 from .directories import Directories
 from .engine import Engine
@@ -27,6 +28,10 @@ class BackendContext:
     proxy: Proxy
     open_network: OpenNetwork
     meter: UsageMeter
+    epoch: int = 0
+    """Of the broker that has taken the directories over; see `Backend.take`."""
+    confirm: Confirm = owns_all
+    """Waited for before a container is removed."""
 
     @property
     def labels(self) -> dict[str, str]:

@@ -8,7 +8,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from kernelbroker_kernel.contract import TOKEN_VARIABLE
+from kernelbroker_kernel.contract import CONTRACT, CONTRACT_LABEL, TOKEN_VARIABLE
 
 from . import sandbox_record
 from .base import LaunchError, Rescue, SandboxSpec
@@ -18,6 +18,7 @@ from .docker_context import BackendContext
 from .docker_sandbox import DockerSandbox
 from .docker_transport import CHECKS, LaunchMode
 from .engine import Missing, Refused, address_in
+from .image_names import tag
 from .internal_network import InternalNetwork
 from .sandbox_record import SandboxRecord
 
@@ -36,11 +37,14 @@ class DockerOrphans:
         self._directory = context.directories.sandboxes
         self.left = {path.name for path in self._directory.iterdir()}
         self._running: dict[str, Mapping[str, Any]] = {}
+        self._rebuilt: set[str] = set()
+        """Those whose image has been built again."""
 
     async def find(self) -> None:
         """Ask the engine what is left, and remove the checks of an earlier start.
 
-        A container whose image was built again is not adopted: broker and image may not fit.
+        A container whose image was built again is adopted only with its session, and only if both images
+        have the same contract: otherwise broker and image may not fit.
 
         Raises:
             EngineError
@@ -53,9 +57,9 @@ class DockerOrphans:
             if container["State"] == "running":
                 with contextlib.suppress(Missing, Refused):
                     running = await context.engine.inspect(context.container_name(sandbox_id))
-                    image = await context.engine.image_id(running["Config"]["Image"])
-                    if image.removeprefix("sha256:") == running["Image"].removeprefix("sha256:"):
-                        self._running[sandbox_id] = running
+                    if not await self._has_current_image(running):
+                        self._rebuilt.add(sandbox_id)
+                    self._running[sandbox_id] = running
         for network in await context.engine.networks_with_label(broker):
             context.open_network.adopt(network["Name"])
         for name in self.left.intersection(CHECKS):  # nobody has files there
@@ -77,6 +81,12 @@ class DockerOrphans:
                 continue
             if (spec := by_digest.get(record.spec)) is None:
                 continue
+            config = self._running[name]["Config"]
+            is_current = tag(config["Image"]) == tag(spec.image or image)
+            if name in self._rebuilt or not is_current:
+                contract = (config.get("Labels") or {}).get(CONTRACT_LABEL)
+                if record.session is None or contract != CONTRACT:
+                    continue
             try:
                 sandbox = DockerSandbox.adopt(
                     name,
@@ -109,6 +119,14 @@ class DockerOrphans:
         if names and (rescue is None or await asyncio.to_thread(rescue, context.directories.data)):
             for name in names:
                 await self._remove_files(name)
+
+    async def _has_current_image(self, container: Mapping[str, Any]) -> bool:
+        """Whether the name of the container's image still means this image."""
+        try:
+            image = await self._context.engine.image_id(container["Config"]["Image"])
+        except (Missing, Refused):  # the engine filter allows only the version of now
+            return False
+        return image.removeprefix("sha256:") == str(container["Image"]).removeprefix("sha256:")
 
     async def _end_container(self, name: str) -> None:
         await self._context.engine.remove(self._context.container_name(name))

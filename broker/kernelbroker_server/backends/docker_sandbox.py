@@ -28,6 +28,7 @@ from .docker_context import BackendContext
 from .egress_socket import EgressSocket
 from .engine import EngineError, Event, Missing
 from .exit_reason import end_of, lost
+from .image_names import repository
 from .internal_network import PORT, InternalNetwork
 from .measured_container import MeasuredContainer
 from .memory_watch import MemoryWatch
@@ -76,7 +77,7 @@ class DockerSandbox(MeasuredContainer):
         self.workspace = self._directory / "workspace"
         transport: SocketTransport | NetworkTransport
         if network is None:
-            self.endpoint = UnixEndpoint(directories.run / f"{sandbox_id}.sock")
+            self.endpoint = UnixEndpoint(directories.run / f"{sandbox_id}.sock", context.epoch)
             transport = SocketTransport(directories.run / f"{sandbox_id}.give")
         else:
             transport = NetworkTransport(network.name, token or secrets.token_urlsafe(24))
@@ -165,7 +166,7 @@ class DockerSandbox(MeasuredContainer):
         host, token = address
         sandbox = cls(sandbox_id, spec, context, runtime, network, gvisor=gvisor, token=token)
         if network is not None:
-            sandbox.endpoint = TcpEndpoint(host, PORT, token)
+            sandbox.endpoint = TcpEndpoint(host, PORT, token, context.epoch)
         sandbox._hand_over()
         sandbox._record = record
         sandbox._created = True
@@ -181,7 +182,9 @@ class DockerSandbox(MeasuredContainer):
     @staticmethod
     def digest(spec: SandboxSpec, image: str, runtime: str, *, tcp: bool) -> str:
         """The same for all sandboxes that one broker may adopt from the other."""
-        return sandbox_record.digest(spec, spec.image or image, runtime, "tcp" if tcp else "unix")
+        # Without the tag: an image of another version may do, if its contract is the same.
+        spec, image = replace(spec, image=None), repository(spec.image or image)
+        return sandbox_record.digest(spec, image, runtime, "tcp" if tcp else "unix")
 
     def _hand_over(self) -> None:
         """Listen for the broker's connections and for the gateway, instead of an earlier broker."""
@@ -261,6 +264,7 @@ class DockerSandbox(MeasuredContainer):
 
     async def _remove_container(self) -> bool:
         """End all its processes. Returns whether they have ended."""
+        await self._context.confirm()
         self._killed = True
         try:
             await self._context.engine.remove(self._placement.name)

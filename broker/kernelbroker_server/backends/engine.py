@@ -25,8 +25,9 @@ _THREADS = 8
 _TIMEOUT_S = 60
 _RECONNECT_S = 1.0
 _STOP_TIMEOUT_S = 2.0
-_REMOVE_PAUSES_S = (0.1, 0.3, 1.0)
-"""Seconds between the attempts to remove a container."""
+_REMOVE_PAUSES_S = (0.1, 0.3, 1.0, 2.0, 4.0, 8.0)
+"""Seconds between the attempts to remove a container. A busy engine takes seconds for a removal, and
+refuses a second one meanwhile, such as that of `close` after a `kill` whose caller was cancelled."""
 
 T = TypeVar("T")
 Event = Mapping[str, Any]

@@ -8,18 +8,22 @@ the number of processes. Sessions watch the disk usage of workspaces (`workspace
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import dataclasses
 import logging
-import os
-import signal
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from subprocess import Popen
 
 from ..egress.proxy import Proxy
 from ..supervisor import SupervisedTask, Supervisor
-from . import checkpoint_ability, common_files, orphan_watch, process, procfs, seccomp
+from . import (
+    checkpoint_ability,
+    common_files,
+    local_description,
+    orphan_watch,
+    process,
+    procfs,
+)
 from .base import (
     Backend,
     BackendUnavailable,
@@ -39,7 +43,7 @@ from .directories import Directories
 from .fork_server import ForkServer
 from .fork_servers import MAX_FORKS, ForkServers
 from .host import Host
-from .local_orphans import LocalOrphans
+from .local_orphans import LocalOrphans, reap
 from .local_sandbox import LocalContext, LocalSandbox
 from .sandbox_layout import GATEWAY_COMMAND
 from .sandbox_set import SandboxSet
@@ -115,8 +119,10 @@ class LocalBackend(Backend):
         self._id_file = id_file
         self._criu = criu
         self._checkpoints = CheckpointAbility()
-        self._orphans: LocalOrphans | None = None
-        self._orphan_watch: Popen[bytes] | None = None
+        self._orphans: list[LocalOrphans] = []
+        self._orphan_watches: list[Popen[bytes]] = []
+        self._taken: list[LocalContext] = []
+        """What other brokers had."""
         self.fork_servers: ForkServers | None = None
         """Set by `start`, if gateways can be forked."""
         self._context: LocalContext | None = None
@@ -131,15 +137,21 @@ class LocalBackend(Backend):
             raise BackendUnavailable(f"data_dir or run_dir cannot be used: {error}") from error
         cgroups = Cgroups.prepare(directories.broker_id, self._cgroup_root)
         self._context = LocalContext(
-            host, directories, cgroups, Isolation.BUBBLEWRAP, self._proxy, UsageMeter()
+            host,
+            directories,
+            cgroups,
+            Isolation.BUBBLEWRAP,
+            self._proxy,
+            UsageMeter(),
+            confirm=self.confirm,
         )
-        self._orphans = LocalOrphans(self._context)
+        self._orphans = [LocalOrphans(self._context)]
         try:
-            await self._orphans.remove_probe(_PROBE_ID)
+            await self._orphans[0].remove_probe(_PROBE_ID)
             common_files.write(directories.run, host)
             if self._id_file is not None:
-                self._orphan_watch = orphan_watch.start(directories.data)
-            await self._reap(directories, rescue)
+                self._orphan_watches.append(orphan_watch.start(directories.data))
+            await reap(directories, self._cgroup_root, rescue)
             if (failure := await self._try_jail(host)) is not None:
                 self._run_without_jail(self._context, failure)
                 self.browser_problem = "a browser needs jails, which do not work here"
@@ -160,10 +172,31 @@ class LocalBackend(Backend):
         if cgroups.enforced_by("memory") is None:
             self._watchdog = self._supervisor.start("memory watchdog", self._watch_memory)
 
+    @property
+    def broker_ids(self) -> Sequence[str]:
+        contexts = [] if self._context is None else [self._context, *self._taken]
+        return [context.directories.broker_id for context in contexts]
+
+    async def take(self, broker_id: str, epoch: int) -> bool:
+        if self._context is None or self.isolation is not Isolation.BUBBLEWRAP:
+            return False
+        directories = Directories.seize(self.data_dir, self._run_dir, broker_id)
+        if directories is None:
+            return False
+        cgroups = Cgroups.prepare(broker_id, self._cgroup_root)
+        context = dataclasses.replace(
+            self._context, directories=directories, cgroups=cgroups, epoch=epoch
+        )
+        self._taken.append(context)
+        self._orphans.append(LocalOrphans(context))
+        self._orphan_watches.append(orphan_watch.start(directories.data))
+        return True
+
     def orphans(self, specs: Sequence[SandboxSpec]) -> Sequence[Orphan]:
-        assert self._orphans is not None, "start() comes first"
-        jailed = self.isolation is Isolation.BUBBLEWRAP
-        found = self._orphans.adopt(specs, self._checkpoints.criu) if jailed else []
+        if self.isolation is not Isolation.BUBBLEWRAP:
+            return ()
+        criu = self._checkpoints.criu
+        found = [each for orphans in self._orphans for each in orphans.adopt(specs, criu)]
         for sandbox, _ in found:
             self._sandboxes.adopt(sandbox)
         return [
@@ -173,9 +206,9 @@ class LocalBackend(Backend):
         ]
 
     async def end_orphans(self, unwanted: Sequence[Sandbox], rescue: Rescue | None = None) -> None:
-        assert self._orphans is not None, "start() comes first"
         await asyncio.gather(*(sandbox.kill() for sandbox in unwanted))
-        await self._orphans.end(rescue)
+        for orphans in self._orphans:
+            await orphans.end(rescue)
         for sandbox in unwanted:  # their files are rescued
             await self.remove(sandbox)
 
@@ -191,11 +224,7 @@ class LocalBackend(Backend):
         return await self._launch(sandbox_id, spec, self._command, server, criu)
 
     def why_no_process_checkpoints(self, spec: SandboxSpec) -> str:
-        if not spec.process_checkpoints:
-            return f"the template {spec.template} does not have process_checkpoints = true"
-        if spec.network is not Network.NONE:
-            return f"the template {spec.template} has a network"
-        return self._checkpoints.reason
+        return self._checkpoints.why_not(spec)
 
     async def remove(self, sandbox: Sandbox) -> None:
         await self._sandboxes.remove(sandbox)
@@ -217,43 +246,31 @@ class LocalBackend(Backend):
         if servers is not None:  # last, since they reap their gateways
             await servers.stop()
         is_left = any(not is_removed(sandbox) for sandbox in sandboxes.values())
-        if self._orphans is not None and self._orphans.left:  # the start failed
+        if any(orphans.left for orphans in self._orphans):  # the start failed
             is_left = True
         if context is not None and is_left:
             for sandbox in sandboxes.values():
                 sandbox.leave()
-            context.directories.release()  # the next broker finds them, or the watch
+            for each in (context, *self._taken):
+                each.directories.release()  # the next broker finds them, or the watch
             return
-        if self._orphan_watch is not None:
-            self._orphan_watch.kill()
-            await asyncio.to_thread(self._orphan_watch.wait)
-            self._orphan_watch = None
-        if context is not None:
-            await context.cgroups.remove()
-            await context.directories.remove()
+        for watch in self._orphan_watches:
+            watch.kill()
+            await asyncio.to_thread(watch.wait)
+        self._orphan_watches.clear()
+        for each in () if context is None else (context, *self._taken):
+            await each.cgroups.remove()
+            await each.directories.remove()
 
     def describe(self) -> dict[str, object]:
         assert self._context is not None, "start() comes first"
         jailed = self.isolation is Isolation.BUBBLEWRAP
-        enforced_by = self._context.cgroups.enforced_by
-        own_user = jailed and self._context.host.root
-        return {
-            "backend": "local",
-            "isolation": self.isolation.value,
-            "seccomp": "on" if jailed and seccomp.filter_for() else "none",
-            "host_user": "one of its own" if own_user else "the broker's",
-            "networks": sorted(self.networks) if jailed else "not enforced",
-            "process_checkpoints": self._checkpoints.reason or "criu",
-            "launches": "started" if self.fork_servers is None else self.fork_servers.describe(),
-            "limits": {
-                "cpus": enforced_by("cpu") or "none",
-                "memory": enforced_by("memory") or "watchdog",
-                "processes": enforced_by("pids") or ("rlimit" if jailed else "none"),
-                "tmp_size": "tmpfs" if jailed else "none",
-                "open_files": "rlimit",
-                "workspace": "watched",
-            },
-        }
+        return local_description.describe(
+            self._context,
+            sorted(self.networks) if jailed else "not enforced",
+            self._checkpoints.reason,
+            "started" if self.fork_servers is None else self.fork_servers.describe(),
+        )
 
     async def _launch(
         self,
@@ -284,16 +301,6 @@ class LocalBackend(Backend):
         probe = await self._launch(sandbox_id, spec, checkpoint_ability.PROGRAM, criu=criu)
         assert isinstance(probe, CheckpointSandbox)
         return probe
-
-    async def _reap(self, directories: Directories, rescue: Rescue | None) -> None:
-        for dead in directories.of_the_dead():
-            log.info("Removing the files and processes of the dead broker %s", dead.broker_id)
-            for pid in procfs.started_in(dead.sandboxes):
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
-            await Cgroups.reap(dead.broker_id, self._cgroup_root)
-            if rescue is None or await asyncio.to_thread(rescue, dead.data):
-                await dead.remove()
 
     async def _try_jail(self, host: Host) -> str | None:
         """Run Python in a jail. Returns the reason of a failure, or None if it works."""

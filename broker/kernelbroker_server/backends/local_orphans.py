@@ -12,9 +12,10 @@ from pathlib import Path
 
 from . import procfs, sandbox_record
 from .base import Rescue, SandboxSpec
+from .cgroups import Cgroups
 from .checkpoint_sandbox import GIVEN, CheckpointSandbox
 from .criu import Criu
-from .directories import remove_tree
+from .directories import Directories, remove_tree
 from .local_sandbox import LocalContext, LocalSandbox
 from .sandbox_record import SandboxRecord
 
@@ -102,3 +103,15 @@ class LocalOrphans:
         await self._context.cgroups.of(name).remove()
         if await remove_tree(self._directory / name):
             self.left.discard(name)
+
+
+async def reap(directories: Directories, cgroup_root: Path, rescue: Rescue | None) -> None:
+    """Remove what dead brokers have left, besides these directories."""
+    for dead in directories.of_the_dead():
+        log.info("Removing the files and processes of the dead broker %s", dead.broker_id)
+        for pid in procfs.started_in(dead.sandboxes):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        await Cgroups.reap(dead.broker_id, cgroup_root)
+        if rescue is None or await asyncio.to_thread(rescue, dead.data):
+            await dead.remove()

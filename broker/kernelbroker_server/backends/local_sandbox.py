@@ -19,7 +19,17 @@ from ..egress.proxy import Proxy
 from ..kernels.endpoint import UnixEndpoint
 from . import bubblewrap, forked_jail, jail, process, procfs, sandbox_record
 from .adopted_jail import AdoptedJail
-from .base import EndCause, Isolation, LaunchError, Limits, SandboxEnd, SandboxSpec, Usage
+from .base import (
+    Confirm,
+    EndCause,
+    Isolation,
+    LaunchError,
+    Limits,
+    SandboxEnd,
+    SandboxSpec,
+    Usage,
+    owns_all,
+)
 from .cgroups import Cgroups
 from .checkpoint_jail import CheckpointJail
 from .directories import Directories, remove_tree
@@ -53,6 +63,9 @@ class LocalContext:
     isolation: Isolation
     proxy: Proxy
     meter: UsageMeter
+    epoch: int = 0
+    """Of the broker that has taken the directories over; see `Backend.take`."""
+    confirm: Confirm = owns_all
 
 
 class LocalSandbox(ClosableSandbox):
@@ -67,7 +80,7 @@ class LocalSandbox(ClosableSandbox):
         self.spec = spec
         self.limits = spec.limits
         self.host_uid = host_uid
-        self.endpoint = UnixEndpoint(context.directories.run / f"{sandbox_id}.sock")
+        self.endpoint = UnixEndpoint(context.directories.run / f"{sandbox_id}.sock", context.epoch)
         self.ended = asyncio.get_running_loop().create_future()
         self._context = context
         self._directory = context.directories.sandboxes / sandbox_id
@@ -80,8 +93,7 @@ class LocalSandbox(ClosableSandbox):
         self._ending: asyncio.Task[bool] | None = None
         self._over_memory = False
         self._record: SandboxRecord | None = None
-        self.exit_status: int | None = None
-        """The exit status of the gateway; None until it has ended, or if its jail was never set up."""
+        self.exit_status: int | None = None  # of the gateway; None until it has ended
 
     @property
     def leader(self) -> int | None:
@@ -277,6 +289,7 @@ class LocalSandbox(ClosableSandbox):
         return await asyncio.shield(self._ending)
 
     async def _wait_until_gone(self, running: Running) -> bool:
+        await self._context.confirm()
         running.kill()
         try:
             await asyncio.wait_for(running.gone(), _KILL_TIMEOUT_S)

@@ -44,7 +44,6 @@ def watch(directory: Path, broker: int) -> None:
     """Wait for the end of the broker, then for the grace, and end what was not adopted."""
     try:
         own = os.open(directory / WATCH_LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        lock = os.open(directory / LOCK, os.O_RDWR | os.O_CLOEXEC)
     except FileNotFoundError:  # the broker has ended in order
         return
     fcntl.flock(own, fcntl.LOCK_EX)  # the watch of an earlier broker may hold it for a moment
@@ -54,12 +53,13 @@ def watch(directory: Path, broker: int) -> None:
             select.select([pidfd], [], [])
     died_at = time.monotonic()
     while True:
-        try:
+        try:  # each time, since a broker that takes the sandboxes over may replace the file
+            lock = os.open(directory / LOCK, os.O_RDWR | os.O_CLOEXEC)
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        except (BlockingIOError, FileNotFoundError):
             return
         left = _end_old(directory / "sandboxes", time.monotonic() - died_at)
-        fcntl.flock(lock, fcntl.LOCK_UN)
+        os.close(lock)
         if not left:
             return
         time.sleep(_POLL_S)

@@ -11,16 +11,18 @@ import hashlib
 import re
 import secrets
 from collections.abc import Sequence
+from pathlib import Path
 
 from kernelbroker.protocol.errors import NotFound
 
-from ..api.base import Authenticated, Service
+from ..api.base import Service
 from ..api.routes import Route
-from .files import ConsoleFiles, File
+from ..api.static_files import File, StaticFiles, StaticHandler
 
+_STATIC = Path(__file__).parent / "static"
+"""`npm run build` in `broker/console` makes these files; they are part of this package."""
 _HASHED = re.compile(r"-[A-Z0-9]{8}\.(js|css|woff2)$")
 """The end of names that change with the content."""
-_YEAR_S = 31_536_000
 _SCRIPT = re.compile(rb"<script>(.*?)</script>", re.DOTALL)
 
 _PAGE_POLICY = (
@@ -35,10 +37,8 @@ _FRAME_POLICY = (
 )
 
 
-class _Served(Authenticated):
-    requires_token = False
-
-    def initialize(self, service: Service, files: ConsoleFiles) -> None:  # type: ignore[override]
+class _Served(StaticHandler):
+    def initialize(self, service: Service, files: StaticFiles) -> None:  # type: ignore[override]
         super().initialize(service)
         self.files = files
 
@@ -47,20 +47,12 @@ class _Served(Authenticated):
             raise NotFound("the console has no such file; load the page again")
         return found
 
-    def set_own_headers(self, policy: str, caching: str) -> None:
-        self.set_header("Content-Security-Policy", policy)
-        self.set_header("Cache-Control", caching)
-        self.set_header("Referrer-Policy", "no-referrer")
-        self.set_header("Cross-Origin-Opener-Policy", "same-origin")
-        self.set_header("X-DNS-Prefetch-Control", "off")
-        self.set_header("Permissions-Policy", "camera=(), geolocation=(), microphone=()")
-
 
 class Page(_Served):
     async def get(self) -> None:
         """Send the page. Its nonce allows the editor to make style sheets."""
         nonce = secrets.token_urlsafe(16)
-        self.set_own_headers(_PAGE_POLICY.format(nonce=nonce), "no-store")
+        self.set_page_headers(_PAGE_POLICY.format(nonce=nonce), "no-store")
         self.set_header("Content-Type", "text/html; charset=utf-8")
         self.finish(self.file("index.html").data.replace(b"{{nonce}}", nonce.encode()))
 
@@ -68,24 +60,8 @@ class Page(_Served):
 class Asset(_Served):
     async def get(self, name: str) -> None:
         """Send a file, compressed if the client accepts that."""
-        file = self.file(name)
-        is_final = _HASHED.search(name) is not None
-        caching = f"public, max-age={_YEAR_S}, immutable" if is_final else "no-cache"
-        self.set_own_headers("default-src 'none'; frame-ancestors 'none'", caching)
-        self.set_header("Content-Type", file.content_type)
-        self.set_header("Vary", "Accept-Encoding")
-        self.set_header("ETag", f'"{file.etag}"')
-        if self.check_etag_header():
-            self.set_status(304)
-            return
-        accepted = self.request.headers.get("Accept-Encoding", "")
-        if file.gzipped is not None and re.search(
-            r"\bgzip\b(?!\s*;\s*q=0(\.0*)?\s*(,|$))", accepted
-        ):
-            self.set_header("Content-Encoding", "gzip")
-            self.finish(file.gzipped)
-        else:
-            self.finish(file.data)
+        policy = "default-src 'none'; frame-ancestors 'none'"
+        self.send_file(self.file(name), policy, changes=_HASHED.search(name) is None)
 
 
 class Frame(_Served):
@@ -101,7 +77,7 @@ class Frame(_Served):
             scripts = f"'sha256-{digest}'"
         else:
             scripts = "'unsafe-inline' 'unsafe-eval' blob:"
-        self.set_own_headers(_FRAME_POLICY.format(scripts=scripts), "no-cache")
+        self.set_page_headers(_FRAME_POLICY.format(scripts=scripts), "no-cache")
         self.set_header("Content-Type", file.content_type)
         self.finish(file.data)
 
@@ -112,9 +88,9 @@ class ToPage(_Served):
         self.redirect("/console")
 
 
-def console_routes(files: ConsoleFiles) -> Sequence[Route]:
+def console_routes() -> Sequence[Route]:
     """The paths of the console, with their handlers and the handlers' options."""
-    options = {"files": files}
+    options = {"files": StaticFiles(_STATIC)}
     return [
         ("/console", Page, options),
         ("/console/", ToPage, options),

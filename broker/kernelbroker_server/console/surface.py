@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 from ..api.routes import Route
 from ..supervisor import Supervisor
-from .files import ConsoleFiles
 from .handler import console_routes
 
 
@@ -16,7 +15,7 @@ class ConsoleSurface:
     @property
     def routes(self) -> Sequence[Route]:
         """The paths, with their handlers and the handlers' options."""
-        return console_routes(ConsoleFiles())
+        return console_routes()
 
     def start(self, supervisor: Supervisor) -> None:
         """Do nothing: files need no work in the background."""

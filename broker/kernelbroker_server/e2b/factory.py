@@ -14,17 +14,17 @@ _KEY = "e2b-key"
 """In the state directory: the key of the access tokens of sandboxes."""
 
 
-def make_surface(settings: Settings, state_dir: Path | None) -> E2bSurface:
+def make_surface(settings: Settings, keys: Path | bytes | None) -> E2bSurface:
     """Return the E2B surface.
 
     Args:
-        state_dir: the directory of what outlives the broker; None if nothing is kept on the disk.
+        keys: see `lasting_key`.
 
     Raises:
         ConfigError: the key in the state directory cannot be read.
     """
     try:
-        key = lasting_key(state_dir, _KEY)
+        key = lasting_key(keys, _KEY)
     except OSError as exc:
         raise ConfigError(f"state_dir: {exc.filename}: {exc.strerror}") from exc
     except DamagedKey as exc:

@@ -8,6 +8,7 @@ import msgspec
 from kernelbroker.protocol.messages import SessionOptions
 
 from ..api.disconnect import Disconnectable
+from ..api.other_brokers import items_elsewhere
 from ..service.kernels import attached_id
 from . import models
 from .handler import JupyterApiHandler
@@ -23,7 +24,8 @@ class NewKernel(msgspec.Struct):
 class Kernels(Disconnectable, JupyterApiHandler):
     async def get(self, **_path: str) -> None:
         """List the tenant's sessions as kernels."""
-        self.reply([models.kernel(each, self.links) for each in self.tenant.sessions.list()])
+        own = [models.kernel(each, self.links) for each in self.tenant.sessions.list()]
+        self.reply([*own, *await items_elsewhere(self.service.cluster, self.request)])
 
     async def post(self, **_path: str) -> None:
         """Open a session, or attach to the one that the kernelspec names."""

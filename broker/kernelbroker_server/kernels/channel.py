@@ -82,8 +82,8 @@ class KernelChannel:
         sent: the number of messages that the kernel was sent, also by earlier brokers.
         received: the number of the latest message that was received.
         exit_status: how the kernel has ended, as a shell gives it; None if the gateway did not tell.
-        on_acknowledge: called before the gateway forgets the messages that were received until then.
-            Returns whether it may.
+        on_acknowledge: called before the gateway forgets messages. Returns the number of the latest one
+            that it may forget.
     """
 
     def __init__(
@@ -106,7 +106,7 @@ class KernelChannel:
         self.sent = sent
         self.received = received
         self.exit_status: int | None = None
-        self.on_acknowledge: Callable[[], bool] | None = None
+        self.on_acknowledge: Callable[[], int] | None = None
         self._websocket = websocket
         self._send_interrupt = send_interrupt
         self._released = asyncio.Event()
@@ -254,8 +254,10 @@ class KernelChannel:
                     messages = size = 0
                     if kept >= _ACKNOWLEDGED_MESSAGES or kept_bytes >= _ACKNOWLEDGED_BYTES:
                         kept = kept_bytes = 0
-                        if self.on_acknowledge is None or self.on_acknowledge():
-                            await self._acknowledge()
+                        if self.on_acknowledge is None:
+                            await self._acknowledge(self.received)
+                        elif number := self.on_acknowledge():
+                            await self._acknowledge(number)
                     await asyncio.sleep(0)
             reason = "the gateway closed the channel"
         except ProtocolError as exc:
@@ -271,10 +273,10 @@ class KernelChannel:
             if self._attached.is_set():
                 self._end(reason)
 
-    async def _acknowledge(self) -> None:
+    async def _acknowledge(self, number: int) -> None:
         # What a gateway that has ended sent last is still read.
         with suppress(WebSocketException, OSError):
-            await self._websocket.send(str(self.received))
+            await self._websocket.send(str(number))
 
     def _dispatch(self, message: Incoming) -> None:
         for subscription in (*self._by_parent.get(message.parent_id, ()), *self._to_all):

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
+
+from kernelbroker_kernel.contract import EPOCH_HEADER
 
 
 @dataclass(frozen=True, slots=True)
@@ -12,6 +15,12 @@ class UnixEndpoint:
     """A unix socket that only the broker can reach. It needs no token."""
 
     path: Path
+    epoch: int = 0
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        """What each request must have."""
+        return _epoch(self.epoch)
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +30,16 @@ class TcpEndpoint:
     host: str
     port: int
     token: str
+    epoch: int = 0
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        """What each request must have."""
+        return {"Authorization": f"token {self.token}", **_epoch(self.epoch)}
+
+
+def _epoch(epoch: int) -> Mapping[str, str]:
+    return {EPOCH_HEADER: str(epoch)} if epoch else {}
 
 
 Endpoint: TypeAlias = UnixEndpoint | TcpEndpoint

@@ -90,11 +90,11 @@ class GatewayConnection:
         match endpoint:
             case UnixEndpoint(path=path):
                 address: tuple[int, Any] = (socket.AF_UNIX, str(path))
-                self._authority, self._headers = "gateway", {}
-            case TcpEndpoint(host=host, port=port, token=token):
+                self._authority = "gateway"
+            case TcpEndpoint(host=host, port=port):
                 address = (socket.AF_INET, (host, port))
                 self._authority = f"{host}:{port}"
-                self._headers = {"Authorization": f"token {token}"}
+        self._headers = dict(endpoint.headers)
         self._http = SimpleAsyncHTTPClient(
             force_instance=True,
             resolver=_FixedResolver(address=address),

@@ -74,13 +74,12 @@ class GatewayRequest:
             TransferFailed: the gateway cannot be reached.
         """
         loop = asyncio.get_running_loop()
-        lines = {"Host": "gateway", "Connection": "close", **(headers or {})}
+        lines = {"Host": "gateway", "Connection": "close", **(headers or {}), **endpoint.headers}
         match endpoint:
             case UnixEndpoint(path=path):
                 family, address = socket.AF_UNIX, str(path)
-            case TcpEndpoint(host=host, port=port, token=token):
+            case TcpEndpoint(host=host, port=port):
                 family, address = socket.AF_INET, (host, port)  # type: ignore[assignment]
-                lines["Authorization"] = f"token {token}"
         self = cls(socket.socket(family, socket.SOCK_STREAM))
         self._socket.setblocking(False)
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER_BYTES)

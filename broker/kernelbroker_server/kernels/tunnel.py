@@ -42,8 +42,7 @@ async def tunnel(endpoint: Endpoint, port: int) -> AsyncIterator[Tunnel]:
             async with asyncio.timeout(_CONNECT_S):
                 reader, writer = await _dial(endpoint)
                 lines = [f"GET {PORTS_PATH}/{port} HTTP/1.1", "Host: gateway"]
-                if isinstance(endpoint, TcpEndpoint):
-                    lines.append(f"Authorization: token {endpoint.token}")
+                lines += [f"{name}: {value}" for name, value in endpoint.headers.items()]
                 lines += ["Connection: Upgrade", "Upgrade: tcp", "", ""]
                 writer.write("\r\n".join(lines).encode())
                 head = await reader.readuntil(b"\r\n\r\n")

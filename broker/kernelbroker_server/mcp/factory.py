@@ -19,12 +19,12 @@ SEAL_KEY = "seal-key"
 
 
 def make_surface(
-    settings: Settings, store: EventStore, state_dir: Path | None, jwt: JwtTokens | None
+    settings: Settings, store: EventStore, keys: Path | bytes | None, jwt: JwtTokens | None
 ) -> McpSurface:
     """Return the MCP server, not started.
 
     Args:
-        state_dir: the directory of what outlives the broker; None if nothing is kept on the disk.
+        keys: see `lasting_key`.
         jwt: the issuer whose tokens are accepted.
 
     Raises:
@@ -38,7 +38,7 @@ def make_surface(
         settings.mcp.tool_sets,
         store,
         version=version("kernelbroker"),
-        keys=[_seal_key(state_dir)],
+        keys=[_seal_key(keys)],
         options=Options(
             settings.mcp.task_after,
             settings.sessions.result_retention,
@@ -52,9 +52,9 @@ def make_surface(
     )
 
 
-def _seal_key(directory: Path | None) -> bytes:
+def _seal_key(keys: Path | bytes | None) -> bytes:
     try:
-        return lasting_key(directory, SEAL_KEY)
+        return lasting_key(keys, SEAL_KEY)
     except OSError as exc:
         raise ConfigError(f"state_dir: {exc.filename}: {exc.strerror}") from exc
     except DamagedKey as exc:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 from mcp_types import CallToolResult, InputRequiredResult, Tool, ToolAnnotations
@@ -97,7 +98,9 @@ def hints(
     )
 
 
+@cache
 def _schema(model: type[BaseModel], mode: Any = "validation") -> dict[str, Any]:
+    """Return the JSON Schema of a model, which is the same for all addresses that serve the tool."""
     schema = model.model_json_schema(schema_generator=_Schema, mode=mode)
     schema.pop("title", None)
     schema.pop("description", None)

@@ -125,17 +125,18 @@ class Pool(OwnSandboxes):
         finally:
             del self._waiters[waiter]
 
-    def adopt(self, warm: WarmSandbox, *, leased: bool) -> bool:
-        """Add a sandbox that an earlier broker has launched, before `start`.
+    def adopt(self, warm: WarmSandbox, *, leased: bool, beyond_limit: bool = False) -> bool:
+        """Add a sandbox that another broker has launched.
 
         Args:
             leased: a session has it; it must be released later.
+            beyond_limit: take it also if there are `max_size` sandboxes.
 
         Returns:
             whether there is room for it.
         """
         name = warm.sandbox.id
-        if not self._state.adopt(name, leased=leased):
+        if not self._state.adopt(name, leased=leased, beyond_limit=beyond_limit):
             return False
         self._sandboxes[name] = warm
         self._spawn(f"watch {name}", self._watch(name, warm), until_stop=True)

@@ -203,9 +203,9 @@ class PoolState(PoolStateView):
         self.failures = 0
         return [self._remove(sandbox_id)] if self._closed else self._assign_and_launch()
 
-    def adopt(self, sandbox_id: str, *, leased: bool) -> bool:
+    def adopt(self, sandbox_id: str, *, leased: bool, beyond_limit: bool = False) -> bool:
         """Add a sandbox that an earlier broker has launched. Returns whether there is room for it."""
-        if self.count() >= self.limits.max_size:
+        if self.count() >= self.limits.max_size and not beyond_limit:
             return False
         self._sandboxes.add(sandbox_id)
         self._sandboxes.mark_healthy(sandbox_id, self._now)

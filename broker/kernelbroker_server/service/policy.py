@@ -37,7 +37,7 @@ from .pending_confirmations import PendingConfirmation, PendingConfirmations
 CONFIRMATION_S = 300.0
 _MAX_CONFIRMATIONS = 10_000
 """Valid tokens at a time; the oldest is forgotten first."""
-_KIND = "confirmation"
+CONFIRMATION_KIND = "confirmation"
 """Of their entries in the event store."""
 _NAMED = 3
 """Findings that an error names in its message."""
@@ -77,20 +77,22 @@ class Confirmations:
         ):
             self._drop(self._issued.popitem(last=False)[0])
         token = secrets.token_urlsafe(24)
-        digest = _digest(token)
+        digest = token_digest(token)
         self._issued[digest] = (bound_to, now + CONFIRMATION_S)
         if self._store is not None:
             until = time.time() + CONFIRMATION_S
-            self._store.put_entry(Entry(_KIND, self._tenant, digest.hex(), bound_to, until))
+            self._store.put_entry(
+                Entry(CONFIRMATION_KIND, self._tenant, digest.hex(), bound_to, until)
+            )
         return token
 
     def redeem(self, token: str, bound_to: bytes) -> bool:
         """Use up a token. Returns whether it was valid for the request with this digest."""
         # Looked up by its hash, so that the lookup's duration reveals nothing about valid tokens.
-        digest = _digest(token)
+        digest = token_digest(token)
         expected, until = self._issued.pop(digest, (b"", 0.0))
         if self._store is not None:
-            entry = self._store.entry(_KIND, self._tenant, digest.hex())
+            entry = self._store.entry(CONFIRMATION_KIND, self._tenant, digest.hex())
             if entry is not None and not expected:  # it was issued by an earlier broker
                 expected, until = entry.value, math.inf
             self._drop(digest)
@@ -98,7 +100,7 @@ class Confirmations:
 
     def _drop(self, digest: bytes) -> None:
         if self._store is not None:
-            self._store.drop_entry(_KIND, self._tenant, digest.hex())
+            self._store.drop_entry(CONFIRMATION_KIND, self._tenant, digest.hex())
 
 
 class Policies:
@@ -217,7 +219,9 @@ class Policies:
                 f"{summary}. It was not run; rewrite it without these", findings=findings
             )
         options = () if internal_cell is None else (_text(internal_cell.options),)
-        bound_to = _digest(request.language or "python", scope, template, request.code, *options)
+        bound_to = token_digest(
+            request.language or "python", scope, template, request.code, *options
+        )
         if request.confirm is not None:
             self.pending.expect_not_declined(request.confirm)
             if self._confirmations.redeem(request.confirm, bound_to):
@@ -260,7 +264,7 @@ def _text(options: Mapping[str, Any]) -> str:
     return json.dumps(options, sort_keys=True)
 
 
-def _digest(*parts: str) -> bytes:
+def token_digest(*parts: str) -> bytes:
     """One hash of several texts; texts that are divided differently have different hashes."""
     digest = hashlib.sha256()
     for part in parts:

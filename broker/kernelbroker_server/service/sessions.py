@@ -14,6 +14,7 @@ from ..sessions.past_sessions import PastPage, Place
 from ..sessions.projects import project_of
 from ..sessions.registry import Registry
 from ..sessions.routes import has_browser
+from ..sessions.saved_state import change_asleep
 from ..sessions.session import Session
 from ..sessions.store import EventStore
 from .code_operations import clone
@@ -167,7 +168,7 @@ class Sessions:
             session.max_lifetime = options.max_lifetime = change.max_lifetime
         if change.metadata is not None:
             options.metadata = change.metadata
-        self._store.change_session(session.key, options)
+        self._record(session)
         return session
 
     def set_lifetime(self, session: Session, seconds: float, *, only_longer: bool = False) -> None:
@@ -187,7 +188,12 @@ class Sessions:
         lifetime = min(limit, session.age + seconds)
         if not (only_longer and lifetime < session.max_lifetime):
             session.max_lifetime = session.options.max_lifetime = lifetime
-            self._store.change_session(session.key, session.options)
+            self._record(session)
+
+    def _record(self, session: Session) -> None:
+        """Record its options for the next broker."""
+        self._store.change_session(session.key, session.options)
+        change_asleep(self._store, self._registry.tenant.name, session.id, session.options)
 
     async def wake(self, session: Session) -> None:
         """Wake a session that sleeps. Raises as `Session.borrow`."""

@@ -100,6 +100,15 @@ class Sleeper:
             raise Conflict(f"session {session.id} cannot be put to sleep, since it has {what}")
         raise Unavailable(f"session {session.id} was used meanwhile; try again", retry_after=1)
 
+    async def sleep_all(self) -> None:
+        """Put all sessions to sleep that outlive the broker, even if something of one cannot be saved."""
+        for session in self._registry.list():
+            is_due = session.outlives_the_broker and not session.sleeping.is_asleep
+            if is_due and session.session is None and session.key not in self._saving:
+                self._begin(session, at_end=True)
+        if self._saving:
+            await asyncio.wait(list(self._saving.values()))
+
     def _begin(self, session: Session, *, at_end: bool = False) -> None:
         session.sleeping.kept_awake_by = ()
         name = f"session {session.id} falls asleep"

@@ -208,6 +208,10 @@ class TenantServices:
                 raise ExceptionGroup("expired sessions of some tenants are not closed", errors)
             await asyncio.sleep(_SWEEP_S)
 
+    async def put_to_sleep(self) -> None:
+        """Put all sessions to sleep that outlive the broker, with what can be saved of them."""
+        await asyncio.gather(*(service.sleeper.sleep_all() for service in self))
+
     async def drain(self, reason: str, *, leave: bool = False) -> None:
         """Refuse new sessions and executions, and close each session as soon as it is idle.
 

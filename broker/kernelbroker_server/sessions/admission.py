@@ -92,9 +92,10 @@ class Admission:
         """Give a slot back, to the next waiter if there is one."""
         queue.running -= 1
         self._free_slots += 1
-        self._assign_slots()
+        self.assign_slots()
 
-    def _assign_slots(self) -> None:
+    def assign_slots(self) -> None:
+        """Give free slots to waiters that may run."""
         while self._free_slots > 0 and (waiter := self._waiters.take(self._may_run)) is not None:
             self._assign_slot(waiter.queue)
             waiter.assigned.set_result(None)
@@ -106,7 +107,8 @@ class Admission:
 
     def _may_run(self, tenant: str) -> bool:
         queue = self._queues[tenant]
-        return queue.max_running is None or queue.running < queue.max_running
+        running = queue.running + queue.running_elsewhere
+        return queue.max_running is None or running < queue.max_running
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -128,6 +130,8 @@ class TenantQueue:
         clock: that of the `Admission`.
         waiting, running: how many executions of this tenant wait and run.
         max_running: how many may run at once; None if only the broker's limit applies.
+        running_elsewhere: how many run at other brokers that share the store.
+        taken: how many requests were counted against the rate here.
     """
 
     def __init__(self, admission: Admission, tenant: Tenant) -> None:
@@ -135,6 +139,8 @@ class TenantQueue:
         self.clock = admission.clock
         self.waiting = 0
         self.running = 0
+        self.running_elsewhere = 0
+        self.taken = 0
         self.max_running = tenant.limits.concurrent
         self._admission = admission
         rate = tenant.limits.rate
@@ -181,8 +187,21 @@ class TenantQueue:
             TooManyRequests: the rate is used up.
         """
         self._require_rate()
+        self.taken += 1
         if self._rate is not None:
             self._rate.take()
+
+    def note_elsewhere(self, running: int, taken: int) -> None:
+        """Count what the tenant does at other brokers.
+
+        Args:
+            running: how many executions run there now.
+            taken: how many more requests were counted against its rate there.
+        """
+        self.running_elsewhere = running
+        if self._rate is not None and taken > 0:
+            self._rate.charge(taken)
+        self._admission.assign_slots()
 
     @contextlib.asynccontextmanager
     async def slot(self, *, at_once: bool = False) -> AsyncIterator[None]:

@@ -90,6 +90,11 @@ def expect_room(
                 retry_after=5,
             )
     elif limit is not None and sum(each.session is None for each in sessions) + opening >= limit:
-        raise TooManyRequests(
-            f"{limit} sessions are open, the most that you may have; close one", retry_after=5
-        )
+        raise too_many(limit)
+
+
+def too_many(limit: int) -> TooManyRequests:
+    """The error for a tenant that has as many sessions as it may have."""
+    return TooManyRequests(
+        f"{limit} sessions are open, the most that you may have; close one", retry_after=5
+    )

@@ -9,29 +9,15 @@ from __future__ import annotations
 import contextlib
 import os
 import sqlite3
-from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from .changes import changes
 from .queries import Queries, Row
-from .records import (
-    EntryDropped,
-    EntryPut,
-    EventAppended,
-    ExecutionBegun,
-    ExecutionCreated,
-    Record,
-    SessionChanged,
-    SessionClosing,
-    SessionEnded,
-    SessionEventAppended,
-    SessionOpened,
-)
+from .records import Record
 from .schema import MIGRATIONS, Migration, migrate
 
-_EXECUTION_BYTES = 500
-"""What an execution takes besides its request and its events, about."""
 _DELETED_AT_ONCE = 200
 """Executions that one transaction deletes, so that other work does not wait for long."""
 _FREED_PAGES = 2000
@@ -106,77 +92,10 @@ class Database(Queries):
         Args:
             serial: the serial number of the last one.
         """
-        of: dict[type[Record], list[Any]] = {kind: [] for kind in _KINDS}
-        for record in records:
-            of[type(record)].append(record)
-        events: list[EventAppended] = of[EventAppended]
-        sizes: Counter[int] = Counter()
-        for event in events:
-            sizes[event.number] += len(event.json)
-        # By kind, which is faster. In this order the outcome is the same.
         with self._transaction() as execute_many:
-            execute_many(
-                "INSERT OR IGNORE INTO sessions VALUES (?, ?, ?, ?, ?, NULL, NULL, NULL, ?, ?)",
-                [
-                    (s.key, s.tenant, s.session_id, s.options, s.opened_at, s.client, s.user)
-                    for s in of[SessionOpened]
-                ],
-            )
-            execute_many(
-                "INSERT OR IGNORE INTO executions VALUES (?, ?, ?, ?, ?, ?, ?, 0, NULL, ?, ?, x'', ?, ?)",
-                [_execution(each) for each in of[ExecutionCreated]],
-            )
-            execute_many(
-                "UPDATE executions SET begun = 1, progress = ? WHERE number = ?",
-                [(each.progress, each.number) for each in of[ExecutionBegun]],
-            )
-            execute_many(
-                "INSERT OR IGNORE INTO events VALUES (?, ?, ?)",
-                [(e.number, e.seq, e.json) for e in events],
-            )
-            execute_many(
-                "UPDATE executions SET size = size + ? WHERE number = ?",
-                [(size, number) for number, size in sizes.items()],
-            )
-            execute_many(
-                "UPDATE executions SET ended_at = ?, progress = x'' WHERE number = ?",
-                [(e.ended_at, e.number) for e in events if e.ended_at is not None],
-            )
-            execute_many(
-                "UPDATE sessions SET options = ? WHERE key = ?",
-                [(each.options, each.key) for each in of[SessionChanged]],
-            )
-            execute_many(
-                "UPDATE sessions SET closing = ? WHERE key = ?",
-                [(each.reason, each.key) for each in of[SessionClosing]],
-            )
-            execute_many(
-                "UPDATE sessions SET ended_at = ?, reason = ? WHERE key = ?",
-                [(each.at, each.reason, each.key) for each in of[SessionEnded]],
-            )
-            execute_many(
-                "INSERT OR IGNORE INTO session_events VALUES (?, ?, ?)",
-                [(each.key, each.seq, each.json) for each in of[SessionEventAppended]],
-            )
-            execute_many(
-                "DELETE FROM session_events WHERE session_key = ? AND seq < ?",
-                [*{e.key: (e.key, e.first) for e in of[SessionEventAppended]}.values()],
-            )
-            self._apply_entries([r for r in records if isinstance(r, EntryPut | EntryDropped)])
+            for statement, rows in changes(records):
+                execute_many(statement, rows)
             execute_many("UPDATE state SET value = ? WHERE name = 'applied'", [(serial,)])
-
-    def _apply_entries(self, changes: Sequence[EntryPut | EntryDropped]) -> None:
-        for change in changes:
-            name = (change.kind, change.tenant, change.name)
-            if isinstance(change, EntryPut):
-                self._connection.execute(
-                    "INSERT OR REPLACE INTO entries VALUES (?, ?, ?, ?, ?)",
-                    (*name, change.value, change.until),
-                )
-            else:
-                self._connection.execute(
-                    "DELETE FROM entries WHERE kind = ? AND tenant = ? AND name = ?", name
-                )
 
     def end_lost(
         self,
@@ -281,32 +200,3 @@ class Database(Queries):
 
 _EVENTS_OF_OLD = """DELETE FROM session_events WHERE session_key IN
     (SELECT key FROM sessions WHERE ended_at <= ?)"""
-_KINDS: tuple[type[Record], ...] = (
-    SessionOpened,
-    ExecutionCreated,
-    ExecutionBegun,
-    EventAppended,
-    SessionChanged,
-    SessionClosing,
-    SessionEnded,
-    SessionEventAppended,
-    EntryPut,
-    EntryDropped,
-)
-
-
-def _execution(each: ExecutionCreated) -> Row:
-    size = len(each.request) + _EXECUTION_BYTES
-    return (
-        each.number,
-        each.key,
-        each.id,
-        each.request,
-        each.packages,
-        each.findings,
-        each.accepted_at,
-        size,
-        each.allow_stdin,
-        each.client,
-        each.user,
-    )

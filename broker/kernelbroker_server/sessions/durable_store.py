@@ -13,44 +13,23 @@ from __future__ import annotations
 import logging
 import sqlite3
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-import msgspec
-from kernelbroker.protocol.codec import encode
 from kernelbroker.protocol.errors import Unavailable
 from kernelbroker.protocol.findings import Finding
-from kernelbroker.protocol.messages import ExecutionRequest, SessionOptions
+from kernelbroker.protocol.messages import ExecutionRequest
 
 from .archive import Archive
 from .backlog import Backlog
-from .durable_log import DurableLog, hidden
+from .durable_log import DurableLog
 from .journal import Journal
-from .memory_log import MemoryLog
-from .memory_store import MemorySession, MemoryStore, summaries
-from .past_sessions import PastPage, Place
-from .records import (
-    EntryDropped,
-    EntryPut,
-    Record,
-    SessionChanged,
-    SessionClosing,
-    SessionEnded,
-    SessionEventAppended,
-    SessionOpened,
-)
-from .session_log import Keep, SessionLog, StoredSessionEvent
+from .recorded_store import RecordedStore
+from .records import Record
 from .state_directory import StateDirectory
-from .store import (
-    Entry,
-    ExecutionLog,
-    ExecutionSummary,
-    LeftSession,
-    SessionRecord,
-)
 from .store_thread import StoreThread
 from .superseded import end_superseded
 
@@ -70,7 +49,7 @@ class _Open:
     thread: StoreThread
 
 
-class DurableStore(MemoryStore):
+class DurableStore(RecordedStore):
     """An event store in a directory, which one broker has at a time.
 
     Args:
@@ -93,7 +72,6 @@ class DurableStore(MemoryStore):
         self._path = path
         self._on_superseded = on_superseded
         self._open: _Open | None = None
-        self._next_number = 1
         self._aside: list[Path] = []
 
     # Opening and closing.
@@ -135,36 +113,6 @@ class DurableStore(MemoryStore):
         finally:
             opened.directory.release()
 
-    async def adoptable(self) -> Sequence[LeftSession]:
-        return await self._query(lambda archive: archive.adoptable())
-
-    async def end_lost(self, adopted: Collection[str] = ()) -> None:
-        await self._query(lambda archive: archive.end_lost(adopted))
-        if not adopted:
-            return
-        for left in await self._query(lambda archive: archive.open_sessions()):
-            record = left.record
-            session = self._add_session(record)
-            events = await self._query(partial(Archive.session_events, key=record.key))
-            session.events.restore(events)
-            for number, past in await self._query(
-                partial(Archive.latest_executions, key=record.key)
-            ):
-                log = DurableLog(
-                    number,
-                    self._record,
-                    self._is_behind,
-                    past.id,
-                    past.request,
-                    past.packages,
-                    past.findings,
-                    allow_stdin=past.allow_stdin,
-                )
-                log.accepted_at, log.state = past.accepted_at, past.state
-                log.origin = past.origin
-                log.restore(past.read())
-                session.add(log)
-
     def problems(self) -> Sequence[str]:
         found = [
             f"{path}: kept aside, since it could not be used; move or delete it, and restart"
@@ -178,53 +126,17 @@ class DurableStore(MemoryStore):
 
     # Changes, on the event loop.
 
-    def record_session(self, session: SessionRecord) -> None:
-        super().record_session(session)
-        options = _stored(session.options)
-        self._record(
-            SessionOpened(
-                session.key,
-                session.tenant,
-                session.session_id,
-                options,
-                session.opened_at,
-                *session.origin,
-            )
-        )
-
-    def _keeper(self, key: str) -> Keep:
-        def keep(stored: StoredSessionEvent, first: int) -> None:
-            self._record(SessionEventAppended(key, stored.seq, stored.json, first))
-
-        return keep
-
-    def change_session(self, key: str, options: SessionOptions) -> None:
-        self._record(SessionChanged(key, _stored(options)))
-
-    def close_when_idle(self, key: str, reason: str) -> None:
-        self._record(SessionClosing(key, reason))
-
-    def _remember(self, key: str, session: MemorySession, reason: str) -> None:  # noqa: ARG002
-        text = reason.encode("utf-8", "replace").decode()
-        self._record(SessionEnded(key, text, self._clock()))
-
-    def create_execution(
+    def _new_log(
         self,
-        key: str | None,
+        number: int,
         execution_id: str,
         request: ExecutionRequest,
-        packages: Sequence[str] = (),
-        findings: Sequence[Finding] = (),
+        packages: Sequence[str],
+        findings: Sequence[Finding],
         *,
-        allow_stdin: bool = False,
-    ) -> MemoryLog:
-        if key is None:
-            return super().create_execution(
-                key, execution_id, request, packages, findings, allow_stdin=allow_stdin
-            )
-        number = self._next_number
-        self._next_number += 1
-        log = DurableLog(
+        allow_stdin: bool,
+    ) -> DurableLog:
+        return DurableLog(
             number,
             self._record,
             self._is_behind,
@@ -234,17 +146,6 @@ class DurableStore(MemoryStore):
             findings,
             allow_stdin=allow_stdin,
         )
-        log.created(key)
-        self._list(key, log)
-        return log
-
-    def put_entry(self, entry: Entry) -> None:
-        super().put_entry(entry)
-        self._record(EntryPut(entry.kind, entry.tenant, entry.name, entry.value, entry.until))
-
-    def drop_entry(self, kind: str, tenant: str, name: str) -> None:
-        super().drop_entry(kind, tenant, name)
-        self._record(EntryDropped(kind, tenant, name))
 
     def _record(self, record: Record) -> bool:
         """Append to the journal. Returns whether it is stored, or will be when there is room."""
@@ -274,60 +175,6 @@ class DurableStore(MemoryStore):
         self._on_superseded(self._path)
         return False
 
-    # History.
-
-    async def closed_reason(self, tenant: str, session_id: str) -> str | None:
-        return await self._query(lambda archive: archive.closed_reason(tenant, session_id))
-
-    async def past_session_log(self, tenant: str, session_id: str) -> SessionLog | None:
-        events = await self._query(lambda archive: archive.past_session_events(tenant, session_id))
-        return None if events is None else SessionLog.ended(events)
-
-    async def continue_log(self, key: str, later: str) -> None:
-        events = await self._query(lambda archive: archive.session_events(key))
-        self.session_log(later).restore(events, keep=True)
-
-    async def past_sessions(
-        self, tenant: str, text: str = "", limit: int = 100, before: Place | None = None
-    ) -> PastPage:
-        return await self._query(lambda archive: archive.past_sessions(tenant, text, limit, before))
-
-    async def past_executions(self, tenant: str, session_id: str) -> Sequence[ExecutionSummary]:
-        sessions = self._open_sessions(tenant, session_id)
-        present, keys = summaries(sessions), {session.record.key for session in sessions}
-        ended = await self._query(lambda archive: archive.past_executions(tenant, session_id, keys))
-        return [*ended, *present]
-
-    async def past_execution(
-        self, tenant: str, session_id: str, execution_id: str
-    ) -> ExecutionLog | None:
-        if (log := self._open_log(tenant, session_id, execution_id)) is not None:
-            return log
-        return await self._query(
-            lambda archive: archive.past_execution(tenant, session_id, execution_id)
-        )
-
-    async def session_logs(
-        self, tenant: str, session_id: str, max_bytes: int
-    ) -> Sequence[ExecutionLog] | None:
-        sessions = self._open_sessions(tenant, session_id)
-        if not sessions:
-            return await self._query(
-                lambda archive: archive.session_logs(tenant, session_id, None, {}, max_bytes)
-            )
-        key = sessions[-1].record.key
-        logs = {
-            log.number: log for log in sessions[-1].logs.values() if isinstance(log, DurableLog)
-        }
-        return await self._query(
-            lambda archive: archive.session_logs(tenant, session_id, key, logs, max_bytes)
-        )
-
-    async def session_of(self, tenant: str, execution_id: str) -> str | None:
-        if (session_id := await super().session_of(tenant, execution_id)) is not None:
-            return session_id
-        return await self._query(lambda archive: archive.session_of(tenant, execution_id))
-
     async def _query(self, query: Callable[[Archive], T]) -> T:
         """Ask the archive, in its thread. Raises Unavailable."""
         if (opened := self._open) is None:
@@ -337,8 +184,3 @@ class DurableStore(MemoryStore):
         except sqlite3.Error as exc:
             logger.exception("the stored results cannot be read")
             raise Unavailable(f"the stored results cannot be read: {exc}") from exc
-
-
-def _stored(options: SessionOptions) -> bytes:
-    """The options as JSON, without the values of secrets."""
-    return encode(msgspec.structs.replace(options, secrets=hidden(options)))

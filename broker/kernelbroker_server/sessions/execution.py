@@ -194,7 +194,7 @@ class Execution:
         self._state_lost = state_lost
         if self._progress is None:
             self._progress = begun(self.timeout, state_lost, channel, self._cell.state)
-            if not self.log.begin(self._progress):
+            if not self.log.begin(self._progress) or not await self.log.stored():
                 self._append(NOT_STORED.result())
                 return None
         self._state_lost |= self._progress.state_lost
@@ -239,15 +239,14 @@ class Execution:
             for task in self._tasks:
                 task.cancel()
 
-    def _proceed(self) -> bool:
-        """Record the progress. Returns whether the gateway may forget the messages that were received."""
+    def _proceed(self) -> int:
+        """Record the progress. Returns the number of the latest message that the gateway may forget."""
         progress, warm = self._progress, self._running_on
         if progress is None or warm is None or self.is_detached or self._pending is not None:
-            return False
+            return 0
         progress.received = warm.channel.received
         progress.events = len(self.log.read()) - self._repeated
-        self.log.proceed(progress)
-        return True
+        return self.log.proceed(progress, progress.received)
 
     async def _send_interrupts(self, channel: KernelChannel) -> None:
         await self._taken.wait()  # a kernel that has no cell would ignore the interrupt

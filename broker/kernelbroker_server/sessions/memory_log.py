@@ -13,7 +13,7 @@ from kernelbroker.protocol.messages import ExecutionRequest
 
 from .store import ExecutionLog, StoredEvent
 
-_BATCH_EVENTS = 256
+BATCH_EVENTS = 256
 """Events that a reader gets at once."""
 
 
@@ -50,12 +50,15 @@ class MemoryLog(ExecutionLog):
         if isinstance(event, Result):
             self.result = event
             self.state = "done"
+        self._wake_readers()
+        if self.mirror is not None:
+            self.mirror(self.id, event)
+
+    def _wake_readers(self) -> None:
         readers, self._readers = self._readers, []
         for reader in readers:
             if not reader.done():
                 reader.set_result(None)
-        if self.mirror is not None:
-            self.mirror(self.id, event)
 
     def _keep(self, stored: StoredEvent) -> None:
         """Store the event. No reader has seen it."""
@@ -78,7 +81,7 @@ class MemoryLog(ExecutionLog):
     async def batches(self, after: int = 0) -> AsyncGenerator[Sequence[StoredEvent], None]:
         position = after
         while True:
-            while batch := self._events[position : position + _BATCH_EVENTS]:
+            while batch := self._events[position : position + BATCH_EVENTS]:
                 position += len(batch)
                 yield batch
             if self.result is not None:

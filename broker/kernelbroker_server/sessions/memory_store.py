@@ -21,7 +21,7 @@ from kernelbroker.protocol.messages import ExecutionRequest
 
 from .memory_entries import MemoryEntries
 from .memory_log import MemoryLog
-from .past_sessions import LastCell, PastPage, PastSession, Place, page_of
+from .past_sessions import LastCell, PastPage, PastSession, Place, expect_size, page_of
 from .session_log import Keep, SessionLog, keep_nothing
 from .store import (
     ExecutionLog,
@@ -29,7 +29,6 @@ from .store import (
     LeftSession,
     SessionRecord,
     Watcher,
-    expect_size,
 )
 
 REMEMBERED = 100

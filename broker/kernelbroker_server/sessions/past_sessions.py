@@ -7,6 +7,7 @@ from itertools import islice
 from typing import NamedTuple, TypeAlias
 
 from kernelbroker.protocol.codec import encode
+from kernelbroker.protocol.errors import TooLarge
 from kernelbroker.protocol.messages import ExecutionRequest, SessionOptions
 
 from ..telemetry.origin import Origin
@@ -89,3 +90,12 @@ def page_of(sessions: Iterable[PastSession], text: str, limit: int) -> PastPage:
         if session.contains(text):
             found.append(session)
     return PastPage(found, None if next(remaining, None) is None else place)
+
+
+def expect_size(held: int, max_bytes: int) -> None:
+    """Raise TooLarge if the executions of a session take more than this."""
+    if held > max_bytes:
+        raise TooLarge(
+            f"the executions of this session take {held:,} bytes, and {max_bytes:,} is the limit; "
+            "get them one by one"
+        )

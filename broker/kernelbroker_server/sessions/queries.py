@@ -1,9 +1,8 @@
-"""What is asked of the database of the durable store. Everything here blocks, and raises sqlite3.Error."""
+"""What is asked of the database of a store. Everything here blocks, and raises the database's errors."""
 
 from __future__ import annotations
 
 import math
-import sqlite3
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -13,6 +12,9 @@ from kernelbroker.protocol.messages import ExecutionRequest
 from .past_sessions import Place
 
 Row = tuple[Any, ...]
+
+_PAGE = 200
+"""Sessions that are read at once."""
 
 
 class Unended(NamedTuple):
@@ -50,7 +52,10 @@ class Unended(NamedTuple):
 class Queries:
     """The queries. A horizon is a time: sessions that ended before it count as unknown."""
 
-    def __init__(self, connection: sqlite3.Connection) -> None:
+    def __init__(self, connection: Any) -> None:
+        """Args:
+        connection: to SQLite; a subclass for another database has its own `_query`.
+        """
         self._connection = connection
 
     def unended(self) -> list[Unended]:
@@ -60,7 +65,7 @@ class Queries:
                 SELECT coalesce(max(seq), 0) FROM events WHERE events.number = executions.number
             ), request, packages, progress, EXISTS (
                 SELECT 1 FROM executions AS later WHERE later.session_key = executions.session_key
-                AND later.number > executions.number AND later.begun
+                AND later.number > executions.number AND later.begun = 1
             ) FROM executions WHERE ended_at IS NULL ORDER BY number"""
         )
         return [Unended(*row) for row in rows]
@@ -73,7 +78,7 @@ class Queries:
             do or None
         """
         return self._query(
-            """SELECT key, tenant, session_id, options, opened_at, client, user, closing
+            """SELECT key, tenant, session_id, options, opened_at, client, "user", closing
             FROM sessions WHERE ended_at IS NULL ORDER BY opened_at"""
         )
 
@@ -87,7 +92,7 @@ class Queries:
             number, id, request, packages, findings, accepted_at, client, user, ended_at, allow_stdin, begun
         """
         return self._query(
-            """SELECT number, id, request, packages, findings, accepted_at, client, user,
+            """SELECT number, id, request, packages, findings, accepted_at, client, "user",
                 ended_at, allow_stdin, begun
             FROM executions WHERE session_key = ? AND (ended_at IS NULL OR number IN (
                 SELECT number FROM executions WHERE session_key = ? ORDER BY number DESC LIMIT ?
@@ -115,7 +120,7 @@ class Queries:
             key of the session, number, id, packages, accepted_at, client, user
         """
         return self._query(
-            """SELECT key, number, id, packages, accepted_at, executions.client, executions.user
+            """SELECT key, number, id, packages, accepted_at, executions.client, executions."user"
             FROM sessions JOIN executions ON session_key = key
             WHERE tenant = ? AND session_id = ? AND sessions.ended_at > ? ORDER BY number""",
             tenant,
@@ -132,7 +137,7 @@ class Queries:
             number, request, packages, findings, accepted_at, client, user
         """
         rows = self._query(
-            """SELECT number, request, packages, findings, accepted_at, executions.client, executions.user
+            """SELECT number, request, packages, findings, accepted_at, executions.client, executions."user"
             FROM sessions JOIN executions ON session_key = key
             WHERE tenant = ? AND session_id = ? AND id = ?
                 AND (sessions.ended_at IS NULL OR sessions.ended_at > ?)
@@ -165,17 +170,26 @@ class Queries:
             key, session_id, options, opened_at, ended_at, reason, client, user, the number of executions,
             and of the last one, or None: number, id, request, accepted_at, client, user
         """
-        ended_at, key = before or (math.inf, "")
-        yield from self._connection.execute(
-            """SELECT key, session_id, options, opened_at, sessions.ended_at, reason, sessions.client,
-                sessions.user, (SELECT count(*) FROM executions WHERE session_key = key),
-                last.number, last.id, request, accepted_at, last.client, last.user
-            FROM sessions LEFT JOIN executions AS last ON last.number =
-                (SELECT max(number) FROM executions WHERE session_key = key)
-            WHERE tenant = ? AND sessions.ended_at > ? AND (sessions.ended_at, key) < (?, ?)
-            ORDER BY sessions.ended_at DESC, key DESC""",
-            (tenant, horizon, ended_at, key),
-        )
+        while True:
+            ended_at, key = before or (math.inf, "")
+            rows = self._query(
+                """SELECT key, session_id, options, opened_at, sessions.ended_at, reason, sessions.client,
+                    sessions."user", (SELECT count(*) FROM executions WHERE session_key = key),
+                    last.number, last.id, request, accepted_at, last.client, last."user"
+                FROM sessions LEFT JOIN executions AS last ON last.number =
+                    (SELECT max(number) FROM executions WHERE session_key = key)
+                WHERE tenant = ? AND sessions.ended_at > ? AND (sessions.ended_at, key) < (?, ?)
+                ORDER BY sessions.ended_at DESC, key DESC LIMIT ?""",
+                tenant,
+                horizon,
+                ended_at,
+                key,
+                _PAGE,
+            )
+            yield from rows
+            if len(rows) < _PAGE:
+                return
+            before = (rows[-1][4], rows[-1][0])
 
     def session(self, key: str) -> list[Row]:
         """The executions of a session.
@@ -184,7 +198,7 @@ class Queries:
             number, id, request, packages, findings, accepted_at, client, user, size
         """
         return self._query(
-            """SELECT number, id, request, packages, findings, accepted_at, client, user, size
+            """SELECT number, id, request, packages, findings, accepted_at, client, "user", size
             FROM executions WHERE session_key = ? ORDER BY number""",
             key,
         )
@@ -219,4 +233,5 @@ class Queries:
         return self._query("SELECT * FROM entries ORDER BY until")
 
     def _query(self, statement: str, *values: object) -> list[Row]:
-        return self._connection.execute(statement, values).fetchall()
+        rows: list[Row] = self._connection.execute(statement, values).fetchall()
+        return rows

@@ -22,7 +22,7 @@ from ..telemetry.events import Observer
 from ..tenants.tenant import Tenant
 from ..workspaces.store import Workspace, WorkspaceStore
 from .admission import TenantQueue
-from .contexts import context_options, expect_room, language_of
+from .contexts import context_options, expect_room, language_of, too_many
 from .gone import GoneSessions, gone
 from .ids import new_id
 from .limits import SessionLimits
@@ -148,6 +148,15 @@ class Registry(TakenOverSessions):
         self._gone.check(session_id)
         raise NotFound(f"there is no session {session_id}")
 
+    def has(self, session_id: str) -> bool:
+        """Whether a session is open, or is being opened."""
+        return session_id in self._sessions or session_id in self._opening
+
+    async def openings_ended(self) -> None:
+        """Wait until the sessions that are being opened are open, or have failed to."""
+        if self._opening:
+            await asyncio.wait([opening.task for opening in self._opening.values()])
+
     async def holder_of(self, workspace: str) -> Session | None:
         """Return the open session that has a workspace, or None. Waits for one that is being opened."""
         for opening in list(self._opening.values()):
@@ -221,6 +230,20 @@ class Registry(TakenOverSessions):
             await asyncio.wait([*self._tasks, *self._ending])
 
     async def _open(self, session_id: str, options: SessionOptions, place: str | None) -> Session:
+        limit, tenant = self.tenant.limits.sessions, self.tenant.name
+        if limit is None or options.context_of is not None:
+            return await self._open_admitted(session_id, options, place)
+        if not await self._store.reserve(tenant, session_id, limit):
+            raise too_many(limit)
+        try:
+            return await self._open_admitted(session_id, options, place)
+        except BaseException:
+            await self._store.unreserve(tenant, session_id)
+            raise
+
+    async def _open_admitted(
+        self, session_id: str, options: SessionOptions, place: str | None
+    ) -> Session:
         source = None
         if options.from_checkpoint is not None:
             checkpoints = self._workspaces.checkpoints
@@ -232,12 +255,14 @@ class Registry(TakenOverSessions):
         workspace = await self.claim(record)
         session = self._factory.session(record, workspace, source, place=place)
         await session.open()
+        await self._store.flushed()
         self._sessions[session_id] = session
         return session
 
     async def _open_context(self, record: SessionRecord, session: Session) -> Session:
         context = self._factory.context(record, session)
         await context.open()
+        await self._store.flushed()
         try:
             session.add_context(context)
         except RequestError as exc:

@@ -61,6 +61,17 @@ class AsleepSession(msgspec.Struct, kw_only=True):
     user: str = ""
 
 
+def change_asleep(store: EventStore, tenant: str, session_id: str, options: SessionOptions) -> None:
+    """Let the later broker find the new options of a session, if it sleeps."""
+    if (entry := store.entry(KIND, tenant, session_id)) is not None:
+        asleep = msgspec.json.decode(entry.value, type=AsleepSession)
+        asleep.options = options
+        asleep.idle_timeout = options.idle_timeout or asleep.idle_timeout
+        asleep.max_lifetime = options.max_lifetime or asleep.max_lifetime
+        value = msgspec.json.encode(asleep)
+        store.put_entry(Entry(KIND, tenant, session_id, value, entry.until))
+
+
 class SavedState:
     """The saved variables of one session.
 

@@ -19,12 +19,12 @@ from typing import Literal, NamedTuple, TypeAlias
 
 import msgspec
 from kernelbroker.protocol.codec import encode
-from kernelbroker.protocol.errors import TooLarge
 from kernelbroker.protocol.events import Event, Result
 from kernelbroker.protocol.findings import Finding
 from kernelbroker.protocol.messages import ExecutionRequest, SessionOptions
 
 from ..telemetry.origin import Origin, current_origin
+from .entries import Entry as Entry
 from .past_sessions import PastPage, Place
 from .session_log import SessionLogs
 
@@ -132,8 +132,20 @@ class ExecutionLog(ABC):
         self.state = "running"
         return True
 
-    def proceed(self, progress: msgspec.Struct) -> None:  # noqa: B027
-        """Record how far it has come, in place of what was recorded before."""
+    def proceed(self, progress: msgspec.Struct, received: int) -> int:  # noqa: ARG002
+        """Record how far it has come, in place of what was recorded before.
+
+        Args:
+            received: the number of the latest message that was received of the kernel.
+
+        Returns:
+            the number of the latest message that the gateway may forget, since what it led to is stored.
+        """
+        return received
+
+    async def stored(self) -> bool:
+        """Wait until everything so far is stored. Returns whether it is, before too long."""
+        return True
 
     @abstractmethod
     def append(self, event: Event) -> None:
@@ -173,22 +185,6 @@ class ExecutionSummary(NamedTuple):
     origin: Origin = Origin()
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """A small value that is kept until a time, such as an idempotency key or a confirmation.
-
-    Attributes:
-        kind: what the entry is. Entries of different kinds or tenants may have the same name.
-        until: seconds since the epoch.
-    """
-
-    kind: str
-    tenant: str
-    name: str
-    value: bytes
-    until: float
-
-
 Watcher: TypeAlias = "asyncio.Queue[ExecutionLog | None]"
 
 
@@ -224,6 +220,20 @@ class EventStore(SessionLogs):
 
     def expect_newest(self) -> None:
         """End this broker if a later one has taken the store, and with it the sessions. Called often."""
+
+    async def flushed(self) -> None:
+        """Wait until other brokers can see everything so far."""
+
+    async def reserve(self, tenant: str, session_id: str, limit: int) -> bool:  # noqa: ARG002
+        """Reserve room for a session that is being opened, among those of all brokers.
+
+        Returns:
+            whether the tenant has fewer sessions than the limit.
+        """
+        return True
+
+    async def unreserve(self, tenant: str, session_id: str) -> None:
+        """Give back what `reserve` has reserved, if the session is not opened."""
 
     @abstractmethod
     def record_session(self, session: SessionRecord) -> None:
@@ -333,12 +343,3 @@ class EventStore(SessionLogs):
     @abstractmethod
     def drop_entry(self, kind: str, tenant: str, name: str) -> None:
         """Remove an entry. Does nothing if there is none."""
-
-
-def expect_size(held: int, max_bytes: int) -> None:
-    """Raise TooLarge if there is more than this."""
-    if held > max_bytes:
-        raise TooLarge(
-            f"the executions of this session take {held:,} bytes, and {max_bytes:,} is the limit; "
-            "get them one by one"
-        )

@@ -28,15 +28,19 @@ class StoreThread:
     Args:
         copy: copies all records of the journal into the database.
         tidy: removes what is too old; called now and then. Returns whether there is more to do.
+        group: seconds to wait after the first record, so that one commit has all that come.
 
     Attributes:
         problem: the error of the latest `copy` or `tidy`; None if they succeed.
     """
 
-    def __init__(self, copy: Callable[[], None], tidy: Callable[[], bool]) -> None:
+    def __init__(
+        self, copy: Callable[[], None], tidy: Callable[[], bool], group: float = _GROUP_S
+    ) -> None:
         self.problem: Exception | None = None
         self._copy = copy
         self._tidy = tidy
+        self._group = group
         self._tidied = 0.0
         self._jobs: queue.SimpleQueue[_Job] = queue.SimpleQueue()
         self._work = threading.Event()
@@ -69,7 +73,7 @@ class StoreThread:
     def _run(self) -> None:
         while not self._stopping:
             self._work.wait(_TIDY_S)
-            self._urgent.wait(_GROUP_S)
+            self._urgent.wait(self._group)
             self._turn()
         self._turn()
 

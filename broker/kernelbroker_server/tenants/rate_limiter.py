@@ -31,6 +31,10 @@ class RateLimiter:
         self._updated_at = now
         return max(0.0, 1 - self._tokens) / self._per_second
 
+    def charge(self, count: float) -> None:
+        """Count some that were allowed elsewhere."""
+        self._tokens = max(-self._capacity, self._tokens - count)
+
     def take(self) -> None:
         """Count one. Call it only if `delay` is 0."""
         self._tokens -= 1

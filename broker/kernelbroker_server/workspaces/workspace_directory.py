@@ -14,6 +14,7 @@ import msgspec
 from kernelbroker_kernel.contract import PROJECT
 
 from ..backends.base import Usage
+from ..backends.directories import seize_lock
 from .file_moves import change_owner, move_entries, unlock
 from .layout import FILES, RECORD, Claimed, Layout, Record, read_record, take_lock
 
@@ -48,7 +49,7 @@ class WorkspaceDirectory:
         for _ in range(_ATTEMPTS):  # another process may remove the directory meanwhile
             layout.private.mkdir(mode=0o700, parents=True, exist_ok=True)
             directory.mkdir(mode=0o700, exist_ok=True)
-            if (lock := take_lock(directory, os.O_CREAT)) is not None:
+            if (lock := _lock(layout, directory, held_by)) is not None:
                 workspace = cls(layout, directory, lock, record)
                 try:
                     earlier = read_record(directory)
@@ -183,6 +184,17 @@ class WorkspaceDirectory:
         except OSError:  # a directory of an application is left alone
             new.unlink()
             log.warning("%s cannot lead to its workspace: something else is there", link)
+
+
+def _lock(layout: Layout, directory: Path, held_by: Path | None) -> int | None:
+    """As `take_lock`; who has taken over the sandbox with the files takes the lock as well."""
+    try:
+        return take_lock(directory, os.O_CREAT)
+    except Claimed:
+        earlier = read_record(directory)
+        if held_by is None or earlier is None or layout.sandbox(earlier) != held_by:
+            raise
+        return seize_lock(directory)
 
 
 def _carry_over(earlier: Record, record: Record) -> None:

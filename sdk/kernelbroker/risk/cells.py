@@ -102,7 +102,9 @@ def _transform(code: str, collector: Collector) -> str:
             return transformed
 
     try:
-        return str(Transformer().transform_cell(code))  # type: ignore[no-untyped-call]
+        with _PARSING, warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # about lines that end with \x1e and the like
+            return str(Transformer().transform_cell(code))  # type: ignore[no-untyped-call]
     except (SyntaxError, RuntimeError, ValueError, IndexError):
         return code
 

@@ -1,0 +1,62 @@
+"""Creates what outlives a broker: its event store, its state directory, its keys."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from .backends.sandbox_record import boot_id
+from .config import ConfigError, Settings
+from .sessions.durable_store import DurableStore
+from .sessions.memory_store import MemoryStore
+from .sessions.store import EventStore
+
+STATE = ".state"
+"""Below data_dir, where no sandbox sees it. Brokers do not clean up names with a leading dot."""
+
+
+def store(settings: Settings, data_dir: Path) -> EventStore:
+    """Return the event store, not started.
+
+    Args:
+        data_dir: that of the backends.
+    """
+    retention, size = settings.sessions.result_retention, settings.sessions.results_size
+    if settings.store is not None:
+        return _postgres_store(settings, settings.store.get_secret_value(), data_dir)
+    path = state_directory(settings, data_dir)
+    return MemoryStore(retention) if path is None else DurableStore(path, retention, size)
+
+
+def _postgres_store(settings: Settings, url: str, data_dir: Path) -> EventStore:
+    try:
+        from .sessions.postgres_store import PostgresStore
+    except ModuleNotFoundError as exc:
+        raise ConfigError(
+            f"store needs {exc.name}: pip install 'kernelbroker-server[postgres]'"
+        ) from exc
+    return PostgresStore(
+        url,
+        settings.sessions.result_retention,
+        settings.sessions.results_size,
+        lease=settings.cluster.lease,
+        place=place(data_dir),
+    )
+
+
+def place(data_dir: Path) -> str:
+    """Where sandboxes are. Processes can be adopted on their own machine, and with their files."""
+    return f"{boot_id()}:{data_dir.absolute()}"
+
+
+def state_directory(settings: Settings, data_dir: Path) -> Path | None:
+    """The directory of what outlives the broker; None if nothing is kept on the disk."""
+    if settings.state_dir == "":
+        return None
+    return data_dir / STATE if settings.state_dir is None else Path(settings.state_dir)
+
+
+def key_source(settings: Settings, data_dir: Path) -> Path | bytes | None:
+    """Where the keys of surfaces come from; see `lasting_key`."""
+    if settings.store is not None and settings.cluster.secret is not None:
+        return settings.cluster.secret.get_secret_value().encode()
+    return state_directory(settings, data_dir)
