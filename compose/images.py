@@ -186,11 +186,12 @@ def build_command(catalogue: Catalogue, image: Image, environ: Mapping[str, str]
 
 
 def values(catalogue: Catalogue, environ: Mapping[str, str]) -> dict[str, dict[str, str]]:
-    """The images for the values of a chart: repository and tag of each, by its part."""
+    """The images for the values of the chart: repository and tag of each, by its part."""
     version_ = environ.get("IMAGE_VERSION") or "latest"
     return {
         image.part: {"repository": prefix(environ) + image.name, "tag": version_}
         for image in catalogue.images.values()
+        if image.kind != "outer"  # Kubernetes is the engine
     }
 
 

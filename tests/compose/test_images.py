@@ -178,7 +178,7 @@ def test_each_image_is_built_after_its_base() -> None:
         assert f"org.opencontainers.image.title={image.name}" in command
     assert done == {f"registry.example:5000/team/{name}:1.2" for name in CATALOGUE.images}
     values = images.values(CATALOGUE, OF_A_REGISTRY)
-    assert len(values) == len(CATALOGUE.images)
+    assert set(values) == {image.part for image in CATALOGUE.images.values()} - {"dind"}
     assert values["kernel"] == {
         "repository": "registry.example:5000/team/kernelbroker-kernel",
         "tag": "1.2",

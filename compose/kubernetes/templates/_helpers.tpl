@@ -1,5 +1,6 @@
 {{- define "kernelbroker.name" -}}
-{{- if contains "kernelbroker" .Release.Name }}{{ .Release.Name }}{{ else }}{{ printf "%s-kernelbroker" .Release.Name }}{{ end | trunc 50 | trimSuffix "-" }}
+{{- $name := contains "kernelbroker" .Release.Name | ternary .Release.Name (printf "%s-kernelbroker" .Release.Name) }}
+{{- $name | trunc 50 | trimSuffix "-" }}
 {{- end }}
 
 {{- define "kernelbroker.sandboxes" -}}
@@ -21,6 +22,11 @@ app.kubernetes.io/component: broker
 app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 app.kubernetes.io/managed-by: {{ .Release.Service }}
 helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
+{{- end }}
+
+{{- /* The name of an image of the values, such as .Values.images.kernel. */}}
+{{- define "kernelbroker.image" -}}
+{{ .repository }}:{{ .tag }}
 {{- end }}
 
 {{- /* What cannot work is refused here, before anything is installed. */}}
