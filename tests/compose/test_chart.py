@@ -31,7 +31,7 @@ CLUSTER = Path("/var/tmp/kernelbroker-k8s-chart")
 needs_helm = pytest.mark.skipif(HELM is None, reason="see tests/support/get_helm")
 needs_archive = pytest.mark.skipif(
     "KERNELBROKER_TEST_KUBECONFIG" not in os.environ and not ARCHIVE.exists(),
-    reason="no cluster: set KERNELBROKER_TEST_KUBECONFIG, or KERNELBROKER_TEST_K8S (tests/support/get_cluster)",
+    reason="no cluster: KERNELBROKER_TEST_KUBECONFIG or KERNELBROKER_TEST_K8S; see tests/support/get_cluster",
 )
 pytestmark = needs_helm
 
@@ -110,7 +110,8 @@ def test_the_values_have_each_image() -> None:
     named = json.loads(run("python3", "compose/images.py", "values", **environ))
     parts = [image.part for image in CATALOGUE.sandboxes()]
     settings = "".join(
-        f'[templates.{part}]\nimage = "{{{{ include "kernelbroker.image" (index .Values.images "{part}") }}}}"\n'
+        f"[templates.{part}]\n"
+        f'image = "{{{{ include "kernelbroker.image" (index .Values.images "{part}") }}}}"\n'
         for part in parts
     )
     objects = rendered({"images": named, "broker.settings": settings})
@@ -191,7 +192,7 @@ def test_a_service_monitor_needs_its_kind() -> None:
 
 
 def test_policies_deny_by_default() -> None:
-    """Sandboxes may do nothing; the broker reaches their gateways, and `open` reaches no private network."""
+    """Sandboxes may do nothing; the broker reaches their gateways, and `open` no private network."""
     policies = {
         each["metadata"]["name"]: each["spec"] for each in of_kind(rendered(), "NetworkPolicy")
     }
