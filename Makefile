@@ -124,7 +124,7 @@ lock: $(BROKER)/.dev ## Update the pinned requirements of both images
 	  $(addprefix --extra ,$(shell $(IMAGES) extras)) broker/pyproject.toml compose/build.in -o compose/requirements.txt
 	$(BROKER)/bin/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-annotate \
 	  --no-emit-package kernelbroker --no-emit-package kernelbroker-kernel --no-emit-package kernelbroker-server \
-	  -c compose/requirements.txt $(addprefix --extra ,$(shell $(IMAGES) extras) pandas) \
+	  -c compose/requirements.txt $(addprefix --extra ,$(shell $(IMAGES) offline-extras)) \
 	  broker/pyproject.toml setup.cfg -o compose/offline/requirements.txt
 
 clean: ## Remove both environments and all generated files

@@ -3,6 +3,7 @@
     python3 compose/images.py build [NAME...]       the images, or those of --profile, in their order
     python3 compose/images.py names                 their names with IMAGE_PREFIX and IMAGE_VERSION
     python3 compose/images.py extras                the extras of the broker in its image
+    python3 compose/images.py offline-extras        the extras whose wheels are in the archives
     python3 compose/images.py values                the images for a Helm chart, as JSON
     python3 compose/images.py docs                  docs/images.md
 
@@ -31,6 +32,7 @@ LIST = HERE / "images.toml"
 PAGE = ROOT / "docs" / "images.md"
 SBOM = "/usr/share/kernelbroker/sbom.cdx.json"
 """Where each image has the list of its content."""
+COMMANDS = ("build", "names", "extras", "offline-extras", "values", "docs")
 KINDS = ("sandbox", "service", "outer")
 
 
@@ -285,7 +287,7 @@ broker's image has.
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command. Returns the exit status."""
     parser = argparse.ArgumentParser(prog="images.py", description=__doc__.partition("\n")[0])
-    parser.add_argument("command", choices=["build", "names", "extras", "values", "docs"])
+    parser.add_argument("command", choices=COMMANDS)
     parser.add_argument("image", nargs="*", help="names of images; all of the profile if none")
     parser.add_argument("--profile", default="all", help="of images.toml (all)")
     options = parser.parse_args(argv)
@@ -316,6 +318,10 @@ def _run(command: str, catalogue: Catalogue, images: Sequence[Image]) -> None:
         case "extras":
             found = (e for e in catalogue.extras if e.distribution == "kernelbroker-server")
             print(" ".join(extra.name for extra in found if extra.server))
+        case "offline-extras":  # `server` is the broker, whose own extras are named beside it
+            print(
+                " ".join({e.name: e for e in catalogue.extras if e.offline and e.name != "server"})
+            )
         case "values":
             print(json.dumps(values(catalogue, os.environ), indent=2))
         case "docs":

@@ -12,6 +12,7 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, Settings
 
 from .config_cluster import ClusterSettings
 from .config_code import CodeSettings
+from .config_kubernetes import KubernetesSettings
 from .config_routing import RiskSettings, RoutingSettings
 from .config_sections import (
     AuthSettings,
@@ -117,12 +118,13 @@ class Settings(BaseSettings):
     docs: bool = True
     """Serve this documentation at /docs, without a token. It needs no network."""
     backend: BackendName = "local"
-    """The kind of sandboxes: jails on this machine (local), or containers (docker). A template can have
-    another one: see docs/templates.md."""
+    """The kind of sandboxes: jails on this machine (local), containers (docker), or Pods of a cluster
+    (kubernetes). A template can have another one: see docs/templates.md."""
     pool: PoolSettings = PoolSettings()
     sandbox: SandboxSettings = SandboxSettings()
     local: LocalSettings = LocalSettings()
     docker: DockerSettings = DockerSettings()
+    kubernetes: KubernetesSettings = KubernetesSettings()
     packages: PackageSettings = PackageSettings()
     egress: EgressSettings = EgressSettings()
     upstreams: dict[UpstreamName, UpstreamSettings] = {}
@@ -196,8 +198,10 @@ class Settings(BaseSettings):
                 raise ValueError(
                     f"templates.{name}.forges: there is no forge {sorted(unknown)[0]!r} in code.forges"
                 )
-            if template.runtime is not None and self.backend_of(template) != "docker":
-                raise ValueError(f'templates.{name}.runtime needs backend = "docker"')
+            if template.runtime is not None and self.backend_of(template) == "local":
+                raise ValueError(
+                    f'templates.{name}.runtime needs backend = "docker" or "kubernetes"'
+                )
         if FORGE in self.upstreams:
             raise ValueError(f"upstreams.{FORGE}: this name is for code.forges; choose another one")
         if AUTO in self.templates:
@@ -260,10 +264,10 @@ def _isolated_template(values: Mapping[str, Any], templates: Mapping[str, Any]) 
     routing = _table(values.get("routing", {})) or {}
     default = values.get("backend", "local")
     has_one = any(
-        each.get("profile") == "strict" or each.get("backend", default) == "docker"
+        each.get("profile") == "strict" or each.get("backend", default) != "local"
         for each in tables
     )
-    if has_one or routing.get("docker_simple") is not None or default == "docker":
+    if has_one or routing.get("docker_simple") is not None or default != "local":
         return {}
     name = "strict" if "strict" not in templates else "strict-jail"
     return {name: {"profile": "strict", "pool": {"min_size": 0}}}

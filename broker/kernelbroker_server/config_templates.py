@@ -9,7 +9,7 @@ from pydantic import ByteSize, Field
 
 from .config_sections import PoolSettings, SandboxSettings
 
-BackendName: TypeAlias = Literal["local", "docker"]
+BackendName: TypeAlias = Literal["local", "docker", "kubernetes"]
 Profile: TypeAlias = Literal["strict", "standard", "code", "browser"]
 
 _PACKAGES_AND_CODE = (
@@ -83,9 +83,11 @@ class TemplateSettings(SandboxSettings):
     backend: BackendName | None = None
     """The kind of its sandboxes; the top-level `backend` if not set."""
     runtime: str | None = Field(default=None, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
-    """The engine's runtime for its containers; docker.runtime if not set. Only with backend = "docker"."""
+    """The engine's runtime for its containers, or the RuntimeClass of its Pods; docker.runtime or
+    kubernetes.runtime_class if not set. Not with backend = "local"."""
     image: str | None = None
-    """The image of its containers; docker.image if not set. The local backend ignores it."""
+    """The image of its containers or Pods; docker.image or kubernetes.image if not set. The local backend
+    ignores it."""
     timeout: float | None = Field(default=None, gt=0)
     """How long a cell may run at most, in place of sessions.max_timeout. A cell whose client asks for no
     timeout gets this or sessions.default_timeout, whichever is less."""

@@ -15,6 +15,7 @@ from pathlib import Path
 from kernelbroker.protocol.findings import SandboxKind
 
 from .audit import Audit
+from .backend_factory import docker, kubernetes
 from .backends.backend_set import BackendSet
 from .backends.base import Backend, Limits, SandboxSpec
 from .backends.directories import NO_ID_FILE
@@ -78,7 +79,7 @@ def backends(settings: Settings, proxy: Proxy, supervisor: Supervisor) -> Backen
     names |= {backend_name(settings, each): None for each in settings.templates.values()}
     if len({_data_dir(settings, name) for name in names}) < len(names):
         raise ConfigError(
-            "local.data_dir and docker.data_dir are the same directory. Give each backend its own, on one "
+            "local.data_dir, docker.data_dir and kubernetes.data_dir must be different directories, on one "
             "file system"
         )
     state = state_directory(settings, _data_dir(settings, home))
@@ -97,19 +98,26 @@ def backends(settings: Settings, proxy: Proxy, supervisor: Supervisor) -> Backen
         return state / (BROKER_ID if name == home else f"{BROKER_ID}-{name}")
 
     def create(name: str) -> Backend:
+        directory, file = _data_dir(settings, name), id_file(name)
         if name == "local":
-            return _local(settings, proxy, supervisor, id_file(name))
-        return _docker(
-            settings, proxy, name.removeprefix("docker").removeprefix("-"), id_file(name)
-        )
+            return _local(settings, proxy, supervisor, file)
+        if name.partition("-")[0] == "kubernetes":
+            runtime_class = name.partition("-")[2] or settings.kubernetes.runtime_class
+            return kubernetes(settings.kubernetes, runtime_class, directory, file)
+        runtime = name.partition("-")[2]
+        run_dir = settings.docker.run_dir
+        if run_dir is None:
+            run_dir = _own_directory(Path(tempfile.gettempdir()), "docker.run_dir") / "docker"
+        return docker(settings.docker, proxy, runtime, directory, run_dir, file)
 
     return BackendSet({name: create(name) for name in names}, home)
 
 
 def backend_name(settings: Settings, template: TemplateSettings) -> str:
-    """Return the name of a template's backend. There is one for each runtime of the engine."""
+    """Return the name of a template's backend. There is one for each runtime, or runtime class."""
     kind = settings.backend_of(template)
-    if template.runtime in (None, settings.docker.runtime):
+    own = settings.docker.runtime if kind == "docker" else settings.kubernetes.runtime_class
+    if template.runtime in (None, own):
         return kind
     return f"{kind}-{template.runtime}"
 
@@ -118,8 +126,10 @@ def _data_dir(settings: Settings, name: str) -> Path:
     """Return the directory of a backend; creates it if it is the default one."""
     if name == "local":
         return settings.local.data_dir or _own_directory(Path("/var/tmp"), "local.data_dir")
-    own = settings.docker.data_dir or _own_directory(Path("/var/tmp"), "docker.data_dir") / "docker"
-    return own if name == "docker" else own / name
+    kind, _, runtime = name.partition("-")
+    own = (settings.docker if kind == "docker" else settings.kubernetes).data_dir
+    own = own or _own_directory(Path("/var/tmp"), f"{kind}.data_dir") / kind
+    return own / name if runtime else own
 
 
 def _local(
@@ -150,33 +160,6 @@ def _local(
 def _orphan_grace(settings: Settings, template: TemplateSettings) -> float:
     """Return how long the template's sandboxes live without a broker."""
     return template.orphan_grace if settings.state_dir != "" else 0.0
-
-
-def _docker(settings: Settings, proxy: Proxy, runtime: str, id_file: Path | None) -> Backend:
-    """Return the backend of a runtime; the runtime of the settings if it is empty."""
-    docker = settings.docker
-    try:
-        from .backends.docker import DockerBackend
-        from .backends.docker_transport import Transport
-    except ModuleNotFoundError as exc:
-        raise ConfigError(
-            f"backend = \"docker\" needs {exc.name}: pip install 'kernelbroker-server[docker]'"
-        ) from exc
-    # Each backend removes what dead brokers left in its directories, so they are separate.
-    name = f"docker-{runtime}" if runtime else "docker"
-    own_run = Path(tempfile.gettempdir())
-    run_dir = docker.run_dir or _own_directory(own_run, "docker.run_dir") / "docker"
-    return DockerBackend(
-        image=docker.full_name(docker.image),
-        host=docker.host,
-        runtime=runtime or docker.runtime,
-        transport=Transport(docker.transport),
-        network=docker.network,
-        proxy=proxy,
-        data_dir=_data_dir(settings, name),
-        run_dir=run_dir,
-        id_file=id_file,
-    )
 
 
 def webhooks(settings: Settings, store: EventStore) -> Webhooks:

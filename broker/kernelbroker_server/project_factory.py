@@ -14,7 +14,7 @@ def project_roots(settings: Settings, data_dir: Path) -> ProjectRoots:
     Args:
         data_dir: that of the backends, which no project may contain.
     """
-    own = [settings.local.data_dir, settings.docker.data_dir]
+    own = [settings.local.data_dir, settings.docker.data_dir, settings.kubernetes.data_dir]
     own += [settings.local.run_dir, settings.docker.run_dir]
     roots = [
         ProjectRoot(

@@ -206,3 +206,30 @@ TOKEN_VARIABLE = "KG_AUTH_TOKEN"
 get it. Such a gateway exits when no channel to it has been open for `ALONE_S` seconds, since it cannot
 notice the broker's death otherwise."""
 ALONE_S = 60.0
+POD_ENTRY_MODULE = "kernelbroker_kernel.pod_entry"
+"""``python -P -m kernelbroker_kernel.pod_entry --port N --secret DIR --open-files N --file-size N
+--alone SECONDS -- COMMAND``
+
+The first process of a sandbox that is a Pod. It starts the gateway's command, in which it replaces
+HANDOVER, and listens on the port over TLS, with the certificate of the secret. A connection whose first
+request has the secret's token goes to the gateway, or serves the paths below. It ends, with the whole Pod,
+when no broker was connected for so many seconds: a broker has a request for POD_END_PATH open as long as it
+lives."""
+HANDOVER = "HANDOVER"
+CERTIFICATE_FILE, KEY_FILE, TOKEN_FILE = "tls.crt", "tls.key", "token"
+"""In the directory of the secret."""
+POD_PATH = "/pod/"
+POD_END_PATH = "/pod/end"
+"""GET answers when the gateway has ended: ``{"status", "oom": bool, "output", "restarted": bool}``: the
+exit status as a shell has it, whether a process was ended because memory ran out, the end of its output,
+and whether the whole container was ended and started again. Line breaks come before it: signs of life."""
+POD_USAGE_PATH = "/pod/usage"
+"""GET: ``{"memory", "memory_stat": {...}, "cpu_s", "oom_kills"}`` of the container's control group, as far
+as they can be read. With ``?files=N`` the size of the workspace, of at most so many files:
+``{"size", "files", "complete": bool}``."""
+POD_FILES_PATH = "/pod/files"
+"""GET and PUT of the workspace as a stream of `tree_stream`."""
+POD_KILL_PATH = "/pod/kill"
+"""POST ends all processes of the sandbox but the first one, which still serves the files."""
+POD_EXIT_PATH = "/pod/exit"
+"""POST ends the first one as well."""

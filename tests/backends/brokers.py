@@ -12,7 +12,16 @@ from typing import Any
 from kernelbroker_server.backends.base import Backend
 from kernelbroker_server.backends.docker_transport import Transport
 
-from .probes import DEADLINE_S, GVISOR, IMAGE, KERNEL_PYTHON, PROBE, running_backend, running_docker
+from .probes import (
+    DEADLINE_S,
+    GVISOR,
+    IMAGE,
+    KERNEL_PYTHON,
+    PROBE,
+    running_backend,
+    running_docker,
+    running_kubernetes,
+)
 
 
 def running(kind: str, **options: Any) -> AbstractAsyncContextManager[Backend]:
@@ -20,6 +29,8 @@ def running(kind: str, **options: Any) -> AbstractAsyncContextManager[Backend]:
     if kind.startswith("local"):
         options.pop("run_cell", None)  # it tries nothing at startup
         return running_backend(fork_server=kind == "local-fork", **options)
+    if kind == "kubernetes":
+        return running_kubernetes(**options)
     return running_docker(**docker_options(kind), **options)
 
 
@@ -40,7 +51,7 @@ from kernelbroker_server.backends.docker import DockerBackend
 from kernelbroker_server.backends.docker_transport import Transport
 from kernelbroker_server.backends.local import LocalBackend
 from kernelbroker_server.pool.warm_sandbox import launch
-from tests.backends.probes import run_cell
+from tests.backends.probes import KUBECONFIG, POD_SETTINGS, run_cell
 
 async def main():
     kind, runtime, python, image, command, data, run, network, grace = sys.argv[1:]
@@ -48,7 +59,13 @@ async def main():
     spec = SandboxSpec(network=Network(network), orphan_grace=float(grace))
     if spec.orphan_grace:
         common["id_file"] = Path(data).with_name("broker-id")
-    if not kind.startswith("local"):
+    if kind == "kubernetes":
+        from kernelbroker_server.backends.kubernetes import KubernetesBackend
+        del common["run_dir"]
+        if "kernelbroker_kernel" not in command:
+            common["run_cell"] = run_cell
+        backend = KubernetesBackend(settings=POD_SETTINGS, kubeconfig=KUBECONFIG, **common)
+    elif not kind.startswith("local"):
         transport = Transport.TCP if kind == "docker-tcp" else Transport.UNIX
         if "kernelbroker_kernel" not in command:
             common["run_cell"] = run_cell
@@ -85,7 +102,8 @@ async def other_broker(
         grace: seconds that its sandboxes live without it. If not 0, the command must be GATEWAY. Then `one`
             belongs to `a session`, `two` is warm, and `broker-id` beside `data` has the broker's id.
     """
-    runtime = "" if kind.startswith("local") else docker_options(kind)["runtime"]
+    has_runtime = kind in ("docker", "docker-tcp", "gvisor")
+    runtime = docker_options(kind)["runtime"] if has_runtime else ""
     arguments = [
         kind,
         runtime,
@@ -100,7 +118,8 @@ async def other_broker(
     broker = await asyncio.create_subprocess_exec(
         sys.executable, *("-c", BROKER, *arguments), stdout=subprocess.PIPE, cwd=ROOT
     )
-    async with asyncio.timeout(DEADLINE_S):
+    # The start of Pods, and of their broker, takes some seconds.
+    async with asyncio.timeout(3 * DEADLINE_S if kind == "kubernetes" else DEADLINE_S):
         assert await broker.stdout.readline() == b"launched\n"
     return broker
 

@@ -9,11 +9,12 @@ import os
 import shutil
 import subprocess
 import tempfile
+import time
 import warnings
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import docker
 import pytest
@@ -23,9 +24,13 @@ from kernelbroker_server.backends.base import Sandbox, SandboxEnd
 from kernelbroker_server.backends.container_options import LABEL_DATA
 from kernelbroker_server.backends.docker import DockerBackend
 from kernelbroker_server.backends.local import LocalBackend
+from kernelbroker_server.backends.pod_manifest import PodSettings
 from kernelbroker_server.backends.sandbox_layout import GATEWAY_COMMAND
 from kernelbroker_server.backends.startup_check import CheckFailed
 from kernelbroker_server.kernels.endpoint import TcpEndpoint, UnixEndpoint
+
+if TYPE_CHECKING:
+    from kernelbroker_server.backends.kubernetes import KubernetesBackend
 
 KERNEL_PYTHON = Path(
     os.environ.get("KERNELBROKER_TEST_KERNEL_PYTHON")
@@ -79,8 +84,13 @@ else:
 while True:
     connection = accept()
     names = dict(globals())
+    text = b""
+    # Over TLS it begins with a head, and ends with a zero, since no single side can be closed.
+    while not text.endswith(b"\\0") and (data := connection.recv(65536)):
+        text += data
+    source = text.rstrip(b"\\0").decode()
     try:
-        exec(connection.makefile().read(), names)
+        exec(source.partition("\\r\\n\\r\\n")[2] if source.startswith("GET ") else source, names)
         answer = {"result": names.get("result")}
     except Exception:
         answer = {"error": traceback.format_exc()}
@@ -108,17 +118,35 @@ async def connect(sandbox: Sandbox) -> tuple[asyncio.StreamReader, asyncio.Strea
     match sandbox.endpoint:
         case UnixEndpoint(path=path):
             return await asyncio.open_unix_connection(str(path))
-        case TcpEndpoint(host=host, port=port):
-            return await asyncio.open_connection(host, port)
+        case TcpEndpoint(host=host, port=port, tls=tls):
+            return await asyncio.open_connection(host, port, ssl=tls)
+
+
+async def connect_probe(sandbox: Sandbox) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """Connect to `PROBE`, past what checks the token of a connection over TLS."""
+    reader, writer = await connect(sandbox)
+    if not writer.can_write_eof():
+        assert isinstance(sandbox.endpoint, TcpEndpoint)
+        writer.write(
+            f"GET / HTTP/1.1\r\nAuthorization: token {sandbox.endpoint.token}\r\n\r\n".encode()
+        )
+    return reader, writer
+
+
+def _end_source(writer: asyncio.StreamWriter) -> None:
+    if writer.can_write_eof():
+        writer.write_eof()
+    else:
+        writer.write(b"\0")
 
 
 async def ask(sandbox: Sandbox, source: str, **values: Any) -> Any:
     """Run Python in the sandbox with these variables. Returns the value of `result`."""
-    reader, writer = await connect(sandbox)
+    reader, writer = await connect_probe(sandbox)
     try:
         names = "".join(f"{name} = {value!r}\n" for name, value in values.items())
         writer.write((names + source).encode())
-        writer.write_eof()
+        _end_source(writer)
         async with asyncio.timeout(DEADLINE_S):
             answer = json.loads(await reader.read())
     finally:
@@ -148,9 +176,10 @@ async def no_check(_sandbox: Sandbox, code: str, _timeout: float) -> str:
 
 async def tell(sandbox: Sandbox, source: str) -> None:
     """Run Python in the sandbox that dies before it answers."""
-    _, writer = await connect(sandbox)
+    _, writer = await connect_probe(sandbox)
     writer.write(source.encode())
-    writer.write_eof()
+    _end_source(writer)
+    await writer.drain()
     writer.close()
     await writer.wait_closed()
 
@@ -258,6 +287,55 @@ async def running_backend(**options: Any) -> AsyncIterator[LocalBackend]:
             assert procfs.started_in(data) == []
 
 
+@asynccontextmanager
+async def running_kubernetes(**options: Any) -> AsyncIterator[KubernetesBackend]:
+    """A started backend of Pods, in a temporary directory. Checks that nothing is left after it stops."""
+    # Its library takes seconds to import, which few tests need.
+    from kernelbroker_server.backends.kubernetes import KubernetesBackend
+
+    with tempfile.TemporaryDirectory(prefix="kb-") as directory:
+        options.pop("run_dir", None)
+        settings: dict[str, Any] = {
+            "settings": POD_SETTINGS,
+            "kubeconfig": KUBECONFIG,
+            "data_dir": Path(directory, "data"),
+            "command": PROBE,
+        } | options
+        if tuple(settings["command"])[: len(GATEWAY_COMMAND)] != tuple(GATEWAY_COMMAND):
+            settings = {"run_cell": run_cell} | settings
+        data = settings["data_dir"]
+        backend = KubernetesBackend(**settings)
+        await backend.start()
+        try:
+            yield backend
+        finally:
+            await backend.stop()
+            assert [path for path in data.iterdir() if path.name != ".kubernetes-id"] == []
+            await asyncio.to_thread(assert_no_pods, data)
+
+
+def kubectl(*words: str) -> str:
+    """The output of kubectl; its program is beside those of the cluster."""
+    assert KUBECONFIG is not None
+    program = KUBECONFIG.parents[1] / "bundle/bin/kubectl"
+    command = [program if program.exists() else "kubectl", "--kubeconfig", KUBECONFIG, *words]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+
+
+def pods_of(data: Path) -> list[str]:
+    """The names of the Pods and Secrets of the brokers with this `data_dir`."""
+    label = f"kernelbroker.io/data={(data / '.kubernetes-id').read_text()}"
+    return kubectl("get", "pods,secrets", "-A", "-l", label, "-o", "name").split()
+
+
+def assert_no_pods(data: Path) -> None:
+    """The brokers with this `data_dir` have left nothing; the cluster removes Secrets after their Pods."""
+    deadline = time.monotonic() + DEADLINE_S
+    while left := pods_of(data):
+        assert time.monotonic() < deadline, left
+        time.sleep(0.2)
+
+
 def cgroups_of(data: Path) -> list[Path]:
     """The control groups of the brokers with this `data_dir`."""
     names = [path.name for path in data.iterdir() if not path.name.startswith(".")]
@@ -339,6 +417,17 @@ needs_criu = pytest.mark.skipif(
 )
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root gives sandboxes their own uid")
 
+KUBECONFIG = (
+    Path(os.environ["KERNELBROKER_TEST_KUBECONFIG"])
+    if "KERNELBROKER_TEST_KUBECONFIG" in os.environ
+    else None
+)
+POD_SETTINGS = PodSettings(image=IMAGE, image_pull_policy="Never")
+needs_cluster = pytest.mark.skipif(
+    KUBECONFIG is None,
+    reason="no cluster: set KERNELBROKER_TEST_KUBECONFIG to what tests/support/get_cluster prints",
+)
+
 BACKENDS = [
     pytest.param("local", marks=[needs_jail, needs_kernel_environment]),
     pytest.param("docker", marks=needs_docker),
@@ -346,6 +435,8 @@ BACKENDS = [
 """The kinds of them, as parameters of tests."""
 LOCAL_FORK = pytest.param("local-fork", marks=[needs_jail, needs_kernel_environment])
 """The local backend whose gateways are forked: for what depends on how a gateway comes into its jail."""
+KUBERNETES = pytest.param("kubernetes", marks=needs_cluster)
+"""Pods of a real cluster, over TLS."""
 ON_GVISOR = pytest.param("gvisor", marks=[needs_docker, needs_gvisor])
 """The docker backend with gVisor, over unix sockets: for what depends on the runtime."""
 needs_code_image = pytest.mark.skipif(NO_CODE_IMAGE is not None, reason=str(NO_CODE_IMAGE))

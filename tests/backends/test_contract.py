@@ -42,6 +42,7 @@ from .probes import (
     BACKENDS,
     DEADLINE_S,
     FORKS,
+    KUBERNETES,
     LOCAL_FORK,
     ON_GVISOR,
     ask,
@@ -50,6 +51,7 @@ from .probes import (
     end,
     needs_docker,
     no_check,
+    pods_of,
     tell,
 )
 
@@ -97,6 +99,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
             kinds.append(ON_GVISOR)
         if name not in SAME_OVER_TCP:
             kinds.append(OVER_TCP)
+        if name != "test_the_socket_cannot_be_replaced":  # it has none
+            kinds.append(KUBERNETES)
         metafunc.parametrize("kind", kinds, scope="module")
 
 
@@ -131,6 +135,13 @@ async def sandbox(shared: Backend) -> AsyncIterator[Sandbox]:
     await shared.remove(sandbox)
 
 
+async def kill_and_pull(*sandboxes: Sandbox) -> None:
+    """End the sandboxes' processes, and have their files at `workspace`."""
+    for sandbox in sandboxes:
+        await sandbox.kill()
+        await sandbox.pull_files()
+
+
 # Launch and remove
 
 
@@ -138,8 +149,10 @@ async def test_launch_and_remove(backend: Backend) -> None:
     """A launched sandbox answers and shares its workspace with the host. Removal leaves nothing behind."""
     sandbox = await backend.launch("one", SandboxSpec())
     (sandbox.workspace / "b").write_text("outside")
+    await sandbox.push_files()
     source = "open('/workspace/a', 'w').write('inside'); result = [os.getcwd(), open('b').read()]"
     assert await ask(sandbox, source) == ["/data", "outside"]
+    await kill_and_pull(sandbox)
     assert (sandbox.workspace / "a").read_text() == "inside"
 
     await backend.remove(sandbox)
@@ -165,6 +178,7 @@ async def test_concurrent_launches(backend: Backend) -> None:
     source = "open('mine', 'w').write(name); result = os.listdir('/data')"
     answers = await asyncio.gather(*(ask(s, source, name=s.id) for s in sandboxes))
     assert answers == [["mine"]] * 6
+    await kill_and_pull(*sandboxes)
     assert [(s.workspace / "mine").read_text() for s in sandboxes] == [s.id for s in sandboxes]
     await asyncio.gather(*(backend.remove(sandbox) for sandbox in sandboxes))
 
@@ -173,16 +187,22 @@ async def test_files_move_to_the_next_sandbox(backend: Backend) -> None:
     """Files that are moved from one sandbox to the next can be changed there."""
     one, two = [await backend.launch(name, SandboxSpec()) for name in ("one", "two")]
     await ask(one, "open('/data/mine', 'w')")
+    await kill_and_pull(one)
     (one.workspace / "mine").rename(two.workspace / "mine")
+    await two.push_files()
     source = "open('/data/mine', 'a').close(); result = os.listdir('/data')"
     assert await ask(two, source) == ["mine"]
 
 
-async def test_shared_data_is_read_only(backend: Backend, tmp_path: Path) -> None:
+async def test_shared_data_is_read_only(backend: Backend, kind: str, tmp_path: Path) -> None:
     """A shared directory is visible at /data/shared and read-only."""
     tmp_path.chmod(0o755)  # sandboxes are users of their own
     (tmp_path / "table").write_text("1,2")
     (tmp_path / "table").chmod(0o666)
+    if kind == "kubernetes":  # claims have a test of their own
+        with pytest.raises(LaunchError, match=r"kubernetes\.claims"):
+            await backend.launch("one", SandboxSpec(shared_data=tmp_path))
+        return
     sandbox = await backend.launch("one", SandboxSpec(shared_data=tmp_path))
     source = """
 result = [open('/data/shared/table').read(), attempt(open, '/data/shared/table', 'a'),
@@ -190,11 +210,15 @@ result = [open('/data/shared/table').read(), attempt(open, '/data/shared/table',
     assert await ask(sandbox, source) == ["1,2", "EROFS", "EBUSY"]
 
 
-async def test_wheels_are_read_only(backend: Backend, tmp_path: Path) -> None:
+async def test_wheels_are_read_only(backend: Backend, kind: str, tmp_path: Path) -> None:
     """The operator's wheels are visible at the path in a variable, and read-only."""
     tmp_path.chmod(0o755)  # sandboxes are users of their own
     (tmp_path / "made.whl").write_text("wheel")
     (tmp_path / "made.whl").chmod(0o666)
+    if kind == "kubernetes":
+        with pytest.raises(LaunchError, match=r"kubernetes\.claims"):
+            await backend.launch("one", SandboxSpec(wheels=tmp_path))
+        return
     sandbox = await backend.launch("one", SandboxSpec(wheels=tmp_path))
     source = """
 path = os.environ["KERNELBROKER_WHEELS"] + "/made.whl"
@@ -235,7 +259,7 @@ for _ in range(3000):
     os.mkdir("deeper")
     os.chdir("deeper")
 os.chdir("/data")
-os.chmod("/data", 0)"""
+attempt(os.chmod, "/data", 0)  # the root of a volume belongs to its node"""
     await ask(sandbox, source, victim=str(victim))
     await backend.remove(sandbox)
     assert not sandbox.workspace.exists()
@@ -310,6 +334,10 @@ result = [[name for _, name in socket.if_nameindex()], [verdicts[a] for a in add
           attempt(socket.getaddrinfo, "example.com", 80)]"""
     addresses = [("1.1.1.1", 53), ("169.254.169.254", 80), ("10.0.0.1", 80), ("172.17.0.1", 2375)]
     interfaces, verdicts, resolved = await ask(sandbox, source, addresses=addresses)
+    if kind == "kubernetes":  # NetworkPolicies are the cluster's, and `describe` tells
+        assert {"lo", "eth0"} <= set(interfaces)
+        assert "done" not in resolved
+        return
     assert interfaces == (["lo", "eth0"] if kind == "docker-tcp" else ["lo"])
     assert set(verdicts) <= {"ENETUNREACH", "EHOSTUNREACH", "ECONNREFUSED", "timed out"}
     assert "done" not in resolved
@@ -367,6 +395,9 @@ for path in [own, *sockets]:
 async def test_processes_are_bounded(backend: Backend, kind: str) -> None:
     """The limit bounds the number of processes and threads together."""
     limits = replace(LIMITS, memory=1024 * MIB)
+    if kind == "kubernetes":  # the limit is the kubelet's, the same for all Pods
+        assert backend.describe()["limits"]["processes"] == "node"  # type: ignore[index]
+        return
     sandbox = await backend.launch("one", SandboxSpec(limits=limits))
     if kind == "gvisor":
         # The engine counts gVisor's own threads on the host. gVisor ends when it gets no more.
@@ -416,11 +447,12 @@ for _ in range(300):
     os.mkdir("deeper")
     os.chdir("deeper")
 os.chdir("/data")
-os.chmod("/data", 0)"""
+attempt(os.chmod, "/data", 0)  # the root of a volume belongs to its node"""
     await ask(one, source, victim=str(victim))
+    await kill_and_pull(one)
     usage = measure(one.workspace, 10**6)
-    # What gVisor makes of pipes and sockets never leaves its memory.
-    special = 3 if kind == "gvisor" else 5
+    # What gVisor makes of pipes and sockets never leaves its memory. They are not copied from Pods.
+    special = 3 if kind in ("gvisor", "kubernetes") else 5
     assert usage.files == special + 1000 + 2 + 300
     assert 100_000 <= usage.size < 50 * MIB
 
@@ -431,10 +463,12 @@ os.chmod("/data", 0)"""
     assert kept.has_files()
     two = await backend.launch("two", SandboxSpec())
     kept.give(two.workspace)
+    await two.push_files()
     source = """
 os.chmod("/data/closed", 0o700)
 result = [len(os.listdir("/data")), os.path.getsize("/data/closed/file")]"""
     assert await ask(two, source) == [special + 1000 + 100 + 2, 100_000]
+    await kill_and_pull(two)
     assert measure(two.workspace, 10**6).files == usage.files
     kept.take(two.workspace, mounts=False)
     await backend.remove(two)
@@ -694,7 +728,7 @@ async def test_a_missing_module_is_named(kind: str) -> None:
 async def test_cancelled_at_every_await(kind: str, verb: str) -> None:
     """A cancelled launch leaves nothing behind; a cancelled removal still completes."""
     async with running(kind) as backend:
-        for step in range(1, 20):
+        for step in range(1, 20) if kind != "kubernetes" else (1, 3, 9, 1000):
             if verb == "launch":
                 cancelled = await cancelled_at(backend.launch("one", SandboxSpec()), step)
             else:
@@ -735,25 +769,31 @@ async def test_description_has_the_limits(backend: Backend) -> None:
     assert set(description["limits"]) == enforced  # type: ignore[call-overload]
 
 
+def directories(data: Path) -> list[Path]:
+    """Those of brokers."""
+    return [path for path in data.iterdir() if not path.name.startswith(".")]
+
+
 async def test_the_next_broker_reaps(kind: str) -> None:
     """A broker removes what a killed broker left behind, and nothing of a running one."""
     with tempfile.TemporaryDirectory(prefix="kb-") as directory:
         data, run = Path(directory, "data"), Path(directory, "run")
         await dead_broker(kind, data, run)
-        (remains,) = data.iterdir()
+        (remains,) = directories(data)
         assert (remains / "sandboxes/one/workspace").is_dir()
 
         alive = await other_broker(kind, data, run)
         try:
-            (lives,) = data.iterdir()
+            (lives,) = directories(data)
             assert lives != remains
             async with running(kind):  # it uses other directories
                 pass
             await dead_broker(kind, data, run)
             assert (lives / "sandboxes/one/workspace").is_dir()
             if not kind.startswith("local"):
-                assert f"kernelbroker-{remains.name}-one" not in containers_of(data)
-                assert f"kernelbroker-{lives.name}-one" in containers_of(data)
+                there = str(pods_of(data) if kind == "kubernetes" else containers_of(data))
+                assert f"kernelbroker-{remains.name}-one" not in there
+                assert f"kernelbroker-{lives.name}-one" in there
         finally:
             alive.kill()
             await alive.wait()

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import os
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -41,9 +40,6 @@ def unpacked(*options: str | Path) -> Iterator[Path]:
 @pytest.fixture(scope="session")
 def bundle(broker_image: str) -> Iterator[Path]:
     """The archive for machines with an engine, unpacked. Beside it is the supplier's public key."""
-    if made := os.environ.get("KB_DEV_BUNDLE"):
-        yield Path(made)
-        return
     with unpacked() as directory:
         yield directory
 

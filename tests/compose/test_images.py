@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import configparser
+import importlib.util
 import json
 import re
+import sys
 import tomllib
+from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from typing import Any
 
@@ -198,6 +201,28 @@ def test_a_prefix_ends_with_a_slash() -> None:
     assert "end with /" in said
 
 
+def test_parts_of_the_archive() -> None:
+    """`--with` takes profiles and parts; `all` has each image of sandboxes, and nothing has `core`."""
+    loader = SourceFileLoader("bundle", str(COMPOSE / "offline/bundle"))
+    spec = importlib.util.spec_from_loader("bundle", loader)
+    assert spec is not None
+    bundle = importlib.util.module_from_spec(spec)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "path", [*sys.path])
+        loader.exec_module(bundle)
+    own = bundle.catalogue_of.load()
+    for parts, wanted in (
+        ("", {"kernel"}),
+        ("browser,code", {"kernel", "browser", "code"}),
+        ("claude-code", {"kernel", "claude-code"}),
+        ("all", {image.part for image in CATALOGUE.sandboxes()}),
+    ):
+        assert {image.part for image in bundle.chosen(own, parts)} == wanted
+    with pytest.raises(bundle.BundleError, match="no part 'cobol': choose of all, browser"):
+        bundle.chosen(own, "cobol")
+    assert set(bundle.TEMPLATES) <= {*PROFILES, *own.profiles}
+
+
 def test_the_page_is_up_to_date() -> None:
     """docs/images.md is made from the list."""
     assert images.page(CATALOGUE) == images.PAGE.read_text(), "run: make docs"
@@ -211,6 +236,11 @@ def test_locks_agree() -> None:
         found = re.findall(r"^([A-Za-z0-9._-]+)==(\S+)[^\n]*\\\n    --hash", text, re.MULTILINE)
         assert len(found) == len(re.findall(r"^[A-Za-z0-9]", text, re.MULTILINE))
         pinned[name] = dict(found)
+        extras = "extras" if name == "requirements.txt" else "offline-extras"
+        wanted = run("python3", "compose/images.py", extras).split()
+        assert set(re.findall(r"--extra (\w+)", text.splitlines()[1])) == set(wanted), (
+            "run: make lock"
+        )
     image, archive = pinned.values()
     shared = {name: version for name, version in image.items() if name != "setuptools"}
     assert shared.items() <= archive.items()

@@ -26,7 +26,7 @@ from tests.backends.probes import IMAGE, engines_are_away
 from tests.compose.conftest import BROKER_IMAGE
 from tests.compose.empty_engine import EmptyEngine
 from tests.compose.empty_engine import empty_engine as an_empty_engine
-from tests.compose.support import COMPOSE, NO_COMPOSE_1, NO_COMPOSE_2, ROOT, containers, run
+from tests.compose.support import NO_COMPOSE_1, NO_COMPOSE_2, ROOT, containers, run
 
 pytestmark = [
     *containers,
@@ -35,6 +35,7 @@ pytestmark = [
 ]
 
 INSTALL_S = 400.0
+ENGINE = Path(os.environ.get("KERNELBROKER_TEST_ENGINE", "/var/tmp/kernelbroker-engine"))
 
 
 @pytest.fixture(scope="module")
@@ -172,7 +173,14 @@ def application(bundle: Path, empty_engine: EmptyEngine) -> Iterator[Path]:
     with tempfile.TemporaryDirectory(prefix="kb-app-", dir="/var/tmp") as name:
         environment = Path(name)
         run(sys.executable, "-m", "venv", environment)
-        pip = [environment / "bin/pip", "install", "--quiet", "--no-index", "--find-links"]
+        pip = [
+            environment / "bin/pip",
+            "install",
+            "--quiet",
+            "--no-compile",
+            "--no-index",
+            "--find-links",
+        ]
         empty_engine.inside(
             *pip, bundle / "wheels", "kernelbroker[pandas]", "mcp", timeout=INSTALL_S
         )
@@ -276,6 +284,21 @@ def test_it_is_uninstalled_without_a_trace(installation: Installation) -> None:
     assert not prefix.exists()
 
 
+@pytest.mark.skipif(not ENGINE.is_dir(), reason=f"tests/support/get_engine {ENGINE}")
+def test_a_current_engine(bundle: Path, prefix: Path) -> None:
+    """The archive is installed on an engine of today, used, and removed from it."""
+    path = f"{ENGINE / 'usr/bin'}:{ENGINE / 'usr/sbin'}:{os.environ['PATH']}"
+    with an_empty_engine(os.environ | {"PATH": path}) as engine:
+        assert int(engine.docker("version", "--format", "{{.Server.Version}}").split(".")[0]) >= 28
+        options = ["--prefix", prefix, "--publish", PUBLISHED]
+        said = run("sh", bundle / "install.sh", *options, timeout=INSTALL_S, **engine.environ)
+        assert "a test cell ran" in said
+        cell(engine, prefix)
+        run("sh", prefix / "install.sh", "--uninstall", "--prefix", prefix, **engine.environ)
+        assert engine.contents() == []
+    assert not prefix.exists()
+
+
 # The archive
 
 
@@ -329,13 +352,6 @@ def test_the_documents_are_in_the_archive(bundle: Path, dind_bundle: Path) -> No
         for name in ("LICENSE", "signing-key.pub", "SHA256SUMS.sig", "example/app.py"):
             assert (directory / name).exists()
     assert (dind_bundle / "init").stat().st_mode & 0o111
-
-
-def test_parts_are_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
-    """--with takes profiles and images, and names the choices if one is unknown."""
-    said = run(sys.executable, COMPOSE / "offline/bundle", "--with", "browser,cobol", fails=True)
-    assert "no part 'cobol'" in said
-    assert "claude-code" in said
 
 
 def test_the_signature_is_checked(

@@ -30,6 +30,8 @@ from tests.backends.probes import (
     GVISOR,
     IMAGE,
     KERNEL_PYTHON,
+    KUBECONFIG,
+    assert_no_pods,
     containers_of,
     needs_jail,
     needs_kernel_environment,
@@ -41,7 +43,7 @@ DEADLINE_S = 60.0
 
 HOST_SECRET = secrets.token_hex(16)
 """In the environment of each broker; no cell may find it."""
-STORE = (".state", ".workspaces", "workspaces", ".checkpoints")
+STORE = (".state", ".workspaces", "workspaces", ".checkpoints", ".kubernetes-id")
 """Below data_dir: results and files stay there when all else of the broker has gone."""
 GRACE_S = 1
 """What a cell has to react to its interrupt."""
@@ -58,7 +60,12 @@ for _ in range(6000):
 
 
 def backend_settings(kind: str) -> dict[str, object]:
-    """The settings of a broker whose sandboxes are of this kind: local, local-fork, docker or gvisor."""
+    """The settings of a broker whose sandboxes are of this kind.
+
+    The kinds are local, local-fork, docker, gvisor and kubernetes.
+    """
+    if kind == "kubernetes":
+        return {"BACKEND": kind, "KUBERNETES__KUBECONFIG": KUBECONFIG}
     if kind.startswith("local"):
         return {"BACKEND": "local", "LOCAL__FORK_SERVER": kind == "local-fork"}
     return {"BACKEND": "docker", "DOCKER__RUNTIME": GVISOR if kind == "gvisor" else "runc"}
@@ -108,6 +115,9 @@ class BrokerProcess:
             "DOCKER__RUNTIME": "runc",  # `auto` may find gVisor, which is slower
             "DOCKER__DATA_DIR": self.data_dir,
             "DOCKER__RUN_DIR": self.run_dir,
+            "KUBERNETES__IMAGE": IMAGE,
+            "KUBERNETES__IMAGE_PULL_POLICY": "Never",
+            "KUBERNETES__DATA_DIR": self.data_dir,
             "POOL__MIN_SIZE": 1,
             "SHUTDOWN": "close",  # nothing may be left, whatever the signal
             "SANDBOX__IMPORTS": "[]",  # cells import what they need; a sandbox takes half as long
@@ -173,6 +183,8 @@ class BrokerProcess:
         assert self.remains(broker_ids) == []
         if self._settings.get("BACKEND") == "docker":
             assert containers_of(self.data_dir) == []
+        if self._settings.get("BACKEND") == "kubernetes":
+            assert_no_pods(self.data_dir)
         assert self.complaints() == [], self.log.read_text(errors="replace")
 
     def broker_ids(self) -> list[str]:
@@ -182,7 +194,7 @@ class BrokerProcess:
     def remains(self, broker_ids: list[str]) -> list[str]:
         """What there is of these brokers: directories, sockets, control groups, processes."""
         data = [path for path in self.data_dir.iterdir() if path.name not in STORE]
-        found = [*data, *self.run_dir.iterdir(), *cgroups(broker_ids)]
+        found = [*data, *self.run_dir.glob("*"), *cgroups(broker_ids)]
         return [*map(str, found), *(f"pid {p}" for p in procfs.started_in(self.data_dir))]
 
     def sandboxes(self) -> dict[str, list[str]]:

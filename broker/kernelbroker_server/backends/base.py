@@ -153,10 +153,10 @@ class Sandbox(ABC):
         spec: the spec of its launch.
         limits: those of the spec, with the memory that `change_limits` has left.
         endpoint: the address of its gateway.
-        workspace: the host directory that is `/data` in the sandbox. Only the backend and the store of
-            workspaces use it. They rename it or its top-level entries, and never open a path below it,
-            since user code may have created links there. It may be renamed while the sandbox runs, and
-            `remove` accepts that it is missing.
+        workspace: the host directory that is `/data` in the sandbox, or that is copied to and from there.
+            Only the backend and the store of workspaces use it. They rename it or its top-level entries,
+            and never open a path below it, since user code may have created links there. It may be renamed
+            while the sandbox runs, and `remove` accepts that it is missing.
         ended: resolves when the sandbox has ended for any reason; never cancelled.
     """
 
@@ -205,6 +205,20 @@ class Sandbox(ABC):
     @abstractmethod
     async def cut_network(self) -> None:
         """Take the network away, with its connections. Raises LaunchError if that cannot be done."""
+
+    async def push_files(self) -> None:  # noqa: B027 - a workspace is in the sandbox already
+        """Copy `workspace` into the sandbox, if that is another place. Call it before the sandbox is used.
+
+        Raises:
+            LaunchError: the files could not be copied.
+        """
+
+    async def pull_files(self) -> None:  # noqa: B027
+        """Copy the files of a sandbox whose processes have ended to `workspace`, if that is another place.
+
+        Raises:
+            LaunchError: the sandbox is lost; `workspace` has the files of the last copy.
+        """
 
     @abstractmethod
     async def kill(self) -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import ssl
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeAlias
 
@@ -25,11 +26,17 @@ class UnixEndpoint:
 
 @dataclass(frozen=True, slots=True)
 class TcpEndpoint:
-    """A port on a network that only the broker can enter, and the gateway's token."""
+    """A port on a network, and the gateway's token.
+
+    Attributes:
+        tls: trusts nothing but the gateway's own certificate; None on a network that only the broker can
+            enter.
+    """
 
     host: str
     port: int
     token: str
+    tls: ssl.SSLContext | None = field(default=None, compare=False)
     epoch: int = 0
 
     @property

@@ -11,6 +11,7 @@ import contextlib
 import json
 import re
 import socket
+import ssl
 from collections.abc import Iterator
 from typing import Any
 
@@ -87,12 +88,13 @@ class GatewayConnection:
     def __init__(self, endpoint: Endpoint) -> None:
         self.channels: list[KernelChannel] = []
         self._endpoint = endpoint
+        self._tls: ssl.SSLContext | None = None
         match endpoint:
             case UnixEndpoint(path=path):
                 address: tuple[int, Any] = (socket.AF_UNIX, str(path))
                 self._authority = "gateway"
-            case TcpEndpoint(host=host, port=port):
-                address = (socket.AF_INET, (host, port))
+            case TcpEndpoint(host=host, port=port, tls=tls):
+                address, self._tls = (socket.AF_INET, (host, port)), tls
                 self._authority = f"{host}:{port}"
         self._headers = dict(endpoint.headers)
         self._http = SimpleAsyncHTTPClient(
@@ -222,7 +224,8 @@ class GatewayConnection:
         self._http.close()
 
     async def _connect(self, kernel_id: str, query: str) -> ClientConnection:
-        url = f"ws://{self._authority}/api/kernels/{kernel_id}/channels?session_id=broker{query}"
+        scheme = "ws" if self._tls is None else "wss"
+        url = f"{scheme}://{self._authority}/api/kernels/{kernel_id}/channels?session_id=broker{query}"
         options: dict[str, Any] = {
             "subprotocols": [Subprotocol(SUBPROTOCOL)],
             "additional_headers": self._headers,
@@ -238,7 +241,7 @@ class GatewayConnection:
                 return await unix_connect(str(path), url, **options)
             case TcpEndpoint(host=host, port=port):
                 # With the address given twice, no redirect can lead elsewhere.
-                return await connect(url, host=host, port=port, **options)
+                return await connect(url, host=host, port=port, ssl=self._tls, **options)
 
     async def _interrupt(self, kernel_id: str) -> None:
         with contextlib.suppress(*_UNREACHABLE):
@@ -254,13 +257,15 @@ class GatewayConnection:
 
         If the caller is cancelled, an error of the request is ignored, which Tornado would log otherwise.
         """
+        scheme = "http" if self._tls is None else "https"
         request = HTTPRequest(
-            f"http://{self._authority}{path}",
+            f"{scheme}://{self._authority}{path}",
             method=method,
             body=body,
             headers=self._headers,
             request_timeout=timeout,
             follow_redirects=False,
+            ssl_options=self._tls,
         )
         answer = self._http.fetch(request)
         answer.add_done_callback(

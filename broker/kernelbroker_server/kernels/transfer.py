@@ -18,12 +18,11 @@ from typing import Any, Self
 
 import h11
 
+from .byte_stream import ByteStream, SocketStream, TlsStream
 from .endpoint import Endpoint, TcpEndpoint, UnixEndpoint
 
 CHUNK_BYTES = 512 * 1024
 """Read from the gateway's socket at once."""
-_SEND_BUFFER_BYTES = 1024 * 1024
-"""SO_SNDBUF. With the default of unix sockets a large upload takes twice as long."""
 _HEAD_BYTES = 64 * 1024
 """Size of the response's headers."""
 _RESPONSE_TIMEOUT_S = 120.0
@@ -52,11 +51,11 @@ class GatewayRequest:
         received: bytes of the response's body that were read.
     """
 
-    def __init__(self, connection: socket.socket) -> None:
+    def __init__(self, connection: ByteStream) -> None:
         self.status = 0
         self.headers: dict[str, str] = {}
         self.received = 0
-        self._socket = connection
+        self._connection = connection
         self._is_answered_early = False
         self._http = h11.Connection(h11.CLIENT, max_incomplete_event_size=_HEAD_BYTES)
 
@@ -73,22 +72,12 @@ class GatewayRequest:
         Raises:
             TransferFailed: the gateway cannot be reached.
         """
-        loop = asyncio.get_running_loop()
         lines = {"Host": "gateway", "Connection": "close", **(headers or {}), **endpoint.headers}
-        match endpoint:
-            case UnixEndpoint(path=path):
-                family, address = socket.AF_UNIX, str(path)
-            case TcpEndpoint(host=host, port=port):
-                family, address = socket.AF_INET, (host, port)  # type: ignore[assignment]
-        self = cls(socket.socket(family, socket.SOCK_STREAM))
-        self._socket.setblocking(False)
-        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER_BYTES)
+        with _failures("be reached"):
+            async with asyncio.timeout(_IDLE_TIMEOUT_S):
+                self = cls(await _connect(endpoint))
         try:
             with _failures("be reached"):
-                async with asyncio.timeout(_IDLE_TIMEOUT_S):
-                    await loop.sock_connect(self._socket, address)
-                if family is socket.AF_INET:
-                    self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 request = h11.Request(method=method, target=target, headers=list(lines.items()))
                 await self._send(request)
         except BaseException:
@@ -174,7 +163,7 @@ class GatewayRequest:
 
     def close(self) -> None:
         """Close the connection. Closing twice is allowed."""
-        self._socket.close()
+        self._connection.close()
 
     async def __aenter__(self) -> Self:
         return self
@@ -188,14 +177,13 @@ class GatewayRequest:
         self.close()
 
     async def _send(self, event: Any) -> None:
-        loop = asyncio.get_running_loop()
         for data in self._http.send_with_data_passthrough(event) or ():
             async with asyncio.timeout(_IDLE_TIMEOUT_S):
-                await loop.sock_sendall(self._socket, data)
+                await self._connection.send(data)
 
     async def _receive(self, size: int) -> bytes:
         async with asyncio.timeout(_IDLE_TIMEOUT_S):
-            return await asyncio.get_running_loop().sock_recv(self._socket, size)
+            return await self._connection.receive(size)
 
     async def _next_event(self) -> Any:
         while (event := self._http.next_event()) is h11.NEED_DATA:
@@ -204,6 +192,16 @@ class GatewayRequest:
                 raise TransferFailed("the sandbox closed the connection before it answered")
             self._http.receive_data(data)
         return event
+
+
+async def _connect(endpoint: Endpoint) -> ByteStream:
+    match endpoint:
+        case UnixEndpoint(path=path):
+            return await SocketStream.connect(socket.AF_UNIX, str(path))
+        case TcpEndpoint(host=host, port=port, tls=tls):
+            if tls is not None:
+                return await TlsStream.connect(host, port, tls)
+            return await SocketStream.connect(socket.AF_INET, (host, port))
 
 
 @contextlib.contextmanager

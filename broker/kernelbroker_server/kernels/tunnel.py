@@ -65,5 +65,5 @@ async def _dial(endpoint: Endpoint) -> tuple[asyncio.StreamReader, asyncio.Strea
     match endpoint:
         case UnixEndpoint(path=path):
             return await asyncio.open_unix_connection(str(path), limit=BUFFER_BYTES)
-        case TcpEndpoint(host=host, port=port):
-            return await asyncio.open_connection(host, port, limit=BUFFER_BYTES)
+        case TcpEndpoint(host=host, port=port, tls=tls):
+            return await asyncio.open_connection(host, port, limit=BUFFER_BYTES, ssl=tls)

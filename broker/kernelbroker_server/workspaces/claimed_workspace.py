@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from kernelbroker.protocol.errors import Unavailable
 
-from ..backends.base import Sandbox, Usage
+from ..backends.base import LaunchError, Sandbox, Usage
 from ..cancellation import run_to_completion
 from .claims import Claim
 from .layout import NO_TENANT, Layout, Record
@@ -56,7 +56,8 @@ class DirectoryWorkspace(Workspace):
             return
         try:
             await run_to_completion(asyncio.to_thread(lambda: directory.give(sandbox.workspace)))
-        except OSError as exc:
+            await sandbox.push_files()
+        except (OSError, LaunchError) as exc:
             raise Unavailable(f"the files cannot be moved: {exc}", retry_after=10) from exc
 
     async def detach(self, sandbox: Sandbox) -> None:
@@ -64,6 +65,10 @@ class DirectoryWorkspace(Workspace):
 
     async def _detach(self, sandbox: Sandbox) -> None:
         await sandbox.kill()  # files that it writes after the move would be lost
+        try:
+            await sandbox.pull_files()
+        except LaunchError:
+            logger.exception("changes of files in sandbox %s are lost", sandbox.id)
         try:
             await asyncio.to_thread(self._take, sandbox)
         except OSError:
