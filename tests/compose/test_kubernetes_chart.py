@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import shutil
 import tomllib
+import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,8 +18,8 @@ from kernelbroker_server.config import PREFIX, Settings
 from pydantic import BaseModel
 
 from compose import images
-from tests.backends.probes import needs_root
-from tests.compose.support import ROOT, run
+from tests.backends.probes import IMAGE, needs_docker, needs_root
+from tests.compose.support import DEADLINE_S, ROOT, run
 
 CHART = ROOT / "compose/kubernetes"
 CATALOGUE = images.load()
@@ -31,7 +33,7 @@ CLUSTER = Path("/var/tmp/kernelbroker-k8s-chart")
 needs_helm = pytest.mark.skipif(HELM is None, reason="see tests/support/get_helm")
 needs_archive = pytest.mark.skipif(
     "KERNELBROKER_TEST_KUBECONFIG" not in os.environ and not ARCHIVE.exists(),
-    reason="no cluster: KERNELBROKER_TEST_KUBECONFIG or KERNELBROKER_TEST_K8S; see tests/support/get_cluster",
+    reason="no cluster: set KERNELBROKER_TEST_KUBECONFIG or KERNELBROKER_TEST_K8S (get_cluster)",
 )
 pytestmark = needs_helm
 
@@ -134,8 +136,6 @@ def test_each_variable_is_a_setting() -> None:
         model: Any = Settings
         for part in name.removeprefix(PREFIX).lower().split("__"):
             assert issubclass(model, BaseModel)
-            if model is Settings and part == "kubernetes" and part not in model.model_fields:
-                break  # a tree without the backend
             assert part in model.model_fields, f"{name}: no setting {part}"
             model = model.model_fields[part].annotation
     (config,) = of_kind(rendered(), "ConfigMap")
@@ -271,15 +271,19 @@ CRD = {
 class Installed:
     """The release `kb` in a cluster."""
 
-    def __init__(self, kubeconfig: Path) -> None:
+    def __init__(self, kubeconfig: Path, broker_image: str) -> None:
         program = kubeconfig.parents[1] / "bundle/bin/kubectl"
         self._kubectl = [program if program.exists() else "kubectl", f"--kubeconfig={kubeconfig}"]
         self._options = ("--namespace=kb", f"--kubeconfig={kubeconfig}")
-        # The cluster pulls no images and gives no disks; no broker starts where its image is not loaded.
+        # The cluster pulls no images and gives no disks.
         self._values = {
             "imagePull.policy": "Never",
+            "images.broker.repository": broker_image,
+            "images.kernel.repository": IMAGE,
             "broker.storage.persistent": False,
-            "images.broker.repository": "kernelbroker-not-loaded",
+            "broker.resources.requests": {"cpu": "50m", "memory": "100Mi"},
+            "broker.drainSeconds": 1,
+            "broker.settings": "[pool]\nmin_size = 1\nmax_size = 2\n",
         }
 
     def helm(
@@ -344,8 +348,10 @@ def kubeconfig() -> Iterator[Path]:
 
 
 @pytest.fixture(scope="module")
-def installed(kubeconfig: Path) -> Iterator[Installed]:
-    release = Installed(kubeconfig)
+def installed(kubeconfig: Path, broker_image: str) -> Iterator[Installed]:
+    if (load := kubeconfig.parents[1] / "bundle/load-image").exists():
+        run(load, broker_image, cwd=load.parent, K8S_STATE=kubeconfig.parent)
+    release = Installed(kubeconfig, broker_image)
     try:
         release.upgrade()
         yield release
@@ -353,20 +359,40 @@ def installed(kubeconfig: Path) -> Iterator[Installed]:
         release.remove()
 
 
-cluster_test = [pytest.mark.sandbox, needs_root, needs_archive]
-
-
 class TestCluster:
-    pytestmark = cluster_test
+    pytestmark = [pytest.mark.sandbox, needs_root, needs_docker, needs_archive]
 
-    def test_the_broker_is_made(self, installed: Installed) -> None:
-        """The cluster takes all objects, and makes a Pod of the broker that is as restricted as can be."""
-        installed.kubectl(
-            "wait", "--namespace=kb", "pod/kb-kernelbroker-0", "--for=create", "--timeout=60s"
-        )
-        label = "pod-security.kubernetes.io/enforce=restricted"
-        dry = ["label", "namespace", "kb", label, "--dry-run=server", "--overwrite"]
-        assert "Warning" not in installed.kubectl(*dry)
+    def test_a_cell_runs(self, installed: Installed) -> None:
+        """The broker starts with the rights and the standard of the chart; cells run in Pods."""
+        words = ("--namespace=kb", "--for=condition=Ready", "--timeout=110s")
+        installed.kubectl("wait", "pod/kb-kernelbroker-0", *words)
+        (pod,) = installed.get("pods")
+        url = f"http://{pod['status']['podIP']}:8720"
+        (secret,) = installed.get("secrets")
+        tokens = {key: base64.b64decode(value).decode() for key, value in secret["data"].items()}
+
+        def get(path: str, token: str, body: object = None) -> str:
+            request = urllib.request.Request(
+                f"{url}{path}",
+                data=None if body is None else json.dumps(body).encode(),
+                headers={"Authorization": f"Bearer {token}"},
+            )
+            with urllib.request.urlopen(request, timeout=DEADLINE_S) as response:
+                return str(response.read().decode())
+
+        code = "import os\nprint(6 * 7, os.getuid())"
+        assert "42 1000" in get("/api/v1/exec", tokens["token"], {"code": code})
+        health = json.loads(get("/health", tokens["token"]))
+        assert health["backend"]["namespace"] == "kb-kernelbroker-sandboxes"
+        assert "enforced" in health["backend"]["network_policies"]
+        assert "kernelbroker_pool_waiters{" in get("/metrics", tokens["metrics-token"])
+        assert installed.get("pods", "kb-kernelbroker-sandboxes")
+
+    def test_the_broker_is_restricted(self, installed: Installed) -> None:
+        """The broker's own Pod fits the standard `restricted`, and drains stop one broker at a time."""
+        standard = "pod-security.kubernetes.io/enforce=restricted"
+        dry = ("namespace", "kb", standard, "--dry-run=server", "--overwrite")
+        assert "Warning" not in installed.kubectl("label", *dry)
         (budget,) = installed.get("poddisruptionbudgets")
         assert budget["spec"]["maxUnavailable"] == 1
         assert len(installed.get("networkpolicies", "kb-kernelbroker-sandboxes")) == 3
