@@ -68,12 +68,18 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=rank)
 
 
+_USES_CLUSTER = re.compile("kubernetes")
+"""The ids of tests that share a Kubernetes cluster; one of them stops its node for a moment."""
+
+
 class ByEngine(LoadScopeScheduling):
     """Gives one worker all tests that share an engine, and the other workers one file after the other."""
 
     def _split_scope(self, nodeid: str) -> str:
         if _USES_BUNDLE.search(nodeid):
             return "bundle"
+        if _USES_CLUSTER.search(nodeid):
+            return "cluster"
         return "engines" if _USES_ENGINE.search(nodeid) else nodeid.partition("::")[0]
 
 

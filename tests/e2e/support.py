@@ -137,7 +137,7 @@ class BrokerProcess:
                 stdout=log,
                 stderr=log,
             )
-        deadline = time.monotonic() + DEADLINE_S
+        deadline = time.monotonic() + 2 * DEADLINE_S
         while not self.runtime_file.exists():
             assert self._process.poll() is None, self.log.read_text()
             assert time.monotonic() < deadline, self.log.read_text()

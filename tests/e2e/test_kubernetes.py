@@ -72,10 +72,7 @@ async def client(broker: BrokerProcess) -> AsyncIterator[kernelbroker.Broker]:
 
 async def own_pod(session: kernelbroker.Session, namespace: Namespace) -> str:
     """The name of the session's Pod, by its address."""
-    code = (
-        "import socket; s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)\n"
-        "s.connect(('10.255.255.255', 9)); address = s.getsockname()[0]"
-    )
+    code = "import socket; address = socket.gethostbyname('sandbox')"
     address = (await session.run(code, result_var="address")).return_value
     names = "jsonpath={range .items[*]}{.status.podIP}={.metadata.name} {end}"
     pods = dict(each.split("=") for each in namespace.pods("-o", names))

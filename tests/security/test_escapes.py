@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.backends.probes import BACKENDS, LOCAL_FORK, ON_GVISOR
+from tests.backends.probes import BACKENDS, KUBERNETES, LOCAL_FORK, ON_GVISOR
 
 from .attempts import Attempt, all_attempts, gvisor
 from .conftest import Inside
@@ -19,7 +19,7 @@ CASES = [
         marks=kind.marks,
         id=f"{kind.values[0]}, {attempt.group}: {attempt.name}",
     )
-    for kind in (*BACKENDS, LOCAL_FORK, ON_GVISOR)
+    for kind in (*BACKENDS, LOCAL_FORK, ON_GVISOR, KUBERNETES)
     for attempt in all_attempts()
     if kind is not ON_GVISOR or attempt.name not in gvisor.NOT_MADE
 ]

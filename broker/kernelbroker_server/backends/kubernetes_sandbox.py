@@ -107,7 +107,7 @@ class KubernetesSandbox(ClosableSandbox):
         self.workspace = self._directory / "workspace"
         self._secret = secret or PodSecret.make()
         # The address is that of the Pod, once it runs.
-        self.endpoint = TcpEndpoint("", PORT, self._secret.token, self._secret.tls())
+        self.endpoint = TcpEndpoint("", PORT, self._secret.token, tls=self._secret.tls())
         self._uid = ""
         self._pod: Pod = {}
         self._changed = asyncio.Event()

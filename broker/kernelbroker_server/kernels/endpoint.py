@@ -36,8 +36,8 @@ class TcpEndpoint:
     host: str
     port: int
     token: str
-    tls: ssl.SSLContext | None = field(default=None, compare=False)
     epoch: int = 0
+    tls: ssl.SSLContext | None = field(default=None, compare=False)
 
     @property
     def headers(self) -> Mapping[str, str]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from . import gvisor
+from . import gvisor, kubernetes
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +36,9 @@ class Attempt:
         words = self.refused if local or self.docker is None else self.docker
         if kind == "gvisor":
             also, _reason = gvisor.ALSO_RIGHT.get(self.name, ("", ""))
+            words = f"{words} {also}"
+        if kind == "kubernetes":
+            also, _reason = kubernetes.ALSO_RIGHT.get(self.name, ("", ""))
             words = f"{words} {also}"
         return set(words.split())
 
