@@ -368,8 +368,9 @@ class TestCluster:
         installed.kubectl("wait", "pod/kb-kernelbroker-0", *words)
         (pod,) = installed.get("pods")
         url = f"http://{pod['status']['podIP']}:8720"
-        (secret,) = installed.get("secrets")
-        tokens = {key: base64.b64decode(value).decode() for key, value in secret["data"].items()}
+        words = ("secret", "kb-kernelbroker", "--namespace=kb", "--output=jsonpath={.data}")
+        data = json.loads(installed.kubectl("get", *words))
+        tokens = {key: base64.b64decode(value).decode() for key, value in data.items()}
 
         def get(path: str, token: str, body: object = None) -> str:
             request = urllib.request.Request(
