@@ -14,6 +14,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+import yaml
 from kernelbroker_server.api.openapi import methods_of
 from kernelbroker_server.api.routes import ROUTES
 from kernelbroker_server.config_file import load
@@ -53,7 +54,7 @@ RUN_BY = {
     "zh/start.md": "e2e/test_pages.py",
 }
 """The tests that run the programs of pages."""
-CHECKED_KINDS = {"dockerfile", "ini", "js", "json", "python", "sh", "text", "toml"}
+CHECKED_KINDS = {"dockerfile", "ini", "js", "json", "python", "sh", "text", "toml", "yaml"}
 
 NAVIGATION = (ROOT / "mkdocs.yml").read_text()
 OPERATIONS = (DOCS / "operations.md").read_text()
@@ -198,6 +199,14 @@ def test_shown_dockerfiles_and_units_are_valid() -> None:
         elif block.kind == "ini":
             plain = [line for line in lines if line and not line.startswith(("#", "["))]
             assert all(re.fullmatch(r"[A-Z]\w+=.+", line) for line in plain)
+
+
+def test_shown_yaml_is_valid() -> None:
+    """Manifests and values on the pages can be read."""
+    shown = [block for block in BLOCKS if block.kind == "yaml"]
+    assert shown
+    for block in shown:
+        assert all(isinstance(each, dict) for each in yaml.safe_load_all(block.text)), str(block)
 
 
 def test_shown_settings_are_valid(tmp_path: Path) -> None:

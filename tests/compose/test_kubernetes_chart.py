@@ -20,6 +20,7 @@ from pydantic import BaseModel
 from compose import images
 from tests.backends.probes import IMAGE, needs_docker, needs_root
 from tests.compose.support import DEADLINE_S, ROOT, run
+from tests.support.documentation import blocks_of
 
 CHART = ROOT / "compose/kubernetes"
 CATALOGUE = images.load()
@@ -162,6 +163,17 @@ def test_several_brokers() -> None:
     assert names.index("POD_IP") < names.index("KERNELBROKER_CLUSTER__URL")
     assert names.index("POD_NAME") < names.index("KERNELBROKER_KUBERNETES__DATA_DIR")
     assert "KERNELBROKER_CLUSTER__SECRET" not in environment(rendered())
+
+
+def test_the_values_of_the_page(tmp_path: Path) -> None:
+    """The chart takes the values that docs/helm.md shows, and the broker the settings in them."""
+    (block,) = (each for each in blocks_of("helm.md") if each.text.startswith("broker:"))
+    file = tmp_path / "values.yaml"
+    file.write_text(block.text)
+    (config,) = of_kind(rendered(None, f"--values={file}"), "ConfigMap")
+    settings = Settings(**tomllib.loads(config["data"]["broker.toml"]))
+    assert settings.templates["code"].image == "kernelbroker-code:latest"
+    assert settings.sandbox.orphan_grace == 300
 
 
 def test_autoscaling_by_the_queue() -> None:
