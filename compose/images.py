@@ -225,7 +225,8 @@ _PAGE = """# Images and extras
 *Made from [compose/images.toml](../compose/images.toml) by `make docs`; do not edit.*
 
 One list names every image and every extra. `make images`, the images that the engine filter allows, the
-profiles of `compose.yaml`, the offline archives and this page follow from it.
+profiles of `compose.yaml`, the values of the [Helm chart](helm.md), the offline archives and this page
+follow from it.
 
 ## Images
 

@@ -130,6 +130,12 @@ def test_the_values_have_each_image() -> None:
     }
 
 
+def test_the_version_is_that_of_the_tree() -> None:
+    """The chart has the version of the broker."""
+    chart = yaml.safe_load((CHART / "Chart.yaml").read_text())
+    assert chart["version"] == chart["appVersion"] == images.version()
+
+
 def test_each_variable_is_a_setting() -> None:
     """The broker knows each variable and setting that it gets."""
     names = set(environment(rendered(EVERYTHING))) - {"POD_NAME", "POD_IP"}
