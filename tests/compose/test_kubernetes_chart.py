@@ -110,12 +110,10 @@ def test_the_values_have_each_image() -> None:
     values = yaml.safe_load((CHART / "values.yaml").read_text())
     assert values["images"] == images.values(CATALOGUE, {})
     environ = {"IMAGE_PREFIX": "r.example/team/", "IMAGE_VERSION": "1.2"}
-    named = json.loads(run("python3", "compose/images.py", "values", **environ))
+    named = json.loads(run("python3", "compose/images.py", "values", **environ))["images"]
     parts = [image.part for image in CATALOGUE.sandboxes()]
     settings = "".join(
-        f"[templates.{part}]\n"
-        f'image = "{{{{ include "kernelbroker.image" (index .Values.images "{part}") }}}}"\n'
-        for part in parts
+        f'[templates.{part}]\nimage = "{{{{ index .Values.images "{part}" }}}}"\n' for part in parts
     )
     objects = rendered({"images": named, "broker.settings": settings})
     (broker,) = of_kind(objects, "StatefulSet")
@@ -242,7 +240,7 @@ def test_policies_deny_by_default() -> None:
         ({"autoscaling.enabled": True}, "set store.urlFrom"),
         ({"sandboxes.namespace": "kb"}, "a namespace of their own"),
         ({"broker.replica": 1}, "'replica' not allowed"),
-        ({"images.kernel.repository": ""}, "/images/kernel/repository"),
+        ({"images.kernel": ""}, "/images/kernel"),
         ({"imagePull.policy": "Sometimes"}, "/imagePull/policy"),
         ({"service.port": 0}, "/service/port"),
         ({"store.urlFrom.name": "database"}, "/store/urlFrom"),
@@ -296,8 +294,8 @@ class Installed:
         # The cluster pulls no images and gives no disks.
         self._values = {
             "imagePull.policy": "Never",
-            "images.broker.repository": broker_image,
-            "images.kernel.repository": IMAGE,
+            "images.broker": f"{broker_image}:latest",
+            "images.kernel": IMAGE,
             "broker.storage.persistent": False,
             "broker.resources.requests": {"cpu": "50m", "memory": "100Mi"},
             "broker.drainSeconds": 1,

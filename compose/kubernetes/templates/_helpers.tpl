@@ -24,11 +24,6 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- end }}
 
-{{- /* The name of an image of the values, such as .Values.images.kernel. */}}
-{{- define "kernelbroker.image" -}}
-{{ .repository }}:{{ .tag }}
-{{- end }}
-
 {{- /* What cannot work is refused here, before anything is installed. */}}
 {{- define "kernelbroker.check" -}}
 {{- if and (not .Values.store.urlFrom) (or (gt (int .Values.broker.replicas) 1) .Values.autoscaling.enabled) }}
