@@ -69,7 +69,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 _USES_CLUSTER = re.compile("kubernetes")
-"""The ids of tests that share a Kubernetes cluster; one of them stops its node for a moment."""
+"""The ids of tests that share a Kubernetes cluster."""
 
 
 class ByEngine(LoadScopeScheduling):

@@ -73,8 +73,8 @@ def backends(settings: Settings, proxy: Proxy, supervisor: Supervisor) -> Backen
     names |= {backend_name(settings, each): None for each in settings.templates.values()}
     if len({data_dir(settings, name) for name in names}) < len(names):
         raise ConfigError(
-            "local.data_dir, docker.data_dir and kubernetes.data_dir must be different directories, on one "
-            "file system"
+            "Two of local.data_dir, docker.data_dir and kubernetes.data_dir are the same directory. Give "
+            "each backend its own, on one file system"
         )
     state = state_directory(settings, data_dir(settings, home))
 

@@ -14,6 +14,7 @@ import socket
 import ssl
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from .contract import POD_PATH
 
@@ -69,7 +70,8 @@ class Front:
             ssl_handshake_timeout=_HEAD_S,
         )
         waiting = asyncio.ensure_future(asyncio.get_running_loop().sock_accept(self._listener))
-        await asyncio.wait([waiting, self._ended], return_when=asyncio.FIRST_COMPLETED)
+        either: list[asyncio.Future[Any]] = [waiting, self._ended]
+        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
         waiting.cancel()
         self._listener.close()
         self._handover.unlink(missing_ok=True)
@@ -120,7 +122,8 @@ class Front:
                 assert self._give is not None, "serve() comes first"
                 self._give(theirs.dup())
                 return ours
-            await asyncio.wait([self._channel, self._ended], return_when=asyncio.FIRST_COMPLETED)
+            either: list[asyncio.Future[Any]] = [self._channel, self._ended]
+            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
             if self._channel.done() and not self._ended.done():
                 with contextlib.suppress(OSError):
                     socket.send_fds(self._channel.result(), [b"1"], [theirs.fileno()])

@@ -14,7 +14,6 @@ from tornado.httpserver import HTTPServer
 from tornado.iostream import IOStream, StreamClosedError
 from tornado.web import Application, HTTPError, RequestHandler, stream_request_body
 
-from . import pod_entry
 from .contract import (
     POD_END_PATH,
     POD_EXIT_PATH,
@@ -23,6 +22,7 @@ from .contract import (
     POD_USAGE_PATH,
     WORKSPACE,
 )
+from .pod_processes import Child, kill_all, usage
 from .tree_size import measure
 from .tree_stream import TreeError, TreeWriter, read_tree
 
@@ -33,7 +33,7 @@ _NO_LIMIT = 2**62
 """No limit here: the volume has one, and the broker another one."""
 
 
-def make(child: pod_entry.Child) -> Callable[[socket.socket], None]:
+def make(child: Child) -> Callable[[socket.socket], None]:
     """Return what serves a connection of the broker's."""
     routes = [
         (POD_END_PATH, End),
@@ -56,7 +56,7 @@ def make(child: pod_entry.Child) -> Callable[[socket.socket], None]:
 
 
 class Handler(RequestHandler):
-    def initialize(self, child: pod_entry.Child) -> None:
+    def initialize(self, child: Child) -> None:
         self.child = child
 
     def check_xsrf_cookie(self) -> None:
@@ -76,7 +76,7 @@ class End(Handler):
                 await self.flush()
         except StreamClosedError:
             return
-        out_of_memory = pod_entry.usage()["oom_kills"] > 0
+        out_of_memory = usage()["oom_kills"] > 0
         end = {
             "status": child.ended.result(),
             "oom": out_of_memory,
@@ -96,18 +96,18 @@ class Usage(Handler):
             )
             self.finish(json.dumps({"size": size, "files": count, "complete": complete}))
         else:
-            self.finish(json.dumps(pod_entry.usage()))
+            self.finish(json.dumps(usage()))
 
 
 class Kill(Handler):
     async def post(self) -> None:
-        if not await pod_entry.kill_all():
+        if not await kill_all():
             raise HTTPError(500)
 
 
 class Exit(Handler):
     async def post(self) -> None:
-        await pod_entry.kill_all()
+        await kill_all()
         await self.finish()
         os._exit(0)
 

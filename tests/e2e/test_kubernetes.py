@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
-import signal
 import statistics
 import tempfile
 import time
@@ -16,7 +14,7 @@ import kernelbroker
 import pytest
 from kernelbroker import events
 
-from tests.backends.probes import KUBECONFIG, kubectl, needs_cluster
+from tests.backends.probes import kubectl, needs_cluster
 from tests.e2e.clusters import Namespace, new_namespace
 from tests.e2e.support import (
     BrokerProcess,
@@ -97,13 +95,11 @@ async def test_a_session_in_a_pod(broker: BrokerProcess, client: kernelbroker.Br
     described = health["backend"]
     assert described["backend"] == "kubernetes"
     assert described["api"] == "answers"
-    # The cluster of the tests enforces no policies, and the broker has found out.
-    assert (
-        described["network_policies"] == "not enforced: sandboxes reach other sandboxes and the API"
-    )
+    # The cluster of the tests enforces no policies. The address of its API is the door here, on loopback.
+    assert described["network_policies"] == "not enforced: sandboxes reach other sandboxes"
 
     async with client.session() as session:
-        await session.upload("in.txt", b"from outside")
+        await session.files.write("in.txt", "from outside")
         source = (
             "import pandas as pd; df = pd.DataFrame({'a': [1, 2]}); df.to_csv('t.csv')\n"
             "print(open('in.txt').read())"
@@ -112,7 +108,7 @@ async def test_a_session_in_a_pod(broker: BrokerProcess, client: kernelbroker.Br
         assert table.stdout == "from outside\n"
         assert table.dataframe is not None
         assert [file.path for file in table.files] == ["t.csv"]
-        assert await session.download("t.csv") == b",a\n0,1\n1,2\n"
+        assert await session.files.read("t.csv") == b",a\n0,1\n1,2\n"
         hog = await session.run("held = bytearray(1 << 30)")
         assert cause_of(hog) == "out_of_memory"
         listing = await session.run("import os; print(sorted(os.listdir('/data')))")
@@ -130,9 +126,9 @@ async def test_the_pod_goes_in_the_middle_of_a_cell(
         name = await own_pod(session, namespace)
         result = None
         async for event in session.stream(LOOP):
-            if isinstance(event, events.Stream) and how == "deleted":
+            if isinstance(event, events.Stdout) and how == "deleted":
                 kubectl("-n", namespace.name, "delete", "pod", name, "--wait=false")
-            elif isinstance(event, events.Stream):
+            elif isinstance(event, events.Stdout):
                 eviction = {
                     "apiVersion": "policy/v1",
                     "kind": "Eviction",
@@ -199,30 +195,6 @@ async def test_a_warm_lease_is_fast(broker: BrokerProcess, measured: Measured) -
         await call(broker, "DELETE", f"/api/v1/sessions/{opened['session_id']}")
     measured("warm lease of a Pod, p50 and worst", statistics.median(seconds), max(seconds))
     assert statistics.median(seconds) < 0.5  # a new Pod takes seconds
-
-
-async def test_the_nodes_kubelet_stops(
-    broker: BrokerProcess, client: kernelbroker.Broker, namespace: Namespace
-) -> None:
-    """Sessions go on, and a Pod whose node does not answer is removed without it."""
-    assert KUBECONFIG is not None
-    kubelet = int((KUBECONFIG.parent / "pid/kubelet").read_text())
-    async with client.session() as session:
-        assert (await session.run("x = 1")).success
-        os.kill(kubelet, signal.SIGSTOP)
-        try:
-            assert (await session.run("print(x)")).stdout == "1\n"
-            name = await own_pod(session, namespace)
-            await session.close()
-
-            def gone() -> bool:
-                return f"pod/{name}" not in namespace.pods("-o", "name")
-
-            await until(gone)
-        finally:
-            os.kill(kubelet, signal.SIGCONT)
-    async with client.session() as session:
-        assert (await session.run("print(2)")).stdout == "2\n"
 
 
 async def test_a_killed_broker_is_followed_by_another() -> None:

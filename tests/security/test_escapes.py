@@ -6,7 +6,7 @@ import pytest
 
 from tests.backends.probes import BACKENDS, KUBERNETES, LOCAL_FORK, ON_GVISOR
 
-from .attempts import Attempt, all_attempts, gvisor
+from .attempts import Attempt, all_attempts, gvisor, kubernetes
 from .conftest import Inside
 
 pytestmark = pytest.mark.sandbox
@@ -22,6 +22,7 @@ CASES = [
     for kind in (*BACKENDS, LOCAL_FORK, ON_GVISOR, KUBERNETES)
     for attempt in all_attempts()
     if kind is not ON_GVISOR or attempt.name not in gvisor.NOT_MADE
+    if kind is not KUBERNETES or attempt.name not in kubernetes.NOT_MADE
 ]
 
 

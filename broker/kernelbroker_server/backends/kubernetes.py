@@ -30,7 +30,8 @@ from .base import (
 from .cluster import Cluster, ClusterError
 from .directories import Directories
 from .kubernetes_check import NetworkCheck
-from .kubernetes_sandbox import KubernetesSandbox, PodContext
+from .kubernetes_sandbox import KubernetesSandbox
+from .pod_context import PodContext
 from .pod_manifest import LABEL_BROKER, LABEL_DATA, LABEL_SANDBOX, PodSettings
 from .pod_orphans import PodOrphans
 from .pod_status import Pod

@@ -11,24 +11,21 @@ import contextlib
 import logging
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from ..kernels.endpoint import TcpEndpoint
 from ..kernels.transfer import TransferFailed
-from . import sandbox_record
 from .base import EndCause, LaunchError, SandboxEnd, SandboxSpec, Usage
-from .cluster import Cluster, ClusterError, NotThere
-from .directories import Directories, remove_tree
+from .cluster import ClusterError, NotThere
+from .directories import remove_tree
 from .exit_reason import end_of
 from .pod_certificate import PodSecret
+from .pod_context import PodContext
 from .pod_control import PodControl
 from .pod_manifest import (
-    LABEL_BROKER,
-    LABEL_DATA,
     LABEL_SANDBOX,
     PORT,
-    PodSettings,
     pod_manifest,
     secret_manifest,
 )
@@ -47,37 +44,6 @@ _LOOK_S = 2.0
 _DELETED_S = 20.0
 """After which a Pod is deleted without its node, which may be lost."""
 _RESTARTED_S = 10.0
-
-
-@dataclass(frozen=True, slots=True)
-class PodContext:
-    """What all Pods of one broker share.
-
-    Attributes:
-        data_id: of the `data_dir`.
-        start_timeout, schedule_timeout: seconds until a Pod must run, and until it must have a node.
-        unreachable_after: seconds without a sign of life after which a Pod counts as lost.
-    """
-
-    cluster: Cluster
-    directories: Directories
-    settings: PodSettings
-    data_id: str
-    start_timeout: float = 60.0
-    schedule_timeout: float = 15.0
-    unreachable_after: float = 30.0
-
-    @property
-    def labels(self) -> dict[str, str]:
-        """By which brokers find what this broker makes."""
-        return {LABEL_BROKER: self.directories.broker_id, LABEL_DATA: self.data_id}
-
-    def pod_name(self, sandbox_id: str) -> str:
-        return f"kernelbroker-{self.directories.broker_id}-{sandbox_id.replace('_', '-')}"
-
-    def digest(self, spec: SandboxSpec) -> str:
-        """The same for all sandboxes that one broker may adopt from the other."""
-        return sandbox_record.digest(spec, "kubernetes", repr(self.settings))
 
 
 class KubernetesSandbox(ClosableSandbox):

@@ -10,8 +10,9 @@ from . import sandbox_record
 from .base import Rescue, SandboxSpec
 from .cluster import ClusterError
 from .directories import remove_tree
-from .kubernetes_sandbox import KubernetesSandbox, PodContext
+from .kubernetes_sandbox import KubernetesSandbox
 from .pod_certificate import PodSecret
+from .pod_context import PodContext
 from .pod_manifest import LABEL_BROKER, LABEL_SANDBOX
 from .pod_status import Pod, address_of, end_of_pod
 from .sandbox_record import SandboxRecord

@@ -39,7 +39,7 @@ class Attempt:
             words = f"{words} {also}"
         if kind == "kubernetes":
             also, _reason = kubernetes.ALSO_RIGHT.get(self.name, ("", ""))
-            words = f"{words} {also}"
+            return {*words.split(), also}
         return set(words.split())
 
 
