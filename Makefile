@@ -21,7 +21,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help setup environments run demo images image kernel-image code-image agent-images browser-image broker-image dind-image bundle \
-  test test-fast check docs protos console bench lock clean
+  test test-fast check docs public-api protos console bench lock clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 20
@@ -93,14 +93,18 @@ check: environments ## Style, types, layers, documentation, packaging
 	$(BROKER)/bin/python docs/build_site.py --strict
 	$(BROKER)/bin/python .ci/check_wheels.py
 
-docs: $(BROKER)/.dev ## Write the generated pages and pictures of docs/, and build the site that the broker serves at /docs
+docs: environments ## Write the generated pages and pictures of docs/, and build the site that the broker serves at /docs
 	@$(BROKER)/bin/python docs/make_configuration.py
 	@$(BROKER)/bin/python docs/make_sdk.py
 	@$(BROKER)/bin/python docs/make_rest.py
 	@$(BROKER)/bin/python docs/make_cli.py
 	@$(BROKER)/bin/python docs/make_diagrams.py
+	@$(BROKER)/bin/python docs/make_licenses.py
 	@$(BROKER)/bin/python compose/images.py docs
 	@$(BROKER)/bin/python docs/build_site.py --strict
+
+public-api: $(BROKER)/.dev ## Write what users may rely on, when a version is released (docs/versions.md)
+	@$(BROKER)/bin/python -m tests.public_api.surface
 
 protos: $(BROKER)/.dev ## Write the code of the gRPC service from its .proto
 	$(BROKER)/bin/python .ci/make_protos.py

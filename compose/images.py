@@ -187,13 +187,13 @@ def build_command(catalogue: Catalogue, image: Image, environ: Mapping[str, str]
     ]
 
 
-def values(catalogue: Catalogue, environ: Mapping[str, str]) -> dict[str, dict[str, str]]:
-    """The images for the values of a chart: repository and tag of each, by its part."""
-    version_ = environ.get("IMAGE_VERSION") or "latest"
-    return {
-        image.part: {"repository": prefix(environ) + image.name, "tag": version_}
-        for image in catalogue.images.values()
-    }
+def values(
+    catalogue: Catalogue, environ: Mapping[str, str], profile: str = "all"
+) -> dict[str, str]:
+    """The `images` of a chart's values: the full name of each, by its part."""
+    tag = environ.get("IMAGE_VERSION") or "latest"
+    images = catalogue.of_profile(profile)
+    return {image.part: f"{prefix(environ)}{image.name}:{tag}" for image in images}
 
 
 def page(catalogue: Catalogue) -> str:
@@ -322,7 +322,7 @@ def _run(command: str, catalogue: Catalogue, images: Sequence[Image]) -> None:
                 " ".join({e.name: e for e in catalogue.extras if e.offline and e.name != "server"})
             )
         case "values":
-            print(json.dumps(values(catalogue, os.environ), indent=2))
+            print(json.dumps({"images": values(catalogue, os.environ)}, indent=2))
         case "docs":
             PAGE.write_text(page(catalogue))
 

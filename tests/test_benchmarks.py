@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 
 import pytest
@@ -30,3 +31,25 @@ def test_comparison_of_two_peers_writes_figures_and_a_plot(tmp_path: Path) -> No
         assert peer["throughput"]["2"]["failed"] == 0 and peer["throughput"]["2"]["rate"] > 0
     assert "**kernelbroker**" in (tmp_path / "peers.md").read_text()
     assert "kernelbroker" in "".join(ElementTree.parse(tmp_path / "peers.svg").getroot().itertext())
+
+
+def test_simulation_is_the_same_each_time() -> None:
+    """Two runs of the simulation with one seed print the same figures, with another seed others; a node
+    is lost."""
+
+    def simulate(seed: int) -> dict[str, Any]:
+        argv = [sys.executable, str(ROOT / "benchmarks" / "simulate.py"), "--json"]
+        argv += ["--sessions", "40", "--minutes", "1", "--seed", str(seed)]
+        done = subprocess.run(argv, capture_output=True, text=True, timeout=200, check=False)
+        assert done.returncode == 0, done.stderr
+        (line,) = done.stdout.splitlines()
+        return json.loads(line)
+
+    first = simulate(1)
+    assert simulate(1) == first
+    assert simulate(2) != first
+    assert first["sessions"] == 40 and first["refused"] == 0
+    assert first["sandboxes on the lost node"] > 0
+    assert 0 < first["lease ms"]["p50"] <= first["lease ms"]["p99"] < 10_000
+    assert first["first cell after it ms"]["p99"] > first["cell ms"]["p50"]
+    assert first["cost of 1,000 sessions"] > 0

@@ -99,13 +99,13 @@ def test_the_environment_names_the_file(tmp_path: Path, monkeypatch: pytest.Monk
         ("[limits]\npreview_rows = 9", "limits.preview_rows"),
         (
             '[sandbox]\nshared_data = "etc"',
-            "sandbox.shared_data: Value error, it must be an absolute",
+            "sandbox.shared_data: it must be an absolute",
         ),
         (
             '[templates.web]\nshared_data = "etc"',
-            "templates.web.shared_data: Value error, it must be",
+            "templates.web.shared_data: it must be",
         ),
-        ('[packages]\nwheels = ""', "packages.wheels: Value error, it must be an absolute path"),
+        ('[packages]\nwheels = ""', "packages.wheels: it must be an absolute path"),
     ],
 )
 def test_errors_of_a_file_name_the_key(tmp_path: Path, text: str, named: str) -> None:

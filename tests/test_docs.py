@@ -15,6 +15,7 @@ from types import ModuleType
 
 import pytest
 import yaml
+from kernelbroker import cli_operating
 from kernelbroker_server.api.openapi import methods_of
 from kernelbroker_server.api.routes import ROUTES
 from kernelbroker_server.config_file import load
@@ -143,7 +144,7 @@ def test_commands_exist() -> None:
     )
     targets = {name for line in targets for name in line.split()}
     cli = "".join(path.read_text() for path in (ROOT / "sdk" / "kernelbroker").glob("cli*.py"))
-    commands = set(re.findall(r'add_parser\(\s*"([a-z]+)"', cli))
+    commands = {*re.findall(r'add_parser\(\s*"([a-z]+)"', cli), *cli_operating.COMMANDS}
     count = 0
     for block in shell_blocks():
         text = re.sub(r"^    ", "", block.text, flags=re.MULTILINE)
@@ -208,6 +209,26 @@ def test_shown_manifests_are_valid() -> None:
     for block in found:
         for manifest in yaml.safe_load_all(block.text):
             assert {"apiVersion", "kind", "metadata"} <= set(manifest), str(block)
+
+
+def test_page_of_licenses_is_complete() -> None:
+    """The page has each package of the images and of the console in its version, with a license."""
+    spec = importlib.util.spec_from_file_location("licenses", ROOT / "docs" / "make_licenses.py")
+    assert spec is not None
+    assert spec.loader is not None
+    made = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(made)
+    rows = re.findall(r"^\| (\S+) \| (\S+) \| (.+) \|$", made.PAGE.read_text(), re.MULTILINE)
+    wanted = {
+        each
+        for files in made.IMAGES.values()
+        for f in files
+        for each in made.requirements(ROOT / f)
+    }
+    wanted |= {(name, version) for name, version, _ in made.console()}
+    shown = {(name, version) for name, version, _ in rows if name not in ("package", "---")}
+    assert wanted == shown, "run: make docs"
+    assert [row for row in rows if row[2] in ("", "unknown", "None")] == []
 
 
 def test_shown_settings_are_valid(tmp_path: Path) -> None:

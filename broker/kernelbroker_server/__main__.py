@@ -20,10 +20,13 @@ from .app import Broker
 from .backends.base import BackendUnavailable, Isolation
 from .config import ConfigError, Settings
 from .config_file import load
+from .doctor.command import add_doctor_command, doctor_command
 from .hand_over import Listener, Predecessor, Successor
+from .open_files import raise_limit
 from .telemetry import logs
 from .tenants.tokens import TokenError
 from .token_command import add_token_command, token_command
+from .upkeep.commands import COMMANDS, add_upkeep_commands, upkeep_command
 
 logger = logging.getLogger(__name__)
 
@@ -34,16 +37,21 @@ _WARNING = """
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run the broker, or a `token` command.
+    """Run the broker, or another command.
 
     Returns:
-        the exit status: 0 after an orderly end, 2 after an error.
+        the exit status: 0 after an orderly end, 2 after an error, and 1 if the doctor has found errors.
     """
     options = _parser().parse_args(argv)
     try:
+        if options.command == "doctor":
+            return doctor_command(options)
+        if options.command in COMMANDS:
+            return upkeep_command(options)
         settings = load(options.config)
         if options.command == "token":
             return token_command(options, settings)
+        raise_limit()
         logs.configure(settings.log_level, settings.log_format, settings.log_file)
         return asyncio.run(_serve(settings, take_over=options.take_over))
     except (ConfigError, BackendUnavailable, TokenError, OSError, ValueError) as exc:
@@ -65,6 +73,12 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
     commands.add_parser("serve", help="run the broker (the default)")
     add_token_command(commands)
+    add_doctor_command(commands)
+    add_upkeep_commands(commands)
+    for command in commands.choices.values():
+        command.add_argument(
+            "--config", type=Path, default=argparse.SUPPRESS, help="the configuration file (TOML)"
+        )
     return parser
 
 

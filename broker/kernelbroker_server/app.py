@@ -19,7 +19,7 @@ from pathlib import Path
 
 from kernelbroker.protocol.errors import Unavailable
 
-from . import credentials, factories, runtime_file, state_factory
+from . import credentials, factories, runtime_file, state_factory, workspace_factory
 from .adoption import Adoption
 from .api.base import Service
 from .api.routes import make_application
@@ -38,7 +38,6 @@ from .service.operations import Operations
 from .service.policy import Policies, Policy
 from .service.tenant_service import TenantServices
 from .sessions.admission import Admission
-from .sessions.state_directory import InUse
 from .shutdown import Step, run_all
 from .startup_check import StartupCheck, check_isolation, check_networks
 from .supervisor import Supervisor
@@ -121,7 +120,7 @@ class Broker:
         }
         self._memory = MemorySampler(self.pools)
         admission = Admission(settings.limits.concurrent, settings.limits.queued)
-        self._workspaces = factories.workspaces(settings, data_dir)
+        self._workspaces = workspace_factory.workspaces(settings, data_dir)
         policies = Policies(
             {name: Policy(t.policy, t.policy_threshold) for name, t in settings.templates.items()},
             assessor=Assessor(settings.risk.rules, settings.risk.dangerous_patterns),
@@ -242,18 +241,12 @@ class Broker:
         except (OSError, Unavailable) as exc:
             await self._store.stop()
             self._audit.close()
-            advice = (
-                "End it, or give this broker a state_dir of its own (KERNELBROKER_STATE_DIR)"
-                if isinstance(exc, InUse)
-                else "Set KERNELBROKER_STATE_DIR to a directory that the broker can write to"
-            )
-            raise ConfigError(f"state_dir: {exc}. {advice}") from exc
+            raise state_factory.unusable(self.settings, exc) from exc
 
     async def drain(self) -> None:
-        """Refuse new requests with 503, and close the sessions, within the drain timeout.
+        """Refuse new requests with 503, and close idle sessions, within the drain timeout.
 
-        Idle sessions are closed at once, others when their executions have ended. With
-        `shutdown = "adopt"`, those that can go on are left to the next broker instead.
+        Others are closed when their executions have ended, or left; see the setting `shutdown`.
         """
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self.settings.drain_timeout):

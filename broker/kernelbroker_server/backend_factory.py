@@ -33,8 +33,7 @@ def docker(
         network=settings.network,
         proxy=proxy,
         data_dir=data_dir,
-        # Each backend removes what dead brokers left in its directories, so they are separate.
-        run_dir=run_dir / f"docker-{runtime}" if runtime else run_dir,
+        run_dir=run_dir,
         id_file=id_file,
     )
 

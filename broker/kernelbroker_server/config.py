@@ -38,6 +38,7 @@ from .config_surfaces import (
 )
 from .config_templates import PROFILES, BackendName, TemplateSettings
 from .config_upstreams import UpstreamName, UpstreamSettings
+from .config_workspaces import WorkspaceSettings
 from .tenants.tokens import TENANT_NAME
 
 PREFIX = "KERNELBROKER_"
@@ -132,6 +133,7 @@ class Settings(BaseSettings):
     sessions: SessionSettings = SessionSettings()
     webhooks: WebhookSettings = WebhookSettings()
     checkpoints: CheckpointSettings = CheckpointSettings()
+    workspaces: WorkspaceSettings = WorkspaceSettings()
     limits: LimitSettings = LimitSettings()
     tls: TlsSettings = TlsSettings()
     auth: AuthSettings = AuthSettings()

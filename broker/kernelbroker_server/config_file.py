@@ -61,14 +61,18 @@ def _problems(exc: ValidationError) -> list[str]:
     for error in exc.errors(include_input=False):  # a value may be a secret
         key = ".".join(str(part) for part in error["loc"])
         unknown = error["type"] == "extra_forbidden"
-        messages[key] = _UNKNOWN if unknown else error["msg"]
+        messages[key] = _UNKNOWN if unknown else error["msg"].removeprefix("Value error, ")
 
     def is_inherited(key: str) -> bool:  # each template repeats the errors of [sandbox] and [pool]
         own = key.split(".", 2)[-1]
         source = own if own.startswith("pool.") else f"sandbox.{own}"
         return key.startswith("templates.") and source in messages
 
-    return [f"{key}: {message}" for key, message in messages.items() if not is_inherited(key)]
+    return [
+        f"{key}: {message}".removeprefix(": ")
+        for key, message in messages.items()
+        if not is_inherited(key)
+    ]
 
 
 def _refuse_unknown_variables() -> None:

@@ -5,11 +5,7 @@ Nothing is started here. If settings cannot be used, ConfigError says what to ch
 
 from __future__ import annotations
 
-import contextlib
 import logging
-import os
-import stat
-import tempfile
 from pathlib import Path
 
 from kernelbroker.protocol.findings import SandboxKind
@@ -26,6 +22,7 @@ from .egress.host_names import AllowList, InvalidHostName
 from .egress.proxy import Proxy, limits_per_sandbox
 from .egress.upstream import Resolve
 from .kernels.outputs import OutputLimits
+from .paths import data_dir, run_dir
 from .pool.runner import Pool
 from .pool.state import PoolLimits
 from .service.forges import forge_id
@@ -39,9 +36,6 @@ from .state_factory import state_directory
 from .supervisor import Supervisor
 from .telemetry.events import Observer
 from .upstream_factory import forges_of, git_environment, upstreams
-from .workspaces.checkpoint_store import CheckpointLimits
-from .workspaces.directory_store import DirectoryStore
-from .workspaces.shared_directories import make_shared_directories
 
 logger = logging.getLogger(__name__)
 
@@ -77,12 +71,12 @@ def backends(settings: Settings, proxy: Proxy, supervisor: Supervisor) -> Backen
     home = backend_name(settings, settings.templates["default"])
     names = {home: None}  # in this order, since the others' records are in the home's directory
     names |= {backend_name(settings, each): None for each in settings.templates.values()}
-    if len({_data_dir(settings, name) for name in names}) < len(names):
+    if len({data_dir(settings, name) for name in names}) < len(names):
         raise ConfigError(
             "Two of local.data_dir, docker.data_dir and kubernetes.data_dir are the same directory. Give "
             "each backend its own, on one file system"
         )
-    state = state_directory(settings, _data_dir(settings, home))
+    state = state_directory(settings, data_dir(settings, home))
 
     def id_file(name: str) -> Path | None:
         """The file with the id of the backend's directories; None if no sandbox outlives the broker."""
@@ -98,17 +92,14 @@ def backends(settings: Settings, proxy: Proxy, supervisor: Supervisor) -> Backen
         return state / (BROKER_ID if name == home else f"{BROKER_ID}-{name}")
 
     def create(name: str) -> Backend:
-        directory, file = _data_dir(settings, name), id_file(name)
+        directory, file = data_dir(settings, name), id_file(name)
         if name == "local":
             return _local(settings, proxy, supervisor, file)
-        if name.partition("-")[0] == "kubernetes":
-            runtime_class = name.partition("-")[2] or settings.kubernetes.runtime_class
+        kind, _, runtime = name.partition("-")
+        if kind == "kubernetes":
+            runtime_class = runtime or settings.kubernetes.runtime_class
             return kubernetes(settings.kubernetes, runtime_class, directory, file)
-        runtime = name.partition("-")[2]
-        run_dir = settings.docker.run_dir
-        if run_dir is None:
-            run_dir = _own_directory(Path(tempfile.gettempdir()), "docker.run_dir") / "docker"
-        return docker(settings.docker, proxy, runtime, directory, run_dir, file)
+        return docker(settings.docker, proxy, runtime, directory, run_dir(settings, name), file)
 
     return BackendSet({name: create(name) for name in names}, home)
 
@@ -120,16 +111,6 @@ def backend_name(settings: Settings, template: TemplateSettings) -> str:
     if template.runtime in (None, own):
         return kind
     return f"{kind}-{template.runtime}"
-
-
-def _data_dir(settings: Settings, name: str) -> Path:
-    """Return the directory of a backend; creates it if it is the default one."""
-    if name == "local":
-        return settings.local.data_dir or _own_directory(Path("/var/tmp"), "local.data_dir")
-    kind, _, runtime = name.partition("-")
-    own = (settings.docker if kind == "docker" else settings.kubernetes).data_dir
-    own = own or _own_directory(Path("/var/tmp"), f"{kind}.data_dir") / kind
-    return own / name if runtime else own
 
 
 def _local(
@@ -144,8 +125,8 @@ def _local(
         )
     return LocalBackend(
         kernel_python=local.kernel_python,
-        data_dir=_data_dir(settings, "local"),
-        run_dir=local.run_dir or _own_directory(Path(tempfile.gettempdir()), "local.run_dir"),
+        data_dir=data_dir(settings, "local"),
+        run_dir=run_dir(settings, "local"),
         require_isolation=local.require_isolation,
         fork_server=local.fork_server,
         proxy=proxy,
@@ -179,18 +160,6 @@ def webhooks(settings: Settings, store: EventStore) -> Webhooks:
         raise ConfigError(f"webhooks.secret: {exc}") from exc
     policy = WebhookPolicy(hosts, key, own.private_networks, own.allow_http)
     return Webhooks(store, WebhookSender(policy), own.max_age, sessions.max_lifetime)
-
-
-def _own_directory(parent: Path, key: str) -> Path:
-    """Create a directory of this user, below one that all users can write to. Nobody else has access."""
-    path = parent / f"kernelbroker-{os.getuid()}"
-    with contextlib.suppress(FileExistsError):
-        path.mkdir(mode=0o700)
-    status = path.lstat()
-    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid():
-        raise ConfigError(f"{path} is not a directory of this user; set {key} to another one")
-    path.chmod(0o700)
-    return path
 
 
 def spec(name: str, template: TemplateSettings, settings: Settings) -> SandboxSpec:
@@ -267,29 +236,6 @@ def pool(
         launch_timeout=sizes.launch_timeout,
         observer=observer,
         supervisor=supervisor,
-    )
-
-
-def workspaces(settings: Settings, data_dir: Path) -> DirectoryStore:
-    """Return the store of workspaces and checkpoints, not started. Makes the directories of shared data.
-
-    Args:
-        data_dir: that of the backends.
-    """
-    for template in settings.templates.values():
-        if template.shared_data is not None:
-            make_shared_directories(template.shared_data)
-    checkpoints = settings.checkpoints
-    return DirectoryStore(
-        data_dir,
-        retention=settings.sessions.workspace_retention,
-        max_size=settings.sessions.workspaces_size,
-        limits=CheckpointLimits(
-            size=int(checkpoints.size),  # a plain number: it is sent to the sandbox
-            total_size=int(checkpoints.tenant_size),
-            count=checkpoints.tenant_count,
-            retention=checkpoints.retention,
-        ),
     )
 
 

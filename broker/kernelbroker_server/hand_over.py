@@ -39,7 +39,7 @@ class Listener:
         self._listener.setblocking(False)
         try:
             (directory / _NAME).unlink(missing_ok=True)  # of a broker that was killed
-            with _short(directory) as path:
+            with short_path(directory, _NAME) as path:
                 self._listener.bind(path)
             (directory / _NAME).chmod(0o600)
             self._listener.listen(1)
@@ -103,7 +103,7 @@ class Predecessor:
         self._directory = directory
         self._connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
-            with _short(directory) as path:
+            with short_path(directory, _NAME) as path:
                 self._connection.connect(path)
         except OSError as exc:
             self._connection.close()
@@ -145,10 +145,10 @@ class Predecessor:
 
 
 @contextlib.contextmanager
-def _short(directory: Path) -> Iterator[str]:
-    """A path of the socket that is short enough for the system, however long the directory's is."""
+def short_path(directory: Path, name: str) -> Iterator[str]:
+    """A path of a socket that is short enough for the system, however long the directory's is."""
     descriptor = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        yield f"/proc/self/fd/{descriptor}/{_NAME}"
+        yield f"/proc/self/fd/{descriptor}/{name}"
     finally:
         os.close(descriptor)

@@ -8,6 +8,9 @@ import tempfile
 from pathlib import Path
 
 _KEY_BYTES = 32
+E2B_KEY, SEAL_KEY = "e2b-key", "seal-key"
+"""The keys of E2B's access tokens, and of what MCP clients get to echo."""
+LASTING_KEYS = (E2B_KEY, SEAL_KEY)
 
 
 class DamagedKey(Exception):

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from kernelbroker.protocol.errors import Unavailable
+
 from .backends.sandbox_record import boot_id
 from .config import ConfigError, Settings
 from .sessions.durable_store import DurableStore
 from .sessions.memory_store import MemoryStore
+from .sessions.state_directory import InUse
 from .sessions.store import EventStore
 
 STATE = ".state"
@@ -53,6 +56,16 @@ def state_directory(settings: Settings, data_dir: Path) -> Path | None:
     if settings.state_dir == "":
         return None
     return data_dir / STATE if settings.state_dir is None else Path(settings.state_dir)
+
+
+def unusable(settings: Settings, exc: OSError | Unavailable) -> ConfigError:
+    """The error for an operator whose event store cannot be opened."""
+    if settings.store is not None:
+        return ConfigError(f"store: {getattr(exc, 'strerror', exc)}")
+    advice = "Set KERNELBROKER_STATE_DIR to a directory that the broker can write to"
+    if isinstance(exc, InUse):
+        advice = "End it, or give this broker a state_dir of its own (KERNELBROKER_STATE_DIR)"
+    return ConfigError(f"state_dir: {exc}. {advice}")
 
 
 def key_source(settings: Settings, data_dir: Path) -> Path | bytes | None:

@@ -14,8 +14,10 @@ from .documentation.surface import DocumentationSurface
 from .e2b.factory import make_surface as make_e2b
 from .jupyter.surface import JupyterSurface
 from .service.tenant_service import TenantServices
+from .sessions.durable_store import DurableStore
 from .sessions.store import EventStore
-from .state_factory import key_source
+from .state_copies import StateCopies
+from .state_factory import key_source, state_directory
 from .supervisor import Supervisor
 from .telemetry.events import Observer
 from .tenants.keyring import Keyring
@@ -64,6 +66,9 @@ def make_surfaces(
         surfaces.append(DocumentationSurface())
     if (mcp := _mcp(settings, store, keys, keyring)) is not None:
         surfaces.append(mcp)
+    state_dir = state_directory(settings, data_dir)
+    if state_dir is not None and isinstance(store, DurableStore):
+        surfaces.append(StateCopies(state_dir, store))
     if settings.grpc.port is not None:
         if importlib.util.find_spec("grpc_reflection") is None:
             raise ConfigError("grpc.port needs the extra: pip install 'kernelbroker-server[grpc]'")

@@ -195,10 +195,12 @@ ours() { docker ps --all --quiet --filter "label=kernelbroker.deployment=$prefix
 # The id of an image, or nothing
 id_of() { docker image inspect --format '{{.Id}}' "$1" 2>/dev/null || true; }
 
-# The images of the archive that the engine does not have
+# The images of the archive that the engine does not have. Engines that keep images in containerd have other ids than
+# the archive: those of an installation are in images.loaded.
 stale() {
   while read -r id name; do
-    [ "$(id_of "$name")" = "$id" ] || echo "$name"
+    current=$(id_of "$name")
+    [ "$current" = "$id" ] || grep -qx "$id $current" "$prefix/images.loaded" 2>/dev/null || echo "$name"
   done <"$here/images.list"
 }
 
@@ -219,6 +221,7 @@ install() {
     say "the engine already has the images"
   fi
   make_files
+  while read -r id name; do echo "$id $(id_of "$name")"; done <"$archive/images.list" >"$prefix/images.loaded"
   start
   if [ -n "$upgrading" ]; then
     upgrading=
@@ -235,7 +238,7 @@ is_different() {
   return 1
 }
 
-installed_files=".env compose.yaml install.sh settings.env images.env images.list init"
+installed_files=".env compose.yaml install.sh settings.env images.env images.list images.loaded init"
 
 # Remembers what is installed. From here on, a failure of this script goes back to it.
 keep_previous() {

@@ -11,6 +11,7 @@
     kernelbroker assess script.py
     kernelbroker mcp --root ~/data
     kernelbroker health
+    kernelbroker doctor
 
 Exit status: 0 success, 1 the cell failed or the assessed code is high or critical, 2 the broker could not
 be used, 130 interrupted.
@@ -31,7 +32,7 @@ from contextlib import aclosing, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import get_args
 
-from . import __version__, cli_notebooks, mcp_stdio
+from . import __version__, cli_notebooks, cli_operating, mcp_stdio
 from .client import connect
 from .files import Files
 from .notebook_file import InvalidNotebook
@@ -56,11 +57,16 @@ _LANGUAGES: dict[str, Language] = {
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The `kernelbroker` command; returns its exit status."""
-    args = parser().parse_args(argv)
+    top = parser()
+    args, others = top.parse_known_args(argv)
+    if others and args.command not in cli_operating.COMMANDS:
+        top.error(f"unrecognized arguments: {' '.join(others)}")
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # Lone surrogates are no reason to fail.
     try:
+        if args.command in cli_operating.COMMANDS:
+            return cli_operating.run(args.command, others)
         if args.command == "assess":
             return _assess(args)
         if args.command == "exec":
@@ -180,6 +186,7 @@ def parser() -> argparse.ArgumentParser:
         help="the set of tools; default: all that the broker has",
     )
     cli_notebooks.add_parsers(commands)
+    cli_operating.add_parsers(commands)
     commands.add_parser("health", help="print the health of the broker as JSON")
     return top
 

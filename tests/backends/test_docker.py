@@ -223,7 +223,8 @@ async def test_a_session_goes_on_in_an_earlier_image(
 
         def build(tag: str, *lines: str) -> None:
             text = "\n".join([f"FROM {IMAGE}", *lines])
-            for _ in api.build(fileobj=io.BytesIO(text.encode()), tag=f"{name}:{tag}"):
+            image = {"fileobj": io.BytesIO(text.encode()), "tag": f"{name}:{tag}"}
+            for _ in api.build(**image, rm=True):
                 pass
 
         try:

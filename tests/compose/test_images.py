@@ -180,12 +180,18 @@ def test_each_image_is_built_after_its_base() -> None:
         done.add(command[command.index("-t") + 1])
         assert f"org.opencontainers.image.title={image.name}" in command
     assert done == {f"registry.example:5000/team/{name}:1.2" for name in CATALOGUE.images}
-    values = images.values(CATALOGUE, OF_A_REGISTRY)
-    assert len(values) == len(CATALOGUE.images)
-    assert values["kernel"] == {
-        "repository": "registry.example:5000/team/kernelbroker-kernel",
-        "tag": "1.2",
-    }
+
+
+def test_values_of_a_chart() -> None:
+    """The values for a chart have each image by its full name; charts of this tree have those of `core`."""
+    named = images.values(CATALOGUE, OF_A_REGISTRY)
+    assert len(named) == len(CATALOGUE.images)
+    assert named["kernel"] == "registry.example:5000/team/kernelbroker-kernel:1.2"
+    plain, core = images.values(CATALOGUE, {}), images.values(CATALOGUE, {}, "core")
+    for file in COMPOSE.glob("**/values.yaml"):
+        found = yaml.safe_load(file.read_text())["images"]
+        assert core.items() <= found.items(), file
+        assert {name: found[name] for name in found if name in plain}.items() <= plain.items()
 
 
 @pytest.mark.parametrize("arguments", [["build", "nothing"], ["names", "--profile", "most"]])

@@ -102,8 +102,9 @@ class BrokerProcess:
         finally:
             self.kill()
 
-    def start(self, *options: str) -> BrokerProcess:
-        """Start it with these options, and wait until clients can find it."""
+    @property
+    def environ(self) -> dict[str, str]:
+        """The environment of the broker, with its settings."""
         settings = {
             "PORT": 0,
             "RUNTIME_FILE": self.runtime_file,
@@ -123,16 +124,19 @@ class BrokerProcess:
             "SANDBOX__IMPORTS": "[]",  # cells import what they need; a sandbox takes half as long
             "SESSIONS__INTERRUPT_GRACE": GRACE_S,
         } | self._settings
-        environ = (
+        return (
             without_ours(os.environ)
             | {"HOST_SECRET": HOST_SECRET}
             | {f"KERNELBROKER_{name}": str(value) for name, value in settings.items()}
         )
+
+    def start(self, *options: str) -> BrokerProcess:
+        """Start it with these options, and wait until clients can find it."""
         self.runtime_file.unlink(missing_ok=True)
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
                 [*self._within, sys.executable, "-m", "kernelbroker_server", *options],
-                env=environ,
+                env=self.environ,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,

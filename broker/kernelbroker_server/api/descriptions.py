@@ -84,6 +84,7 @@ def session_fields(session: Session) -> dict[str, Any]:
         "state": session.state,
         "template": session.options.template,
         "workspace": session.workspace,
+        "workspace_warning": session.workspace_warning,
         "isolation": session.isolation,
         "created_at": utc_time(session.created_at),
         "last_active_at": utc_time(session.active_at),

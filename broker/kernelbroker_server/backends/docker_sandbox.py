@@ -12,7 +12,6 @@ from dataclasses import replace
 from typing import Any
 
 from ..kernels.endpoint import TcpEndpoint, UnixEndpoint
-from . import sandbox_record
 from .base import EndCause, LaunchError, Network, SandboxEnd, SandboxSpec, Usage
 from .container_options import (
     HANDOVER_SOCKET,
@@ -33,7 +32,7 @@ from .internal_network import PORT, InternalNetwork
 from .measured_container import MeasuredContainer
 from .memory_watch import MemoryWatch
 from .sandbox_layout import make_mount_points
-from .sandbox_record import SandboxRecord
+from .sandbox_record import SandboxRecord, boot_id, digest
 from .sockets import Handover, answers, listen
 
 log = logging.getLogger(__name__)
@@ -184,7 +183,7 @@ class DockerSandbox(MeasuredContainer):
         """The same for all sandboxes that one broker may adopt from the other."""
         # Without the tag: an image of another version may do, if its contract is the same.
         spec, image = replace(spec, image=None), repository(spec.image or image)
-        return sandbox_record.digest(spec, image, runtime, "tcp" if tcp else "unix")
+        return digest(spec, image, runtime, "tcp" if tcp else "unix")
 
     def _hand_over(self) -> None:
         """Listen for the broker's connections and for the gateway, instead of an earlier broker."""
@@ -203,9 +202,7 @@ class DockerSandbox(MeasuredContainer):
         if self.spec.orphan_grace:
             tcp = isinstance(self.endpoint, TcpEndpoint)
             digest = self.digest(self.spec, self._context.image, self._runtime, tcp=tcp)
-            self._record = SandboxRecord(
-                boot=sandbox_record.boot_id(), spec=digest, grace=self.spec.orphan_grace
-            )
+            self._record = SandboxRecord(boot=boot_id(), spec=digest, grace=self.spec.orphan_grace)
             self.remember()
 
     async def stats(self) -> Mapping[str, Any]:

@@ -95,6 +95,11 @@ class Engine:
         found: Mapping[str, Any] = await self._call(lambda: self._api.inspect_image(image))
         return str(found["Id"])
 
+    async def image_labels(self, image: str) -> Mapping[str, str]:
+        """Return the labels of an image. Raises Missing."""
+        found: Mapping[str, Any] = await self._call(lambda: self._api.inspect_image(image))
+        return (found.get("Config") or {}).get("Labels") or {}
+
     async def create(self, name: str, options: Mapping[str, Any]) -> None:
         await self._call(lambda: self._api.create_container_from_config(options, name))
 

@@ -5,11 +5,13 @@ No sandbox sees the file. Each change is on the disk before the sandbox is used 
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 from pathlib import Path
 
 import msgspec
 
+from .added_field import ADDED
 from .base import LaunchError, SandboxSpec
 
 _NAME = "record.json"
@@ -95,7 +97,19 @@ def digest(spec: SandboxSpec, *launched_by: str) -> str:
     Args:
         launched_by: settings of the backend on which a launch depends.
     """
-    return hashlib.sha256(repr((spec, *launched_by)).encode()).hexdigest()
+    texts = [_text(spec), *map(repr, launched_by)]
+    comma = "," if len(texts) == 1 else ""  # as in the representation of a tuple, which 0.1.0 used
+    return hashlib.sha256(f"({', '.join(texts)}{comma})".encode()).hexdigest()
+
+
+def _text(spec: SandboxSpec) -> str:
+    """The representation of a spec, without added fields that have their defaults."""
+    shown = [
+        f"{each.name}={getattr(spec, each.name)!r}"
+        for each in dataclasses.fields(spec)
+        if each.repr and not (each.metadata == ADDED and getattr(spec, each.name) == each.default)
+    ]
+    return f"{type(spec).__qualname__}({', '.join(shown)})"
 
 
 def boot_id() -> str:

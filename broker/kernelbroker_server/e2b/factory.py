@@ -5,13 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from ..config import ConfigError, Settings
-from ..lasting_key import DamagedKey, lasting_key
+from ..lasting_key import E2B_KEY, DamagedKey, lasting_key
 from .access import AccessTokens
 from .surface import E2bSurface
 from .surface_options import SurfaceOptions
-
-_KEY = "e2b-key"
-"""In the state directory: the key of the access tokens of sandboxes."""
 
 
 def make_surface(settings: Settings, keys: Path | bytes | None) -> E2bSurface:
@@ -24,7 +21,7 @@ def make_surface(settings: Settings, keys: Path | bytes | None) -> E2bSurface:
         ConfigError: the key in the state directory cannot be read.
     """
     try:
-        key = lasting_key(keys, _KEY)
+        key = lasting_key(keys, E2B_KEY)
     except OSError as exc:
         raise ConfigError(f"state_dir: {exc.filename}: {exc.strerror}") from exc
     except DamagedKey as exc:

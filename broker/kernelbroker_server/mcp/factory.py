@@ -6,16 +6,13 @@ from importlib.metadata import version
 from pathlib import Path
 
 from ..config import ConfigError, Settings
-from ..lasting_key import DamagedKey, lasting_key
+from ..lasting_key import SEAL_KEY, DamagedKey, lasting_key
 from ..sessions.store import EventStore
 from ..tenants.jwt_tokens import JwtTokens
 from .analysis_model import load_model
 from .call import Options
 from .handler import allowed_hosts
 from .surface import McpSurface
-
-SEAL_KEY = "seal-key"
-"""In the state directory: the key of what clients get to echo."""
 
 
 def make_surface(

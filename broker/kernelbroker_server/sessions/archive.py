@@ -10,6 +10,7 @@ import logging
 import sqlite3
 import time
 from collections.abc import Callable, Collection, Sequence
+from pathlib import Path
 
 from .database import Database
 from .history import History
@@ -116,6 +117,9 @@ class Archive(History):
     def last_number(self) -> int:
         """The highest number of an execution."""
         return self._database.last_number
+
+    def copy_to(self, path: Path) -> None:
+        self._database.copy_to(path)
 
     # Changes.
 

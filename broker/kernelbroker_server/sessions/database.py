@@ -69,6 +69,11 @@ class Database(Queries):
         with contextlib.suppress(sqlite3.Error):
             self._connection.close()
 
+    def copy_to(self, path: Path) -> None:
+        """Write a copy of the file as it is now, which can be used without it."""
+        with contextlib.closing(sqlite3.connect(path)) as target:
+            self._connection.backup(target)
+
     @property
     def applied(self) -> int:
         """The serial number of the latest record that was applied."""

@@ -113,6 +113,10 @@ class DurableStore(RecordedStore):
         finally:
             opened.directory.release()
 
+    async def copy_to(self, path: Path) -> None:
+        """Copy the database, with everything stored before. Raises Unavailable."""
+        await self._query(lambda archive: archive.copy_to(path))
+
     def problems(self) -> Sequence[str]:
         found = [
             f"{path}: kept aside, since it could not be used; move or delete it, and restart"

@@ -168,6 +168,11 @@ class SessionView:
         return self._lease.workspace.is_kept and not self.options.secrets
 
     @property
+    def workspace_warning(self) -> str | None:
+        """What its user should know about the files; see `Workspace.warning`."""
+        return self._lease.workspace.warning
+
+    @property
     def not_restored(self) -> Sequence[MissingVariable]:
         """What could not be loaded of the checkpoint that it began with."""
         return self._lease.not_restored

@@ -12,9 +12,10 @@ from pathlib import Path
 
 logger = logging.getLogger(__name__)
 
-_LOCK = "lock"
+DATABASE, LOCK = "store.sqlite3", "lock"
 _EPOCH, _EPOCH_BYTES = "epoch", 8
-_ASIDE = ("damaged", "newer")
+KEPT_ASIDE = ("damaged", "newer")
+"""In the names of files that are kept aside."""
 
 
 class InUse(OSError):
@@ -42,8 +43,8 @@ class StateDirectory:
         self.path = path.absolute()
         self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
         self.path.chmod(0o700)
-        self.database = self.path / "store.sqlite3"
-        self._lock = os.open(self.path / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        self.database = self.path / DATABASE
+        self._lock = os.open(self.path / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -92,7 +93,7 @@ class StateDirectory:
 
     def kept_aside(self) -> list[Path]:
         """The files that this broker or an earlier one has set aside."""
-        return sorted(path for sign in _ASIDE for path in self.path.glob(f"*.{sign}-*"))
+        return sorted(path for sign in KEPT_ASIDE for path in self.path.glob(f"*.{sign}-*"))
 
 
 def _holder(lock: int) -> str:

@@ -12,6 +12,7 @@ from ..backends.base import LaunchError, Sandbox, Usage
 from ..cancellation import run_to_completion
 from .claims import Claim
 from .layout import NO_TENANT, Layout, Record
+from .replica import Holding
 from .store import Workspace
 from .workspace_directory import WorkspaceDirectory
 
@@ -33,6 +34,7 @@ class DirectoryWorkspace(Workspace):
         record: Record,
         directory: WorkspaceDirectory | None,
         release: Callable[[Claim, WorkspaceDirectory | None], None],
+        holding: Holding | None = None,
     ) -> None:
         self.name = claim.key[1]
         self.initial_usage = Usage(record.size, record.files)
@@ -42,6 +44,11 @@ class DirectoryWorkspace(Workspace):
         self._release = release
         self._claim = claim
         self._record = record
+        self._holding = holding
+
+    @property
+    def warning(self) -> str | None:
+        return None if self._holding is None else self._holding.warning
 
     @property
     def is_stored(self) -> bool:
@@ -59,12 +66,16 @@ class DirectoryWorkspace(Workspace):
             await sandbox.push_files()
         except (OSError, LaunchError) as exc:
             raise Unavailable(f"the files cannot be moved: {exc}", retry_after=10) from exc
+        if self._holding is not None:
+            self._holding.keep_saving(sandbox.workspace)
 
     async def detach(self, sandbox: Sandbox) -> None:
         await run_to_completion(self._detach(sandbox))
 
     async def _detach(self, sandbox: Sandbox) -> None:
         await sandbox.kill()  # files that it writes after the move would be lost
+        if self._holding is not None:
+            await self._holding.pause()
         try:
             await sandbox.pull_files()
         except LaunchError:
@@ -85,6 +96,8 @@ class DirectoryWorkspace(Workspace):
         self._claim.leaving = True
 
     def hand_over(self) -> None:
+        if self._holding is not None:
+            self._holding.leave()
         if self.directory is not None:
             self.directory.close()
 

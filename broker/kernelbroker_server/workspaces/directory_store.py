@@ -11,6 +11,7 @@ import contextlib
 import logging
 import secrets
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from kernelbroker.protocol.errors import Conflict, NotFound, Unavailable
@@ -24,9 +25,10 @@ from . import recovery
 from .checkpoint_directory import DirectoryCheckpoints
 from .checkpoint_store import CheckpointLimits
 from .claimed_workspace import DirectoryWorkspace
-from .claims import Claim, Claims
+from .claims import Claim, Claims, Key
 from .directory_files import DirectoryFiles
 from .layout import MAX_COUNT, NO_TENANT, Claimed, Layout, Record, in_use
+from .replica import Holding, Replica
 from .store import StoredWorkspace, Workspace, WorkspaceStore
 from .visits import Visits
 from .workspace_directory import WorkspaceDirectory
@@ -46,6 +48,7 @@ class DirectoryStore(WorkspaceStore):
         max_size: bytes that all kept workspaces may use together. The least recently used ones are removed
             first. 0 means no limit.
         limits: the bounds of each tenant's checkpoints.
+        replica: makes what copies all workspaces to another place; the directory is then a cache.
     """
 
     checkpoints: DirectoryCheckpoints
@@ -58,6 +61,7 @@ class DirectoryStore(WorkspaceStore):
         retention: float = 86400.0,
         max_size: int = 0,
         limits: CheckpointLimits | None = None,
+        replica: Callable[[Layout], Replica] | None = None,
     ) -> None:
         self.checkpoints = DirectoryCheckpoints(data_dir / ".checkpoints", limits)
         self.layout = Layout(data_dir)
@@ -67,7 +71,12 @@ class DirectoryStore(WorkspaceStore):
         self._tasks: set[asyncio.Task[None]] = set()
         self._reaper: SupervisedTask | None = None
         self._meter = UsageMeter()
-        self.files = DirectoryFiles(Visits(self.layout, self._claims, self.put_away))
+        self._replica = None if replica is None else replica(self.layout)
+        self._holdings: dict[Key, Holding] = {}
+        has = None if self._replica is None else self._replica.has
+        self.files = DirectoryFiles(
+            Visits(self.layout, self._claims, self.put_away, self._hold, has)
+        )
 
     def start(self, supervisor: Supervisor) -> None:
         self._reaper = supervisor.start("workspace reaper", self._keep_reaping)
@@ -81,8 +90,6 @@ class DirectoryStore(WorkspaceStore):
     def rescue(self, dead: Path) -> bool:
         """Take back the files of a dead broker's sandboxes; see `Backend.start`."""
         return recovery.rescue(self.layout, dead)
-
-    # Claims.
 
     async def claim(
         self,
@@ -111,8 +118,11 @@ class DirectoryStore(WorkspaceStore):
         )
         try:
             directory = await run_to_completion(claiming)
+            holding = await self._hold(claim, directory, is_attached=record.sandbox is not None)
         except BaseException as exc:
             done = not claiming.cancelled() and claiming.exception() is None
+            if self._replica is not None:
+                record.retention = None  # what is here unsaved does not end with this session
             self.release(claim, claiming.result() if done else None)
             if isinstance(exc, Claimed):
                 raise in_use(record.name, exc.session_id) from None
@@ -121,7 +131,19 @@ class DirectoryStore(WorkspaceStore):
                     f"the workspace cannot be opened: {exc.strerror}", retry_after=10
                 ) from exc
             raise
-        return DirectoryWorkspace(self.layout, claim, record, directory, self.release)
+        if holding is not None and sandbox is not None and record.sandbox is not None:
+            holding.keep_saving(sandbox.workspace)
+        return DirectoryWorkspace(self.layout, claim, record, directory, self.release, holding)
+
+    async def _hold(
+        self, claim: Claim, directory: WorkspaceDirectory, *, is_attached: bool = False
+    ) -> Holding | None:
+        """Bring the files up to date, if there is a replica. Raises Claimed, Unavailable."""
+        if self._replica is None:
+            return None
+        holding = await self._replica.hold(directory, is_attached=is_attached)
+        self._holdings[claim.key] = holding
+        return holding
 
     def release(self, claim: Claim, directory: WorkspaceDirectory | None) -> None:
         """See `Workspace.release`."""
@@ -129,20 +151,35 @@ class DirectoryStore(WorkspaceStore):
             claim.leaving = claim.released = True
             self.put_away(claim, directory)
 
-    def put_away(self, claim: Claim, directory: WorkspaceDirectory | None) -> None:
+    def put_away(
+        self, claim: Claim, directory: WorkspaceDirectory | None, *, has_changed: bool = True
+    ) -> None:
         """Put a workspace away in the background, then free its claim."""
         name = f"workspace {claim.key[1]} is put away"
-        self._own(asyncio.create_task(self._put_away(claim, directory), name=name))
+        work = self._put_away(claim, directory, has_changed=has_changed)
+        self._own(asyncio.create_task(work, name=name))
 
-    async def _put_away(self, claim: Claim, directory: WorkspaceDirectory | None) -> None:
+    async def _put_away(
+        self, claim: Claim, directory: WorkspaceDirectory | None, *, has_changed: bool
+    ) -> None:
+        holding = self._holdings.pop(claim.key, None)
         try:
             if directory is not None:
-                kept = self._retention_of(directory.record)
-                is_made = directory.record.is_made
-                if kept and (is_made or await asyncio.to_thread(directory.has_files)):
+                record = directory.record
+                kept = self._retention_of(record)
+                if not has_changed:
+                    if holding is not None:
+                        record.is_saved = True
+                        await asyncio.to_thread(directory.write)
+                        await holding.give_back()
+                elif kept and (record.is_made or await asyncio.to_thread(directory.has_files)):
                     usage = await self._meter.measure(directory.files, MAX_COUNT)
+                    if holding is not None:
+                        record.is_saved = await holding.finish(directory.files, usage)
                     await asyncio.to_thread(directory.put_back, usage)
                 else:
+                    if holding is not None:
+                        await holding.remove()
                     await self._remove(directory)
         except OSError:
             logger.exception("a workspace could not be put away")
@@ -155,7 +192,12 @@ class DirectoryStore(WorkspaceStore):
 
     async def list(self, tenant: str) -> list[StoredWorkspace]:
         records = await asyncio.to_thread(self.layout.records)
-        return [
+        elsewhere: list[StoredWorkspace] = []
+        if self._replica is not None:
+            elsewhere = await self._replica.list(tenant)
+            known = {each.name for each in elsewhere}
+            records = [each for each in records if each.name not in known and not each.is_saved]
+        return elsewhere + [
             StoredWorkspace(
                 tenant=tenant,
                 name=record.name,
@@ -174,7 +216,25 @@ class DirectoryStore(WorkspaceStore):
         await asyncio.shield(removal)
 
     async def _delete(self, tenant: str, name: str) -> None:
-        await self._remove(await self._claim_unused(tenant, name))
+        try:
+            directory = await self._claim_unused(tenant, name)
+        except NotFound:
+            if self._replica is None or not await self._replica.has(tenant, name):
+                raise
+            record = Record(tenant=tenant, name=name)
+            directory = await asyncio.to_thread(WorkspaceDirectory.claim, self.layout, record)
+        try:
+            if self._replica is not None:
+                await (await self._replica.hold(directory, is_attached=True)).remove()
+        except BaseException as exc:
+            if bool(directory.record.base) or await asyncio.to_thread(directory.has_files):
+                directory.close()
+            else:  # it was made for that
+                await self._remove(directory)
+            if isinstance(exc, Claimed):
+                raise in_use(name, exc.session_id) from None
+            raise
+        await self._remove(directory)
 
     def host_path(self, tenant: str, name: str) -> Path | None:
         return self.layout.link(Record(tenant=tenant, name=name))
@@ -211,6 +271,8 @@ class DirectoryStore(WorkspaceStore):
     async def _reap(self) -> None:
         """Remove expired workspaces, then the least recently used ones until the rest fits."""
         await self.checkpoints.reap()
+        if self._replica is not None:
+            await self._replica.reap()
         for path in await asyncio.to_thread(self.layout.remains):
             await remove_tree(path)
         records = await asyncio.to_thread(self.layout.records)
@@ -220,6 +282,11 @@ class DirectoryStore(WorkspaceStore):
             if record.session_id and record.session_id not in ours:
                 await self._put_back_abandoned(record)
         unused = [record for record in records if not record.session_id]
+        if self._replica is not None:
+            for record in unused:
+                if not record.is_saved and record.sandbox is None and record.tenant != NO_TENANT:
+                    await self._save_unsaved(record)
+            unused = [record for record in unused if record.is_saved]
         total = sum(record.size for record in unused)
         for record in unused:
             too_much = bool(self._max_size) and total > self._max_size
@@ -239,6 +306,31 @@ class DirectoryStore(WorkspaceStore):
                 )
             finally:
                 self._claims.remove(claim)
+
+    async def _save_unsaved(self, record: Record) -> None:
+        """Save what could not be saved when its session ended, or when its broker died."""
+        key = (record.tenant, record.name)
+        if key in self._claims:
+            return
+        claim = self._claims.add(key, "")
+        claim.leaving = True
+        directory = None
+        try:
+            directory = await run_to_completion(
+                asyncio.to_thread(WorkspaceDirectory.claim_unused, self.layout, *key)
+            )
+            if directory is not None and (directory.record.session_id or directory.record.sandbox):
+                directory.close()  # a session has had it meanwhile
+                directory = None
+            if directory is not None:
+                await self._hold(claim, directory)
+        except (Claimed, Unavailable) as exc:
+            logger.warning("workspace %s cannot be saved yet: %s", record.name, exc)
+            if directory is not None:
+                directory.close()
+            directory = None
+        finally:
+            self.put_away(claim, directory)
 
     async def _reap_one(self, record: Record) -> None:
         with contextlib.suppress(Conflict, NotFound):

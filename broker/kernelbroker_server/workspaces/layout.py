@@ -13,9 +13,11 @@ here blocks.
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import hashlib
 import os
+import secrets
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,6 +45,8 @@ class Record(msgspec.Struct, kw_only=True):
         max_size: bytes that it may hold, if less than the broker's setting.
         max_age: seconds to keep it after its last use, if less than the setting of the store.
         is_made: a client has made it, so it is kept also while it is empty.
+        base: the manifest of the replica that the files come from; empty if there is none.
+        is_saved: the replica has all of the files.
     """
 
     tenant: str
@@ -56,6 +60,8 @@ class Record(msgspec.Struct, kw_only=True):
     max_size: int | None = None
     max_age: float | None = None
     is_made: bool = False
+    base: str = ""
+    is_saved: bool = False
 
 
 class Claimed(Exception):
@@ -85,6 +91,17 @@ class Layout:
     def public(self) -> Path:
         """Has a link for each workspace, `<tenant>/<name>`."""
         return self.data_dir / "workspaces"
+
+    def store_id(self) -> str:
+        """The id of this directory among those that share a replica; made if there is none. Blocks."""
+        path = self.data_dir / ".store-id"
+        if not path.exists():
+            new = path.with_name(f".store-id-{secrets.token_hex(8)}")
+            new.write_text(secrets.token_hex(16))
+            with contextlib.suppress(FileExistsError):  # another broker was faster
+                os.link(new, path)
+            new.unlink()
+        return path.read_text()
 
     def directory(self, tenant: str, name: str) -> Path:
         digest = hashlib.sha256(f"{tenant}\0{name}".encode()).hexdigest()[:40]

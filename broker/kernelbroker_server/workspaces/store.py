@@ -52,6 +52,11 @@ class Workspace(ABC):
     max_size: int | None = None
 
     @property
+    def warning(self) -> str | None:
+        """What its user should know: what was not saved, and why. None if there is nothing."""
+        return None
+
+    @property
     @abstractmethod
     def is_stored(self) -> bool:
         """Whether the files outlive the session's sandbox.

@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from kernelbroker.protocol.errors import NotFound, TooLarge, Unavailable
 
 from ..backends.base import Usage
+from ..cancellation import run_to_completion
 from .claims import Claim, Claims, Key
-from .layout import Claimed, Layout, Record, in_use
+from .layout import Claimed, Layout, Record, in_use, read_record
 from .quota import Quota
 from .workspace_directory import WorkspaceDirectory
 
@@ -62,22 +64,36 @@ class Visit:
         self.held = Usage(self.held.size - size, self.held.files - files)
 
 
+class PutAway(Protocol):
+    """See `DirectoryStore.put_away`."""
+
+    def __call__(
+        self, claim: Claim, directory: WorkspaceDirectory | None, /, *, has_changed: bool = True
+    ) -> None: ...
+
+
 class Visits:
     """The visits of one store.
 
     Args:
-        put_away: puts a workspace away that was changed, and frees its claim.
+        put_away: puts a workspace away, and frees its claim.
+        hold: brings a locked workspace up to date, if there is a replica.
+        has: whether the replica has a workspace.
     """
 
     def __init__(
         self,
         layout: Layout,
         claims: Claims,
-        put_away: Callable[[Claim, WorkspaceDirectory | None], None],
+        put_away: PutAway,
+        hold: Callable[[Claim, WorkspaceDirectory], Awaitable[object]] | None = None,
+        has: Callable[[str, str], Awaitable[bool]] | None = None,
     ) -> None:
         self._layout = layout
         self._claims = claims
         self._put_away = put_away
+        self._hold = hold
+        self._has = has
         self._visits: dict[Key, Visit] = {}
 
     @contextlib.asynccontextmanager
@@ -126,7 +142,7 @@ class Visits:
     def _begin(self, key: Key, *, make: bool) -> Visit:
         claim = self._claims.add(key, "")
         claim.leaving = True
-        opening = asyncio.ensure_future(asyncio.to_thread(self._open, *key, make))
+        opening = asyncio.ensure_future(self._opened(claim, make))
         self._visits[key] = visit = Visit(claim, opening, makes=make)
 
         def on_opened(opened: asyncio.Future[WorkspaceDirectory]) -> None:
@@ -136,6 +152,27 @@ class Visits:
 
         opening.add_done_callback(on_opened)
         return visit
+
+    async def _opened(self, claim: Claim, make: bool) -> WorkspaceDirectory:
+        """Lock the workspace, and bring it up to date."""
+        if self._has is not None and not make:
+            is_elsewhere = await self._has(*claim.key)
+            if not is_elsewhere and not await asyncio.to_thread(self._is_unsaved, *claim.key):
+                raise NotFound(f"there is no workspace {claim.key[1]}")
+            make = is_elsewhere
+        directory = await run_to_completion(asyncio.to_thread(self._open, *claim.key, make))
+        try:
+            if self._hold is not None:
+                await self._hold(claim, directory)
+        except BaseException:
+            directory.close()
+            raise
+        return directory
+
+    def _is_unsaved(self, tenant: str, name: str) -> bool:
+        """Whether files are here that the replica does not have yet."""
+        record = read_record(self._layout.directory(tenant, name))
+        return record is not None and not record.is_saved
 
     def _open(self, tenant: str, name: str, make: bool) -> WorkspaceDirectory:
         if make:
@@ -169,11 +206,8 @@ class Visits:
             directory = None
             if not opened.cancelled() and opened.exception() is None:
                 directory = opened.result()
-            if directory is not None and not visit.has_changed:
-                directory.close()
-                directory = None
             claim.released = True
-            self._put_away(claim, directory)
+            self._put_away(claim, directory, has_changed=visit.has_changed)
 
         if visit.opening.done():
             end(visit.opening)

@@ -122,6 +122,18 @@ class WorkspaceDirectory:
         """The directory of the files; it may be missing."""
         return self._directory / FILES
 
+    @property
+    def new_files(self) -> Path:
+        """Where `replace_files` takes a directory from; nothing of an earlier attempt is needed."""
+        return self._directory / f"{FILES}.new"
+
+    def replace_files(self, new: Path) -> None:
+        """Put another directory in the place of the files, which are removed later. Raises OSError."""
+        with contextlib.suppress(FileNotFoundError):
+            self.files.rename(self._layout.private / f".{secrets.token_hex(8)}")
+        new.rename(self.files)
+        self.publish()
+
     def write(self) -> None:
         """Save the record. Raises OSError."""
         new = self._directory / f"{RECORD}.new"
@@ -202,6 +214,7 @@ def _carry_over(earlier: Record, record: Record) -> None:
     record.size, record.files = earlier.size, earlier.files
     record.max_size, record.max_age = earlier.max_size, earlier.max_age
     record.is_made = earlier.is_made
+    record.base, record.is_saved = earlier.base, earlier.is_saved
     if not record.session_id:
         record.retention = earlier.retention
 

@@ -310,6 +310,7 @@ class SessionInfo(msgspec.Struct, kw_only=True):
     """The description of a session. Times are in UTC (ISO 8601 in JSON); durations are seconds.
 
     Attributes:
+        workspace_warning: what is not saved of the workspace, or was lost with a machine, and why; or null.
         language, on_error, cwd: those of cells which name none. `cwd` is as it was given.
         context_of: the session that this one is a context of, or null.
         contexts: how many contexts it has.
@@ -323,6 +324,7 @@ class SessionInfo(msgspec.Struct, kw_only=True):
     state: SessionState
     template: str
     workspace: str = ""
+    workspace_warning: str | None = None
     isolation: str
     created_at: datetime
     last_active_at: datetime

@@ -1,0 +1,59 @@
+"""Checks of the installation and of a broker that runs: their versions, and its health."""
+
+from __future__ import annotations
+
+from importlib.metadata import PackageNotFoundError, version
+
+from ..backends.base import Isolation
+from .findings import Finding, error, ok
+from .patient import Patient
+
+_DISTRIBUTIONS = ("kernelbroker", "kernelbroker-kernel")
+"""What the broker needs in its own version."""
+
+
+def versions(patient: Patient) -> list[Finding]:
+    """Whether SDK, broker, the sandboxes' programs and the broker that runs are of one version."""
+    own = version("kernelbroker-server")
+    found = []
+    for name in _DISTRIBUTIONS:
+        try:
+            other = version(name)
+        except PackageNotFoundError:
+            other = "none"
+        if other != own:
+            message = f"{name} is of version {other}, and kernelbroker-server of {own}"
+            remedy = f"Install both in one version: pip install '{name}=={own}'"
+            found.append(error("versions", message, remedy))
+    running = patient.running
+    if running is not None and (other := running.health["version"]) != own:
+        message = (
+            f"the broker at {running.url} is of version {other}, and what is installed of {own}"
+        )
+        remedy = "Restart it; if it belongs to another installation, use the doctor of that one"
+        found.append(error("versions", message, remedy))
+    return found or [ok("versions", own)]
+
+
+def health(patient: Patient) -> list[Finding]:
+    """What a broker that runs says of itself."""
+    running = patient.running
+    if running is None:
+        return [ok("broker", "none runs")]
+    found = [
+        error("broker", f"the one at {running.url} reports: {reason}", _advice(str(reason)))
+        for reason in running.health.get("reasons", ())
+    ]
+    if running.health.get("isolation") == Isolation.PROCESS:
+        message = f"the one at {running.url} runs code without isolation"
+        remedy = "Install bubblewrap, set local.require_isolation = true, and restart it"
+        found.append(error("broker", message, remedy))
+    return found or [ok("broker", f"the one at {running.url} is healthy")]
+
+
+def _advice(reason: str) -> str:
+    if reason.startswith("template"):
+        return "Correct that (see the other checks); the broker tries again by itself"
+    if "kept aside" in reason:
+        return "With the newer version, rename it back; else delete it. Then restart the broker"
+    return "Look into the broker's log"
