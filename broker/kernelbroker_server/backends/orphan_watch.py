@@ -56,7 +56,10 @@ def watch(directory: Path, broker: int) -> None:
         try:  # each time, since a broker that takes the sandboxes over may replace the file
             lock = os.open(directory / LOCK, os.O_RDWR | os.O_CLOEXEC)
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except (BlockingIOError, FileNotFoundError):
+        except BlockingIOError:
+            return
+        except FileNotFoundError:  # without their directory nobody can adopt them
+            _end_in(directory / "sandboxes")
             return
         left = _end_old(directory / "sandboxes", time.monotonic() - died_at)
         os.close(lock)
