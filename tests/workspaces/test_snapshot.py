@@ -139,6 +139,15 @@ def test_empty_mount_points_are_no_files(tmp_path: Path) -> None:
     assert len(scan(root)[1].entries) == 2
 
 
+def test_a_workspace_that_is_missing_is_not_empty(tmp_path: Path) -> None:
+    """A directory that is renamed while it is read is an error, so that nothing is saved in its place."""
+    with pytest.raises(OSError, match="none"):
+        scan(tmp_path / "none")
+    (tmp_path / "file").touch()
+    with pytest.raises(OSError, match="file"):
+        scan(tmp_path / "file")
+
+
 def _file(path: bytes, pieces: tuple[bytes, ...] = (), size: int = 0) -> Entry:
     return Entry(path, "file", 0o644, 0, 0, size, pieces)
 

@@ -99,6 +99,8 @@ class S3Holding(Holding):
         record.is_made = local.is_made
         record.size, record.files = usage.size, usage.files
         try:
+            # A workspace that was never given a file has no directory. While it runs, that is an error.
+            await asyncio.to_thread(files.mkdir, 0o700, exist_ok=True)
             await self._save(files, is_last=True)
         except (Unavailable, Changed, OSError) as exc:
             logger.warning("workspace %s is not saved: %s", record.name, exc)

@@ -87,6 +87,8 @@ Index: TypeAlias = Mapping[bytes, tuple[_Version, tuple[Digest, ...]]]
 class Scan:
     """One reading of a workspace. `batches` comes first; then the attributes are complete.
 
+    `batches` raises OSError if the workspace itself is missing or cannot be read.
+
     Args:
         index: that of the previous scan of these files.
         stored: the pieces that need not be read again.
@@ -136,18 +138,19 @@ class Scan:
         return Manifest(self._user, tuple(kept))
 
     def _pieces(self) -> Iterator[tuple[Digest, bytes]]:
-        try:
-            with directory(self._root, []) as top:
-                self._user = os.fstat(top).st_uid
-        except FileNotFoundError:
-            return
+        with directory(
+            self._root, []
+        ) as top:  # if it is missing, it moves just now: it is not empty
+            self._user = os.fstat(top).st_uid
         folders: list[list[str]] = [[]]
         for names in folders:  # grows while it is read: breadth first
             try:
                 with directory(self._root, names) as found:
                     folder = opened_below(found)
             except OSError:  # removed meanwhile, or not readable
-                self.left_out += bool(names)
+                if not names:
+                    raise
+                self.left_out += 1
                 continue
             try:
                 for name in sorted(os.listdir(folder)):  # noqa: PTH208 - of a descriptor
