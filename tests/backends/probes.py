@@ -418,14 +418,14 @@ needs_criu = pytest.mark.skipif(
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root gives sandboxes their own uid")
 
 KUBECONFIG = (
-    Path(os.environ["KERNELBROKER_TEST_KUBECONFIG"])
-    if "KERNELBROKER_TEST_KUBECONFIG" in os.environ
+    Path(os.environ["TEST_KUBECONFIG"])
+    if "TEST_KUBECONFIG" in os.environ
     else None
 )
 POD_SETTINGS = PodSettings(image=IMAGE, image_pull_policy="Never")
 needs_cluster = pytest.mark.skipif(
     KUBECONFIG is None,
-    reason="no cluster: set KERNELBROKER_TEST_KUBECONFIG to what tests/support/get_cluster prints",
+    reason="no cluster: set TEST_KUBECONFIG to what tests/support/get_cluster prints",
 )
 
 BACKENDS = [

@@ -29,12 +29,12 @@ HELM = shutil.which(
 )
 ARCHIVE = Path(os.environ.get("KERNELBROKER_TEST_K8S", ROOT.parent / "shared/k8s")) / "node.tar.xz"
 CLUSTER = Path("/var/tmp/kernelbroker-k8s-chart")
-"""Where this file starts a cluster of its own, if KERNELBROKER_TEST_KUBECONFIG names none."""
+"""Where this file starts a cluster of its own, if TEST_KUBECONFIG names none."""
 
 needs_helm = pytest.mark.skipif(HELM is None, reason="see tests/support/get_helm")
 needs_archive = pytest.mark.skipif(
-    "KERNELBROKER_TEST_KUBECONFIG" not in os.environ and not ARCHIVE.exists(),
-    reason="no cluster: set KERNELBROKER_TEST_KUBECONFIG or KERNELBROKER_TEST_K8S (get_cluster)",
+    "TEST_KUBECONFIG" not in os.environ and not ARCHIVE.exists(),
+    reason="no cluster: set TEST_KUBECONFIG or KERNELBROKER_TEST_K8S (get_cluster)",
 )
 pytestmark = needs_helm
 
@@ -352,8 +352,8 @@ class Installed:
 
 @pytest.fixture(scope="module")
 def kubeconfig() -> Iterator[Path]:
-    if "KERNELBROKER_TEST_KUBECONFIG" in os.environ:
-        yield Path(os.environ["KERNELBROKER_TEST_KUBECONFIG"])
+    if "TEST_KUBECONFIG" in os.environ:
+        yield Path(os.environ["TEST_KUBECONFIG"])
         return
     script, own = ROOT / "tests/support/get_cluster", {"K8S_NET": "10.203", "K8S_NAME": "kube2"}
     try:
