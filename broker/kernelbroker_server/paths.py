@@ -10,9 +10,6 @@ from pathlib import Path
 
 from .config import ConfigError, Settings
 
-# Each backend removes what dead brokers left in its directories, so those of several runtimes are separate.
-
-
 def data_dir(settings: Settings, backend: str) -> Path:
     """Return the directory of a backend; creates it if it is the default one. Raises ConfigError."""
     if backend == "local":
@@ -28,8 +25,7 @@ def run_dir(settings: Settings, backend: str) -> Path:
     parent = Path(tempfile.gettempdir())
     if backend == "local":
         return settings.local.run_dir or _own_directory(parent, "local.run_dir")
-    own = settings.docker.run_dir or _own_directory(parent, "docker.run_dir") / "docker"
-    return own if backend == "docker" else own / backend
+    return settings.docker.run_dir or _own_directory(parent, "docker.run_dir") / "docker"
 
 
 def _own_directory(parent: Path, key: str) -> Path:

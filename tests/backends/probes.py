@@ -417,11 +417,7 @@ needs_criu = pytest.mark.skipif(
 )
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root gives sandboxes their own uid")
 
-KUBECONFIG = (
-    Path(os.environ["TEST_KUBECONFIG"])
-    if "TEST_KUBECONFIG" in os.environ
-    else None
-)
+KUBECONFIG = Path(os.environ["TEST_KUBECONFIG"]) if "TEST_KUBECONFIG" in os.environ else None
 POD_SETTINGS = PodSettings(image=IMAGE, image_pull_policy="Never")
 needs_cluster = pytest.mark.skipif(
     KUBECONFIG is None,

@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import kernelbroker
 import pytest
 
 from tests.backends.probes import IMAGE, engine, engines_are_away
@@ -112,22 +111,17 @@ def container(dind_bundle: Path) -> Iterator[Container]:
             api.remove_volume(NAME)
 
 
+@pytest.mark.timeout(900)  # it unpacks the images twice
 async def test_the_container_starts_stops_and_restarts(container: Container) -> None:
-    """It serves from its gVisor, stops in order, and loads the image once; its sessions go on."""
+    """It serves from its gVisor, stops in order, and loads the image once."""
     await use(container.url, TOKEN)
     assert container.health()["isolation"] == "gvisor"
-    async with kernelbroker.connect(container.url, TOKEN) as broker:
-        assert (await broker.session("mine", keep=True).run("x = 42", timeout=60)).success
-        assert container.stop() == 0
+    assert container.stop() == 0
     assert container.left_inside() == []
 
     container.remove()
     container.start()  # without the file
     await use(container.url, TOKEN)
-    async with kernelbroker.connect(container.url, TOKEN) as broker:
-        session = await broker.attach("mine", keep=False)
-        assert (await session.run("print(x)", timeout=60)).stdout == "42\n"
-        await session.close()
 
 
 @pytest.mark.parametrize("program", ["kernelbroker-server", "dockerd --config-file"])

@@ -286,12 +286,12 @@ def test_an_engine_that_is_stopped(directory: Path) -> None:
     path = directory / "docker.sock"
     with socket.socket(socket.AF_UNIX) as stopped:
         stopped.bind(str(path))
+    before = set(threading.enumerate())
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ResourceWarning)  # docker-py leaves a socket open
         found = faults(of_docker(directory, host=f"unix://{path}"))
-        for each in threading.enumerate():
-            if each.name.startswith("engine"):
-                each.join()
+        for each in set(threading.enumerate()) - before:
+            each.join(5)
         gc.collect()
     only(found, "engine", "no container engine answers", "systemctl start docker")
 

@@ -214,7 +214,7 @@ async def test_two_brokers_never_own_one_session(broker: BrokerProcess) -> None:
             file.write(later.to_bytes(8, "big"))
         assert await asyncio.to_thread(broker.wait) == SUPERSEDED_STATUS
     (complaint,) = broker.complaints()
-    assert "another broker has taken it over" in complaint
+    assert "another broker has taken over" in complaint
     broker.log.unlink()
     broker.start()
     async with kernelbroker.connect(broker.url, broker.token) as client:
