@@ -431,7 +431,7 @@ def test_settings_of_backends_that_contradict_each_other(tmp_path: Path) -> None
         load(write(tmp_path, '[templates.x]\nprofile = "lax"'))
     text = f'[templates.x]\nbackend = "docker"\n[local]\nkernel_python = "/p"\ndata_dir = "{tmp_path}"\n'
     settings = load(write(tmp_path, f'{text}[docker]\ndata_dir = "{tmp_path}"'))
-    with pytest.raises(ConfigError, match="must be different directories"):
+    with pytest.raises(ConfigError, match="same directory"):
         made_backends(settings)
 
 

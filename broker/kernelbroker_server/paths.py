@@ -10,6 +10,7 @@ from pathlib import Path
 
 from .config import ConfigError, Settings
 
+
 def data_dir(settings: Settings, backend: str) -> Path:
     """Return the directory of a backend; creates it if it is the default one. Raises ConfigError."""
     if backend == "local":
