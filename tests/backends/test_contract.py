@@ -561,11 +561,12 @@ async def test_processor_time_is_measured(backend: Backend) -> None:
     sandbox = await backend.launch("one", SandboxSpec(limits=LIMITS))
     await ask(sandbox, "pass")  # it has started
     before = await sandbox.processor_time()
-    await ask(sandbox, "import time\nwhile time.process_time() < 0.5: pass")
+    # gVisor counts a process that waits for a busy host's processor as running.
+    await ask(sandbox, "import time\nwhile time.process_time() < 1.5: pass")
     after = await sandbox.processor_time()
     assert before is not None
     assert after is not None
-    assert 0.2 < after - before < 5
+    assert 0.2 < after - before < 8
     await backend.remove(sandbox)
     assert await sandbox.processor_time() is None
 

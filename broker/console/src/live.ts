@@ -209,16 +209,18 @@ function resume(session: WatchedSession) {
   }
 }
 
+/** Watch this session instead of another one. */
 export function watch(id: string, again = false) {
   if (watched.value?.id === id && !again) return;
-  unwatch();
+  if (watched.value) unwatch(watched.value.id);
   watched.value = new WatchedSession(id);
   resume(watched.value);
 }
 
-export function unwatch() {
+/** Watch this session no longer. Nothing happens if another one is watched: the page that follows may be faster. */
+export function unwatch(id: string) {
   const session = watched.value;
-  if (!session) return;
+  if (session?.id !== id) return;
   send({ op: "unwatch", session_id: session.id });
   for (const each of session.executions.value)
     if (each.followed && !each.isComplete) send({ op: "unfollow", session_id: session.id, execution_id: each.id });

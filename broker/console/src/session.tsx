@@ -135,7 +135,7 @@ export function SessionPage({ id }: { id: string }) {
   const lastTop = useRef(0);
   useEffect(() => {
     watch(id);
-    return unwatch;
+    return () => unwatch(id);
   }, [id]);
   const file = route.value.file;
   useEffect(() => {

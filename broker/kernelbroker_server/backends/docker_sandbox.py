@@ -26,7 +26,7 @@ from .directories import remove_tree
 from .docker_context import BackendContext
 from .egress_socket import EgressSocket
 from .engine import EngineError, Event, Missing
-from .exit_reason import end_of, lost
+from .exit_reason import BY_SIGNAL, end_of, lost, was_killed
 from .image_names import repository
 from .internal_network import PORT, InternalNetwork
 from .measured_container import MeasuredContainer
@@ -37,8 +37,8 @@ from .sockets import Handover, answers, listen
 
 log = logging.getLogger(__name__)
 
-_KILL_OF_ANY_SIGNAL = "None"
-"""Podman reports a kill, but not its signal."""
+_LATE_EVENT_S = 0.1
+"""A busy engine may report the end of a container before the kill that was its cause."""
 
 
 class DockerSandbox(MeasuredContainer):
@@ -326,8 +326,9 @@ class DockerSandbox(MeasuredContainer):
                 self._end(lost("ended, and the engine does not report how"))
         else:
             out_of_memory = self._out_of_memory or bool(state.get("OOMKilled"))
-            ours = {str(self.exit_status - 128), _KILL_OF_ANY_SIGNAL}
-            if self.exit_status > 128 and self._signals & ours and not out_of_memory:
+            if self.exit_status > BY_SIGNAL and not self._signals and not out_of_memory:
+                await asyncio.sleep(_LATE_EVENT_S)
+            if was_killed(self.exit_status, self._signals) and not out_of_memory:
                 self._end(lost("was killed from outside"))
             elif after_gap and not out_of_memory:
                 self._end(lost("ended while the engine could not be reached"))

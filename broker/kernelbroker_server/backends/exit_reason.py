@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from kernelbroker_kernel.contract import EXIT_GATEWAY_FAILED
 
 from .base import EndCause, Limits, SandboxEnd
 from .child import signal_name
 
-_KILLED = 137
+BY_SIGNAL = 128
+"""The exit status of a process that a signal ended is greater by the signal's number."""
+_KILLED = BY_SIGNAL + 9
+_KILL_OF_ANY_SIGNAL = "None"
+"""Podman reports a kill, but not its signal."""
 _DETAIL_CHARS = 300
 
 
@@ -33,6 +39,13 @@ def end_of(status: int | None, limits: Limits, out_of_memory: bool, output: str)
         f"was killed by {name}" if (name := signal_name(status)) else f"exited with status {status}"
     )
     return SandboxEnd(EndCause.KERNEL_DIED, f"the kernel {how}", last_line)
+
+
+def was_killed(status: int, signals: Collection[str]) -> bool:
+    """Return whether one of the signals that the engine sent has ended a container."""
+    return status > BY_SIGNAL and not {str(status - BY_SIGNAL), _KILL_OF_ANY_SIGNAL}.isdisjoint(
+        signals
+    )
 
 
 def lost(what: str) -> SandboxEnd:

@@ -27,8 +27,8 @@ from .base import (
     Sandbox,
     SandboxSpec,
 )
-from .cluster import Cluster, ClusterError
 from .directories import Directories
+from .kubernetes_api import KubernetesApi, KubernetesError
 from .kubernetes_check import NetworkCheck
 from .kubernetes_sandbox import KubernetesSandbox
 from .pod_context import PodContext
@@ -52,7 +52,7 @@ class KubernetesBackend(Backend):
     Args:
         settings: what all Pods have.
         data_dir: the directory of workspaces while no Pod has them, with a subdirectory for each broker.
-        kubeconfig, context, namespace: see `Cluster`.
+        kubeconfig, context, namespace: see `KubernetesApi`.
         start_timeout, schedule_timeout: see `PodContext`.
         command: the arguments of the image's Python, before the gateway's options.
         run_cell: runs the cell of the check at startup; it must fit the command.
@@ -80,7 +80,7 @@ class KubernetesBackend(Backend):
     ) -> None:
         self.data_dir = data_dir.absolute()
         self._settings = settings
-        self._cluster = Cluster(kubeconfig, context, namespace)
+        self._api = KubernetesApi(kubeconfig, context, namespace)
         self._timeouts = {"start_timeout": start_timeout, "schedule_timeout": schedule_timeout}
         self._command = command
         self._run_cell = run_cell
@@ -97,12 +97,12 @@ class KubernetesBackend(Backend):
             self.isolation = Isolation.GVISOR
 
     async def start(self, rescue: Rescue | None = None) -> None:
-        cluster = self._cluster
+        api = self._api
         try:
-            self._version = await cluster.connect()
-            await cluster.list("pods", f"{LABEL_BROKER}=none")
-        except ClusterError as error:
-            await cluster.close()
+            self._version = await api.connect()
+            await api.list("pods", f"{LABEL_BROKER}=none")
+        except KubernetesError as error:
+            await api.close()
             raise BackendUnavailable(
                 f"Kubernetes cannot be used: {error}. Set kubernetes.kubeconfig, or run the broker in a "
                 "Pod whose service account may use pods and secrets of its namespace. See "
@@ -112,10 +112,10 @@ class KubernetesBackend(Backend):
             directories = Directories.open(self.data_dir, self.data_dir, self._id_file)
             data_id = _data_id(self.data_dir)
         except OSError as error:
-            await cluster.close()
+            await api.close()
             raise BackendUnavailable(f"kubernetes.data_dir cannot be used: {error}") from error
         self._context = context = PodContext(
-            cluster, directories, self._settings, data_id, **self._timeouts
+            api, directories, self._settings, data_id, **self._timeouts
         )
         try:
             if (pause := await self._reap(context, rescue)) > 0:
@@ -123,11 +123,11 @@ class KubernetesBackend(Backend):
             self._orphans = PodOrphans(context)
             await self._orphans.find()
             labels = f"{LABEL_BROKER}={directories.broker_id}"
-            self._watch = PodWatch(cluster, labels, self._on_pod, self._on_list)
+            self._watch = PodWatch(api, labels, self._on_pod, self._on_list)
             await self._watch.start()
-            check = NetworkCheck(self._launch, self.remove, self._run_cell, cluster.address)
+            check = NetworkCheck(self._launch, self.remove, self._run_cell, api.address)
             self._policies = await check.run()
-        except ClusterError as error:
+        except KubernetesError as error:
             await self.stop()
             raise BackendUnavailable(f"The Kubernetes API failed: {error}") from error
         except BaseException:
@@ -152,7 +152,7 @@ class KubernetesBackend(Backend):
         await asyncio.gather(*(sandbox.kill() for sandbox in unwanted))
         try:
             await self._orphans.end(rescue)
-        except ClusterError as error:
+        except KubernetesError as error:
             log.error("Pods of an earlier broker could not be deleted: %s", error)
         for sandbox in unwanted:  # their files are rescued
             await self.remove(sandbox)
@@ -198,7 +198,7 @@ class KubernetesBackend(Backend):
         left = [sandbox for sandbox in sandboxes.values() if not is_removed(sandbox)]
         for sandbox in left:
             sandbox.leave()
-        await context.cluster.close()
+        await context.api.close()
         if left or sandboxes or (self._orphans is not None and self._orphans.left):
             context.directories.release()  # the next broker finds them
         else:
@@ -209,7 +209,7 @@ class KubernetesBackend(Backend):
             "backend": "kubernetes",
             "isolation": self.isolation.value,
             "version": self._version,
-            "namespace": self._cluster.namespace,
+            "namespace": self._api.namespace,
             "runtime_class": self._settings.runtime_class,
             "image": self._settings.image,
             "api": "away" if self._watch is not None and self._watch.is_away else "answers",
@@ -252,7 +252,7 @@ class KubernetesBackend(Backend):
             assert self._context is not None, "stop() cancels this first"
             try:
                 pause = await self._reap(self._context, rescue)
-            except ClusterError as error:
+            except KubernetesError as error:
                 log.error("Pods of dead brokers could not be deleted: %s", error)
 
     async def _reap(self, context: PodContext, rescue: Rescue | None) -> float:
@@ -266,14 +266,14 @@ class KubernetesBackend(Backend):
         data_dir = context.directories.data.parent
         postponed: list[float] = []
         dead = {each.broker_id: each for each in context.directories.of_the_dead(postponed)}
-        pods, _ = await context.cluster.list("pods", f"{LABEL_DATA}={context.data_id}")
+        pods, _ = await context.api.list("pods", f"{LABEL_DATA}={context.data_id}")
         deleting: list[Any] = []
         for pod in pods:
             broker_id = str(pod["metadata"]["labels"][LABEL_BROKER])
             if broker_id in dead or not (data_dir / broker_id).exists():
                 log.info("Deleting a Pod that the broker %s left behind", broker_id)
                 name = str(pod["metadata"]["name"])
-                deleting.append(context.cluster.delete_and_wait("pods", name))
+                deleting.append(context.api.delete_and_wait("pods", name))
         await asyncio.gather(*deleting)
         for directories in dead.values():
             if rescue is None or await asyncio.to_thread(rescue, directories.data):

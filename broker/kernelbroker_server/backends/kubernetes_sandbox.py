@@ -17,9 +17,9 @@ from typing import Any, TypeVar
 from ..kernels.endpoint import TcpEndpoint
 from ..kernels.transfer import TransferFailed
 from .base import EndCause, LaunchError, SandboxEnd, SandboxSpec, Usage
-from .cluster import ClusterError, NotThere
 from .directories import remove_tree
 from .exit_reason import end_of
+from .kubernetes_api import KubernetesError, NotThere
 from .pod_certificate import PodSecret
 from .pod_context import PodContext
 from .pod_control import PodControl
@@ -98,11 +98,11 @@ class KubernetesSandbox(ClosableSandbox):
         try:
             self.workspace.mkdir(mode=0o700, parents=True)
             self._write_record()
-            pod = await context.cluster.create("pods", manifest)
+            pod = await context.api.create("pods", manifest)
             self._uid = str(pod["metadata"]["uid"])
             secret = secret_manifest(self._name, self._uid, self._secret, labels)
-            await context.cluster.create("secrets", secret)
-        except (OSError, ClusterError) as error:
+            await context.api.create("secrets", secret)
+        except (OSError, KubernetesError) as error:
             raise LaunchError(f"The Pod could not be made: {error}") from error
 
     async def started(self) -> None:
@@ -177,10 +177,10 @@ class KubernetesSandbox(ClosableSandbox):
 
     async def _look(self) -> None:
         try:
-            self.on_pod("MODIFIED", await self._context.cluster.get("pods", self._name))
+            self.on_pod("MODIFIED", await self._context.api.get("pods", self._name))
         except NotThere:
             self.on_missing()
-        except ClusterError as error:
+        except KubernetesError as error:
             log.debug("The state of %s is unknown: %s", self._name, error)
 
     def remember(
@@ -233,7 +233,7 @@ class KubernetesSandbox(ClosableSandbox):
         limits = replace(own, memory=min(memory, own.memory), cpus=min(cpus, own.cpus))
         if limits != self.limits:
             await resize(
-                self._context.cluster,
+                self._context.api,
                 self._name,
                 replace(self.spec, limits=limits),
                 self._context.settings,
@@ -269,19 +269,19 @@ class KubernetesSandbox(ClosableSandbox):
 
     async def _delete(self) -> bool:
         """Delete the Pod, and wait until it has gone. Returns whether it has."""
-        cluster, began = self._context.cluster, time.monotonic()
+        api, began = self._context.api, time.monotonic()
         try:
             while not self._deleted.is_set():
                 is_late = time.monotonic() - began > _DELETED_S
-                await cluster.delete("pods", self._name, at_once=is_late)
+                await api.delete("pods", self._name, at_once=is_late)
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(self._deleted.wait(), _LOOK_S)
                     return True
                 try:
-                    await cluster.get("pods", self._name)
+                    await api.get("pods", self._name)
                 except NotThere:
                     return True
-        except ClusterError as error:
+        except KubernetesError as error:
             log.error(
                 "Pod %s could not be deleted; it is tried again when the API answers: %s",
                 self._name,

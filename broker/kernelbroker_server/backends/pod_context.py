@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from . import sandbox_record
 from .base import SandboxSpec
-from .cluster import Cluster
 from .directories import Directories
+from .kubernetes_api import KubernetesApi
 from .pod_manifest import LABEL_BROKER, LABEL_DATA, PodSettings
 
 
@@ -21,7 +21,7 @@ class PodContext:
         unreachable_after: seconds without a sign of life after which a Pod counts as lost.
     """
 
-    cluster: Cluster
+    api: KubernetesApi
     directories: Directories
     settings: PodSettings
     data_id: str

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 
 from . import sandbox_record
 from .base import Rescue, SandboxSpec
-from .cluster import ClusterError
 from .directories import remove_tree
+from .kubernetes_api import KubernetesError
 from .kubernetes_sandbox import KubernetesSandbox
 from .pod_certificate import PodSecret
 from .pod_context import PodContext
@@ -37,19 +37,17 @@ class PodOrphans:
         self._running: dict[str, tuple[Pod, PodSecret]] = {}
 
     async def find(self) -> None:
-        """Ask the API what is left, and remove the checks of an earlier start. Raises ClusterError."""
+        """Ask the API what is left, and remove the checks of an earlier start. Raises KubernetesError."""
         context = self._context
-        pods, _ = await context.cluster.list(
-            "pods", f"{LABEL_BROKER}={context.directories.broker_id}"
-        )
+        pods, _ = await context.api.list("pods", f"{LABEL_BROKER}={context.directories.broker_id}")
         for pod in pods:
             sandbox_id = str(pod["metadata"]["labels"][LABEL_SANDBOX])
             self.left.add(sandbox_id)
             if address_of(pod) is not None and end_of_pod(pod, SandboxSpec().limits) is None:
                 try:
-                    secret = await context.cluster.get("secrets", str(pod["metadata"]["name"]))
+                    secret = await context.api.get("secrets", str(pod["metadata"]["name"]))
                     self._running[sandbox_id] = pod, PodSecret.of(secret["data"])
-                except (ClusterError, ValueError, KeyError) as error:
+                except (KubernetesError, ValueError, KeyError) as error:
                     log.warning("Pod %s cannot be adopted: %s", pod["metadata"]["name"], error)
         for name in self.left.intersection(CHECKS):  # nobody has files there
             await self._delete(name)
@@ -82,7 +80,7 @@ class PodOrphans:
         """Delete what was not adopted. Without `rescue`, or if it fails, the files stay.
 
         Raises:
-            ClusterError
+            KubernetesError
         """
         names = sorted(self.left)
         await asyncio.gather(*map(self._delete, names))
@@ -93,7 +91,7 @@ class PodOrphans:
                 await self._remove_files(name)
 
     async def _delete(self, name: str) -> None:
-        await self._context.cluster.delete_and_wait("pods", self._context.pod_name(name))
+        await self._context.api.delete_and_wait("pods", self._context.pod_name(name))
 
     async def _remove_files(self, name: str) -> None:
         if await remove_tree(self._directory / name):

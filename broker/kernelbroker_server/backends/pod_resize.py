@@ -5,23 +5,23 @@ from __future__ import annotations
 import asyncio
 
 from .base import LaunchError, SandboxSpec
-from .cluster import Cluster, ClusterError
+from .kubernetes_api import KubernetesApi, KubernetesError
 from .pod_manifest import CONTAINER, PodSettings, resources
 
 _RESIZE_S = 20.0
 _LOOK_S = 0.1
 
 
-async def resize(cluster: Cluster, name: str, spec: SandboxSpec, settings: PodSettings) -> None:
+async def resize(api: KubernetesApi, name: str, spec: SandboxSpec, settings: PodSettings) -> None:
     """Give the Pod the limits of the spec, and wait until its container has them. Raises LaunchError."""
     wanted = resources(spec, settings)
     for kind in wanted.values():
         del kind["ephemeral-storage"]  # stays as it is
     patch = {"spec": {"containers": [{"name": CONTAINER, "resources": wanted}]}}
-    path = f"{cluster.path('pods', name)}/resize"
+    path = f"{api.path('pods', name)}/resize"
     try:
         async with asyncio.timeout(_RESIZE_S):
-            pod = await cluster.call(
+            pod = await api.call(
                 "PATCH", path, patch, content_type="application/strategic-merge-patch+json"
             )
             generation = pod["metadata"].get("generation", 0)
@@ -40,8 +40,8 @@ async def resize(cluster: Cluster, name: str, spec: SandboxSpec, settings: PodSe
                 if not is_in_progress and status.get("observedGeneration", 0) >= generation:
                     return
                 await asyncio.sleep(_LOOK_S)
-                pod = await cluster.get("pods", name)
+                pod = await api.get("pods", name)
     except TimeoutError as error:
         raise LaunchError(f"the limits were not changed within {_RESIZE_S:g} s") from error
-    except ClusterError as error:
+    except KubernetesError as error:
         raise LaunchError(f"the cluster cannot change the limits of a Pod: {error}") from error

@@ -7,7 +7,7 @@ import contextlib
 import logging
 from collections.abc import Callable, Sequence
 
-from .cluster import Cluster, ClusterError, Gone
+from .kubernetes_api import Gone, KubernetesApi, KubernetesError
 from .pod_status import Pod
 
 log = logging.getLogger(__name__)
@@ -20,7 +20,7 @@ class PodWatch:
 
     Args:
         labels: those of the Pods.
-        on_change: gets each change, as `Cluster.watch` has it.
+        on_change: gets each change, as `KubernetesApi.watch` has it.
         on_list: gets all Pods when changes may have been missed.
 
     Attributes:
@@ -29,19 +29,19 @@ class PodWatch:
 
     def __init__(
         self,
-        cluster: Cluster,
+        api: KubernetesApi,
         labels: str,
         on_change: Callable[[str, Pod], None],
         on_list: Callable[[Sequence[Pod]], None],
     ) -> None:
         self.is_away = False
-        self._cluster, self._labels = cluster, labels
+        self._api, self._labels = api, labels
         self._on_change, self._on_list = on_change, on_list
         self._task: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Raises ClusterError."""
-        _, version = await self._cluster.list("pods", self._labels)
+        """Raises KubernetesError."""
+        _, version = await self._api.list("pods", self._labels)
         self._task = asyncio.create_task(self._run(version), name="watch of Pods")
 
     async def stop(self) -> None:
@@ -54,13 +54,13 @@ class PodWatch:
         while True:
             try:
                 if version is None:
-                    pods, version = await self._cluster.list("pods", self._labels)
+                    pods, version = await self._api.list("pods", self._labels)
                     self._on_list(pods)
                 if self.is_away:
                     log.warning("The Kubernetes API answers again")
                 self.is_away, pause = False, _FIRST_PAUSE_S
                 async with contextlib.aclosing(
-                    self._cluster.watch("pods", self._labels, version)
+                    self._api.watch("pods", self._labels, version)
                 ) as changes:
                     async for change, pod in changes:
                         version = str(pod["metadata"]["resourceVersion"])
@@ -68,7 +68,7 @@ class PodWatch:
                             self._on_change(change, pod)
             except Gone:
                 version = None
-            except ClusterError as error:
+            except KubernetesError as error:
                 if not self.is_away:
                     log.warning("The watch of Pods ended, and is opened again: %s", error)
                 self.is_away, version = True, None

@@ -27,19 +27,19 @@ _NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 Json: TypeAlias = dict[str, Any]
 
 
-class ClusterError(Exception):
+class KubernetesError(Exception):
     """The API could not be reached, or refused a request."""
 
 
-class NotThere(ClusterError):
+class NotThere(KubernetesError):
     """There is no such object."""
 
 
-class Gone(ClusterError):
+class Gone(KubernetesError):
     """The watch has missed changes: list again."""
 
 
-class Refused(ClusterError):
+class Refused(KubernetesError):
     """The API understood the request and refused it, such as for a quota or missing rights."""
 
 
@@ -48,7 +48,7 @@ def _translated() -> Iterator[None]:
     try:
         yield
     except (aiohttp.ClientError, OSError, TimeoutError, ApiException) as error:
-        raise ClusterError(
+        raise KubernetesError(
             f"the API does not answer: {str(error) or type(error).__name__}"
         ) from error
 
@@ -60,7 +60,7 @@ def _own_namespace() -> str:
     return ""
 
 
-class Cluster:
+class KubernetesApi:
     """The API server, for one namespace. Call `connect` first, and `close` at the end.
 
     Args:
@@ -81,7 +81,7 @@ class Cluster:
         self._client: ApiClient | None = None
 
     async def connect(self) -> str:
-        """Find the credentials. Returns the version of the API server. Raises ClusterError."""
+        """Find the credentials. Returns the version of the API server. Raises KubernetesError."""
         configuration = Configuration()
         try:
             if self._kubeconfig is None and (own_namespace := _own_namespace()):
@@ -95,7 +95,7 @@ class Cluster:
                 own = dict((loader.current_context or {}).get("context", {}))
                 self.namespace = self.namespace or str(own.get("namespace") or "default")
         except (config.ConfigException, OSError, ValueError, TypeError) as error:
-            raise ClusterError(f"no credentials were found: {error}") from error
+            raise KubernetesError(f"no credentials were found: {error}") from error
         configuration.connection_pool_maxsize = _CONNECTIONS
         self.address = str(configuration.host)
         self._client = ApiClient(configuration)
@@ -115,7 +115,7 @@ class Cluster:
         query: Mapping[str, str] | None = None,
         content_type: str = "application/json",
     ) -> Json:
-        """Send one request and return the answer. Raises ClusterError."""
+        """Send one request and return the answer. Raises KubernetesError."""
         with _translated():
             async with asyncio.timeout(_REQUEST_S):
                 async with await self._send(method, path, body, query, content_type) as response:
@@ -133,15 +133,15 @@ class Cluster:
         return f"{own}/{name}" if name else own
 
     async def create(self, kind: str, manifest: Mapping[str, Any]) -> Json:
-        """Raises ClusterError, such as Refused."""
+        """Raises KubernetesError, such as Refused."""
         return await self.call("POST", self.path(kind), manifest)
 
     async def get(self, kind: str, name: str) -> Json:
-        """Raises ClusterError, such as NotThere."""
+        """Raises KubernetesError, such as NotThere."""
         return await self.call("GET", self.path(kind, name))
 
     async def delete(self, kind: str, name: str, *, uid: str = "", at_once: bool = False) -> None:
-        """Delete an object, if there is one. Raises ClusterError.
+        """Delete an object, if there is one. Raises KubernetesError.
 
         Args:
             uid: of the object; another one with this name stays.
@@ -156,7 +156,7 @@ class Cluster:
             await self.call("DELETE", self.path(kind, name), options)
 
     async def delete_and_wait(self, kind: str, name: str, timeout: float = 30.0) -> None:
-        """Delete an object, and wait until it is gone. Raises ClusterError.
+        """Delete an object, and wait until it is gone. Raises KubernetesError.
 
         After half of the timeout nobody waits for the node any more.
         """
@@ -169,7 +169,7 @@ class Cluster:
                 await asyncio.sleep(_GONE_S)
         except NotThere:
             return
-        raise ClusterError(f"{name} is still there {timeout:g} s after its deletion")
+        raise KubernetesError(f"{name} is still there {timeout:g} s after its deletion")
 
     async def list(self, kind: str, labels: str) -> tuple[list[Json], str]:
         """Return the objects with the labels, and the version from which `watch` goes on."""
@@ -183,7 +183,7 @@ class Cluster:
 
         Raises:
             Gone: changes were missed.
-            ClusterError
+            KubernetesError
         """
         query = {
             "labelSelector": labels,
@@ -214,7 +214,7 @@ class Cluster:
         timeout: aiohttp.ClientTimeout | None = None,
     ) -> aiohttp.ClientResponse:
         if self._client is None:
-            raise ClusterError("the backend is not running")
+            raise KubernetesError("the backend is not running")
         headers = {"Accept": "application/json"}
         if content_type:
             headers["Content-Type"] = content_type
@@ -242,4 +242,4 @@ def _check(status: int, answer: Mapping[str, Any]) -> None:
         raise Gone(message)
     if status in (400, 401, 403, 409, 413, 422):
         raise Refused(message)
-    raise ClusterError(message)
+    raise KubernetesError(message)
