@@ -39,6 +39,7 @@ from . import (
     watch_server,
 )
 from .compat.gateway import Connection
+from .compat.threads import send_without_threads
 from .contract import ALONE_S, EXIT_GATEWAY_FAILED, TOKEN_VARIABLE, WAITING_MESSAGES
 from .fencing import FencedServer
 from .kernels import KernelSpecs, exit_status
@@ -197,6 +198,7 @@ def _serve(options: argparse.Namespace) -> None:
         os.set_inheritable(status_pipe, False)
     elif options.handover is not None or options.tcp is not None:
         socket_filter.install()  # in a container; a jail has a stricter one
+    send_without_threads()
     # Only this sandbox sees the directory of the kernel's own sockets. ipc is also faster than TCP.
     directory = os.environ["JUPYTER_RUNTIME_DIR"] = tempfile.mkdtemp(prefix="kernel-")
     KernelSpecs.imports = tuple(options.imports)

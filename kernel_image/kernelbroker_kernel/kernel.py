@@ -31,7 +31,7 @@ from traitlets import List, Type, Unicode
 from . import charts, early_imports, fonts, last_words, package_path
 from .compat import named_like, streams
 from .compat.kernel import BoundedErrorKernel, BoundedErrorShell, PromptKernelApp
-from .compat.threads import keep_alive
+from .compat.threads import keep_alive, send_without_threads
 from .contract import (
     CONFIGURE_CODE,
     INTERNAL_CELL_CODE,
@@ -275,6 +275,7 @@ def main(argv: list[str]) -> None:
     """Run until the kernel is asked to end. `--import=MODULE` may be repeated; ipykernel gets the rest."""
     imports = [arg.removeprefix("--import=") for arg in argv if arg.startswith("--import=")]
     argv = [arg for arg in argv if not arg.startswith("--import=")]
+    send_without_threads()
     launcher = importlib.util.find_spec("ipykernel_launcher")
     sys.argv = [launcher.origin if launcher and launcher.origin else sys.argv[0], *argv]  # as stock
     app = KernelApp.instance()

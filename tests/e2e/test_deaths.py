@@ -183,6 +183,46 @@ async def test_a_fork_bomb_is_contained(session: kernelbroker.Session) -> None:
 
 
 @pytest.mark.parametrize(
+    "start",
+    [
+        "subprocess.Popen(['sleep', '3600'])",
+        "threading.Thread(target=hold.wait, daemon=True).start()",
+    ],
+    ids=["processes", "threads"],
+)
+async def test_output_needs_no_further_process(session: kernelbroker.Session, start: str) -> None:
+    """At the limit of processes, large output, tables, errors and files still arrive, and the state is kept."""
+    await prepare(session)
+    limit = f"""
+import subprocess, threading
+hold, started = threading.Event(), []
+try:
+    while True:
+        started.append({start})
+except (OSError, RuntimeError):
+    print("full")"""
+    assert (await session.run(limit, timeout=60)).stdout.endswith("full\n")
+    try:
+        cells = {
+            "print('x' * 2_000_000)": None,
+            "display({'text/html': 'x' * 500_000}, raw=True)": None,
+            "'x' * 500_000": None,
+            "raise ValueError('x' * 500_000)": "ValueError",
+            "open('made.txt', 'w').write('y' * 200_000)": None,
+        }
+        for code, error in cells.items():
+            result = await session.run(code, timeout=30)
+            assert str(result.error).startswith(error) if error else result.success, result.error
+        assert len(await session.files.read("made.txt")) == 200_000
+    finally:
+        freed = await session.run(
+            "hold.set()\nfor each in started:\n    if each: each.kill(); each.wait()", timeout=30
+        )
+    assert freed.success, freed.error
+    await goes_on(session, with_state=True)
+
+
+@pytest.mark.parametrize(
     "code",
     ["while True: pass", "time.sleep(3600)", "await asyncio.sleep(3600)", "threading.Event().wait()"],
 )  # fmt: skip

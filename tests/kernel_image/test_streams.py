@@ -157,3 +157,19 @@ def test_descriptors_closed_by_user_code(tmp_path: Path) -> None:
     ) as run:  # a kernel of its own, since output of programs is lost afterwards
         run("import sys; os.close(sys.stdout._fid)")
         assert run("print('here')") == ["here\n"]
+
+
+def test_text_that_cannot_be_sent_holds_nobody(run: Callable[[str], str]) -> None:
+    """If a text cannot be sent, for want of memory for example, the cell says so and goes on."""
+    code = """
+import sys
+real = sys.stdout.session.send
+def fails_once(*args, **kwargs):
+    sys.stdout.session.send = real
+    raise MemoryError
+sys.stdout.session.send = fails_once
+print("lost")
+sys.stdout.flush()
+print("sent");
+"""
+    assert sorted(run(code).splitlines()) == ["Some output is lost: MemoryError", "sent"]

@@ -11,6 +11,7 @@ from __future__ import annotations
 import codecs
 import os
 import select
+import sys
 import threading
 from collections import deque
 from collections.abc import Iterator
@@ -146,6 +147,10 @@ class Stream(PromptStream):
             self._io_loop.remove_timeout(timer)
         try:
             super()._flush()
+        except Exception as error:
+            # The thread would forget what else waits in it: a cell that waits for its output waits for ever.
+            why = f"{type(error).__name__}: {error}".rstrip(": ")
+            print(f"Some output is lost: {why}", file=sys.__stderr__)
         finally:
             self._sending = False
 
