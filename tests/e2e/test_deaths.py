@@ -191,7 +191,7 @@ async def test_a_fork_bomb_is_contained(session: kernelbroker.Session) -> None:
     ids=["processes", "threads"],
 )
 async def test_output_needs_no_further_process(session: kernelbroker.Session, start: str) -> None:
-    """At the limit of processes, large output, tables, errors and files still arrive, and the state is kept."""
+    """At the limit of processes, large output, errors and files still arrive, and the state is kept."""
     await prepare(session)
     limit = f"""
 import subprocess, threading

@@ -148,7 +148,7 @@ class Stream(PromptStream):
         try:
             super()._flush()
         except Exception as error:
-            # The thread would forget what else waits in it: a cell that waits for its output waits for ever.
+            # The thread would forget what else waits in it, and a cell that waits for its output.
             why = f"{type(error).__name__}: {error}".rstrip(": ")
             print(f"Some output is lost: {why}", file=sys.__stderr__)
         finally:
