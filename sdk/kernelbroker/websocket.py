@@ -7,6 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from random import SystemRandom
 
+from msgspec import structs
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus, WebSocketException
 
@@ -76,6 +77,8 @@ async def connect_session(
         SessionGone: the `known` session has ended.
         RequestError: the broker refused.
     """
+    if known is not None:
+        request = structs.replace(request, created_at=known.created_at)
     data = checked(request)
     try:
         websocket = await connect(
@@ -98,9 +101,6 @@ async def connect_session(
         async with asyncio.timeout(timeouts.opening):
             await websocket.send(data, text=True)
             info = await _opened(address, websocket)
-        if known is not None and info.created_at != known.created_at:
-            await disconnect(websocket, Close())
-            raise SessionGone("the broker no longer knows the session, and its state is lost")
         return websocket, info
     except TimeoutError as exc:
         await disconnect(websocket, farewell, GIVE_UP_TIMEOUT)
@@ -128,7 +128,7 @@ async def reconnect_session(
     """Connect to the `known` session again, with a pause after each attempt that fails.
 
     Raises:
-        SessionGone: the broker has another session under this id, which is closed again.
+        SessionGone: it has ended, or the broker has lost it.
         ConnectionLost: it could not be reached.
         RequestError: the broker refused.
     """

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from kernelbroker.protocol.events import Input, Result, Started, Stdout
-from kernelbroker.protocol.messages import Closed, Done, ErrorReply
+from kernelbroker.protocol.messages import Closed, Done, ErrorReply, Opened
 from kernelbroker_server.api import routes
 from kernelbroker_server.sessions import memory_store
 from websockets.asyncio.client import connect
@@ -234,13 +234,25 @@ async def test_the_end_of_a_session_is_announced_last(api: Api) -> None:
         assert (await socket.closed())[0] == 1000
 
 
-async def test_a_closed_session_cannot_be_opened(api: Api) -> None:
-    """A closed session cannot be opened, and the error has the reason."""
-    await (await api.world.open("mine")).close("enough")
+async def test_a_known_session_that_has_ended_is_not_replaced(api: Api) -> None:
+    """With `created_at` only the session of then is opened; the error has the reason why it ended."""
     async with api.socket() as socket:
-        await socket.send("open", session_id="mine")
+        known = (await socket.open(session_id="mine")).session.created_at.isoformat()
+    async with api.socket() as socket:
+        await socket.send("open", session_id="mine", created_at=known)
+        assert isinstance(await socket.get(), Opened)
+    await api.world.registry.get("mine").close("enough")
+    async with api.socket() as socket:
+        await socket.send("open", session_id="mine", created_at=known)
         reply = await socket.get()
         assert (reply.error.code, "enough" in reply.error.message) == ("session_gone", True)
+    assert api.world.registry.list() == []
+    async with api.socket() as socket:
+        assert (await socket.open(session_id="mine")).session.created_at.isoformat() != known
+    async with api.socket() as socket:
+        await socket.send("open", session_id="mine", created_at=known)
+        reply = await socket.get()
+        assert (reply.error.code, "state is lost" in reply.error.message) == ("session_gone", True)
 
 
 async def test_shutdown_sends_results_and_the_reason(backend: FakeBackend) -> None:

@@ -224,6 +224,18 @@ async def test_contexts_are_bounded(client: kernelbroker.Broker) -> None:
             assert (await context.run("1")).success
 
 
+async def test_a_name_can_be_used_again(client: kernelbroker.Broker) -> None:
+    """A session and a context that are opened under the id of an ended one are fresh."""
+    for _ in range(2):
+        async with client.session("report") as session:
+            for _ in range(2):
+                async with await session.context("helper") as context:
+                    result = await context.run("fresh = 'x' not in globals(); x = 1; fresh")
+                    assert result.text.strip() == "True"
+            result = await session.run("fresh = 'y' not in globals(); y = 1; fresh")
+            assert result.text.strip() == "True"
+
+
 async def test_the_end_of_the_session(client: kernelbroker.Broker) -> None:
     """A context that is used after its session is gone, and says why."""
     session = client.session()

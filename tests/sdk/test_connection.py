@@ -109,8 +109,8 @@ async def test_an_execution_that_the_broker_forgot_is_not_sent_again(connected, 
     assert len(connected.ops(Execute)) == 1
 
 
-async def test_a_new_session_under_the_old_id_is_refused(connected, scripts, second_broker):
-    """If the broker lost the session, the new session with its id is closed and gets no cell."""
+async def test_a_lost_session_is_not_replaced(connected, scripts, second_broker):
+    """If the broker lost the session, its client learns so; no new session takes its id or its cells."""
     connected.cells["c"] = scripts.forever
     async with (
         second_broker() as other,
@@ -123,9 +123,25 @@ async def test_a_new_session_under_the_old_id_is_refused(connected, scripts, sec
         connected.drop()
         with pytest.raises(kernelbroker.SessionGone, match="its state is lost"):
             await anext(stream)
-        await connected.until(lambda: connected.ops(Close))
         await connected.until(other.no_sessions)
     assert len(connected.ops(Execute)) == 1
+
+
+async def test_a_new_session_under_the_old_id_is_another_one(connected, scripts):
+    """A client that reconnects gets its own session or learns why it ended, also if another has its id."""
+    connected.cells["c"] = scripts.forever
+    async with kernelbroker.connect() as broker, broker.session("mine") as session:
+        running = asyncio.create_task(session.run("c"))
+        await connected.until(lambda: connected.ops(Execute))
+        connected.pause()
+        connected.drop()
+        await connected.end("mine")
+        body = {"session_id": "mine"}
+        assert (await connected.api.ask("POST", "/api/v1/sessions", body)).status == 201
+        connected.unpause()
+        with pytest.raises(kernelbroker.SessionGone, match="its state is lost"):
+            await running
+        assert await connected.sessions() == ["mine"]
 
 
 async def test_reconnecting_to_a_closed_session_has_the_reason(connected, scripts):
@@ -439,12 +455,8 @@ async def test_an_opening_that_failed_can_be_tried_again(connected, monkeypatch,
     await connected.end(before)
     async with kernelbroker.connect() as broker:
         session._timeouts = broker._timeouts
-        if session_id is not None:
-            with pytest.raises(kernelbroker.SessionGone):
-                await session.open()
-            return
         async with session:
             assert (await session.run("c")).success
             assert await files.list() == []
             assert connected.requests[-1].startswith(f"/api/v1/sessions/{session.session_id}/files")
-            assert session.session_id != before
+            assert (session.session_id == before) is (session_id is not None)

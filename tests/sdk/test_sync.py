@@ -131,12 +131,10 @@ async def test_leaving_a_stream_early_closes_it(connected, scripts):
 
 async def test_errors_are_the_same(connected):
     """Exceptions are those of the asyncio client; a closed client raises an error that says so."""
-    await connected.api.world.open("old")
-    await connected.end("old")
 
     def work():
-        with sync.connect() as broker, pytest.raises(kernelbroker.SessionGone):
-            broker.session("old").open()
+        with sync.connect() as broker, pytest.raises(kernelbroker.BadRequest):
+            broker.session("a", template="none").open()
         with pytest.raises(RuntimeError, match="closed"):
             broker.health()
 

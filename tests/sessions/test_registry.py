@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Mapping
-from typing import Any
 
 import pytest
 from kernelbroker.protocol.errors import (
@@ -352,17 +351,32 @@ async def test_closed_sessions_report_the_reason(
     async with world(backend) as w:
         session = await w.open("mine")
         await session.close("its client closed it")
-        for ask in (lambda: w.registry.get("mine"), lambda: w.open("mine")):
-            with pytest.raises(SessionGone, match="its client closed it"):
-                answer: Any = ask()
-                await answer
+        with pytest.raises(SessionGone, match="its client closed it"):
+            w.registry.get("mine")
         assert w.registry.list() == []
         monkeypatch.setattr(gone_module, "_REMEMBERED_S", -1.0)
-        assert (await w.open("mine")) is not session
         with pytest.raises(NotFound):
-            await w.open("other")
-            await w.registry.get("other").close("x")
-            w.registry.get("other")
+            w.registry.get("mine")
+
+
+async def test_the_id_of_an_ended_session_is_free(backend: FakeBackend) -> None:
+    """Opening always opens: a session and a context whose id has ended are new ones."""
+    async with world(backend) as w:
+        for reason in ("first", "second"):
+            session = await w.open("mine")
+            options = SessionOptions(context_of="mine", session_id="helper")
+            context, is_new = await w.registry.open(options)
+            assert is_new
+            assert (await result_of(submit(context))).success
+            await context.close(reason)
+            with pytest.raises(SessionGone, match=reason):
+                w.registry.get("helper")
+            await session.close(reason)
+            with pytest.raises(SessionGone, match=reason):
+                w.registry.get("mine")
+        again = await w.open("mine")
+        assert w.registry.get("mine") is again
+        assert (await result_of(submit(again))).success
 
 
 async def test_remembered_sessions_are_bounded(

@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Awaitable, Coroutine
+from datetime import datetime
 from typing import Any
 
 from kernelbroker.protocol.codec import decode_operation, encode
@@ -18,6 +19,7 @@ from kernelbroker.protocol.errors import (
     BadRequest,
     Conflict,
     KernelBrokerError,
+    NotFound,
     ProtocolError,
     RequestError,
     SessionGone,
@@ -50,7 +52,7 @@ from ..sessions.session import Session
 from ..sessions.store import ExecutionLog, Watcher
 from . import credentials
 from .base import Authenticated, error_body
-from .descriptions import session_info
+from .descriptions import session_info, utc_time
 from .operation_names import Echo, echo, name_of
 from .other_brokers import Relayed
 from .text_frames import write_texts
@@ -188,6 +190,8 @@ class SessionSocket(Authenticated, WebSocketHandler):
         options = operation.options()
         self._opening = asyncio.current_task()
         try:  # cancelled by a disconnect, and by `close`
+            if operation.created_at is not None:
+                await self._expect_known(operation.session_id or "", operation.created_at)
             session, is_new = await self.tenant.sessions.open(options)
         except asyncio.CancelledError:
             if self.ws_connection is None:
@@ -204,6 +208,14 @@ class SessionSocket(Authenticated, WebSocketHandler):
         executions = self._watching.enter_context(session.watch())
         self._pumping = self._spawn(self._pump(session, executions))
         await self._send(Opened(session=session_info(session)))
+
+    async def _expect_known(self, session_id: str, created_at: datetime) -> None:
+        """Check that the client's session is still there. Raises SessionGone with the reason if not."""
+        with contextlib.suppress(NotFound):
+            session = await self.tenant.sessions.resolve(session_id)
+            if utc_time(session.created_at) == created_at:
+                return
+        raise SessionGone("the broker no longer knows the session, and its state is lost")
 
     async def _perform(self, session: Session, operation: Operation) -> None:
         match operation:

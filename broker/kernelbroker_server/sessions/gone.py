@@ -33,6 +33,10 @@ class GoneSessions:
         if session_id in self._reasons:
             raise gone(session_id, self._reasons[session_id][1])
 
+    def forget(self, session_id: str) -> None:
+        """A new session has this id."""
+        self._reasons.pop(session_id, None)
+
     def _forget(self) -> None:
         horizon = self._clock() - _REMEMBERED_S
         while self._reasons:

@@ -98,7 +98,8 @@ class Registry(TakenOverSessions):
         If all callers that wait for a new session are cancelled, the session is closed again.
 
         Raises:
-            BadRequest, Conflict, SessionGone, TooManyRequests, Unavailable
+            BadRequest, Conflict, TooManyRequests, Unavailable
+            SessionGone: the session of the context has ended.
         """
         self.limits.check_metadata(options.metadata)
         options.language = language_of(options.language)
@@ -112,7 +113,6 @@ class Registry(TakenOverSessions):
             return same_session(session, options), False
         if self.stopping:
             raise _shutting_down()
-        self._gone.check(session_id)
         opening = self._opening.get(session_id)
         is_new = opening is None
         if opening is None:
@@ -257,6 +257,7 @@ class Registry(TakenOverSessions):
         await session.open()
         await self._store.flushed()
         self._sessions[session_id] = session
+        self._gone.forget(session_id)
         return session
 
     async def _open_context(self, record: SessionRecord, session: Session) -> Session:
@@ -269,6 +270,7 @@ class Registry(TakenOverSessions):
             self.close_soon(context, exc.message)
             raise
         self._sessions[context.id] = context
+        self._gone.forget(context.id)
         return context
 
     async def own_spec(self, record: SessionRecord) -> SandboxSpec | None:

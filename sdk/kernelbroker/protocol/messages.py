@@ -470,7 +470,13 @@ class ErrorEnvelope(msgspec.Struct, kw_only=True):
 
 
 class Open(SessionOptions, tag_field="op", tag="open"):
-    pass
+    """Open the session with this id, or a new one.
+
+    With `created_at`, only the session that was opened then: a client that connects again names the one it
+    knows, and learns why that has ended instead of getting a new one.
+    """
+
+    created_at: datetime | None = None
 
 
 class Execute(ExecutionRequest, tag_field="op", tag="execute"):
