@@ -31,6 +31,7 @@ from kernelbroker_server.backends.backend_set import BackendSet
 from kernelbroker_server.backends.base import BackendUnavailable, Isolation, LaunchError
 from kernelbroker_server.config import ConfigError, Settings
 from kernelbroker_server.mcp.factory import SEAL_KEY
+from kernelbroker_server.paths import MARK
 from kernelbroker_server.state_factory import STATE
 from kernelbroker_server.supervisor import Supervisor
 from kernelbroker_server.tenants.tokens import TokenFile
@@ -61,7 +62,7 @@ def directory(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 def left_in(data_dir: Path) -> list[str]:
     """What a broker has left there besides its state, which outlives it."""
-    return [path.name for path in data_dir.iterdir() if path.name != STATE]
+    return [path.name for path in data_dir.iterdir() if path.name not in (STATE, MARK)]
 
 
 def settings(directory: Path, **options: Any) -> Settings:
@@ -102,6 +103,44 @@ async def test_start_and_stop(directory: Path) -> None:
     assert left_in(directory / "data") == []
     assert list((directory / "run").iterdir()) == []
     assert not the_file().exists()
+
+
+@pytest.mark.parametrize("names", [["precious"], ["notes.txt"], ["workspaces", "lost+found"]])
+async def test_a_directory_of_others_is_refused(directory: Path, names: list[str]) -> None:
+    """A directory of data that has other files is refused, and they stay."""
+    data = directory / "data"
+    for name in names:
+        (data / name).mkdir(parents=True)
+        (data / name / "lock").touch()
+    with pytest.raises(ConfigError, match=rf"local\.data_dir: .*{names[0]}.*empty directory"):
+        Broker(settings(directory))
+    assert sorted(each.name for each in data.iterdir()) == sorted(names)
+    assert all((data / name / "lock").exists() for name in names)
+
+
+async def test_what_others_put_into_the_directory_of_data_stays(directory: Path) -> None:
+    """An empty directory is taken; what others put there later stays, also if it looks like ours."""
+    data = directory / "data"
+    (data / "lost+found").mkdir(parents=True)
+    for _ in range(2):
+        broker = Broker(settings(directory))
+        await broker.start()
+        await broker.stop()
+        for name in ("precious", "0123abcd"):
+            (data / name / "sandboxes").mkdir(parents=True, exist_ok=True)
+            (data / name / "lock").touch()
+    assert sorted(left_in(data)) == ["0123abcd", "lost+found", "precious"]
+
+
+async def test_the_directory_of_data_may_hold_what_the_settings_name(directory: Path) -> None:
+    """Logs and the state may lie in the directory of data, and are there before its first broker."""
+    data = directory / "data"
+    (data / "mine").mkdir(parents=True)
+    (data / "log").touch()
+    broker = Broker(settings(directory, state_dir=str(data / "mine"), log_file=data / "log"))
+    await broker.start()
+    await broker.stop()
+    assert (data / MARK).is_file()
 
 
 async def initialize(broker: Broker) -> int:

@@ -29,6 +29,7 @@ from .cluster.factory import STOP_S, make_cluster
 from .config import ConfigError, Settings
 from .egress.upstream import Resolve
 from .listening import listen, url_of
+from .paths import check_data_dirs, mark_data_dirs
 from .pool.memory_sampler import MemorySampler
 from .project_factory import project_roots
 from .service.assessor import Assessor
@@ -80,6 +81,7 @@ class Broker:
         self._audit = Audit(settings.audit_log)
         self.supervisor = Supervisor()
         proxy = factories.proxy(settings, self._audit, resolve, self.supervisor)
+        check_data_dirs(settings)
         self.backends = factories.backends(settings, proxy, self.supervisor)
         data_dir = self.backends.data_dir
         self._specs = [
@@ -185,6 +187,7 @@ class Broker:
         """
         settings, keyring = self.settings, self._service.keyring
         tls = credentials.tls(settings.tls)
+        mark_data_dirs(settings)
         try:
             self._audit.open()
         except OSError as exc:

@@ -146,7 +146,7 @@ class LocalSettings(_Section):
     kernel_python: Path | None = None
     """The Python interpreter of the kernels' environment, made from kernel_image/requirements.txt."""
     data_dir: Path | None = None
-    """The directory of workspaces; below /var/tmp if not set."""
+    """The directory of workspaces, new or empty at first; below /var/tmp if not set."""
     run_dir: Path | None = None
     """The directory of unix sockets. Its path must be short."""
     require_isolation: bool = False
@@ -181,7 +181,7 @@ class DockerSettings(_Section):
     """How the broker reaches gateways: by unix sockets, or over an internal network if the runtime does
     not support mounted sockets. `auto` finds out. Neither lets user code reach the host."""
     data_dir: Path | None = None
-    """The directory of workspaces; below /var/tmp if not set. The engine must see this directory and
+    """The directory of workspaces, new or empty at first; below /var/tmp if not set. The engine must see it and
     run_dir under the same paths."""
     run_dir: Path | None = None
     """The directory of unix sockets. Its path must be short."""

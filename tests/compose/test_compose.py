@@ -30,6 +30,7 @@ from tests.compose.support import (
     until,
     use,
 )
+from tests.e2e.support import STORE
 from tests.support.wheels import make_wheel
 
 pytestmark = [*containers, needs_compose]
@@ -88,11 +89,7 @@ class Deployment:
             found = api.containers(all=True, filters=label) + api.networks(filters=label)
             found += api.volumes(filters=label)["Volumes"] or []
         files = [*(self.directory / "data").iterdir(), *(self.directory / "run").iterdir()]
-        files = [
-            path
-            for path in files
-            if path.name not in (".state", ".workspaces", "workspaces", ".checkpoints")
-        ]
+        files = [path for path in files if path.name not in STORE]
         return [*map(str, found + files), *containers_of(self.directory / "data")]
 
     def _labels(self, service: str = "") -> list[str]:

@@ -15,6 +15,7 @@ import pytest
 from tests.backends.probes import IMAGE, engine, engines_are_away
 from tests.compose.conftest import DIND_IMAGE
 from tests.compose.support import containers, engine_socket, healthy, run, until, use
+from tests.e2e.support import STORE
 
 pytestmark = [*containers, *engines_are_away]
 
@@ -89,11 +90,7 @@ class Container:
         with engine() as api:
             volume = Path(api.inspect_volume(NAME)["Mountpoint"])
         left = [*(volume / "containers").iterdir(), *(volume / "kernelbroker").iterdir()]
-        return [
-            path
-            for path in left
-            if path.name not in (".state", ".workspaces", "workspaces", ".checkpoints")
-        ]
+        return [path for path in left if path.name not in STORE]
 
 
 @pytest.fixture(scope="module")

@@ -48,6 +48,7 @@ STORE = (
     ".workspaces",
     "workspaces",
     ".checkpoints",
+    ".kernelbroker",
     ".kubernetes-id",
     ".store-id",
 )

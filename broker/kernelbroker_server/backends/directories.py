@@ -2,7 +2,8 @@
 
 Each broker has a directory below `data_dir` for workspaces, and one below `run_dir` for sockets, which need
 a short path. The name of both is the broker's id. A running broker holds a lock on its directory below
-`data_dir`, which survives a reboot. The lock of a dead broker is free.
+`data_dir`, which survives a reboot. The lock of a dead broker is free. The locked file says
+whose directory it is: a directory without that mark is never removed, whatever its name.
 """
 
 from __future__ import annotations
@@ -24,12 +25,12 @@ from .orphan_watch import LOCK, WATCH_LOCK
 
 log = logging.getLogger(__name__)
 
-WORKSPACES = "workspaces"
-"""A directory beside those of the brokers; see `workspaces/layout.py`."""
 NO_ID_FILE = Path()
 """In place of an id file: the store tells other brokers where this one's sandboxes are."""
 _DEAD_SINCE = "dead-since"
 """The file in which other brokers note when they found a broker with containers dead."""
+_MARK = "the sandboxes of kernelbroker {}\n"
+"""The content of the file `lock`, with the broker's id."""
 _BROKER_ID = re.compile(r"[0-9a-f]{8}")
 _REMOVE_TIMEOUT_S = 120.0
 _LOCK_TRIES, _LOCK_PAUSE_S = 100, 0.05
@@ -89,6 +90,7 @@ class Directories:
             with contextlib.suppress(BlockingIOError):
                 lock = _take_lock(data)
                 (data / _DEAD_SINCE).unlink(missing_ok=True)
+                _mark(lock, broker_id)
                 return cls(broker_id, data, run, lock)
             time.sleep(_LOCK_PAUSE_S)  # its orphan watch has the lock for moments
         raise OSError(None, f"{data} is locked by another broker")
@@ -105,7 +107,9 @@ class Directories:
         data, run = data_dir.absolute() / broker_id, run_dir.absolute() / broker_id
         if not _BROKER_ID.fullmatch(broker_id) or not data.is_dir() or not run.is_dir():
             return None
-        return cls(broker_id, data, run, seize_lock(data))
+        lock = seize_lock(data)
+        _mark(lock, broker_id)
+        return cls(broker_id, data, run, lock)
 
     @classmethod
     def create(cls, data_dir: Path, run_dir: Path) -> Directories:
@@ -120,6 +124,7 @@ class Directories:
         (unnamed / "sandboxes").mkdir()
         (unnamed / LOCK).touch()
         lock = _take_lock(unnamed)
+        _mark(lock, broker_id)
         unnamed.rename(data)
         run.mkdir(mode=0o700, exist_ok=True)  # it exists if data_dir is run_dir
         return cls(broker_id, data, run, lock)
@@ -133,9 +138,7 @@ class Directories:
         """
         found = []
         for data in self.data.parent.iterdir():
-            if data not in (self.data, data.with_name(WORKSPACES)) and not data.name.startswith(
-                "."
-            ):
+            if data != self.data and _has_mark(data):
                 with contextlib.suppress(OSError):  # locked, or not a broker's directory
                     if (data / WATCH_LOCK).exists():  # somebody may adopt its sandboxes
                         os.close(_take_lock(data, WATCH_LOCK))
@@ -213,6 +216,27 @@ def seize_lock(directory: Path, name: str = LOCK) -> int:
     fcntl.flock(lock, fcntl.LOCK_EX)
     new.rename(directory / name)
     return lock
+
+
+def _mark(lock: int, broker_id: str) -> None:
+    os.ftruncate(lock, 0)
+    os.pwrite(lock, _MARK.format(broker_id).encode(), 0)
+
+
+def _has_mark(data: Path) -> bool:
+    """Whether this is the directory of a broker, running or dead, and not just one with such a name."""
+    if not _BROKER_ID.fullmatch(data.name) or data.is_symlink():
+        return False
+    try:
+        lock = os.open(data / LOCK, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError:
+        return False
+    try:
+        return os.read(lock, 100) == _MARK.format(data.name).encode()
+    except OSError:  # a directory
+        return False
+    finally:
+        os.close(lock)
 
 
 def _exists(path: Path) -> bool:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from ..backends.sockets import SUN_PATH_BYTES
 from ..lasting_key import LASTING_KEYS, DamagedKey, lasting_key
+from ..paths import foreign_files, named_paths
 from ..sessions.journal import Damaged, SegmentReader, left_segments
 from ..sessions.schema import APPLICATION_ID, MIGRATIONS
 from ..sessions.state_directory import DATABASE, KEPT_ASIDE, LOCK
@@ -30,7 +31,7 @@ def directories(patient: Patient) -> list[Finding]:
     found: list[Finding] = []
     devices: dict[int, Path] = {}
     for key, path in _directories(patient):
-        if faults := _directory(key, path):
+        if faults := _directory(patient, key, path):
             found += faults
             continue
         devices.setdefault(_nearest(path).stat().st_dev, path)
@@ -55,7 +56,7 @@ def _directories(patient: Patient) -> Iterator[tuple[str, Path]]:
             yield key, file.absolute().parent
 
 
-def _directory(key: str, path: Path) -> list[Finding]:
+def _directory(patient: Patient, key: str, path: Path) -> list[Finding]:
     existing = _nearest(path)
     if not existing.is_dir():
         remedy = f"Remove that file, or set {key} to another path"
@@ -71,6 +72,9 @@ def _directory(key: str, path: Path) -> list[Finding]:
         message = f"{key}: the broker cannot write to {existing}: {exc.strerror}"
         remedy = f"Free space, or give it to the broker's user (chown {os.geteuid()} {existing})"
         return [error("directories", message, remedy)]
+    if key.endswith("data_dir") and (names := foreign_files(path, named_paths(patient.settings))):
+        message = f"{key}: {path} has files that are not the broker's: {', '.join(names[:3])}"
+        return [error("directories", message, f"Set {key} to a new or an empty directory")]
     return []
 
 
