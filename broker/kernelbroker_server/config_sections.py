@@ -181,8 +181,8 @@ class DockerSettings(_Section):
     """How the broker reaches gateways: by unix sockets, or over an internal network if the runtime does
     not support mounted sockets. `auto` finds out. Neither lets user code reach the host."""
     data_dir: Path | None = None
-    """The directory of workspaces, new or empty at first; below /var/tmp if not set. The engine must see it and
-    run_dir under the same paths."""
+    """The directory of workspaces, new or empty at first; below /var/tmp if not set. The engine must see it
+    and run_dir under the same paths."""
     run_dir: Path | None = None
     """The directory of unix sockets. Its path must be short."""
     network: str | None = None
