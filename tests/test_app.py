@@ -512,12 +512,47 @@ def test_a_token_in_a_file(directory: Path) -> None:
         Broker(settings(directory, token_file=file, token="other"))
 
 
-def test_tokens(directory: Path) -> None:
-    """Each broker generates a new token, unless one is set."""
+async def started_once(settings: Settings, **options: Any) -> str | None:
+    """The token of a broker that has been started and stopped."""
+    broker = Broker(settings, **options)
+    await broker.start()
+    await broker.stop()
+    return broker.token
+
+
+async def test_a_token_that_was_made_is_kept(directory: Path) -> None:
+    """Brokers with one state directory have one token, which only their user can read."""
+    own, file = settings(directory), directory / "data" / STATE / "token"
+    Broker(own)  # it is not started, and leaves nothing
+    assert not file.exists()
+    first = await started_once(own)
+    assert first is not None
+    assert len(first) >= 32
+    assert (file.read_text().strip(), stat.S_IMODE(file.stat().st_mode)) == (first, 0o600)
+    assert await started_once(own) == first
+    second = await started_once(own, new_token=True)
+    assert second != first
+    assert await started_once(own) == second
     assert Broker(settings(directory, token="mine")).token == "mine"
-    one, other = Broker(settings(directory)).token, Broker(settings(directory)).token
-    assert one != other
-    assert len(one) >= 32
+    assert file.read_text().strip() == second
+
+
+@pytest.mark.parametrize("content", ["", "short", "e2b_" + "0" * 47, "\x00" * 52, "\xff" * 52])
+async def test_a_damaged_token_is_replaced(directory: Path, content: str) -> None:
+    """A file without a whole token is no reason not to start; nobody gets in with what is left."""
+    file = directory / "data" / STATE / "token"
+    file.parent.mkdir(parents=True)
+    file.write_text(content, "latin-1")
+    token = await started_once(settings(directory))
+    assert token is not None
+    assert len(token) == 52
+    assert file.read_text().strip() == token
+
+
+async def test_without_a_state_each_broker_has_its_own_token(directory: Path) -> None:
+    """Nothing is written where nothing may be kept."""
+    own = settings(directory, state_dir="")
+    assert await started_once(own) != await started_once(own)
 
 
 def make_certificate(directory: Path) -> tuple[Path, Path]:

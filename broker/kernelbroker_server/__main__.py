@@ -20,6 +20,7 @@ from .app import Broker
 from .backends.base import BackendUnavailable, Isolation
 from .config import ConfigError, Settings
 from .config_file import load
+from .credentials import is_made
 from .doctor.command import add_doctor_command, doctor_command
 from .hand_over import Listener, Predecessor, Successor
 from .open_files import raise_limit
@@ -53,7 +54,10 @@ def main(argv: list[str] | None = None) -> int:
             return token_command(options, settings)
         raise_limit()
         logs.configure(settings.log_level, settings.log_format, settings.log_file)
-        return asyncio.run(_serve(settings, take_over=options.take_over))
+        new_token = options.new_token
+        if new_token and not is_made(settings):
+            raise ConfigError("--new-token: the settings name the tokens; change them there")
+        return asyncio.run(_serve(settings, take_over=options.take_over, new_token=new_token))
     except (ConfigError, BackendUnavailable, TokenError, OSError, ValueError) as exc:
         print(f"kernelbroker-server: {exc}", file=sys.stderr)
         return 2
@@ -70,6 +74,11 @@ def _parser() -> argparse.ArgumentParser:
         action="store_true",
         help="take sockets, sessions and sandboxes from the broker that runs with this state_dir",
     )
+    parser.add_argument(
+        "--new-token",
+        action="store_true",
+        help="make another token; otherwise the one that was made at the first start stays valid",
+    )
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
     commands.add_parser("serve", help="run the broker (the default)")
     add_token_command(commands)
@@ -82,7 +91,7 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-async def _serve(settings: Settings, *, take_over: bool = False) -> int:
+async def _serve(settings: Settings, *, take_over: bool = False, new_token: bool = False) -> int:
     draining, stopping = asyncio.Event(), asyncio.Event()
     loop = asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGTERM, draining.set)
@@ -91,7 +100,9 @@ async def _serve(settings: Settings, *, take_over: bool = False) -> int:
     signals = (draining, stopping)
     if not os.isatty(0):  # otherwise the terminal sends it when it is closed
         loop.add_signal_handler(signal.SIGHUP, _start_successor)
-    broker = Broker(settings)  # reports wrong settings before anything is taken over
+    broker = Broker(
+        settings, new_token=new_token
+    )  # reports wrong settings before anything is taken over
     if not take_over:
         successor = await _run(broker, [], *signals)
     else:
@@ -121,7 +132,7 @@ async def _serve(settings: Settings, *, take_over: bool = False) -> int:
 
 def _start_successor() -> None:
     """Start a broker with the same arguments, which takes over from this one."""
-    arguments = [each for each in sys.argv[1:] if each != "--take-over"]
+    arguments = [each for each in sys.argv[1:] if each not in ("--take-over", "--new-token")]
     subprocess.Popen([sys.executable, "-m", __package__, "--take-over", *arguments])
 
 
@@ -175,7 +186,7 @@ def _banner(broker: Broker) -> str:
     warning = _WARNING if broker.backends.weakest_isolation is Isolation.PROCESS else ""
     settings = broker.settings
     # A generated token must be shown; a configured one must not appear in terminals and logs.
-    generated = settings.token is None and settings.token_file is None and broker.token is not None
+    generated = is_made(settings)
     token = broker.token if generated else "$TOKEN"
     pages = {"console": settings.console, "docs": settings.docs}
     served = ", ".join(f"{broker.url}/{name}" for name, is_on in pages.items() if is_on)

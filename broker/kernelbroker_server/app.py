@@ -67,6 +67,7 @@ class Broker:
 
     Args:
         resolve: resolves host names for the egress proxy; the system's resolver if None.
+        new_token: make another token than that of the earlier broker, if the settings name none.
 
     Attributes, after `start`:
         url: the URL for clients.
@@ -74,9 +75,10 @@ class Broker:
         state_directory: where a successor finds it; None if it cannot be taken over.
     """
 
-    def __init__(self, settings: Settings, *, resolve: Resolve | None = None) -> None:
+    def __init__(
+        self, settings: Settings, *, resolve: Resolve | None = None, new_token: bool = False
+    ) -> None:
         self.settings = settings
-        self.token = credentials.token(settings)
         self.url = ""
         self._audit = Audit(settings.audit_log)
         self.supervisor = Supervisor()
@@ -84,6 +86,8 @@ class Broker:
         check_data_dirs(settings)
         self.backends = factories.backends(settings, proxy, self.supervisor)
         data_dir = self.backends.data_dir
+        self._state = state_factory.state_directory(settings, data_dir)
+        self.token = credentials.token(settings, self._state, new=new_token)
         self._specs = [
             factories.spec(name, template, settings)
             for name, template in settings.templates.items()
@@ -92,7 +96,7 @@ class Broker:
         self._can_leave = settings.shutdown == "adopt" and any(s.orphan_grace for s in self._specs)
         self.state_directory = None
         if self._can_leave and settings.store is None:
-            self.state_directory = state_factory.state_directory(settings, data_dir)
+            self.state_directory = self._state
         self._history = History()
         self._metrics = Metrics(lambda: gauges(self.pools, self.tenants, self._memory.used))
         self._traces = tracing(os.environ, version("kernelbroker"))
@@ -241,6 +245,12 @@ class Broker:
         """Open the event store. Raises ConfigError."""
         try:
             await self._store.start()
+            if (
+                self.token is not None
+                and self._state is not None
+                and credentials.is_made(self.settings)
+            ):
+                credentials.keep_token(self.token, self._state)
         except (OSError, Unavailable) as exc:
             await self._store.stop()
             self._audit.close()

@@ -73,7 +73,7 @@ class Settings(BaseSettings):
     """The port to listen on; 0 takes a free one."""
     token: SecretStr | None = None
     """The bearer token of the tenant `default`. If neither this nor token_file nor tokens_file is set, the
-    broker makes a new token at each start."""
+    broker makes a token at its first start, and keeps it in `state_dir`."""
     token_file: Path | None = None
     """A file that contains the token, in place of `token`: for secrets mounted by Docker or systemd."""
     tokens_file: Path | None = None

@@ -6,8 +6,11 @@ If settings cannot be used, ConfigError says what to change.
 from __future__ import annotations
 
 import logging
+import re
 import secrets
 import ssl
+import tempfile
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from .config import ConfigError, Settings
@@ -22,8 +25,19 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
-def token(settings: Settings) -> str | None:
-    """Return the token of the tenant `default`; None if only tokens of the token file are valid."""
+TOKEN = "token"
+"""The file in the state directory with the token that the broker has made."""
+_MADE = re.compile(r"e2b_[0-9a-f]{48}")
+"""E2B's clients insist on this form, and others take any."""
+
+
+def token(settings: Settings, state: Path | None, *, new: bool = False) -> str | None:
+    """Return the token of the tenant `default`; None if only tokens of the token file are valid.
+
+    Args:
+        state: the state directory, where `keep_token` may have left a token; None if there is none.
+        new: make another one.
+    """
     if settings.token is not None and settings.token_file is not None:
         raise ConfigError("token and token_file are both set; leave one out")
     if settings.token_file is not None:
@@ -33,12 +47,44 @@ def token(settings: Settings) -> str | None:
             raise ConfigError(f"token_file cannot be read: {exc}") from exc
     elif settings.token is not None:
         given = settings.token.get_secret_value()
+    elif settings.tokens_file is not None:
+        return None
     else:
-        # E2B's clients insist on this form, and others take any.
-        return f"e2b_{secrets.token_hex(24)}" if settings.tokens_file is None else None
+        kept = None if new or state is None else _kept_token(state / TOKEN)
+        return kept or f"e2b_{secrets.token_hex(24)}"
     if not given:
         raise ConfigError("token is empty; leave it out to get a generated one")
     return given
+
+
+def is_made(settings: Settings) -> bool:
+    """Whether the broker has made its token, as the settings name none."""
+    given = (settings.token, settings.token_file, settings.tokens_file)
+    return all(each is None for each in given)
+
+
+def keep_token(token: str, state: Path) -> None:
+    """Leave a token to the next brokers, so that a restart locks nobody out. Raises OSError."""
+    if _kept_token(state / TOKEN) == token:
+        return
+    state.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with tempfile.NamedTemporaryFile("w", dir=state, delete=False) as file:  # mode 0600
+        file.write(f"{token}\n")
+    Path(file.name).rename(state / TOKEN)
+
+
+def _kept_token(path: Path) -> str | None:
+    """The token in a file; None if there is none, or no longer a whole one."""
+    try:
+        kept = path.read_text("ascii", "replace").strip()
+    except FileNotFoundError:
+        return None
+    except OSError as exc:
+        raise ConfigError(f"{path}: {exc.strerror}; remove it, or set token") from exc
+    if not _MADE.fullmatch(kept):
+        logger.warning("%s has no token, so there is a new one", path)
+        return None
+    return kept
 
 
 def operator_tokens(settings: Settings, token: str | None) -> tuple[str, ...]:

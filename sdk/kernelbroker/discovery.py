@@ -33,15 +33,20 @@ class _RuntimeFile(msgspec.Struct):
     pid: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Address:
-    """A broker's address, the token and the TLS settings; for error messages, where they were found."""
+    """A broker's address, the token and the TLS settings; for error messages, where they were found.
+
+    Attributes:
+        file: the runtime file that the token comes from, or None.
+    """
 
     url: str
     token: str | None = field(repr=False)
     source: str
     token_source: str = "nowhere"
     ssl: SSLContext | None = field(default=None, repr=False, compare=False)
+    file: Path | None = field(default=None, repr=False, compare=False)
 
     @property
     def is_tls(self) -> bool:
@@ -59,6 +64,18 @@ class Address:
     def headers(self) -> dict[str, str]:
         own = {"X-Kernelbroker-Client": "sdk"}
         return own | ({"Authorization": f"Bearer {self.token}"} if self.token else {})
+
+    def renew(self, refused: str | None) -> bool:
+        """Read the runtime file again, as the broker has refused the token that was there.
+
+        Returns:
+            whether there is another token now, so that the request can be sent again.
+        """
+        if self.file is not None and self.token == refused:
+            left = _read(self.file)
+            if left is not None and _normal(left.url) == self.url:
+                self.token = left.token
+        return self.token != refused
 
     def unreachable(self, reason: object) -> ConnectionFailed:
         """The error for an address where no broker answers."""
@@ -100,7 +117,7 @@ def find(
     source = "the argument"
     if url is None and (url := environ.get("KERNELBROKER_URL") or None):
         source = "KERNELBROKER_URL"
-    token_source = "the argument"
+    token_source, file = "the argument", None
     if token is None and (token := environ.get("KERNELBROKER_TOKEN") or None):
         token_source = "KERNELBROKER_TOKEN"
 
@@ -110,13 +127,13 @@ def find(
         if url is None:
             url, source = (left.url, f"{path}") if left else (runtime.DEFAULT_URL, "the default")
         if token is None and left and _normal(left.url) == _normal(url):
-            token, token_source = left.token, f"{path}"
+            token, token_source, file = left.token, f"{path}", path
     url = _normal(url)
     if urlsplit(url).scheme not in ("http", "https") or not urlsplit(url).hostname:
         raise ConnectionFailed(f"{url!r} (from {source}) is not a URL like {runtime.DEFAULT_URL}")
     if ssl is not None and not url.startswith("https:"):
         raise ConnectionFailed(f"{url!r} (from {source}) is not https, so `ssl` has no effect")
-    return Address(url, token, source, token_source, ssl)
+    return Address(url, token, source, token_source, ssl, file)
 
 
 @cache

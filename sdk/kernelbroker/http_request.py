@@ -23,7 +23,7 @@ import msgspec
 
 from .discovery import Address
 from .http_errors import error_from_answer
-from .protocol.errors import ConnectionLost
+from .protocol.errors import ConnectionLost, Unauthorized
 
 T = TypeVar("T")
 
@@ -57,6 +57,7 @@ async def call(
         headers |= {"Content-Length": str(len(body)), "Content-Type": "application/json"}
     elif method != "GET":
         headers["Content-Length"] = "0"
+    token = address.token
     try:
         async with HTTPRequest(address, method, path, timeout) as request:
             await request.begin(headers)
@@ -66,6 +67,10 @@ async def call(
             answer = await request.read_all(MAX_BODY)
     except ConnectionLost as exc:
         raise address.unreachable(exc) from exc
+    except Unauthorized:
+        if not address.renew(token):
+            raise
+        return await call(address, method, path, timeout, body, extra_headers)
     if status == _NO_CONTENT:
         return None
     try:
@@ -91,6 +96,7 @@ class HTTPRequest:
         self.headers = http.client.HTTPMessage()
         self._address = address
         self._method = method
+        self._token = address.token
         self._path = urlsplit(address.url).path + path
         self._timeout = timeout
         self._connection: http.client.HTTPConnection = http.client.HTTPConnection("")
@@ -206,7 +212,12 @@ class HTTPRequest:
             body = await self._in_thread(lambda: response.read(MAX_BODY))
         except (OSError, http.client.HTTPException) as exc:
             raise ConnectionLost(f"the broker did not answer: {exc!r}") from exc
-        raise error_from_answer(self._address, self.status, body)
+        error = error_from_answer(self._address, self.status, body)
+        if isinstance(error, Unauthorized):
+            self._address.renew(
+                self._token
+            )  # for the next request, if this one cannot be sent again
+        raise error
 
     async def read(self) -> bytes:
         """The next piece of the answer's body; empty at its end."""

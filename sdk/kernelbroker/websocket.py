@@ -22,6 +22,7 @@ from .protocol.errors import (
     KernelBrokerError,
     ProtocolError,
     SessionGone,
+    Unauthorized,
     Unavailable,
 )
 from .protocol.messages import (
@@ -79,7 +80,7 @@ async def connect_session(
     """
     if known is not None:
         request = structs.replace(request, created_at=known.created_at)
-    data = checked(request)
+    data, token = checked(request), address.token
     try:
         websocket = await connect(
             address.websocket_url,
@@ -94,7 +95,10 @@ async def connect_session(
         )
     except InvalidStatus as exc:
         response = exc.response
-        raise error_from_answer(address, response.status_code, bytes(response.body or b"")) from exc
+        error = error_from_answer(address, response.status_code, bytes(response.body or b""))
+        if isinstance(error, Unauthorized) and address.renew(token):
+            return await connect_session(address, request, timeouts, farewell, known)
+        raise error from exc
     except (OSError, WebSocketException) as exc:
         raise address.unreachable(exc) from exc
     try:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -20,6 +21,7 @@ import pytest
 from kernelbroker import events
 
 from tests.e2e.support import DEADLINE_S, BrokerProcess, call, opened, whole_system
+from tests.support.waiting import until
 
 pytestmark = whole_system
 
@@ -88,6 +90,45 @@ async def test_results_outlive_a_killed_broker(broker: BrokerProcess) -> None:
     status, answer = await call(broker, "GET", f"/api/v1/sessions/mine/executions/{done}")
     assert (status, answer["state"], answer["result"]["success"]) == (200, "done", True)
     broker.stop_in_order()
+
+
+async def test_a_restart_locks_nobody_out() -> None:
+    """A client that asks in a loop is never refused while brokers with a token of their own come and go."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    with tempfile.TemporaryDirectory(prefix="kb-") as directory:
+        broker = BrokerProcess(Path(directory), PORT=port)
+        broker.start()
+        tokens, answers = [broker.token], 0
+        async with kernelbroker.connect(broker.url, broker.token) as client:
+
+            async def ask() -> None:
+                nonlocal answers
+                while True:
+                    try:
+                        await client.sessions()
+                        answers += 1
+                    except (kernelbroker.ConnectionFailed, kernelbroker.Unavailable):
+                        await asyncio.sleep(0.01)
+
+            asking = asyncio.create_task(ask())
+            try:
+                for end in (broker.stop, broker.kill, lambda: broker.stop(signal.SIGINT)):
+                    before = answers
+                    await until(lambda before=before: answers > before or asking.done())
+                    await asyncio.to_thread(end)
+                    await asyncio.to_thread(broker.start)
+                    tokens.append(broker.token)
+                before = answers
+                await until(lambda: answers > before or asking.done())
+                assert not asking.done()
+            finally:
+                asking.cancel()
+        assert len(set(tokens)) == 1
+        broker.stop()
+        broker.start("--new-token")
+        assert broker.token not in tokens
+        broker.stop_in_order()
 
 
 async def execute(broker: BrokerProcess, key: str, **body: Any) -> tuple[str | None, bytes]:

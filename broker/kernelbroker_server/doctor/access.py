@@ -43,7 +43,7 @@ def tokens(patient: Patient) -> list[Finding]:
     own = patient.settings
     found: list[Finding] = []
     try:
-        token = credentials.token(own)
+        token = credentials.token(own, patient.state_dir)
     except ConfigError as exc:
         return [
             from_error("tokens", exc, "Let the broker's user read the file: chown it, chmod 600")

@@ -29,6 +29,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import IO
 
+from ..credentials import TOKEN
 from ..lasting_key import LASTING_KEYS
 from ..sessions.journal import left_segments
 from ..sessions.schema import MIGRATIONS
@@ -133,7 +134,7 @@ def _write(archive: tarfile.TarFile, place: Place, written: Written) -> None:
 
 
 def _add_state(archive: tarfile.TarFile, directory: Path) -> None:
-    for name in LASTING_KEYS:
+    for name in (*LASTING_KEYS, TOKEN):
         with contextlib.suppress(FileNotFoundError):
             _add(archive, f"{STATE}/{name}", (directory / name).read_bytes())
     if (directory / DATABASE).exists() or (directory / LOCK).exists():
