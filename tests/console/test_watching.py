@@ -44,6 +44,11 @@ def test_the_token_is_kept_for_the_tab_alone(console: Console, open_page: OpenPa
     page.reload()
     see(page, "h1", "Sessions")
     assert page.evaluate("sessionStorage.length") == 1
+    page.evaluate("sessionStorage.setItem('kernelbroker.token', 'one that is no longer valid')")
+    page.reload()
+    see(page, "[role=alert]", "no longer valid")
+    sign_in(page, console.alice)
+    see(page, "h1", "Sessions")
     assert console.alice not in page.evaluate("JSON.stringify(localStorage)")
     assert page.context.cookies() == []
     other = page.context.new_page()

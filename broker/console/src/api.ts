@@ -18,13 +18,22 @@ export class ApiError extends Error {
 
 const KEY = "kernelbroker.token";
 export const token = signal(sessionStorage.getItem(KEY) ?? "");
+/** Whether the broker has refused the token that was signed in with. */
+export const isRefused = signal(false);
 export const caller = signal<Caller | null>(null);
 
 export function keepToken(value: string) {
   if (value) sessionStorage.setItem(KEY, value);
   else sessionStorage.removeItem(KEY);
   token.value = value;
+  isRefused.value = false;
   if (!value) caller.value = null;
+}
+
+/** Ask for another token, since the broker refuses this one. */
+export function dropToken() {
+  keepToken("");
+  isRefused.value = true;
 }
 
 export async function request(method: string, path: string, body?: BodyInit | object, headers: Record<string, string> = {}) {
@@ -54,7 +63,7 @@ export async function request(method: string, path: string, body?: BodyInit | ob
   } catch {
     // not JSON: a proxy answered
   }
-  if (answer.status === 401 && caller.value && given === token.value) keepToken("");
+  if (answer.status === 401 && caller.value && given === token.value) dropToken();
   throw new ApiError(
     answer.status,
     found.code ?? "",

@@ -152,6 +152,7 @@ export const chinese: Record<string, string> = {
   "The session {0} ends, and what runs in it.": "会话 {0} 及其中运行的内容将结束。",
   "There is no such page": "没有此页面",
   "There is no such session": "没有此会话",
+  "The token is no longer valid. The broker prints the present one when it starts.": "令牌已失效。代理启动时会打印当前令牌。",
   "They run in a frame without access to this page or the network.": "脚本在独立框架中运行，无法访问此页面或网络。",
   "This code is refused": "此代码被拒绝",
   "This code is risky": "此代码有风险",

@@ -2,7 +2,7 @@
 import { effect, signal } from "@preact/signals";
 import { type ComponentType, render } from "preact";
 import { useEffect, useState } from "preact/hooks";
-import { ApiError, type Caller, caller, json, keepToken, token } from "./api";
+import { ApiError, type Caller, caller, dropToken, isRefused, json, keepToken, token } from "./api";
 import { Confirmations } from "./confirmations";
 import { lazily } from "./lazy";
 import { confirmations, connect, connection, disconnect, sessions } from "./live";
@@ -66,10 +66,10 @@ function SignIn() {
           <span>{t("Token")}</span>
           <input type="password" name="token" autocomplete="off" spellcheck={false} value={given} onInput={(event) => setGiven(event.currentTarget.value)} autofocus required aria-describedby="token-hint" />
         </label>
-        {problem && (
+        {(problem || isRefused.value) && (
           <p class="note bad" role="alert">
             <Icon name="warn" />
-            {problem}
+            {problem || t("The token is no longer valid. The broker prints the present one when it starts.")}
           </p>
         )}
         <button type="submit" class="button primary">
@@ -236,7 +236,7 @@ async function resume() {
     try {
       caller.value = await json<Caller>("GET", "/me");
     } catch (error) {
-      if (error instanceof ApiError && error.status !== 0 && error.status < 500) keepToken("");
+      if (error instanceof ApiError && error.status !== 0 && error.status < 500) dropToken();
       else await new Promise((resolve) => setTimeout(resolve, 1000));
     }
   }
