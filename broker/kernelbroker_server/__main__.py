@@ -33,7 +33,7 @@ logger = logging.getLogger(__name__)
 
 _WARNING = """
   ** NO ISOLATION: code runs as a plain process with all the rights of this account.      **
-  ** Install bubblewrap (apt-get install bubblewrap) and start again for isolated kernels. **
+  ** The log says why. For isolated kernels do what `kernelbroker doctor` advises.        **
 """
 
 

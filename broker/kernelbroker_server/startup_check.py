@@ -64,7 +64,7 @@ def check_isolation(settings: Settings, backends: BackendSet) -> None:
     ):
         raise ConfigError(
             f"user code would run without isolation, so host must not be {settings.host}. "
-            "Install bubblewrap (apt-get install bubblewrap), listen on 127.0.0.1, or accept "
+            "Do what `kernelbroker doctor` advises, listen on 127.0.0.1, or accept "
             "the risk with unsafe_expose_without_isolation = true"
         )
 

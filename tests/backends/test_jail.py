@@ -8,6 +8,7 @@ from pathlib import Path
 from kernelbroker_server.backends.base import Limits, Network, SandboxSpec
 from kernelbroker_server.backends.host import Host
 from kernelbroker_server.backends.jail import CheckpointPaths, Descriptors, jail_argv, python_inside
+from kernelbroker_server.backends.programs import Program
 
 HOST = Host(
     python=Path("/srv/app/venv/bin/python"),
@@ -15,7 +16,7 @@ HOST = Host(
     bases=(Path("/root/.pyenv/versions/3.11.7"),),
     package=Path("/srv/app/kernelbroker_kernel"),
     system=(("/bin", "usr/bin"), ("/lib64", None)),
-    bwrap="/usr/bin/bwrap",
+    bubblewrap=Program("/usr/bin/bwrap", "0.8.0", "machine"),
     setpriv="/usr/bin/setpriv",
     root=True,
 )

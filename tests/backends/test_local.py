@@ -22,7 +22,7 @@ from unittest.mock import Mock
 import pytest
 from kernelbroker_kernel.contract import EXIT_GATEWAY_FAILED
 from kernelbroker_server import supervisor as supervisor_module
-from kernelbroker_server.backends import procfs
+from kernelbroker_server.backends import procfs, programs
 from kernelbroker_server.backends.base import (
     BackendUnavailable,
     EndCause,
@@ -244,11 +244,24 @@ async def test_sandboxes_leak_no_descriptors_or_processes(backend: LocalBackend)
 # Start and stop
 
 
+async def test_the_packaged_bubblewrap_makes_jails() -> None:
+    """A machine without bubblewrap has jails all the same, by the program of a package."""
+    packaged = programs._packaged()
+    assert packaged is not None
+    async with running_backend(bwrap=packaged) as backend:
+        assert packaged in str(backend.describe()["programs"])
+        sandbox = await backend.launch("one", SandboxSpec())
+        assert await ask(sandbox, "result = os.getpid(), os.getuid()") == [2, 1000]
+        await backend.remove(sandbox)
+
+
 async def test_description_is_json(backend: LocalBackend) -> None:
     """The description says in JSON values which limits are enforced, and how."""
     description = backend.describe()
     assert json.loads(json.dumps(description)) == description
     assert description["isolation"] == "bubblewrap"
+    assert description["programs"]["bubblewrap"]
+    assert description["programs"]["rg"] == str(KERNEL_PYTHON.parent / "rg")
 
 
 BROKER = """

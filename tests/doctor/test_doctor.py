@@ -353,7 +353,8 @@ def test_a_healthy_machine_with_jails(healthy: dict[str, object], directory: Pat
     status, report = run(**healthy)
     assert (status, bad(report), report["status"]) == (0, [], "ok")
     tried = next(each for each in report["findings"] if each["check"] == "sandboxes")
-    assert "a cell ran with isolation bubblewrap" in tried["message"]
+    assert "a cell ran with isolation bubblewrap; bubblewrap " in tried["message"]
+    assert "/rg" in tried["message"]
     assert [*(directory / "data").iterdir(), *(directory / "run").iterdir()] == []
 
 
@@ -399,6 +400,7 @@ def test_programs_that_are_missing(healthy: dict[str, object], directory: Path) 
         found = shutil.which(name)
         assert found is not None
         (programs / name).symlink_to(found)
+    healthy |= {"LOCAL__BUBBLEWRAP": "no-such-program"}
     status, report = run(**healthy, environ={"PATH": str(programs)})
     (found_fault,) = bad(report)
     assert status == 1

@@ -256,7 +256,8 @@ async def test_an_upstream_without_isolation(tmp_path: Path) -> None:
     """A plain process could use the network of the host, so such a template stops the start."""
     with tempfile.TemporaryDirectory(prefix="kb-") as name:
         path = Path(name)
-        plain = {"kernel_python": Path(sys.executable), "data_dir": path, "run_dir": path}
+        plain = {"kernel_python": Path(sys.executable), "bubblewrap": "no-such-program"}
+        plain |= {"data_dir": path, "run_dir": path}
         listed = settings(
             "local",
             path,
@@ -275,7 +276,8 @@ async def test_an_unsupported_network_stops_the_start(tmp_path: Path) -> None:
         await Broker(open_).start()
     with tempfile.TemporaryDirectory(prefix="kb-") as name:  # short: plain processes need it
         path = Path(name)
-        plain = {"kernel_python": Path(sys.executable), "data_dir": path, "run_dir": path}
+        plain = {"kernel_python": Path(sys.executable), "bubblewrap": "no-such-program"}
+        plain |= {"data_dir": path, "run_dir": path}
         listed = settings("local", path, sandbox={"network": "allowlist"})
         with pytest.MonkeyPatch.context() as patch, pytest.raises(ConfigError, match="allowlist"):
             patch.setenv("PATH", "/nowhere")

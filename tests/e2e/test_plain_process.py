@@ -42,7 +42,7 @@ async def test_cells_run_without_a_jail(
     directory: Path, without_bubblewrap: tuple[str, ...]
 ) -> None:
     """Cells run and keep their state if no jail can be created."""
-    settings = {"LOCAL__REQUIRE_ISOLATION": "false"}
+    settings = {"LOCAL__REQUIRE_ISOLATION": "false", "LOCAL__BUBBLEWRAP": "no-such-program"}
     with BrokerProcess(directory, without_bubblewrap, **settings).running() as broker:
         async with kernelbroker.connect(broker.url, broker.token) as client:
             assert (await client.health())["isolation"] == "process"

@@ -10,12 +10,15 @@ import json
 import os
 import shutil
 import subprocess
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from kernelbroker_kernel.contract import CHROMIUM, GATEWAY_MODULE
 
 from .base import BackendUnavailable
+from .programs import Program, find_bubblewrap
+from .sandbox_layout import path_inside
 
 _SYSTEM = ("/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
 _WHICH_PYTHON = """
@@ -23,6 +26,7 @@ import importlib.util, json, sys
 print(json.dumps([sys.prefix, sys.base_prefix, importlib.util.find_spec("playwright") is not None]))
 """
 _WHICH_TIMEOUT_S = 20.0
+_INSIDE = ("node", "rg")
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +39,9 @@ class Host:
         bases: the installation directories of the Python, without those in /usr.
         package: the directory of `kernelbroker_kernel`.
         system: /bin, /lib and so on: the path, and its target if it is a symbolic link.
-        bwrap, setpriv, nsenter: the paths of the programs; None if they are missing.
+        bubblewrap: the program that makes jails; None if there is none.
+        setpriv, nsenter: the paths of the programs; None if they are missing.
+        inside: the programs that operations and languages need, by name, as a sandbox finds them.
         root: whether the broker is root, and can run sandboxes as another host user.
         browser_problem: what is missing for a browser; None if nothing is.
     """
@@ -45,11 +51,17 @@ class Host:
     bases: tuple[Path, ...]
     package: Path
     system: tuple[tuple[str, str | None], ...]
-    bwrap: str | None
+    bubblewrap: Program | None
     setpriv: str | None
     root: bool
     nsenter: str | None = None
     browser_problem: str | None = None
+    inside: Mapping[str, str | None] = field(default_factory=dict)
+
+    @property
+    def bwrap(self) -> str | None:
+        """The path of bubblewrap."""
+        return None if self.bubblewrap is None else self.bubblewrap.path
 
     @classmethod
     def discover(cls, kernel_python: Path, bwrap: str) -> Host:
@@ -85,10 +97,11 @@ class Host:
                 for path in map(Path, _SYSTEM)
                 if path.exists()
             ),
-            bwrap=shutil.which(bwrap),
+            bubblewrap=find_bubblewrap(bwrap),
             setpriv=shutil.which("setpriv"),
             root=os.geteuid() == 0,
             nsenter=shutil.which("nsenter"),
+            inside={each: shutil.which(each, path=path_inside(python)) for each in _INSIDE},
             browser_problem=_browser_problem(has_playwright=has_playwright),
         )
 

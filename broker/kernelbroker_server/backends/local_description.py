@@ -20,6 +20,10 @@ def describe(
     return {
         "backend": "local",
         "isolation": context.isolation.value,
+        "programs": {
+            "bubblewrap": str(context.host.bubblewrap) if jailed else None,
+            **context.host.inside,
+        },
         "seccomp": "on" if jailed and seccomp.filter_for() else "none",
         "host_user": "one of its own" if jailed and context.host.root else "the broker's",
         "networks": networks,

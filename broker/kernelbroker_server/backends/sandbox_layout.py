@@ -92,9 +92,14 @@ def environment(
     }
 
 
+def path_inside(python: Path) -> str:
+    """The PATH of a sandbox, with our Python at this path."""
+    return f"{python.parent}:/usr/local/bin:/usr/bin:/bin"
+
+
 def python_environment(python: Path, library: Path) -> dict[str, str]:
     """Return the variables by which our Python finds our package; an image has its own."""
     return {
-        "PATH": f"{python.parent}:/usr/local/bin:/usr/bin:/bin",
+        "PATH": path_inside(python),
         "PYTHONPATH": str(library),
     }

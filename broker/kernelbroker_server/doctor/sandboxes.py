@@ -187,7 +187,10 @@ async def _run(backend: Backend, name: str) -> list[Finding]:
             "(docs/requirements.md)"
         )
         return [warning("sandboxes", message, remedy)]
-    return [ok("sandboxes", f"{name}: a cell ran with isolation {described['isolation']}")]
+    how = f"a cell ran with isolation {described['isolation']}"
+    programs: Any = described.get("programs", {})
+    used = ", ".join(f"{key} {value or 'is missing'}" for key, value in programs.items())
+    return [ok("sandboxes", f"{name}: {how}{used and f'; {used}'}")]
 
 
 def _backend(patient: Patient, name: str, data: Path, run: Path) -> Backend:
@@ -210,7 +213,11 @@ def _backend(patient: Patient, name: str, data: Path, run: Path) -> Backend:
     if own.local.kernel_python is None:
         raise ConfigError("local.kernel_python is not set")
     return LocalBackend(
-        kernel_python=own.local.kernel_python, data_dir=data, run_dir=run, require_isolation=True
+        kernel_python=own.local.kernel_python,
+        bwrap=own.local.bubblewrap,
+        data_dir=data,
+        run_dir=run,
+        require_isolation=True,
     )
 
 
