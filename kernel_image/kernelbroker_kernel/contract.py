@@ -54,7 +54,7 @@ from __future__ import annotations
 METADATA_KEY = "kernelbroker"
 """Of the options of a request. The reply to a user's cell has its summary there: ``{"execution_time":
 seconds, "variables": [Variable], "variables_dropped": int, "files": [FileChange], "files_truncated": bool,
-"exit_code": int | null}``."""
+"exit_code": int | null, "removed": [name, ...]}``: the names that a failed cell had created."""
 
 REPORT_MIME = "application/vnd.kernelbroker.report+json"
 """Sent by the report cell: ``{"dataframe": {...}}`` or ``{"return_value": ...}``, and

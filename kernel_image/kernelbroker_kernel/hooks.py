@@ -29,6 +29,7 @@ from .streams import make_blocking
 from .time_limit import time_limit
 
 MAX_VARIABLES = 100
+_MAX_NAME_CHARS = 1_000
 REMOVAL_S = 1.0
 """The time for removing the names of a failed cell, which may run `__del__`."""
 _MAX_TREES = 1_000
@@ -116,7 +117,7 @@ class CellHooks:
 
     Attributes:
         failed: whether the last user's cell failed.
-        exit_code: of the program that ran a cell in another language.
+        exit_code: of the program that ran a cell in another language, or of the cell's `sys.exit`.
         reported_names: the variables of a cell in another language, for its report.
         node: the session's Node.js process, once a cell has started it.
         environ: the environment variables at the kernel's start.
@@ -131,6 +132,7 @@ class CellHooks:
         self.environ = dict(environ)
         self.summary: dict[str, Any] | None = None
         self._shell = shell
+        self._exited = False
         self._execution: _Execution | None = None
         self._refusal: InvalidExecution | None = None
 
@@ -149,7 +151,7 @@ class CellHooks:
             request_id, info.raw_cell, frozenset(shell.user_ns), [], override, scan(WORKSPACE)
         )
         self._refusal = None
-        self.exit_code, self.reported_names = None, None
+        self.exit_code, self.reported_names, self._exited = None, None, False
         try:
             override.apply()
         except (OSError, ValueError) as error:
@@ -189,14 +191,26 @@ class CellHooks:
         shell.kernel.code_is_over()
         self._execution = self._refusal = None
         options = request_options(shell)
+        status = None if result is None else exit_status(result.error_in_exec)
+        self._exited = status is not None and is_ours(shell)
+        if self._exited:
+            self.exit_code = status
         self.failed = result is None or not result.success or failed_while_showing(shell)
+        if self.ended_cleanly:
+            self.failed = False
+        removed: list[str] = []
         summary: dict[str, Any] = {"execution_time": 0.0, "files": [], "files_truncated": False}
         if execution is not None:  # IPython calls no `pre_run_cell` for an empty cell
             execution.override.undo()
-            if self.failed and is_ours(shell) and options.get("on_error") != "keep":
-                defining = [] if options.get("on_error") == "rollback_all" else execution.trees
+            on_error = options.get("on_error")
+            # What an interrupted cell has computed is what the user has waited for.
+            keeps = on_error == "keep" or (
+                shell.kernel.was_interrupted and on_error != "rollback_all"
+            )
+            if self.failed and is_ours(shell) and not keeps:
+                defining = [] if on_error == "rollback_all" else execution.trees
                 with suppress(BaseException), time_limit(REMOVAL_S):
-                    remove_new_names(shell.user_ns, execution.names, defining)
+                    remove_new_names(shell.user_ns, execution.names, defining, removed)
             summary["execution_time"] = ended_at - execution.started_at
             changed, truncated = changes(execution.files, scan(WORKSPACE))
             summary |= {"files": changed, "files_truncated": truncated}
@@ -205,12 +219,28 @@ class CellHooks:
         held, dropped = variables.summarize(shell.user_ns, shell.user_ns_hidden, limit)
         summary |= {"variables": held, "variables_dropped": dropped}
         summary["exit_code"] = self.exit_code
+        summary["removed"] = [name[:_MAX_NAME_CHARS] for name in removed[:MAX_VARIABLES]]
         self.summary = summary
+
+    @property
+    def ended_cleanly(self) -> bool:
+        """Whether the user's cell has ended itself by `sys.exit()`, without an error."""
+        return self._exited and self.exit_code == 0
 
     def take_summary(self) -> dict[str, Any] | None:
         """Return the summary once; None if there is none, as for a silent cell."""
         summary, self.summary = self.summary, None
         return summary
+
+
+def exit_status(error: BaseException | None) -> int | None:
+    """The exit status of `sys.exit`, as of a program; None for any other error."""
+    if not isinstance(error, SystemExit):
+        return None
+    code = error.code
+    if code is None:
+        return 0
+    return code & 0xFF if isinstance(code, int) else 1
 
 
 def _request_id(shell: Any) -> str:

@@ -41,7 +41,7 @@ from .contract import (
 )
 from .error_bounds import bounded_error
 from .history import SessionHistory
-from .hooks import configure, installed, is_ours
+from .hooks import configure, exit_status, installed, is_ours
 from .rehearsal import rehearse
 from .unused_imports import DEBUGGER, left_out
 
@@ -98,6 +98,10 @@ class Shell(BoundedErrorShell):
         self.history_manager = history
         self.configurables.append(history)
 
+    def _showtraceback(self, etype: Any, evalue: Any, stb: Any) -> None:
+        if not (exit_status(evalue) == 0 and is_ours(self)):  # `sys.exit()` is no error
+            super()._showtraceback(etype, evalue, stb)
+
     def ask_exit(self) -> None:
         """End the cell; `exit` and `quit` call this. The stock method ends the kernel a moment later."""
         if not is_ours(self):
@@ -127,7 +131,7 @@ class Kernel(BoundedErrorKernel):
     _interrupt_is_due = False
 
     def pre_handler_hook(self) -> None:
-        self._interrupt_is_due = False
+        self._interrupt_is_due = self.was_interrupted = False
         # Callbacks of widgets are the user's code as well.
         kind = self.get_parent("shell").get("header", {}).get("msg_type", "")
         self._interruptible = kind.startswith("comm_")
@@ -139,6 +143,7 @@ class Kernel(BoundedErrorKernel):
 
     def _on_sigint(self, _number: int, _frame: object) -> None:
         if self._interruptible:
+            self.was_interrupted = True
             raise KeyboardInterrupt
         self._interrupt_is_due = (
             True  # for the cell that is about to begin; forgotten if there is none
@@ -149,6 +154,7 @@ class Kernel(BoundedErrorKernel):
         self._interruptible = True
         if self._interrupt_is_due:
             self._interrupt_is_due = False
+            self.was_interrupted = True
             raise KeyboardInterrupt
 
     def code_is_over(self) -> None:
@@ -173,6 +179,9 @@ class Kernel(BoundedErrorKernel):
                 if silent and (run := _ENTRIES.get(code)) is not None:
                     return self._enter(run)
                 reply: dict[str, Any] = await super().do_execute(code, silent, *args, **kwargs)
+                hooks = installed(self.shell)
+                if not silent and hooks is not None and hooks.ended_cleanly:
+                    reply["status"] = "ok"
                 return reply
             finally:
                 self.code_is_over()

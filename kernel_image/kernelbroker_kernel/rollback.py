@@ -21,15 +21,21 @@ _DEFINED = (ModuleType, FunctionType, BuiltinFunctionType, type)
 
 
 def remove_new_names(
-    user_ns: dict[str, Any], before: frozenset[str], trees: Iterable[ast.AST] = ()
+    user_ns: dict[str, Any], before: frozenset[str], trees: Iterable[ast.AST], removed: list[str]
 ) -> None:
-    """Remove the names that are not in `before`, except those that the statements in `trees` define."""
+    """Remove the names that are not in `before`, except those that the statements in `trees` define.
+
+    Args:
+        removed: gets the names that were removed, also if this is interrupted.
+    """
     bindings = Bindings()
     for tree in trees:
         bindings.add(tree)
-    for name in user_ns.keys() - before:
+    for name in [each for each in user_ns if each not in before]:
         if type(name) is str and (OWN_NAME.fullmatch(name) or bindings.has(name, user_ns[name])):
             continue
+        if type(name) is str:
+            removed.append(name)
         user_ns.pop(name, None)
 
 

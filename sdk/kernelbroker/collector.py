@@ -60,6 +60,7 @@ class Collector:
             template=end.template,
             isolation=end.isolation,
             moved=end.moved,
+            removed=end.removed,
         )
 
 

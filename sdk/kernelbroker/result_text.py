@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -14,6 +14,7 @@ from .protocol import events
 MAX_CHARS = 20_000
 """Default length of a result's text: about 5,000 tokens."""
 
+_MAX_NAMES = 20
 _ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|[\]PX^_][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])")
 
 
@@ -34,10 +35,20 @@ def json_text(value: Any) -> str:
     return json.dumps(value, indent=2, ensure_ascii=False)
 
 
+def removed_note(names: Sequence[str]) -> str:
+    """The names that a failed cell had created, in one line."""
+    shown, more = names[:_MAX_NAMES], len(names) - _MAX_NAMES
+    rest = f" and {more} more" if more > 0 else ""
+    return f"[The cell failed, so the names that it created are removed: {', '.join(shown)}{rest}]"
+
+
 def cut_note(truncated: events.Truncated) -> str:
-    """The amount of cut output, in one line."""
+    """The amount of cut output, in one line; empty if only lists were cut that the text does not have."""
     cuts = msgspec.to_builtins(truncated)
-    return f"[Cut: {', '.join(f'{name} {amount}' for name, amount in cuts.items())}]"
+    shown = [
+        f"{name} {amount}" for name, amount in cuts.items() if name not in ("variables", "files")
+    ]
+    return f"[Cut: {', '.join(shown)}]" if shown else ""
 
 
 def join_blocks(blocks: Iterable[str]) -> str:

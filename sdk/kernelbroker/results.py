@@ -28,7 +28,7 @@ class ExecutionResult:
         return_value: any other value that `result_var` names, as JSON, or a summary of it.
         variables: the variables that the session holds.
         files: workspace files that were created or changed.
-        exit_code: of a shell cell.
+        exit_code: of a shell cell, or of `sys.exit`.
         error: one line, `Name: message`, or None.
         error_detail: name and message of the error, the traceback, and the cause.
         execution_time: seconds, measured in the kernel; None if the kernel died.
@@ -39,6 +39,7 @@ class ExecutionResult:
             must not run.
         template, isolation: of that sandbox.
         moved: the session moved to that sandbox before: `from_`, `to`, and what was `left`.
+        removed: the names that the failed cell had created; they are gone, see `on_error`.
     """
 
     success: bool
@@ -64,6 +65,7 @@ class ExecutionResult:
     template: str | None = None
     isolation: str | None = None
     moved: events.Moved | None = None
+    removed: list[str] = field(default_factory=list)
 
     @property
     def text(self) -> str:
@@ -135,6 +137,8 @@ class ExecutionResult:
             notes.append(result_text.json_text(self.return_value))
         if self.error and self.error_detail is None:
             notes.append(self.error)
+        if self.removed:
+            notes.append(result_text.removed_note(self.removed))
         if self.kernel_restarted:
             notes.append("[The kernel was restarted: all variables are gone.]")
         if self.truncated is not None:

@@ -182,7 +182,8 @@ class Session:
             preview_rows: rows of the table to report.
             on_error: `rollback` removes the data that a failed cell bound to new names, and keeps what
                 `import`, `def` and `class` statements bound; `rollback_all` removes every new name;
-                `keep` removes none. That of the session if None.
+                `keep` removes none. That of the session if None. A cell that was interrupted or ran
+                too long keeps its names, except with `rollback_all`.
             on_disconnect: `continue` lets the cell run on, `interrupt` interrupts it, when the caller
                 is cancelled or the connection is lost.
             confirm: the `confirmation` of the `ConfirmationRequired` that this cell got before.

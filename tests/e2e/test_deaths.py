@@ -320,13 +320,11 @@ async def test_interrupt_at_the_end(session: kernelbroker.Session) -> None:
 @pytest.mark.parametrize(
     ("code", "name"),
     [
-        ("sys.exit()", "SystemExit"),
         ("sys.exit('bye')", "SystemExit"),
         ("raise KeyboardInterrupt", "KeyboardInterrupt"),
         ("raise asyncio.CancelledError", "CancelledError"),
         ("def f(): f()\nf()", "RecursionError"),
         ("raise BaseException('odd')", "BaseException"),
-        ("exit()", "SystemExit"),
         ("quit('no data')", "SystemExit"),
         ("import sys; sys.exit(1)", "SystemExit"),
         ("raise ExceptionGroup('several', [ValueError('a'), KeyError('b')])", "ExceptionGroup"),

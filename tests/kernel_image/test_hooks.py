@@ -132,9 +132,8 @@ INTERRUPT = "import os, signal; os.kill(os.getpid(), signal.SIGINT)"
         "1/0",
         "a b",
         "await __import__('asyncio').sleep('x')",
-        "raise SystemExit",
-        f"{INTERRUPT}\nwhile True: pass",
-        f"{INTERRUPT}\nawait __import__('asyncio').sleep(30)",
+        "raise SystemExit(1)",
+        "raise KeyboardInterrupt",
     ],
 )
 def test_rollback_removes_new_data(kernel: Kernel, failure: str) -> None:
@@ -144,6 +143,17 @@ def test_rollback_removes_new_data(kernel: Kernel, failure: str) -> None:
     assert ran.reply["status"] == "error"
     assert ran.names == ["a"]
     assert kernel.run("b").reply["ename"] == "NameError"
+
+
+@pytest.mark.parametrize("waiting", ["while True: pass", "await __import__('asyncio').sleep(30)"])
+@pytest.mark.parametrize("error", ["raise", "raise ValueError", "1 / 0"])
+def test_an_interrupt_removes_nothing(kernel: Kernel, waiting: str, error: str) -> None:
+    """What an interrupted cell has computed stays, also if it then fails with another error."""
+    block = f"try:\n    {INTERRUPT}\n    {waiting}\nexcept BaseException: {error}"
+    ran = kernel.run(f"a = 2\nb = 3\n{block}")
+    assert ran.reply["status"] == "error"
+    assert {"a", "b"} <= set(ran.names)
+    assert ran.summary["removed"] == []
 
 
 def test_rollback_of_display_failure(kernel: Kernel) -> None:

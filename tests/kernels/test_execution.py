@@ -414,12 +414,14 @@ def test_interrupted_cell_tells_the_reason(cause: Any, name: str) -> None:
 
 
 def test_success_after_an_interrupt() -> None:
-    """A cell that succeeds after an interrupt is a success."""
+    """A cell that swallows its interrupt is no success; one that had replied before the interrupt is."""
     script = Script()
     script.begin()
     script.cell.interrupted("timeout", "too long")
-    assert script.finish().success
-    assert script.result.error_detail is None
+    assert not script.finish().success
+    assert script.result.error == "TimeoutError: too long"
+    assert script.result.error_detail is not None
+    assert script.result.error_detail.cause == "timeout"
 
 
 @pytest.mark.parametrize("begun", [False, True])

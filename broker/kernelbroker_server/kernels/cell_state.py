@@ -30,6 +30,7 @@ class Summary(msgspec.Struct):
     files: list[FileChange] = []
     files_truncated: bool = False
     exit_code: int | None = None
+    removed: list[str] = []
 
 
 class Report(msgspec.Struct):

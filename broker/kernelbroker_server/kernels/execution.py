@@ -128,8 +128,9 @@ class CellExecution:
         return self.state.taken
 
     def interrupted(self, cause: Cause, message: str) -> None:
-        """Record that an interrupt is being sent. If it ends the cell, this is the reason."""
-        self.state.interruption = (cause, message)
+        """Record that an interrupt is being sent. This is the reason of the cell's end then."""
+        if self.state.reply is None:
+            self.state.interruption = (cause, message)
 
     def receive(self, message: Incoming) -> list[Event]:
         """Return the events that a message causes; none if it is malformed or belongs to another cell."""
@@ -263,7 +264,8 @@ class CellExecution:
     def _finish(self) -> Result:
         self.state.phase = Phase.ENDED
         reply = self.state.reply or Reply()
-        success = reply.status == "ok"
+        # A cell can swallow an interrupt, or fail with another error.
+        success = reply.status == "ok" and self.state.interruption is None
         detail = (
             None
             if success
@@ -287,6 +289,7 @@ class CellExecution:
             variables=self.state.summary.variables[: self._limits.max_variables],
             files=self.state.summary.files,
             exit_code=self.state.summary.exit_code,
+            removed=[] if success else self.state.summary.removed[: self._limits.max_variables],
             truncated=self._cut(),
         )
 

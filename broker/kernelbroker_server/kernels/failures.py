@@ -12,9 +12,8 @@ _ERROR_VALUE_CHARS = 10_000
 _TRACEBACK_LINES = 200
 _TRACEBACK_CHARS = 100_000
 
-_INTERRUPT_NAMES = frozenset({"KeyboardInterrupt", "CancelledError"})
-"""The errors that an interrupt raises; the latter in a cell that awaits."""
 _INTERRUPTED: dict[Cause, str] = {"timeout": "TimeoutError", "quota_exceeded": "QuotaExceeded"}
+_INTERRUPT = "KeyboardInterrupt"
 
 _ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|[@-Z\\-_])?")
 
@@ -32,14 +31,14 @@ def failure(
 ) -> ErrorDetail:
     """Return the reason of a failed cell whose reply had this status.
 
-    `interruption` is the reason why the cell was interrupted. It is the cause only if the interrupt
-    ended the cell: a cell can catch it, and fail with another error later.
+    `interruption` is the reason why the cell was interrupted, if it was. It is the cause then, whatever the
+    cell made of the interrupt: what it raised instead is in the traceback.
     """
     traceback = _plain_traceback(error)
     ename, evalue = bounded_name_and_value(error)
-    if interruption is not None and ename in _INTERRUPT_NAMES:
+    if interruption is not None:
         cause, message = interruption
-        name = _INTERRUPTED.get(cause, ename)
+        name = _INTERRUPTED.get(cause, _INTERRUPT)
         return ErrorDetail(name=name, value=message, cause=cause, traceback=traceback)
     if status == "aborted":
         return ErrorDetail(name="Aborted", value="the kernel skipped the cell", cause="rejected")

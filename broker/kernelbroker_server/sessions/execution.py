@@ -34,6 +34,8 @@ from .waking import Waking
 logger = logging.getLogger(__name__)
 
 QUOTA_EXCEEDED = "QuotaExceeded"
+_AGAIN = (0.25, 0.5)
+"""Pauses, of the grace, before an interrupt is sent again: pools of threads need a second one to end."""
 
 
 class Execution:
@@ -300,8 +302,12 @@ class Execution:
             kept = "the state is kept"
             if self.request.language not in (None, "python"):
                 kept = "Python's state is kept"
-            self.interrupt("timeout", f"{too_long} and was interrupted; {kept}")
-            await wake.until(is_over, grace)
+            interruption = f"{too_long} and was interrupted; {kept}"
+            self.interrupt("timeout", interruption)
+            for part in _AGAIN:
+                if not await wake.until(is_over, part * grace):
+                    self.interrupt("timeout", interruption)
+            await wake.until(is_over, (1 - sum(_AGAIN)) * grace)
         if self._cell.phase is Phase.ENDED:
             return True
         if warm.channel.closed.done():

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 import threading
-from types import SimpleNamespace
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace, TracebackType
 from typing import Any
 
 from ipykernel.ipkernel import IPythonKernel
@@ -16,15 +21,67 @@ from ..error_bounds import bounded_error
 from . import missing, overrides, warn
 from .debugger import DebuggedKernel
 
+_OWN = f"{Path(__file__).parents[1]}/"
+
 
 @overrides(ZMQInteractiveShell, "_showtraceback")
 class BoundedErrorShell(ZMQInteractiveShell):
-    """Shows errors of bounded size."""
+    """Shows errors of bounded size, without the frames of this package."""
+
+    def showtraceback(self, exc_tuple: Any = None, *args: Any, **kwargs: Any) -> None:
+        _, error, _ = exc_tuple or sys.exc_info()
+        if error is not None:
+            leave_out_own_frames(error)
+        if error is not None and _contains_group(error):
+            # IPython prints them, so that there is no error in the output.
+            lines = traceback.format_exception(type(error), error, _of_the_user(error))
+            self._showtraceback(type(error), error, "".join(lines).splitlines())
+        else:
+            super().showtraceback(exc_tuple, *args, **kwargs)
 
     def _showtraceback(self, etype: Any, evalue: Any, stb: Any) -> None:
         error = bounded_error(etype.__name__, evalue, stb)
         kind: Any = SimpleNamespace(__name__=error["ename"])
         super()._showtraceback(kind, error["evalue"], error["traceback"])
+
+
+def leave_out_own_frames(error: BaseException) -> None:
+    """Take the frames of this package out of an error's traceback, and out of those that led to it."""
+    todo, done = [error], set[int]()
+    while todo:
+        each = todo.pop()
+        if id(each) in done:
+            continue
+        done.add(id(each))
+        frame = each.__traceback__
+        while frame is not None:
+            following = frame.tb_next
+            if following is not None and _is_own(following):
+                frame.tb_next = following.tb_next
+            else:
+                frame = following
+        todo += filter(None, (each.__cause__, each.__context__))
+        if isinstance(each, BaseExceptionGroup):
+            todo += each.exceptions
+
+
+def _is_own(frame: TracebackType) -> bool:
+    return frame.tb_frame.f_code.co_filename.startswith(_OWN)
+
+
+def _of_the_user(error: BaseException) -> TracebackType | None:
+    """The traceback from the cell on, without IPython's frame that runs it."""
+    frame = error.__traceback__
+    return frame.tb_next or frame if frame is not None else None
+
+
+def _contains_group(error: BaseException | None) -> bool:
+    """Whether IPython would print the traceback, as it has no form for groups of errors."""
+    while error is not None:
+        if isinstance(error, BaseExceptionGroup):
+            return True
+        error = error.__context__
+    return False
 
 
 _CAN_FORGET = not missing(ZMQInteractiveShell, "_last_traceback")
@@ -78,8 +135,28 @@ class PromptKernelApp(IPKernelApp):
             self.shell_channel_thread = _NoThread()
 
 
+@overrides(IPythonKernel, "_cancel_on_sigint")
 class BoundedErrorKernel(PromptKernel):
-    """Replies to a failed cell with an error of bounded size, even if the exception's `str` fails."""
+    """Replies to a failed cell with an error of bounded size, even if the exception's `str` fails.
+
+    Attributes:
+        was_interrupted: whether an interrupt has reached the user's code that runs, or ran last.
+    """
+
+    was_interrupted = False
+
+    @contextmanager
+    def _cancel_on_sigint(self, future: Any) -> Iterator[None]:
+        """ipykernel's handler in a cell that awaits."""
+        with super()._cancel_on_sigint(future):
+            cancel: Any = signal.getsignal(signal.SIGINT)
+
+            def on_sigint(number: int, frame: object) -> None:
+                self.was_interrupted = True
+                cancel(number, frame)
+
+            signal.signal(signal.SIGINT, on_sigint)
+            yield
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)

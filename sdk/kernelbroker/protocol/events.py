@@ -223,8 +223,9 @@ class Result(EventBase, tag="result"):
 
     `execution_time` is in seconds, measured in the kernel, and null if the kernel died. `error` is one
     line, `Name: message`. `exit_code` is that of the program of a cell in another language, if it
-    ended with the cell. `kernel_restarted` is true if the session's variables were lost. `findings`
-    are the warnings of the broker's policy.
+    ended with the cell, or of `sys.exit`; with 0 the cell is a success. `removed` has the names that the
+    failed cell had created, and that are gone (see `on_error`). `kernel_restarted` is true if the session's
+    variables were lost. `findings` are the warnings of the broker's policy.
 
     In a session whose template is `auto`, `sandbox` is the kind of sandbox where the execution ran, or
     `REJECT`; `template` and `isolation` are those of the sandbox; `moved` is set if the session moved
@@ -248,6 +249,7 @@ class Result(EventBase, tag="result"):
     template: str | None = None
     isolation: str | None = None
     moved: Moved | None = None
+    removed: list[str] = []
 
 
 Event: TypeAlias = Started | Stdout | Stderr | Image | Display | Clear | Input | Result

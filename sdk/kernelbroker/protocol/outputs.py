@@ -86,16 +86,19 @@ class Outputs:
         last.parts.append(event.content)
 
     def _display(self, event: events.Display) -> None:
-        if event.update:
-            shown = [
-                place
-                for place, item in enumerate(self.items)
-                if isinstance(item, events.Display) and item.display_id == event.display_id
-            ]
-            for place in shown:
-                self.items[place] = event
-            if shown:
-                return
+        shown = [
+            place
+            for place, item in enumerate(self.items)
+            if event.display_id is not None
+            and isinstance(item, events.Display)
+            and item.display_id == event.display_id
+        ]
+        for (
+            place
+        ) in shown:  # also if it is shown once more: in a notebook all with one id are alike
+            self.items[place] = event
+        if event.update and shown:
+            return
         # The original may belong to another execution; the update is shown on its own then.
         self._before_output()
         self.items.append(event)
