@@ -31,7 +31,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as temporary:
         wheels = {name: build(name, Path(temporary, name)) for name in DISTRIBUTIONS}
         for name, wheel in wheels.items():
-            problems += compare(wheel, DISTRIBUTIONS[name][1])
+            problems += compare(wheel, DISTRIBUTIONS[name][1]) + check_license(wheel)
         if SITE not in zipfile.ZipFile(wheels["kernelbroker_server"]).namelist():
             problems.append("the broker's wheel has no documentation: run `make docs`")
         if len({wheel.name.split("-")[1] for wheel in wheels.values()}) > 1:
@@ -49,6 +49,15 @@ def build(name: str, out: Path) -> Path:
     run(UV, "build", "--quiet", "--wheel", "--no-build-isolation", "--out-dir", out, source)
     (wheel,) = out.glob("*.whl")
     return wheel
+
+
+def check_license(wheel: Path) -> list[str]:
+    """The text of the licence must be in each wheel, and not the name of another file."""
+    archive = zipfile.ZipFile(wheel)
+    found = [name for name in archive.namelist() if name.endswith("/licenses/LICENSE")]
+    if len(found) == 1 and archive.read(found[0]) == (ROOT / "LICENSE").read_bytes():
+        return []
+    return [f"{wheel.name} lacks the text of the licence"]
 
 
 def compare(wheel: Path, package: Path) -> list[str]:
