@@ -21,7 +21,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help setup environments run demo images image kernel-image code-image agent-images browser-image broker-image dind-image bundle \
-  test test-fast check docs public-api protos console bench lock clean node
+  test test-fast check docs public-api protos console bench lock clean node release
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 20
@@ -92,6 +92,11 @@ check: environments ## Style, types, layers, documentation, packaging
 	$(BROKER)/bin/python .ci/make_protos.py --check
 	$(BROKER)/bin/python docs/build_site.py --strict
 	$(BROKER)/bin/python .ci/check_wheels.py
+
+release: environments ## Build the wheels of SDK, broker and kernel into dist/release, and check them
+	@rm -rf dist/release
+	$(BROKER)/bin/python .ci/check_wheels.py dist/release
+	$(BROKER)/bin/python -m twine check --strict dist/release/*.whl
 
 docs: environments ## Write the generated pages and pictures of docs/, and build the site that the broker serves at /docs
 	@$(BROKER)/bin/python docs/make_configuration.py

@@ -26,7 +26,8 @@ SITE = "kernelbroker_server/documentation/site/index.html"
 SDK_REQUIREMENTS = {"msgspec", "websockets"}
 
 
-def main() -> int:
+def main(out: Path | None = None) -> int:
+    """Build and check; the wheels are left in `out`, if it is given."""
     problems: list[str] = []
     with tempfile.TemporaryDirectory() as temporary:
         wheels = {name: build(name, Path(temporary, name)) for name in DISTRIBUTIONS}
@@ -36,6 +37,10 @@ def main() -> int:
             problems.append("the broker's wheel has no documentation: run `make docs`")
         if len({wheel.name.split("-")[1] for wheel in wheels.values()}) > 1:
             problems.append(f"the versions differ: {[wheel.name for wheel in wheels.values()]}")
+        if out is not None:
+            out.mkdir(parents=True, exist_ok=True)
+            for wheel in wheels.values():
+                shutil.copy(wheel, out)
         problems += try_sdk(wheels["kernelbroker"], Path(temporary, "env"))
     for problem in problems:
         print(problem, file=sys.stderr)
@@ -101,4 +106,4 @@ def run(*command: str | Path) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(Path(sys.argv[1]) if sys.argv[1:] else None))

@@ -278,8 +278,7 @@ it is Debian-like and has Python 3.11 or later with its venv. The bases are:
 |---|---|---|---|
 {extras}
 
-The console needs no extra. `pip install "kernelbroker[server]"` installs the same distributions as the
-broker's image has.
+The console needs no extra.
 """
 
 
