@@ -312,6 +312,9 @@ class JwtSettings(_Section):
     ten minutes, and when a token has an unknown key."""
     tenant_claim: str = "sub"
     """The claim with the tenant's name. Tokens whose claim is no valid name of a tenant are refused."""
+    tenant_prefix: str = "jwt-"
+    """Stands before that name: `sub` = "ann" is the tenant `jwt-ann`, so no claim reaches a tenant of the
+    broker's own tokens. With "" it can name any tenant but `default`, and makes nobody an operator."""
 
     @field_validator("jwks")
     @classmethod

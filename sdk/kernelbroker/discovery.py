@@ -85,9 +85,9 @@ class Address:
         )
 
     def unauthorized(self, message: str, request_id: str | None = None) -> Unauthorized:
-        """The error for a refused token; it names the source of the token, never the token."""
+        """The error for a refused token; it has the source of the token, and its beginning."""
         hint = (
-            f"The token came from {self.token_source}."
+            f"The token that was sent ({self.token[:8]}…) came from {self.token_source}."
             if self.token
             else "No token was found; set KERNELBROKER_TOKEN, or give `token=`."
         )

@@ -19,7 +19,7 @@ from jwt.algorithms import ECAlgorithm, OKPAlgorithm, RSAAlgorithm
 from kernelbroker_server.config import Settings
 from kernelbroker_server.tenants.jwt_tokens import Issuer, JwtTokens
 from kernelbroker_server.tenants.keyring import Keyring
-from kernelbroker_server.tenants.tenant import Tenants
+from kernelbroker_server.tenants.tenant import TenantLimits, Tenants
 from pydantic import ValidationError
 
 from tests.support.waiting import until
@@ -73,12 +73,12 @@ def file(tmp_path: Path) -> Path:
 async def test_tokens_of_the_issuer_are_accepted(file: Path) -> None:
     """Of each kind of asymmetric key; the claim names the tenant."""
     async with reading(file) as tokens:
-        assert tokens.tenant_of(token()) == "acme"
-        assert tokens.tenant_of(token(EC, "ES256", "ec")) == "acme"
-        assert tokens.tenant_of(token(ED, "EdDSA", "ed")) == "acme"
-        assert tokens.tenant_of(token(aud=["other", AUDIENCE])) == "acme"
+        assert tokens.tenant_of(token()) == "jwt-acme"
+        assert tokens.tenant_of(token(EC, "ES256", "ec")) == "jwt-acme"
+        assert tokens.tenant_of(token(ED, "EdDSA", "ed")) == "jwt-acme"
+        assert tokens.tenant_of(token(aud=["other", AUDIENCE])) == "jwt-acme"
     async with reading(file, tenant_claim="org") as tokens:
-        assert tokens.tenant_of(token(org="rival")) == "rival"
+        assert tokens.tenant_of(token(org="rival")) == "jwt-rival"
         assert tokens.tenant_of(token()) is None
 
 
@@ -131,7 +131,7 @@ async def test_a_new_key_is_found(file: Path) -> None:
     now = 31.0
     assert tokens.tenant_of(new) is None
     await until(lambda: "ec" in tokens._keys)
-    assert tokens.tenant_of(new) == "acme" and tokens.tenant_of(token()) is None
+    assert tokens.tenant_of(new) == "jwt-acme" and tokens.tenant_of(token()) is None
     task.cancel()
     await asyncio.wait([task])
 
@@ -160,7 +160,7 @@ async def test_own_tokens_are_valid_as_before(file: Path) -> None:
     async with reading(file) as tokens:
         keyring = Keyring(Tenants({}), "the-token", jwt=tokens)
         names = [found and found.name for found in map(keyring.tenant_of, ("the-token", token()))]
-        assert names == ["default", "acme"]
+        assert names == ["default", "jwt-acme"]
         assert keyring.tenant_of("wrong") is None
 
 
@@ -170,3 +170,39 @@ def test_keys_must_come_over_https_or_from_a_file() -> None:
     for jwks in ("http://login.example.org/keys", "keys.json"):
         with pytest.raises(ValidationError, match="https URL, or an absolute path"):
             Settings(auth={"jwt": {**jwt_settings, "jwks": jwks}})
+
+
+CLAIMS = ["default", "ops", "jwt-default", "acme"]
+
+
+@pytest.mark.parametrize("prefix", ["jwt-", "idp.", ""])
+@pytest.mark.parametrize("claim", CLAIMS)
+async def test_no_claim_reaches_the_operators(file: Path, claim: str, prefix: str) -> None:
+    """A claim is never the tenant `default`, and an operator only where the settings say so of its name."""
+    limits = TenantLimits(operator=True)
+    tenants = Tenants({"ops": limits, "jwt-ops": limits})
+    async with reading(file, tenant_prefix=prefix) as tokens:
+        caller = Keyring(tenants, "the-token", jwt=tokens).tenant_of(token(sub=claim))
+    if prefix == "" and claim == "default":
+        assert caller is None
+        return
+    assert caller is not None
+    assert caller.name == f"{prefix}{claim}"
+    assert caller.name != "default"
+    assert caller.operator is (caller.name == "jwt-ops" and prefix == "jwt-")
+
+
+async def test_a_key_of_another_kind_disables_no_other(file: Path) -> None:
+    """A key that is not for signatures, or that nobody knows, is left out."""
+    found = json.loads(await asyncio.to_thread(file.read_text))
+    x25519 = {"kty": "OKP", "crv": "X25519", "x": "A" * 43, "kid": "x"}
+    for odd in (
+        x25519,
+        {"kty": "EC", "crv": "P-0", "x": "A", "y": "A", "kid": "y"},
+        {"kty": "RSA"},
+    ):
+        found["keys"].insert(0, odd)
+    await asyncio.to_thread(file.write_text, json.dumps(found))
+    async with reading(file) as tokens:
+        assert set(tokens._keys) == {"rsa", "ec", "ed"}
+        assert tokens.tenant_of(token()) == "jwt-acme"

@@ -158,7 +158,8 @@ class Authenticated(RequestHandler):
         else:
             caller = self.service.keyring.tenant_of(self.given_token())
         if caller is None:
-            raise Unauthorized("send a token of this broker as 'Authorization: Bearer TOKEN'")
+            why = self.service.keyring.refusal_of(self.given_token())
+            raise Unauthorized(f"{why} (it is sent as 'Authorization: Bearer TOKEN')")
         self.identify(caller)
 
     def identify(self, caller: Tenant) -> None:

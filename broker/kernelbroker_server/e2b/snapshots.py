@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 from kernelbroker.protocol.errors import BadRequest
 from kernelbroker.protocol.messages import CheckpointInfo, CheckpointRequest
+from kernelbroker.protocol.wrong_fields import words_of
 
 from .listing import PagedHandler
 from .messages import NewSnapshot
@@ -24,7 +25,7 @@ class NewSnapshots(SandboxesHandler):
         try:
             request = msgspec.convert({"name": name}, CheckpointRequest)
         except msgspec.ValidationError as exc:
-            raise BadRequest(f"the name of a snapshot: {exc}") from exc
+            raise BadRequest(f"the name of a snapshot: {words_of(exc, CheckpointRequest)}") from exc
         session = await self.session(sandbox_id)
         self.reply(_described(await self.tenant.checkpoints.save(session, request)), 201)
 

@@ -67,7 +67,7 @@ async def submit(
             result_var=OPERATION_VARIABLE,
         )
     except msgspec.ValidationError as exc:
-        raise BadRequest(f"confirm must be a text: {exc}") from exc
+        raise BadRequest("confirm must be a text") from exc
     options = {"operation": {"name": name, "parameters": given}}
     cell = InternalCell(OPERATION_CODE, options, silent=False)
     outcome = "queued"

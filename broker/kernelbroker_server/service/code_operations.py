@@ -141,7 +141,7 @@ async def submit(
             result_var=OPERATION_VARIABLE,
         )
     except msgspec.ValidationError as exc:
-        raise BadRequest(f"timeout is a number of seconds, and confirm a text: {exc}") from exc
+        raise BadRequest("timeout is a number of seconds, more than 0, and confirm a text") from exc
     if name == CODING_AGENT:
         given["seconds"] = request.timeout
     cell = InternalCell(

@@ -8,6 +8,7 @@ from typing import Any, TypeAlias
 import msgspec
 from kernelbroker.protocol.errors import BadRequest, Conflict
 from kernelbroker.protocol.operations import CodeOperationResponse
+from kernelbroker.protocol.wrong_fields import words_of
 
 from ..sessions.session import Session
 from .forges import Forges, check_pull_request
@@ -69,4 +70,4 @@ def _given(parameters: dict[str, Any], kind: type[Any]) -> Any:
     try:
         return msgspec.convert({k: v for k, v in parameters.items() if v is not None}, kind)
     except msgspec.ValidationError as exc:
-        raise BadRequest(str(exc)) from exc
+        raise BadRequest(words_of(exc, kind)) from exc

@@ -8,6 +8,7 @@ from weakref import WeakKeyDictionary
 import msgspec
 from kernelbroker.protocol.errors import BadRequest, NotFound, SessionGone, TooManyRequests
 from kernelbroker.protocol.session_events import SessionEvent
+from kernelbroker.protocol.wrong_fields import words_of
 
 from ..kernels.redaction import Redactor
 from ..sessions.registry import Registry
@@ -71,7 +72,7 @@ def event_of(fields: dict[str, Any]) -> SessionEvent:
     try:
         event: SessionEvent = msgspec.convert(fields, _union)
     except msgspec.ValidationError as exc:
-        raise BadRequest(f"the event is invalid: {exc}") from exc
+        raise BadRequest(f"the event is invalid: {words_of(exc, _union)}") from exc
     return event
 
 

@@ -20,6 +20,7 @@ from typing import Any
 import jwt
 from tornado.httpclient import AsyncHTTPClient, HTTPRequest
 
+from .tenant import DEFAULT
 from .tokens import TENANT_NAME
 
 logger = logging.getLogger(__name__)
@@ -44,12 +45,14 @@ class Issuer:
         issuer, audience: the claims `iss` and `aud` that a token must have.
         jwks: where the keys are: an https URL, or the path of a file.
         tenant_claim: the claim with the tenant's name.
+        tenant_prefix: stands before that name, so that no claim names another tenant of this broker.
     """
 
     issuer: str
     audience: str
     jwks: str
     tenant_claim: str = "sub"
+    tenant_prefix: str = "jwt-"
 
 
 class JwtTokens:
@@ -84,8 +87,15 @@ class JwtTokens:
             )
         except (jwt.PyJWTError, ValueError, TypeError):
             return None
-        name = claims.get(self.issuer.tenant_claim)
-        if not isinstance(name, str) or not re.fullmatch(TENANT_NAME, name):
+        claimed = claims.get(self.issuer.tenant_claim)
+        name = f"{self.issuer.tenant_prefix}{claimed}"
+        # `default` is the operator's own tenant.
+        if (
+            not isinstance(claimed, str)
+            or not claimed
+            or not re.fullmatch(TENANT_NAME, name)
+            or name == DEFAULT.name
+        ):
             logger.info("a JWT has no valid tenant name in its claim %s", self.issuer.tenant_claim)
             return None
         return name
@@ -127,7 +137,14 @@ def _usable(found: Any) -> dict[str | None, jwt.PyJWK]:
     keys: dict[str | None, jwt.PyJWK] = {}
     for each in found["keys"]:
         if each.get("kty") in _KINDS and each.get("use", "sig") == "sig" and "d" not in each:
-            keys[each.get("kid")] = jwt.PyJWK.from_dict(each)
+            try:
+                keys[each.get("kid")] = jwt.PyJWK.from_dict(each)
+            except (
+                jwt.PyJWTError,
+                ValueError,
+                TypeError,
+            ) as exc:  # one for encryption, such as X25519
+                logger.info("a key of the issuer is left out: %s", exc)
     if not keys:
         raise ValueError("it has no key for signatures")
     return keys

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hmac
 import logging
 from typing import TYPE_CHECKING
@@ -62,7 +63,21 @@ class Keyring:
         if record is not None:
             return self._caller(record.tenant, record.name or record.id, operator=record.operator)
         name = None if self.jwt is None else self.jwt.tenant_of(token)
-        return None if name is None else self._caller(name, name)
+        if self.jwt is None or name is None:
+            return None
+        limits = self.tenants[name].limits
+        # Without a prefix a claim can name any tenant, so none of them makes an operator.
+        return Tenant(name, limits, name, bool(self.jwt.issuer.tenant_prefix) and limits.operator)
+
+    def refusal_of(self, token: str) -> str:
+        """Why a token that `tenant_of` refuses is refused, and how to get one."""
+        advice = "the broker prints one when it starts, and `kernelbroker-server token create` makes others"
+        if not token:
+            return f"no token was sent; {advice}"
+        with contextlib.suppress(TokenError):
+            if self._file is not None and self._file.has_expired(token):
+                return f"the token has expired; {advice}"
+        return f"the token is wrong or was revoked; {advice}"
 
     def _caller(self, tenant: str, user: str, *, operator: bool = False) -> Tenant:
         limits = self.tenants[tenant].limits

@@ -128,10 +128,19 @@ class TokenFile:
         Raises:
             TokenError: the file cannot be read.
         """
+        record = self._record_of(token)
+        return None if record is None or record.expired else record
+
+    def has_expired(self, token: str) -> bool:
+        """Whether a token was valid once, and is no more because of its age. Raises TokenError."""
+        record = self._record_of(token)
+        return record is not None and record.expired
+
+    def _record_of(self, token: str) -> TokenRecord | None:
         if not (match := _TOKEN.fullmatch(token)):
             return None
         self._refresh()
-        if (record := self._by_id.get(match[1])) is None or record.expired:
+        if (record := self._by_id.get(match[1])) is None:
             return None
         return record if hmac.compare_digest(record.sha256, _hash(token)) else None
 

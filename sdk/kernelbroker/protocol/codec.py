@@ -16,6 +16,7 @@ import msgspec
 from .errors import ProtocolError
 from .events import Event
 from .messages import Operation, Reply
+from .wrong_fields import words_of
 
 T = TypeVar("T")
 
@@ -94,12 +95,12 @@ def _decode(data: bytes | str, type_: Any, decoder: msgspec.json.Decoder[T]) -> 
     try:
         return decoder.decode(data)
     except msgspec.ValidationError as exc:
-        raise ProtocolError(str(exc)) from exc
+        raise ProtocolError(words_of(exc, type_)) from exc
     except (msgspec.DecodeError, UnicodeError, RecursionError) as exc:
         try:
             value: T = msgspec.convert(json.loads(data, parse_constant=_refuse), type_)
         except msgspec.ValidationError as again:
-            raise ProtocolError(str(again)) from exc
+            raise ProtocolError(words_of(again, type_)) from exc
         except (ValueError, RecursionError):
             raise ProtocolError(f"not JSON: {exc}") from exc
         return value

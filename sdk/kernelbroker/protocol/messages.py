@@ -18,10 +18,9 @@ import msgspec
 from .events import MissingVariable as MissingVariable
 from .events import Variable
 from .findings import Finding, Language
+from .wrong_fields import IDENTIFIER_PATTERN
 
-Identifier: TypeAlias = Annotated[
-    str, msgspec.Meta(pattern=r"^[A-Za-z0-9_-][A-Za-z0-9_.-]{0,63}(?!\n)$")
-]
+Identifier: TypeAlias = Annotated[str, msgspec.Meta(pattern=IDENTIFIER_PATTERN)]
 """An id that a client may choose: safe in a path (no `..`), a header and a log line (no newline)."""
 
 OnError: TypeAlias = Literal["rollback", "rollback_all", "keep"]
