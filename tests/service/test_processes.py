@@ -12,6 +12,7 @@ from kernelbroker.protocol.errors import (
     PolicyRefused,
     TooManyRequests,
 )
+from kernelbroker_server.backends.base import Isolation
 from kernelbroker_server.kernels.frames import MAX_FRAME_BYTES, Frame, frames
 from kernelbroker_server.kernels.redaction import Redactor
 from kernelbroker_server.kernels.transfer import TransferFailed
@@ -54,14 +55,16 @@ RUNS = {"pid": 7, "cmd": "python", "args": ["-m", "http.server"], "env": {}, "st
         ("off", Command(cmd="a", size=TerminalSize(0, 1)), BadRequest),
     ],
 )
+@pytest.mark.parametrize("template", ["default", "auto"])
 async def test_a_process_is_refused_before_it_starts(
-    backend: FakeBackend, mode: Any, command: Command, error: type[Exception]
+    backend: FakeBackend, mode: Any, command: Command, error: type[Exception], template: str
 ) -> None:
     """The policy for code applies to commands; the refusal is an event, without the command itself."""
     seen: list[TelemetryEvent] = []
+    backend.isolation = Isolation.BUBBLEWRAP  # else no session is routed
     policies = Policies({"default": Policy(mode)})
     async with world(backend, policies=policies, observer=seen.append) as made:
-        session = await made.open("s")
+        session = await made.open("s", template=template)
         with pytest.raises(error):
             async with made.service.processes.start(session, command):
                 pass
@@ -70,10 +73,12 @@ async def test_a_process_is_refused_before_it_starts(
         assert "-rf" not in repr(started)
 
 
-async def test_input_is_refused_where_code_is_assessed(backend: FakeBackend) -> None:
+@pytest.mark.parametrize("template", ["default", "auto"])
+async def test_input_is_refused_where_code_is_assessed(backend: FakeBackend, template: str) -> None:
     """What a process reads cannot be assessed, so that it gets none."""
+    backend.isolation = Isolation.BUBBLEWRAP
     async with world(backend, policies=Policies({"default": Policy("block")})) as made:
-        session = await made.open("s")
+        session = await made.open("s", template=template)
         with pytest.raises(PolicyRefused):
             await made.service.processes.feed(session, 7, b"rm -rf /\n")
 

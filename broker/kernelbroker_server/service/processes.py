@@ -220,13 +220,13 @@ class Processes:
     async def _check_policy(self, session: Session, command: Command, line: str) -> None:
         if command.size is not None or command.stdin:
             self._refuse_unassessed(session)
-        template = session.options.template
         request = ExecutionRequest(code=line, language="shell")
-        assessment = await self._policies.assess_request(request, template)
-        self._policies.check(request, template, session.id, assessment)
+        # That of the sandbox where it would start: a session that is routed has no template of its own.
+        assessment = await self._policies.assess_request(request, session.spec.template)
+        self._policies.check(request, session.spec.template, session.id, assessment)
 
     def _refuse_unassessed(self, session: Session) -> None:
-        mode = self._policies.effective(session.options.template).mode
+        mode = self._policies.effective(session.spec.template).mode
         if mode in ("confirm", "block"):
             raise PolicyRefused(
                 f"the policy of the template is {mode!r}: what a process reads cannot be assessed, so it "
