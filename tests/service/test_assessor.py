@@ -8,18 +8,23 @@ import os
 import resource
 import signal
 import sys
+from collections import Counter
 from collections.abc import AsyncIterator
 from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from kernelbroker import risk
 from kernelbroker.protocol.errors import TooManyRequests, Unavailable
 from kernelbroker.protocol.findings import Assessment, Language
 from kernelbroker_server.service import assessor as assessor_module
 from kernelbroker_server.service import assessor_process
 from kernelbroker_server.service.assessor import Assessor
+from kernelbroker_server.service.assessor_process import Answer
 
+from tests.support.generated import repeatable
 from tests.support.waiting import DEADLINE_S, cancelled_at, turns, until
 
 RISKY = "import os\nos.system(command)"
@@ -288,3 +293,52 @@ async def test_a_process_has_limits_and_an_empty_environment(assessor: Assessor)
 
 def environment(pid: int) -> bytes:
     return Path(f"/proc/{pid}/environ").read_bytes().strip(b"\0")
+
+
+STEPS = st.sampled_from(["begin", "cancel", "end", "cancel and end", "end and cancel"])
+
+
+@repeatable
+@given(st.lists(st.tuples(STEPS, st.integers(0, 9)), max_size=30))  # fewer than may wait
+def test_no_slot_is_lost(steps: list[tuple[str, int]]) -> None:
+    """Whatever is cancelled when another one ends: all slots come back, and nobody else fails."""
+
+    async def run() -> None:
+        assessor = Assessor()
+        running: list[asyncio.Future[Answer]] = []
+
+        async def ask(_request: object) -> Answer:
+            running.append(asyncio.get_running_loop().create_future())
+            return await running[-1]
+
+        assessor._ask = ask  # type: ignore[method-assign]
+        tasks: list[asyncio.Task[Assessment]] = []
+        cancelled: set[asyncio.Task[Assessment]] = set()
+
+        def act(verb: str, number: int) -> None:
+            waiting = [each for each in tasks if not each.done() and each not in cancelled]
+            if verb == "cancel" and waiting:
+                task = waiting[number % len(waiting)]
+                cancelled.add(task)
+                task.cancel()
+            asked = [each for each in running if not each.done()]
+            if verb == "end" and asked:
+                asked[number % len(asked)].set_result(Answer(assessment=risk.assess("1")))
+
+        for verb, number in steps:
+            if verb == "begin":
+                tasks.append(asyncio.create_task(assessor.assess("1", "python", f"t{number % 3}")))
+            for each in verb.split(" and "):
+                act(each, number)
+            if number % 2:
+                await asyncio.sleep(0)
+        for _ in range(10 * len(tasks)):
+            act("end", 0)
+            await asyncio.sleep(0)
+        assert all(task.done() for task in tasks)
+        for task in tasks:
+            assert task.cancelled() or (task not in cancelled and task.exception() is None)
+        assert (assessor._free, assessor._busy, +assessor._waiting) == (2, set(), Counter())
+        assert len(assessor._queue) == 0
+
+    asyncio.run(run())

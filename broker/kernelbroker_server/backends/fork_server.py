@@ -278,7 +278,10 @@ class ForkServer:
             return
         message = json.loads(data)
         if (ended := message.get("ended")) is not None:
-            if (reported := self._ends.pop(ended, None)) is not None:
+            reported = self._ends.pop(ended, None)
+            if (
+                reported is not None and not reported.done()
+            ):  # nobody waits for one that is cancelled
                 reported.set_result(message["status"])
             self._end_if_unused()
             return
@@ -305,7 +308,8 @@ class ForkServer:
                 waiting.set_exception(ForkServerError(f"it has ended: {tail}"))
                 waiting.exception()  # nobody may wait for it
         for reported in self._ends.values():
-            reported.set_result(None)
+            if not reported.done():
+                reported.set_result(None)
         self._answers.clear()
         self._ends.clear()
         self.changed.set()

@@ -101,12 +101,14 @@ class Assessor:
         self._waiting[tenant] += 1
         self._assign()
         try:
-            await turn.came
+            # Unlike `await turn.came`, this leaves the future alone when the caller is cancelled.
+            if not turn.came.done():
+                await asyncio.wait([turn.came])
         except asyncio.CancelledError:
-            if turn.came.cancelled():
-                self._queue.remove(turn)
-            else:  # the turn came at the same time
+            if turn.came.done():  # in the same turn of the event loop
                 self._release(tenant)
+            else:
+                self._queue.remove(turn)
             raise
         finally:
             self._waiting -= Counter([tenant])  # this also drops the counts that are zero

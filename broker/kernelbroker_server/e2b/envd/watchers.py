@@ -76,7 +76,8 @@ class Watchers:
         async def run() -> None:
             try:
                 async with watching as changes:
-                    begun.set_result(None)
+                    if not begun.done():  # its caller was cancelled
+                        begun.set_result(None)
                     async for change in changes:
                         if change is not None:
                             _keep(watcher, await event_of(session, place, change, with_entry))
