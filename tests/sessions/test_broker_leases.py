@@ -155,3 +155,34 @@ def test_a_fenced_broker_changes_nothing(postgres: Server) -> None:
     finally:
         one.close()
         two.close()
+
+
+def test_a_session_that_is_opened_meanwhile_counts(
+    postgres: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A reservation that becomes a session while another broker counts is counted, at any moment."""
+    from kernelbroker_server.sessions.postgres_database import PostgresDatabase
+    from kernelbroker_server.sessions.records import SessionOpened
+
+    url = postgres.new_database()
+    one, two = PostgresDatabase(url), PostgresDatabase(url)
+    try:
+        one.broker, two.broker = (each.leases.register("", "here", 60.0) for each in (one, two))
+        read = two._query
+        for moment in range(4):
+            tenant, calls = f"t{moment}", 0
+            opened = SessionOpened(f"key{moment}", tenant, "first", b"{}", 0.0)
+            assert one.reserve(tenant, "first", 1)
+
+            def query(*args: Any, moment: int = moment, opened: Any = opened) -> Any:
+                nonlocal calls
+                if calls == moment:
+                    one.apply([opened])
+                calls += 1
+                return read(*args)
+
+            monkeypatch.setattr(two, "_query", query)
+            assert not two.reserve(tenant, "second", 1)
+    finally:
+        one.close()
+        two.close()

@@ -114,21 +114,21 @@ class PostgresDatabase(Queries):
         self.reconnect()
         with self._connection.transaction():
             self._connection.execute("SELECT pg_advisory_xact_lock(hashtext(%s))", (tenant,))
-            rows = self._query(
-                "SELECT session_id, options FROM sessions WHERE tenant = ? AND ended_at IS NULL",
-                tenant,
-            )
-            taken = {
-                name
-                for name, options in rows
-                if decode_as(options, SessionOptions).context_of is None
-            }
+            # The reservations first: another broker may open a session meanwhile, which ends its reservation.
             reserved = self._query(
                 f"SELECT name FROM claims WHERE kind = ? AND tenant = ? AND until > {NOW}",
                 _OPENING,
                 tenant,
             )
-            taken |= {name for (name,) in reserved}
+            rows = self._query(
+                "SELECT session_id, options FROM sessions WHERE tenant = ? AND ended_at IS NULL",
+                tenant,
+            )
+            taken = {name for (name,) in reserved} | {
+                name
+                for name, options in rows
+                if decode_as(options, SessionOptions).context_of is None
+            }
             if session_id not in taken and len(taken) >= limit:
                 return False
             self._connection.execute(
