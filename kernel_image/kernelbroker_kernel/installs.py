@@ -24,6 +24,7 @@ from IPython.core.getipython import get_ipython
 from .environment import WORKSPACE
 from .errors import CellError, Interrupted
 from .hooks import request_options
+from .interrupts import uninterrupted
 from .package_path import PREFIX, SITE
 from .shell import end
 
@@ -94,7 +95,8 @@ def _install(options: dict[str, Any]) -> None:
         except OSError as failed:
             raise CellError("InstallFailed", str(failed)) from None
     finally:
-        shutil.rmtree(scratch, ignore_errors=True)
+        with uninterrupted():
+            shutil.rmtree(scratch, ignore_errors=True)
 
 
 def _scratch_of(directory: str, names: list[str]) -> list[str]:

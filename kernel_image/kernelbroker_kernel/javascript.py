@@ -21,6 +21,7 @@ from IPython.core.getipython import get_ipython
 
 from .errors import CellError
 from .hooks import CellHooks
+from .interrupts import uninterrupted
 from .return_value import Summary
 from .streams import outputs
 
@@ -46,11 +47,8 @@ def run(hooks: CellHooks, code: str, name: str | None) -> None:
             {"code": code, "name": name, "cwd": _cwd(), "env": dict(os.environ)}
         )
     except KeyboardInterrupt:
-        stopped = False
-        try:
-            stopped = node.interrupt()
-        finally:
-            if not stopped:
+        with uninterrupted():
+            if not node.interrupt():
                 hooks.exit_code = _end(hooks)
                 sys.stderr.write(f"JavaScript did not stop: Node.js was ended, and {_LOST}\n")
         raise

@@ -11,6 +11,7 @@ from typing import Any
 
 from .errors import CellError
 from .hooks import CellHooks
+from .interrupts import uninterrupted
 from .streams import outputs
 
 _GRACE_S = 0.5
@@ -54,6 +55,7 @@ def _signal_name(number: int) -> str:
         return f"signal {number}"
 
 
+@uninterrupted()
 def end(process: subprocess.Popen[Any]) -> None:
     """Interrupt a process group, by its first process, and kill what is left."""
     for number, timeout in ((signal.SIGINT, _GRACE_S), (signal.SIGKILL, None)):

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import Refused
+from ..interrupts import uninterrupted
 from ..process_family import end_family
 from ..shell import end
 from ..streams import outputs
@@ -221,6 +222,7 @@ def _started(
             _end_tree(process)
 
 
+@uninterrupted()
 def _end_tree(process: subprocess.Popen[bytes]) -> None:
     """End the supervisor, which ends all that it supervises, and what remains if it was killed."""
     if process.poll() is None:

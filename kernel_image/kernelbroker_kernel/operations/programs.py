@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..errors import Refused
+from ..interrupts import uninterrupted
 
 SECONDS = 20.0
 """For a program beside the cells. The broker waits a little longer."""
@@ -108,7 +109,7 @@ def run(
             with suppress(subprocess.TimeoutExpired):
                 process.wait(max(0.1, deadline - time.monotonic()))
     finally:
-        with suppress(ProcessLookupError):
+        with uninterrupted(), suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
     return Ended(process.returncode, bytes(stdout[:OUTPUT_BYTES]), text(stderr), is_cut)
