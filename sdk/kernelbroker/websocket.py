@@ -118,8 +118,18 @@ async def connect_session(
             with suppress(KernelBrokerError):
                 await call(address, "DELETE", path, CLOSE_TIMEOUT)
         raise address.unreachable(exc) from exc
-    except KernelBrokerError:
+    except KernelBrokerError as exc:
         await disconnect(websocket, None)
+        if known is not None and isinstance(exc, BadRequest) and "`created_at`" in str(exc):
+            # A broker of before 1.0 does not know the field.
+            request = structs.replace(request, created_at=None)
+            websocket, info = await connect_session(address, request, timeouts, farewell)
+            if info.created_at == known.created_at:
+                return websocket, info
+            await disconnect(websocket, Close())
+            raise SessionGone(
+                "the broker no longer knows the session, and its state is lost"
+            ) from None
         raise
     except BaseException:
         await disconnect(websocket, farewell, GIVE_UP_TIMEOUT)

@@ -39,6 +39,11 @@ async def main(url: str, token: str) -> None:
             await broker.delete_checkpoint("usage")
             assert (await session.notebook())["cells"]
         assert (await broker.assess("import os")).level
+        async with broker.session("attached", keep=True) as session:
+            await session.run("x = 1")
+        attached = await broker.attach("attached")
+        assert (await attached.run("print(x)")).stdout == "1\n"
+        await attached.close()
         with contextlib.suppress(kernelbroker.NotFound):
             await broker.attach("nobody")
     print("done")

@@ -468,7 +468,7 @@ class ErrorEnvelope(msgspec.Struct, kw_only=True):
 # Operations, from the client.
 
 
-class Open(SessionOptions, tag_field="op", tag="open"):
+class Open(SessionOptions, tag_field="op", tag="open", omit_defaults=True):
     """Open the session with this id, or a new one.
 
     With `created_at`, only the session that was opened then: a client that connects again names the one it
