@@ -157,7 +157,7 @@ async def test_a_stream_ends_with_its_session(opened: Api) -> None:
         ({}, "type"),
         ({"type": "stdout", "content": "x"}, "stdout"),
         ({"type": "plan"}, "steps"),
-        ({"type": "plan", "steps": "read"}, "array"),
+        ({"type": "plan", "steps": "read"}, "list"),
         ({"type": "plan", "steps": [1]}, "steps"),
         ({"type": "plan", "steps": ["x"] * 201}, "200"),
         ({"type": "step_start", "step": 1.5}, "step"),

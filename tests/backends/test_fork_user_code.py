@@ -251,7 +251,7 @@ def test_an_end_is_named(client: kernelbroker.sync.Broker, code: str, named: str
     ("code", "name"),
     [
         ("import sys; sys.exit(2)", "SystemExit"),
-        ("exit()", "SystemExit"),
+        ("exit(1)", "SystemExit"),
         ("1/0", "ZeroDivisionError"),
     ],
 )

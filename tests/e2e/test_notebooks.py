@@ -144,12 +144,24 @@ def without_charts(outputs: Outputs) -> Outputs:
     ]
 
 
+def groups_as_text(outputs: Outputs) -> Outputs:
+    """An error that is a group as its traceback, without IPython's frame that ran the cell."""
+    frame = r' +\| +File "[^"]*interactiveshell.py", line \d+, in run_code\n[^\n]*\n'
+    return [
+        {"output_type": "stream", "name": "stderr", "text": "\n".join(o["traceback"]) + "\n"}
+        if o["output_type"] == "error" and "Exception Group Traceback" in o["traceback"][0]
+        else o
+        for o in without(frame)(outputs)
+    ]
+
+
 EVERYWHERE = {"plain-traceback": plain_tracebacks, "charts": without_charts}
 DIFFERENCES: dict[str, Callable[[Outputs], Outputs]] = {
     "help": without_displays,
     "figure-once": first_of_each_picture,
     "exit-advice": without(r"[^\n]*To exit: use.*?stacklevel=1\)\n|[^\n]*'To exit: use'[^\n]*\n"),
     "broken-errors": lambda outputs: outputs[-1:],
+    "exception-groups": groups_as_text,
     "recursion": each_line_once,
     "late-update": without_displays,
     "surrogates": lambda outputs: [],

@@ -85,7 +85,7 @@ def world(kind: str) -> Iterator[World]:
     with (
         running_broker(POOL__ACQUIRE_TIMEOUT=60, **settings) as broker,
         kernelbroker.sync.connect(broker.url, broker.token) as client,
-        client.session() as neighbour,
+        client.session(idle_timeout=6 * 3600) as neighbour,
         socket.socket(socket.AF_UNIX) as listener,
     ):
         host_socket = f"kernelbroker-{secrets.token_hex(8)}"
