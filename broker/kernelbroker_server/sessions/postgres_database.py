@@ -114,7 +114,7 @@ class PostgresDatabase(Queries):
         self.reconnect()
         with self._connection.transaction():
             self._connection.execute("SELECT pg_advisory_xact_lock(hashtext(%s))", (tenant,))
-            # The reservations first: another broker may open a session meanwhile, which ends its reservation.
+            # The reservations first: one that becomes a session meanwhile is then seen as that.
             reserved = self._query(
                 f"SELECT name FROM claims WHERE kind = ? AND tenant = ? AND until > {NOW}",
                 _OPENING,
