@@ -13,6 +13,8 @@ from typing import Any
 import pytest
 from xdist.scheduler import LoadScopeScheduling
 
+from tests.support.requires import require, table
+
 _DIRECTORY = Path.cwd()
 _TESTS = Path(__file__).parent
 _SLOWEST_FIRST = ("compose", "backends", "security", "e2e")
@@ -87,6 +89,19 @@ class ByEngine(LoadScopeScheduling):
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling:
     return ByEngine(config, log)
+
+
+@pytest.hookimpl(tryfirst=True)  # before fixtures are made
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    for mark in item.iter_markers("requires"):
+        require(*mark.args)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """A run ends with what was not tried here, how many tests that are, and how to get what they need."""
+    if lines := list(table(terminalreporter.stats.get("skipped", []))):
+        terminalreporter.section("not tried here")
+        terminalreporter.line("\n".join(lines))
 
 
 @pytest.hookimpl(wrapper=True)

@@ -41,6 +41,7 @@ from websockets.asyncio.client import connect
 
 from tests.support.backend import FakeSandbox, fake_backend
 from tests.support.http import Socket
+from tests.support.requires import require
 from tests.support.waiting import DEADLINE_S, until
 from tests.support.world import Breakpoint, deaf
 
@@ -558,6 +559,7 @@ async def test_without_a_state_each_broker_has_its_own_token(directory: Path) ->
 
 def make_certificate(directory: Path) -> tuple[Path, Path]:
     """For 127.0.0.1, and its key."""
+    require("openssl")
     certificate, key = directory / "cert.pem", directory / "key.pem"
     command = ["/usr/bin/openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "1"]
     command += ["-subj", "/CN=broker", "-addext", "subjectAltName=IP:127.0.0.1"]

@@ -11,10 +11,13 @@ from xml.etree import ElementTree
 
 import pytest
 
+from tests.support.requires import requires
+
 ROOT = Path(__file__).parent.parent
 
 
 @pytest.mark.sandbox
+@requires("bubblewrap", "the kernels' environment")
 def test_comparison_of_two_peers_writes_figures_and_a_plot(tmp_path: Path) -> None:
     """A short run measures raw jupyter_client and kernelbroker, and writes all three files."""
     argv = [sys.executable, str(ROOT / "benchmarks" / "compare_peers.py"), "--rounds", "1"]

@@ -7,7 +7,6 @@ import importlib.util
 import json
 import re
 import shlex
-import shutil
 import subprocess
 import textwrap
 from pathlib import Path
@@ -23,6 +22,7 @@ from kernelbroker_server.pool.sandboxes import SandboxState
 from kernelbroker_server.telemetry import metrics
 
 from tests.support.documentation import Block, blocks_of, pages
+from tests.support.requires import require
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -178,13 +178,11 @@ def test_shown_json_is_valid() -> None:
 
 def test_shown_javascript_is_valid(tmp_path: Path) -> None:
     """Node.js can parse each block of JavaScript."""
-    node = shutil.which("node")
-    if node is None:
-        pytest.skip("Node.js is not installed")
+    require("npm")
     for number, block in enumerate(each for each in BLOCKS if each.kind == "js"):
         file = tmp_path / f"{number}.js"
         file.write_text(block.text)
-        subprocess.run([node, "--check", file], check=True)
+        subprocess.run(["node", "--check", file], check=True)
 
 
 def test_shown_dockerfiles_and_units_are_valid() -> None:

@@ -26,6 +26,8 @@ from .workspaces.store import Workspace
 logger = logging.getLogger(__name__)
 
 _JOIN_TIMEOUT_S = 10.0
+_JOIN_SESSION_S = 20.0
+"""For a sandbox that a session would lose: its cell may keep the machine busy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +128,8 @@ class Adoption:
             return None
         try:
             progress, received = _progress(session)
-            warm = await join(orphan, _JOIN_TIMEOUT_S, received)
+            timeout = _JOIN_TIMEOUT_S if session is None else _JOIN_SESSION_S
+            warm = await join(orphan, timeout, received)
         except (ChannelClosed, ProtocolError) as exc:
             logger.warning("sandbox %s cannot be adopted: %s", orphan.sandbox.id, exc)
             return None

@@ -181,7 +181,9 @@ FORK_SERVER_MODULE = "kernelbroker_kernel.fork_server"
 """``python -m kernelbroker_kernel.fork_server FD``: forks gateways as the broker asks it to over the socket
 FD; the module describes the messages."""
 JAIL_ENTRY_MODULE = "kernelbroker_kernel.jail_entry"
-"""``python -m kernelbroker_kernel.jail_entry ORDER``: runs a program in a jail; the module describes it."""
+"""``python -m kernelbroker_kernel.jail_entry``: runs a program in a jail; the module describes it."""
+ORDER_VARIABLE = "KERNELBROKER_ORDER"
+"""The environment variable with its order."""
 LAUNCH_DESCRIPTORS = ("jail", "listener", "output", "gate", "status")
 """Sent with each order to fork: a pidfd of the jail's first process; the listening socket; the pipe for the
 output; the pipe at which the gateway waits; the pipe to which it writes its exit status, as one byte."""
@@ -191,6 +193,10 @@ number of the last message that it has of it, the first one being 1. Without it 
 The gateway first sends a text, ``{"received": int, "first": int}``: how many messages it has passed to
 the kernel, and the number of the first message that follows. In the other direction a text is the
 number of a message: the broker needs none up to this one, and the gateway forgets them."""
+ALL_SENT = "all sent"
+"""A text that the gateway sends when a kernel has ended and no further message of it follows. The
+broker acknowledges the last one when it has stored what they led to. Until then the gateway lives, with the
+channel of a further kernel, and a next broker gets them again."""
 EPOCH_HEADER = "X-Kernelbroker-Epoch"
 """A header of all requests of a broker that has taken the sandbox over from another one: a number, higher
 than that of anybody before. The gateway refuses lower ones; see `fencing.py`."""

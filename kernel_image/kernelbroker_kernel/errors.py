@@ -19,7 +19,11 @@ _REASONS: dict[int, tuple[str, str]] = {
     errno.ENOTEMPTY: ("conflict", "the directory is not empty; pass recursive=true to delete it"),
     errno.EACCES: ("conflict", "its permissions do not allow it; a cell can chmod it"),
     errno.EPERM: ("conflict", "its permissions do not allow it; a cell can chmod it"),
-    errno.EROFS: ("conflict", "it is read-only: /data/shared, or a project that is mounted so"),
+    errno.EROFS: (
+        "conflict",
+        "it is read-only; what is below /data and /tmp can be written, but not /data/shared and a project "
+        "that is mounted read-only",
+    ),
     errno.EBUSY: ("conflict", "it is in use, or mounted there"),
     errno.EXDEV: ("conflict", "files cannot be moved into or out of what is mounted there"),
     errno.ENXIO: ("conflict", "it is not a regular file"),

@@ -11,7 +11,7 @@ import json
 import os
 import re
 from collections.abc import Awaitable, Iterator
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from typing import Any
 
 from kernel_gateway.mixins import TokenAuthorizationMixin
@@ -83,6 +83,10 @@ class File(Handler):
     def components(self, path: str) -> list[str]:
         return workspace.components(path, system=self.system)
 
+    def refusing(self, path: str) -> AbstractContextManager[None]:
+        """Translate an OSError about a path, which is named as its user does."""
+        return refusing(f"/{path}" if self.system else path)
+
     upload: workspace.Upload | None = None
     failure: Refused | None = None
 
@@ -94,7 +98,7 @@ class File(Handler):
         connection: Any = self.request.connection
         connection.set_max_body_size(_NO_LIMIT)
         (path,) = self.path_args
-        with refusing(path):
+        with self.refusing(path):
             self.upload = workspace.Upload(self.components(path))
         size = int(self.request.headers.get("Content-Length", "0"))
         return self.receive(size) if size >= LARGE_BYTES else None
@@ -126,7 +130,7 @@ class File(Handler):
         if self.upload is None or self.failure is not None:
             return  # ignore the rest of a body that is refused
         try:
-            with refusing(self.path_args[0]):
+            with self.refusing(self.path_args[0]):
                 self.upload.write(chunk)
         except Refused as refused:
             self.failure = refused
@@ -144,7 +148,7 @@ class File(Handler):
             self.upload = None
 
     async def get(self, path: str) -> None:
-        with refusing(path):
+        with self.refusing(path):
             descriptor = workspace.open_file(self.components(path))
         try:
             first, size = self.head_of(os.fstat(descriptor).st_size)
@@ -157,24 +161,24 @@ class File(Handler):
         if self.failure is not None:
             raise self.failure
         assert self.upload is not None, "made in `prepare`"
-        with refusing(path):
+        with self.refusing(path):
             self.upload.commit()
         self.set_status(204)
 
     async def delete(self, path: str) -> None:
         recursive = self.argument("recursive") == "true"
-        with refusing(path):
+        with self.refusing(path):
             await in_turns(workspace.delete(self.components(path), recursive=recursive))
         self.set_status(204)
 
     async def post(self, path: str) -> None:
         names = self.components(path)
         if self.argument("op") == "mkdir":
-            with refusing(path):
+            with self.refusing(path):
                 workspace.make_directory(names)
         else:
             target = self.components(self.argument("to"))
-            with refusing(path):
+            with self.refusing(path):
                 workspace.move(names, target)
         self.set_status(204)
 
@@ -229,10 +233,11 @@ class Details(Handler):
     """GET ?depth=N&system=true: an entry, or with a depth those below a directory, with all details."""
 
     async def get(self, path: str) -> None:
-        names = workspace.components(path, system=self.argument("system") == "true")
+        is_system = self.argument("system") == "true"
+        names = workspace.components(path, system=is_system)
         depth = int(self.argument("depth") or 0)
         listed = details.Details(names, depth)
-        with refusing(path):
+        with refusing(f"/{path}" if is_system else path):
             await in_turns(listed.read())
         self.reply({"entries": listed.entries, "truncated": listed.truncated})
 

@@ -45,8 +45,6 @@ from .fencing import FencedServer
 from .kernels import KernelSpecs, exit_status
 from .proxy_forwarder import Forwarder
 
-DRAIN_LIMIT_S = 0.5
-"""The time that the broker has to read them."""
 ROUTES = [
     *file_server.ROUTES,
     *export_server.ROUTES,
@@ -69,16 +67,11 @@ status_pipe: int | None = None
 """A pipe of the broker's for the exit status, if the gateway was forked."""
 
 
-async def exit_after_drain(status: int) -> None:
-    """Wait until the broker has the kernel's last messages, then exit with its status as a shell has it.
-
-    If the broker has died, wait for the next one, which gets them.
+async def exit_after_delivery(status: int) -> None:
+    """Wait until a broker has all messages of the kernels, then exit with the first one's status as a shell
+    has it.
     """
-    loop = asyncio.get_running_loop()
-    limit = DRAIN_LIMIT_S if Connection.current else Gateway.instance().alone
-    deadline = loop.time() + limit
-    while Connection.is_behind() and loop.time() < deadline:  # noqa: ASYNC110  streams do not tell
-        await asyncio.sleep(0.01)
+    await asyncio.gather(*map(Connection.delivered, list(Connection.relays)))
     # The rest of the process belongs to a dead kernel; an orderly shutdown would only wait for it.
     end(exit_status(status))
 
@@ -202,7 +195,7 @@ def _serve(options: argparse.Namespace) -> None:
     # Only this sandbox sees the directory of the kernel's own sockets. ipc is also faster than TCP.
     directory = os.environ["JUPYTER_RUNTIME_DIR"] = tempfile.mkdtemp(prefix="kernel-")
     KernelSpecs.imports = tuple(options.imports)
-    kernels.Provisioner.on_first_exit = staticmethod(exit_after_drain)
+    kernels.Provisioner.on_first_exit = staticmethod(exit_after_delivery)
     gateway = Gateway.instance(
         kernel_spec_manager_class=KernelSpecs,
         kernel_websocket_connection_class=Connection,
@@ -210,7 +203,7 @@ def _serve(options: argparse.Namespace) -> None:
     )
     gateway.sockets = _listen(options)
     gateway.handover = options.handover
-    gateway.alone = options.alone if options.outlives_broker else 0.0
+    gateway.alone = Connection.alone = options.alone if options.outlives_broker else 0.0
     gateway.auth_token = os.environ.pop(TOKEN_VARIABLE, "")  # the kernel would inherit it
     if options.tcp is not None:
         if not gateway.auth_token:

@@ -4,7 +4,8 @@ It enters the jail's namespaces, all but the user's, and forks the program there
 gateway, which is confined as bubblewrap confines what it starts and then belongs to the jail, or a tool of
 the broker's, which is waited for.
 
-Its argument is the order, a JSON object:
+The order is a JSON object in the environment variable `ORDER_VARIABLE`, since all users of the host see the
+arguments of a program:
 
 - `leader`: a pidfd of the jail's first process.
 - `argv`, `env`: the command line, as seen in the jail, and the whole environment.
@@ -25,6 +26,7 @@ from collections.abc import Callable
 from typing import Any
 
 from . import confinement
+from .contract import ORDER_VARIABLE
 
 _ENTERED = ("mnt", "pid", "net", "ipc", "uts", "cgroup")
 _LAST_PID = "/proc/sys/kernel/ns_last_pid"
@@ -98,4 +100,4 @@ def _wait(pid: int) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(json.loads(sys.argv[1])))
+    sys.exit(main(json.loads(os.environ[ORDER_VARIABLE])))

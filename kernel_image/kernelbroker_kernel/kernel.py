@@ -9,7 +9,6 @@ bounded (see `compat.kernel`); and an interrupt reaches only the user's code.
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import json
 import os
 import re
@@ -30,6 +29,7 @@ from traitlets import List, Type, Unicode
 
 from . import charts, early_imports, fonts, last_words, package_path
 from .compat import named_like, streams
+from .compat.figures import show_those_of_agg
 from .compat.kernel import BoundedErrorKernel, BoundedErrorShell, PromptKernelApp
 from .compat.threads import keep_alive, send_without_threads
 from .contract import (
@@ -277,6 +277,8 @@ def import_all(imports: Iterable[str]) -> None:
     for name in (*imports, *_INTERNAL):
         importlib.import_module(name)
     fonts.install()
+    if "matplotlib" in sys.modules:
+        show_those_of_agg()
     charts.load()
 
 
@@ -285,8 +287,8 @@ def main(argv: list[str]) -> None:
     imports = [arg.removeprefix("--import=") for arg in argv if arg.startswith("--import=")]
     argv = [arg for arg in argv if not arg.startswith("--import=")]
     send_without_threads()
-    launcher = importlib.util.find_spec("ipykernel_launcher")
-    sys.argv = [launcher.origin if launcher and launcher.origin else sys.argv[0], *argv]  # as stock
+    # The user's program has no arguments, so that `parse_args()` and `unittest.main()` work.
+    sys.argv = [""]
     app = KernelApp.instance()
     app.imports = tuple(imports)
     # A default of the class, which may have been made before the process was forked.

@@ -124,6 +124,7 @@ class Provisioner(LocalProvisioner):
         if self.pid:
             end_family(self.pid)
         await Connection.receive_rest(kernel_id, _LAST_MESSAGES_S)
+        await Connection.delivered(kernel_id)
         manager: Any = self.parent
         kernels = manager.parent
         with contextlib.suppress(KeyError):
@@ -148,6 +149,7 @@ class Kernel(Handler):
         provisioner = Provisioner.further.get(kernel_id)
         if provisioner is None or not provisioner.pid:
             raise Refused("not_found", "there is no further kernel with this id")
+        Connection.forsake(kernel_id)
         end_family(provisioner.pid)
         with contextlib.suppress(ProcessLookupError):
             os.kill(provisioner.pid, signal.SIGKILL)

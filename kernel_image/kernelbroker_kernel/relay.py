@@ -17,7 +17,7 @@ from typing import Any, Protocol
 import zmq
 from jupyter_client.session import DELIM
 
-from .contract import MAX_MESSAGE_BYTES
+from .contract import ALL_SENT, MAX_MESSAGE_BYTES
 from .outbox import Outbox
 from .oversize import replacement
 
@@ -26,6 +26,8 @@ _TEXT, _BINARY = 0x81, 0x82
 """The first byte of a WebSocket frame that is a whole message (RFC 6455, section 5.2)."""
 _LINGER_S = 0.01
 """The time that the beginning of a cell and a reply wait for the message that follows them."""
+_ACKNOWLEDGE_S = 5.0
+"""The time that a broker has to store some of a dead kernel's messages, until the gateway gives it up."""
 _BATCH_MESSAGES = 64
 _BATCH_BYTES = 1024**2
 """The bounds of what is read from the kernel before other work of the gateway gets its turn."""
@@ -55,6 +57,13 @@ class Relay:
         self.channels = channels
         self.received = 0
         self.is_held = False
+        self._changed = asyncio.Event()
+        """Set at each acknowledgement, and when a broker comes or goes."""
+        self._is_wanted = True
+        self._is_finished = False
+        """Nothing follows."""
+        self._is_told = False
+        """The present connection was told so."""
         self._outbox = Outbox()
         self._send: Callable[[bytes], None] | None = None
         self._batch: list[bytes] = []
@@ -69,7 +78,9 @@ class Relay:
     def connect(self, send: Callable[[bytes], None]) -> None:
         """Send what comes from now on over this connection, in place of the one before."""
         self._send = send
+        self._is_told = False
         self._batch.clear()
+        self._changed.set()
 
     def join(self, send: Callable[[bytes], None], after: int | None) -> None:
         """Go on with a broker that has everything up to the message `after`; None: it needs nothing.
@@ -78,14 +89,15 @@ class Relay:
         """
         self.connect(send)
         self.acknowledge(self._outbox.last if after is None else after)
-        hello = json.dumps({"received": self.received, "first": self._outbox.first}).encode()
-        send(_head(_TEXT, len(hello)) + hello)
+        send(_text(json.dumps({"received": self.received, "first": self._outbox.first})))
         send(b"".join(self._outbox.kept()))
+        self._tell_end()
 
     def disconnect(self, send: Callable[[bytes], None]) -> None:
         """Keep what comes from now on, if this is the present connection."""
         if self._send == send:
             self._send = None
+            self._changed.set()
 
     def drain(self) -> None:
         """Pass on all that waits of a kernel that has ended, even if too much is not acknowledged."""
@@ -97,6 +109,46 @@ class Relay:
             self._writing.cancel()
         self._write()
 
+    def finish(self) -> None:
+        """Pass on all that waits, and tell each broker that nothing follows: the kernel ends."""
+        if not self._is_finished:
+            for channel in self.channels.values():
+                channel.stop_on_recv()
+            self.drain()
+            self._is_finished = True
+            self._tell_end()
+
+    def forsake(self) -> None:
+        """Let nobody wait for an acknowledgement: the broker ends the kernel itself."""
+        self._is_wanted = False
+        self._changed.set()
+
+    async def delivered(self, alone: float) -> None:
+        """Wait until a broker has stored everything that the kernel has sent, and pass on nothing further.
+
+        Each acknowledgement, and each broker that comes, has its time anew.
+
+        Args:
+            alone: seconds to wait for the next broker.
+        """
+        while True:
+            if not self.is_held:
+                self.finish()
+            if self.is_delivered:
+                return
+            self._changed.clear()
+            try:
+                async with asyncio.timeout(alone if self._send is None else _ACKNOWLEDGE_S):
+                    await self._changed.wait()
+            except TimeoutError:
+                return
+
+    @property
+    def is_delivered(self) -> bool:
+        """Whether everything was sent and is acknowledged, or need not be."""
+        is_acknowledged = self._outbox.first > self._outbox.last
+        return not self._is_wanted or (self._is_finished and is_acknowledged)
+
     def end(self) -> None:
         """Pass on what the kernel has sent, and close its channels: it has ended."""
         self.drain()
@@ -106,9 +158,11 @@ class Relay:
     def acknowledge(self, number: int) -> None:
         """Forget the messages up to this number."""
         self._outbox.acknowledge(number)
+        self._changed.set()
         if self.is_held and not self._outbox.is_full:
             self.is_held = False
-            self.channels["iopub"].on_recv_stream(self.receive)
+            if not self._is_finished:
+                self.channels["iopub"].on_recv_stream(self.receive)
 
     def receive(self, channel: Channel, message: list[bytes]) -> None:
         """Pass on a message of the kernel, and those that wait behind it, in one write.
@@ -163,6 +217,11 @@ class Relay:
             loop.call_soon(self._write) if is_urgent else loop.call_later(_LINGER_S, self._write)
         )
 
+    def _tell_end(self) -> None:
+        if self._is_finished and not self._is_told and self._send is not None:
+            self._is_told = True
+            self._send(_text(ALL_SENT))
+
     def _write(self) -> None:
         self._writing = None
         batch, self._batch = self._batch, []
@@ -178,6 +237,12 @@ def _frame(channel: str, parts: list[bytes]) -> list[bytes]:
     *offsets, size = accumulate(map(len, pieces), initial=_WORD * (len(pieces) + 2))
     words = struct.pack(f"<{len(pieces) + 2}Q", len(pieces) + 1, *offsets, size)
     return [_head(_BINARY, size), words, *pieces]
+
+
+def _text(text: str) -> bytes:
+    """A WebSocket frame with a text."""
+    content = text.encode()
+    return _head(_TEXT, len(content)) + content
 
 
 def _head(kind: int, size: int) -> bytes:

@@ -14,6 +14,8 @@ import stat
 from dataclasses import dataclass, field
 from pathlib import Path
 
+_SHORTAGES = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
+"""Errors that are none of the directory's."""
 _OPEN = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _DESCRIPTORS = 32
 """The number of topmost directories that stay open, and of deepest ones."""
@@ -27,8 +29,11 @@ def measure(directory: Path, max_files: int) -> tuple[int, int, bool]:
     """Count bytes and inodes below a directory, without the directory itself, and whether this is all.
 
     The count ends after `max_files` and is then incomplete. A walk that missed something is repeated a few
-    times. Never raises OSError: a directory that cannot be opened makes the result incomplete, except one
-    of another user. A missing directory counts as empty.
+    times. A directory that cannot be opened makes the result incomplete, except one of another user. A
+    missing directory counts as empty.
+
+    Raises:
+        OSError: this process has no descriptor or memory left, which says nothing about the directory.
     """
     size = files = 0
     for _ in range(_WALKS):
@@ -75,6 +80,7 @@ class _Walk:
         try:
             top = os.open(directory, _OPEN)
         except OSError as error:
+            _raise_shortage(error)
             self.complete = error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
             return
         self._push(top)
@@ -105,8 +111,9 @@ class _Walk:
             except PermissionError:
                 return  # it belongs to another user, so code in the sandbox cannot write there
             except OSError as error:
+                _raise_shortage(error)
                 if error.errno not in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
-                    self.complete = False  # such as EMFILE
+                    self.complete = False
                     return
                 name = self._find(inode)
             else:
@@ -160,7 +167,8 @@ class _Walk:
                     self._count(entry, level)
                     if self.files > self._max_files:
                         return
-        except OSError:
+        except OSError as error:
+            _raise_shortage(error)
             self.complete = False
 
     def _count(self, entry: os.DirEntry[str], level: _Level) -> None:
@@ -183,6 +191,11 @@ class _Walk:
         self.size += status.st_blocks * _BLOCK
         if stat.S_ISDIR(status.st_mode):
             level.below.append((name, status.st_ino))
+
+
+def _raise_shortage(error: OSError) -> None:
+    if error.errno in _SHORTAGES:
+        raise error
 
 
 def _open_below(name: str, parent: int) -> int:

@@ -119,7 +119,7 @@ class Broker:
         project: Project | None = None,
         language: str = "python",
         on_error: OnError | None = None,
-        keep: bool = False,
+        keep: bool | None = None,
     ) -> Session:
         """Return a session, which `async with`, `open` or the first cell opens, and `async with` closes.
 
@@ -145,7 +145,8 @@ class Broker:
                 ("/srv/shop"), the URL of a git repository, `ProjectOptions` with more about one of them,
                 or a `pathlib.Path` of this machine, which `open` and `async with` upload.
             language, on_error: those of cells that name none; by default `python` and `rollback`.
-            keep: `close` and `async with` only close the connection; the session stays open.
+            keep: `close` and `async with` only close the connection; the session stays open. By default
+                they close a session that this client has opened, and keep one that was there.
         """
         request = Open(
             session_id=session_id or None,

@@ -67,11 +67,14 @@ class SessionConnection:
 
     Args:
         request: opens the session, also after a lost connection.
-        keep: `close` closes the connection and leaves the session open.
+        keep: `close` closes the connection and leaves the session open. With None it does so if the session
+            was there before.
         timeouts: for the broker's answers.
     """
 
-    def __init__(self, address: Address, request: Open, *, keep: bool, timeouts: Timeouts) -> None:
+    def __init__(
+        self, address: Address, request: Open, *, keep: bool | None, timeouts: Timeouts
+    ) -> None:
         self._loop = asyncio.get_running_loop()
         self._address = address
         self._request = request
@@ -98,6 +101,11 @@ class SessionConnection:
         return self._websocket is not None and self._failure is None and self._is_here
 
     @property
+    def keeps(self) -> bool:
+        """Whether `close` leaves the session open."""
+        return bool(self._keep)
+
+    @property
     def has_lost_session(self) -> bool:
         """Whether the session may still exist although this connection cannot reach it."""
         return not self.is_connected and not isinstance(self._failure, SessionGone)
@@ -117,9 +125,15 @@ class SessionConnection:
             SessionGone: the `known` session has ended.
             RequestError: the broker refused.
         """
-        self._websocket, self._info = await connect_session(
-            self._address, self._request, self._timeouts, None if self._keep else Close(), known
+        # A session that may be another client's is not closed if this one gives up. The broker itself
+        # closes a new one whose client goes away before it is open.
+        farewell = Close() if self._keep is False else None
+        self._websocket, opened = await connect_session(
+            self._address, self._request, self._timeouts, farewell, known
         )
+        self._info = opened.session
+        if self._keep is None:
+            self._keep = not opened.is_new
         self._ready.set()
         self._reader = asyncio.create_task(self._run(self._websocket), name="kernelbroker-reader")
 
@@ -350,10 +364,10 @@ class SessionConnection:
 
     async def _resume(self) -> ClientConnection:
         """Connect to the same session, and ask for the events that were missed."""
-        websocket, info = await reconnect_session(
+        websocket, opened = await reconnect_session(
             self._address, self._request, self._timeouts, self.info
         )
-        self._websocket, self._info = websocket, info
+        self._websocket, self._info = websocket, opened.session
         for queue in list(self._queues.values()):
             queue.resuming = True
             await self._send(Resume(execution_id=queue.execution_id, after=queue.seen))

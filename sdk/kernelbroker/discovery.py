@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from ssl import SSLContext, create_default_context
+from ssl import SSLContext, SSLError, create_default_context
 from urllib.parse import urlsplit
 
 import msgspec
@@ -25,6 +25,10 @@ from .protocol import runtime_file as runtime
 from .protocol.errors import ConnectionFailed, Unauthorized
 
 _MAX_FILE_SIZE = 65_536
+_NO_TLS = frozenset(
+    {"WRONG_VERSION_NUMBER", "HTTP_REQUEST", "PACKET_LENGTH_TOO_LONG", "RECORD_LAYER_FAILURE"}
+)
+"""What OpenSSL says of a server that answers without TLS. Its versions differ."""
 
 
 class _RuntimeFile(msgspec.Struct):
@@ -79,6 +83,12 @@ class Address:
 
     def unreachable(self, reason: object) -> ConnectionFailed:
         """The error for an address where no broker answers."""
+        if isinstance(reason, SSLError) and reason.reason in _NO_TLS:
+            plain = self.url.replace("https://", "http://", 1)
+            return ConnectionFailed(
+                f"{self.url} (from {self.source}) answers without TLS: use {plain}"
+            )
+        reason = str(reason) or repr(reason)
         return ConnectionFailed(
             f"no broker at {self.url} (from {self.source}): {reason}. Is the broker running? "
             "Start one with `make run`, or set KERNELBROKER_URL."

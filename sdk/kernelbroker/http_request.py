@@ -128,7 +128,7 @@ class HTTPRequest:
             await self._connect()
             await self._in_thread(work)
         except (OSError, http.client.HTTPException) as exc:
-            raise self._address.unreachable(str(exc) or repr(exc)) from exc
+            raise self._address.unreachable(exc) from exc
 
     async def _connect(self) -> None:
         url = urlsplit(self._address.url)

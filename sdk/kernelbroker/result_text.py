@@ -15,6 +15,10 @@ MAX_CHARS = 20_000
 """Default length of a result's text: about 5,000 tokens."""
 
 _MAX_NAMES = 20
+_FRAME = re.compile(r"(?:Cell In|Input In|File )")
+_LIBRARY_FRAME = re.compile(
+    r"File (?:<frozen |[^:]*/(?:lib/python\d[^/:]*|site-packages|dist-packages)/|[^:]*\.pyx:)"
+)
 _ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|[\]PX^_][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])")
 
 
@@ -28,6 +32,45 @@ def output_texts(outputs: Iterable[Mapping[str, Any]]) -> Iterator[str]:
                 yield terminal_text(_error_text(output))
             case _:
                 yield _bundle_text(output["data"])
+
+
+def useful_traceback(text: str) -> str:
+    """Return IPython's traceback without the frames inside of libraries, but for the place of the last one.
+
+    The user's frames and the messages are kept, of each error of a chain.
+    """
+    kept, left_out = list[str](), 0
+    frames = list(_frames(text.split("\n")))
+    for number, lines in enumerate(frames, 1):
+        if not _LIBRARY_FRAME.match(lines[0]):
+            kept += _told(left_out) + lines
+            left_out = 0
+            continue
+        # The source's lines have numbers, also those without text. So the first empty line ends them.
+        end = lines.index("") if "" in lines else len(lines)
+        if number == len(frames):
+            kept += [*_told(left_out), lines[0], *lines[end:]]
+        elif any(lines[end:]):  # the message of an error that led to the next one
+            kept += [*_told(left_out + 1), *lines[end + 1 :]]
+            left_out = 0
+        else:
+            left_out += 1
+    return "\n".join(kept)
+
+
+def _frames(lines: Sequence[str]) -> Iterator[list[str]]:
+    """The lines of each frame; first those before the first one."""
+    begun: list[str] = []
+    for line in lines:
+        if _FRAME.match(line) and begun:
+            yield begun
+            begun = []
+        begun.append(line)
+    yield begun
+
+
+def _told(left_out: int) -> list[str]:
+    return [f"[... frames inside of libraries: {left_out} ...]", ""] if left_out else []
 
 
 def json_text(value: Any) -> str:
@@ -81,7 +124,7 @@ def terminal_text(text: str) -> str:
 
 
 def _error_text(error: Mapping[str, Any]) -> str:
-    traceback = "\n".join(error["traceback"])
+    traceback = useful_traceback(_ESCAPES.sub("", "\n".join(error["traceback"])))
     line = f"{error['ename']}: {error['evalue']}"
     return traceback if error["ename"] in traceback else f"{traceback}\n{line}".lstrip("\n")
 

@@ -65,7 +65,7 @@ class Session:
         address: Address,
         request: Open,
         *,
-        keep: bool,
+        keep: bool | None,
         timeouts: Timeouts,
         open_sessions: set[Session],
         known: SessionInfo | None = None,
@@ -73,6 +73,7 @@ class Session:
     ) -> None:
         """
         Args:
+            keep: see `Broker.session`.
             request: gets an id here if it has none, so that a session can be closed even if its opening
                 was cancelled.
             open_sessions: the sessions of the broker's client that are open.
@@ -85,6 +86,7 @@ class Session:
         self._is_named = request.session_id is not None
         if not self._is_named:
             request.session_id = uuid4().hex
+            keep = bool(keep)
         self._keep = keep
         self._timeouts = timeouts
         self._open_sessions = open_sessions
@@ -614,7 +616,7 @@ class Session:
         cwd: str | None = None,
         on_error: OnError | None = None,
         metadata: Mapping[str, Any] | None = None,
-        keep: bool = False,
+        keep: bool | None = None,
     ) -> Session:
         """Open a context: one more kernel in the sandbox of this session.
 
@@ -632,7 +634,8 @@ class Session:
             cwd: working directory, relative to `/data`; that of the session if None.
             on_error: see `run`; that of the session if None.
             metadata: your own notes, kept with the context.
-            keep: `close` and `async with` only close the connection; the context stays open.
+            keep: `close` and `async with` only close the connection; the context stays open. By default
+                they close a context that this client has opened, and keep one that was there.
 
         Raises:
             BadRequest: there is no such language or directory.
@@ -670,7 +673,9 @@ class Session:
         await (await self._opened()).operate(Restart())
 
     async def close(self) -> None:
-        """Close the session (with `keep`, the connection only). Closing again has no effect.
+        """Close the session (with `keep`, or if another client has opened it, the connection only).
+
+        Closing again has no effect.
 
         If cells were submitted, the broker closes it when they have ended, and this does not wait for that.
         """
@@ -681,7 +686,7 @@ class Session:
             return
         is_lost = connection.has_lost_session
         await connection.close(when_idle=self._has_submitted)
-        if is_lost and not self._keep and not self._has_submitted:
+        if is_lost and not connection.keeps and not self._has_submitted:
             path = f"/api/v1/sessions/{self.session_id}"
             with suppress(KernelBrokerError):  # The broker closes it after `idle_timeout` anyway.
                 await call(self._address, "DELETE", path, CLOSE_TIMEOUT)

@@ -64,7 +64,7 @@ async def connect_session(
     timeouts: Timeouts,
     farewell: Close | None,
     known: SessionInfo | None = None,
-) -> tuple[ClientConnection, SessionInfo]:
+) -> tuple[ClientConnection, Opened]:
     """Connect, and open the session.
 
     If this is cancelled or fails, the session may be open already. It is then closed, if there is a
@@ -104,8 +104,8 @@ async def connect_session(
     try:
         async with asyncio.timeout(timeouts.opening):
             await websocket.send(data, text=True)
-            info = await _opened(address, websocket)
-        return websocket, info
+            opened = await _opened(address, websocket)
+        return websocket, opened
     except TimeoutError as exc:
         await disconnect(websocket, farewell, GIVE_UP_TIMEOUT)
         raise ConnectionFailed(
@@ -123,9 +123,9 @@ async def connect_session(
         if known is not None and isinstance(exc, BadRequest) and "`created_at`" in str(exc):
             # A broker of before 1.0 does not know the field.
             request = structs.replace(request, created_at=None)
-            websocket, info = await connect_session(address, request, timeouts, farewell)
-            if info.created_at == known.created_at:
-                return websocket, info
+            websocket, opened = await connect_session(address, request, timeouts, farewell)
+            if opened.session.created_at == known.created_at:
+                return websocket, opened
             await disconnect(websocket, Close())
             raise SessionGone(
                 "the broker no longer knows the session, and its state is lost"
@@ -138,7 +138,7 @@ async def connect_session(
 
 async def reconnect_session(
     address: Address, request: Open, timeouts: Timeouts, known: SessionInfo
-) -> tuple[ClientConnection, SessionInfo]:
+) -> tuple[ClientConnection, Opened]:
     """Connect to the `known` session again, with a pause after each attempt that fails.
 
     Raises:
@@ -156,11 +156,11 @@ async def reconnect_session(
     raise ConnectionLost(f"the connection was lost and could not be replaced: {problem}")
 
 
-async def _opened(address: Address, websocket: ClientConnection) -> SessionInfo:
+async def _opened(address: Address, websocket: ClientConnection) -> Opened:
     while True:
         match decode_incoming(await websocket.recv(decode=False)):
-            case Opened(session=info):
-                return info
+            case Opened() as opened:
+                return opened
             case ErrorReply(error=error):
                 raise error_from_wire(address, error)
             case Closed(reason=reason):

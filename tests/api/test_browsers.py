@@ -7,7 +7,6 @@ import base64
 import json
 import logging
 import os
-import shutil
 import tempfile
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -24,6 +23,7 @@ from websockets.typing import Origin, Subprotocol
 
 from tests.support.backend import FakeBackend
 from tests.support.http import TOKEN, Api, Socket, serving
+from tests.support.requires import require
 from tests.support.waiting import DEADLINE_S
 from tests.support.world import world
 
@@ -278,12 +278,10 @@ class Page:
 
 @asynccontextmanager
 async def browser(url: str) -> AsyncIterator[None]:
-    program = shutil.which("chromium") or shutil.which("chromium-browser")
-    if program is None:
-        pytest.skip("chromium is not installed")
+    require("chromium")
     with tempfile.TemporaryDirectory(prefix="kb-", ignore_cleanup_errors=True) as profile:
         process = await asyncio.create_subprocess_exec(
-            program,
+            "chromium",
             *("--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"),
             *("--no-first-run", "--disable-background-networking", "--no-proxy-server"),
             f"--user-data-dir={profile}",

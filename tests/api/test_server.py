@@ -16,13 +16,16 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import kernelbroker
 import pytest
+from kernelbroker import ConnectionFailed
 from kernelbroker_server.api import server
 from kernelbroker_server.api.routes import ROUTES
 from kernelbroker_server.api.server import UnauthenticatedConnections
 
 from tests.support.backend import FakeBackend
 from tests.support.http import TOKEN, Api, serving
+from tests.support.requires import requires
 from tests.support.waiting import DEADLINE_S, until
 from tests.support.world import world
 
@@ -164,6 +167,25 @@ async def test_a_body_that_never_ends(
         await hang_up(connection)
 
 
+async def test_tls_to_a_broker_without_it(backend: FakeBackend) -> None:
+    """A client that begins TLS is told at once that there is none; other connections go on."""
+    async with world(backend) as w, serving(w) as api:
+        plain = await connect(api)
+        address = f"https://127.0.0.1:{api.port}"
+        async with asyncio.timeout(5), kernelbroker.connect(address, token=TOKEN) as broker:
+            for call in (broker.health, broker.session("a").open):
+                with pytest.raises(ConnectionFailed, match="without TLS: use http://127") as raised:
+                    await call()
+                assert str(api.port) in str(raised.value)
+        reader, writer = await asyncio.open_connection("127.0.0.1", api.port)
+        writer.write(b"\x16")  # its first byte alone
+        assert (await reader.read()).endswith(b"use http:// in its address.\n")
+        writer.close()
+        assert await ask(plain, GOOD) == 200
+        await hang_up(plain)
+
+
+@requires("openssl")
 async def test_a_tls_handshake_that_never_ends(backend: FakeBackend, tmp_path: Path) -> None:
     """A client that begins no handshake, or half of one, has as little time."""
     certificate, key = tmp_path / "cert.pem", tmp_path / "key.pem"

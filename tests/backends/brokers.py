@@ -12,16 +12,9 @@ from typing import Any
 from kernelbroker_server.backends.base import Backend
 from kernelbroker_server.backends.docker_transport import Transport
 
-from .probes import (
-    DEADLINE_S,
-    GVISOR,
-    IMAGE,
-    KERNEL_PYTHON,
-    PROBE,
-    running_backend,
-    running_docker,
-    running_kubernetes,
-)
+from tests.support.requires import IMAGE, KERNEL_PYTHON, gvisor_runtime
+
+from .probes import DEADLINE_S, PROBE, running_backend, running_docker, running_kubernetes
 
 
 def running(kind: str, **options: Any) -> AbstractAsyncContextManager[Backend]:
@@ -37,7 +30,7 @@ def running(kind: str, **options: Any) -> AbstractAsyncContextManager[Backend]:
 def docker_options(kind: str) -> dict[str, Any]:
     """The options of a docker backend of this kind."""
     transport = Transport.TCP if kind == "docker-tcp" else Transport.UNIX
-    return {"transport": transport, "runtime": GVISOR if kind == "gvisor" else "runc"}
+    return {"transport": transport, "runtime": gvisor_runtime() if kind == "gvisor" else "runc"}
 
 
 GATEWAY = "import runpy; runpy.run_module('kernelbroker_kernel', run_name='__main__')"

@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import json
 import os
-import shutil
 import subprocess
 import tempfile
 import time
-import warnings
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import docker
 import pytest
-from docker.errors import DockerException
 from kernelbroker_server.backends import procfs
 from kernelbroker_server.backends.base import Sandbox, SandboxEnd
 from kernelbroker_server.backends.container_options import LABEL_DATA
@@ -29,17 +24,12 @@ from kernelbroker_server.backends.sandbox_layout import GATEWAY_COMMAND
 from kernelbroker_server.backends.startup_check import CheckFailed
 from kernelbroker_server.kernels.endpoint import TcpEndpoint, UnixEndpoint
 
+from tests.support.requires import IMAGE, KERNEL_PYTHON, KUBECONFIG, engine, requires
+
 if TYPE_CHECKING:
     from kernelbroker_server.backends.kubernetes import KubernetesBackend
 
-KERNEL_PYTHON = Path(
-    os.environ.get("KERNELBROKER_TEST_KERNEL_PYTHON")
-    or Path(__file__).parents[2] / ".venv-kernel/bin/python"
-)
-IMAGE = os.environ.get("KERNELBROKER_TEST_IMAGE", "kernelbroker-kernel")
-CODE_IMAGE = os.environ.get("KERNELBROKER_TEST_CODE_IMAGE", "kernelbroker-code")
-"""The image with git and ripgrep; `make code-image` builds it."""
-DEADLINE_S = 20.0
+DEADLINE_S = 60.0
 
 PROBE = (
     "-c",
@@ -94,7 +84,10 @@ while True:
         answer = {"result": names.get("result")}
     except Exception:
         answer = {"error": traceback.format_exc()}
-    connection.sendall(json.dumps(answer).encode())
+    try:
+        connection.sendall(json.dumps(answer).encode())
+    except OSError:
+        pass  # nobody waits any more
     connection.close()
 """,
 )
@@ -253,16 +246,6 @@ engines_are_away = [
 """For modules whose engines stop, or never were."""
 
 
-@contextmanager
-def engine(host: str | None = None) -> Iterator[Any]:
-    where = {"base_url": host} if host else docker.utils.kwargs_from_env()
-    api = docker.APIClient(version="auto", **where)
-    try:
-        yield api
-    finally:
-        api.close()
-
-
 @asynccontextmanager
 async def running_backend(**options: Any) -> AsyncIterator[LocalBackend]:
     """A started local backend in temporary directories. Checks that nothing is left after it stops."""
@@ -350,95 +333,22 @@ def cgroups_of(data: Path) -> list[Path]:
     ]
 
 
-def jail_problem() -> str | None:
-    if shutil.which("bwrap") is None:
-        return "bubblewrap is missing: apt-get install bubblewrap"
-    argv = ["bwrap", "--unshare-all", "--ro-bind", "/", "/", "true"]
-    done = subprocess.run(argv, capture_output=True, text=True)
-    return None if done.returncode == 0 else f"bubblewrap does not work here: {done.stderr}"
-
-
-def docker_problem() -> str | None:
-    problem = None
-    try:
-        with engine() as api:
-            api.inspect_image(IMAGE)
-    except DockerException as error:
-        problem = f"no container engine answers that has the image {IMAGE} (`make image`): {error}"
-    with warnings.catch_warnings(action="ignore", category=ResourceWarning):
-        gc.collect()  # the socket that docker-py leaves open if no engine listens; a later test would fail
-    return problem
-
-
-def code_image_problem() -> str | None:
-    """Why projects cannot be tested in containers; None if they can."""
-    if NO_DOCKER is not None:
-        return NO_DOCKER
-    with engine() as api:
-        found = api.images(CODE_IMAGE)
-    return None if found else f"the engine does not have the image {CODE_IMAGE} (`make code-image`)"
-
-
-def gvisor_runtime() -> str | None:
-    """A runtime of the engine's that is gVisor and takes sockets of the host.
-
-    To have one: apt-get install runsc, and in the engine's configuration, as .ci/run has it,
-    {"runtimes": {"runsc-uds": {"path": "/usr/bin/runsc", "runtimeArgs":
-    ["--platform=ptrace", "--network=none", "--fsgofer-host-uds"]}}}
-    """
-    if NO_DOCKER is not None:
-        return None
-    with engine() as api:
-        runtimes = api.info()["Runtimes"]
-    for name, runtime in sorted(runtimes.items()):
-        arguments = runtime.get("runtimeArgs") or []
-        if "runsc" in runtime.get("path", "") and any("host-uds" in word for word in arguments):
-            return str(name)
-    return None
-
-
-NO_JAIL = jail_problem()
-NO_DOCKER = docker_problem()
-NO_CODE_IMAGE = code_image_problem()
-needs_jail = pytest.mark.skipif(NO_JAIL is not None, reason=str(NO_JAIL))
-needs_docker = pytest.mark.skipif(NO_DOCKER is not None, reason=str(NO_DOCKER))
-GVISOR = gvisor_runtime()
-needs_gvisor = pytest.mark.skipif(
-    GVISOR is None, reason="no gVisor that takes sockets of the host: see gvisor_runtime"
-)
-needs_kernel_environment = pytest.mark.skipif(
-    not os.path.lexists(KERNEL_PYTHON),
-    reason=f"{KERNEL_PYTHON} is missing: `make setup`, or set KERNELBROKER_TEST_KERNEL_PYTHON",
-)
-CRIU = Path(os.environ.get("KERNELBROKER_TEST_CRIU", "/var/tmp/kernelbroker-criu"))
-needs_criu = pytest.mark.skipif(
-    os.geteuid() != 0 or not CRIU.is_dir(),
-    reason=f"needs root and CRIU: tests/support/get_criu {CRIU}, or set KERNELBROKER_TEST_CRIU",
-)
-needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root gives sandboxes their own uid")
-
-KUBECONFIG = Path(os.environ["TEST_KUBECONFIG"]) if "TEST_KUBECONFIG" in os.environ else None
 POD_SETTINGS = PodSettings(image=IMAGE, image_pull_policy="Never")
-needs_cluster = pytest.mark.skipif(
-    KUBECONFIG is None,
-    reason="no cluster: set TEST_KUBECONFIG to what tests/support/get_cluster prints",
-)
 
 BACKENDS = [
-    pytest.param("local", marks=[needs_jail, needs_kernel_environment]),
-    pytest.param("docker", marks=needs_docker),
+    pytest.param("local", marks=requires("bubblewrap", "the kernels' environment")),
+    pytest.param("docker", marks=requires("docker")),
 ]
 """The kinds of them, as parameters of tests."""
-LOCAL_FORK = pytest.param("local-fork", marks=[needs_jail, needs_kernel_environment])
+LOCAL_FORK = pytest.param("local-fork", marks=requires("bubblewrap", "the kernels' environment"))
 """The local backend whose gateways are forked: for what depends on how a gateway comes into its jail."""
-KUBERNETES = pytest.param("kubernetes", marks=needs_cluster)
+KUBERNETES = pytest.param("kubernetes", marks=requires("cluster"))
 """Pods of a real cluster, over TLS."""
-ON_GVISOR = pytest.param("gvisor", marks=[needs_docker, needs_gvisor])
+ON_GVISOR = pytest.param("gvisor", marks=requires("docker", "gvisor"))
 """The docker backend with gVisor, over unix sockets: for what depends on the runtime."""
-needs_code_image = pytest.mark.skipif(NO_CODE_IMAGE is not None, reason=str(NO_CODE_IMAGE))
 PROJECT_BACKENDS = [
     BACKENDS[0],
-    pytest.param("docker", marks=needs_code_image),
-    pytest.param("gvisor", marks=[needs_code_image, needs_gvisor]),
+    pytest.param("docker", marks=requires("the image for projects")),
+    pytest.param("gvisor", marks=requires("the image for projects", "gvisor")),
 ]
 """As BACKENDS, for tests of projects, whose containers have CODE_IMAGE; and gVisor."""

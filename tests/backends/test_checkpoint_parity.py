@@ -9,12 +9,12 @@ from typing import Any, TypeAlias
 import pytest
 
 from tests.e2e.support import whole_system
+from tests.support.requires import CRIU, requires
 
 from .launch_ways import broker
 from .observed import NAMESPACES, Observed, differences, namespaces, observe
-from .probes import CRIU, needs_criu
 
-pytestmark = [*whole_system, needs_criu]
+pytestmark = [*whole_system, requires("root", "criu")]
 
 _USER = "it has no user namespace, so the host's number of its user is seen"
 _HANDOVER = "its connections are handed over, and CRIU looks for what is known of the kernel"

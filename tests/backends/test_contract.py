@@ -26,7 +26,9 @@ from kernelbroker_server.backends.base import (
     SandboxEnd,
     SandboxSpec,
 )
+from kernelbroker_server.backends.container_options import LABEL_SANDBOX
 from kernelbroker_server.backends.directories import remove_tree
+from kernelbroker_server.backends.kubernetes import KubernetesBackend
 from kernelbroker_server.backends.local_sandbox import LocalSandbox
 from kernelbroker_server.backends.sandbox_layout import GATEWAY_COMMAND
 from kernelbroker_server.backends.usage import measure
@@ -35,6 +37,7 @@ from kernelbroker_server.pool.warm_sandbox import join, launch, run_silently
 from kernelbroker_server.workspaces.layout import NO_TENANT, Layout, Record
 from kernelbroker_server.workspaces.workspace_directory import WorkspaceDirectory
 
+from tests.support.requires import lacks, requires
 from tests.support.waiting import cancelled_at
 
 from .brokers import GATEWAY, dead_broker, other_broker, running
@@ -49,7 +52,6 @@ from .probes import (
     connect,
     containers_of,
     end,
-    needs_docker,
     no_check,
     pods_of,
     tell,
@@ -60,7 +62,7 @@ pytestmark = [pytest.mark.sandbox, pytest.mark.asyncio(loop_scope="module")]
 
 MIB = 1024**2
 LIMITS = Limits(memory=200 * MIB, processes=40, tmp_size=8 * MIB, open_files=100)
-OVER_TCP = pytest.param("docker-tcp", marks=needs_docker)
+OVER_TCP = pytest.param("docker-tcp", marks=requires("docker"))
 SAME_OVER_TCP = {
     "test_files_move_to_the_next_sandbox",
     "test_shared_data_is_read_only",
@@ -125,6 +127,11 @@ async def backend(shared: Backend, monkeypatch: pytest.MonkeyPatch) -> AsyncIter
     async with asyncio.timeout(DEADLINE_S):
         await asyncio.gather(*map(shared.remove, launched))
     assert not [sandbox for sandbox in launched if sandbox.workspace.exists()]
+    if isinstance(shared, KubernetesBackend):  # the cluster removes a Secret after its Pod
+        async with asyncio.timeout(DEADLINE_S):
+            for sandbox in launched:
+                while (await shared._api.list("secrets", f"{LABEL_SANDBOX}={sandbox.id}"))[0]:  # noqa: ASYNC110
+                    await asyncio.sleep(0.1)
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -349,10 +356,14 @@ async def test_only_the_workspace_and_memory_can_be_written(sandbox: Sandbox) ->
     """All other directories refuse new files."""
     source = """
 writable = []
+mounts = {line.split()[4] for line in open("/proc/self/mountinfo")}
 for top, directories, _ in os.walk("/"):
-    if top.startswith(("/proc", "/sys", "/usr/share", "/usr/lib/python3", "/usr/include")):
+    if top.startswith(("/proc", "/sys")):
         directories.clear()
         continue
+    if os.statvfs(top).f_flag & os.ST_RDONLY:  # so is all below, but for what is mounted there
+        directories[:] = [name for name in directories if any(
+            mount.startswith(os.path.join(top, name)) for mount in mounts)]
     try:
         open(os.path.join(top, "new-file"), "x").close()
         writable.append(top)
@@ -376,7 +387,7 @@ def replace():
     os.symlink("/var/run/docker.sock", "/data/link")
     os.rename("/data/link", path)
 sockets = [os.path.join(top, name) for top, _, names in os.walk("/") for name in names
-           if not top.startswith(("/proc", "/sys"))
+           if not top.startswith(("/proc", "/sys", "/usr/"))
            and stat.S_ISSOCK(os.lstat(os.path.join(top, name)).st_mode)]
 result = []
 for path in [own, *sockets]:
@@ -521,7 +532,7 @@ result = [resource.getrlimit(kind) for kind in
 async def test_processor_time_is_limited(backend: Backend) -> None:
     """Two busy processes of a sandbox together get no more than its share of a core."""
     if backend.describe()["limits"]["cpus"] == "none":  # type: ignore[index]
-        pytest.skip("control groups are not writable here, and nothing else limits the CPU")
+        lacks("control groups", "nothing else limits the CPU")
     sandbox = await backend.launch("one", SandboxSpec(limits=Limits(cpus=0.5)))
     source = """
 import time
@@ -605,7 +616,7 @@ HOG = "held = [bytearray(1 << 20) for _ in range(1024)]; result = len(held)"
 async def test_out_of_memory(backend: Backend) -> None:
     """A gateway over its limit of memory ends as out of memory. Other sandboxes are not affected."""
     if backend.describe()["limits"]["memory"] == "watchdog":  # type: ignore[index]
-        pytest.skip("control groups are not writable here; the watchdog has a test of its own")
+        lacks("control groups", "the watchdog has a test of its own")
     other = await backend.launch("other", SandboxSpec())
     sandbox = await backend.launch("one", SandboxSpec(limits=Limits(memory=100 * MIB)))
     await tell(sandbox, HOG)
@@ -638,7 +649,7 @@ result = time.process_time() - used"""
 async def test_the_limit_of_processors_is_lowered(backend: Backend) -> None:
     """A lowered limit of processors holds; gVisor, which cannot lower it, says so."""
     if backend.describe()["limits"]["cpus"] == "none":  # type: ignore[index]
-        pytest.skip("control groups are not writable here")
+        lacks("control groups", "nothing else limits the CPU")
     sandbox = await backend.launch("one", SandboxSpec(limits=Limits(cpus=1.0)))
     memory = sandbox.limits.memory
     if backend.isolation is Isolation.GVISOR:
@@ -655,7 +666,7 @@ async def test_the_limit_of_processors_is_lowered(backend: Backend) -> None:
 async def test_a_child_out_of_memory(backend: Backend, kind: str) -> None:
     """A child process over the limit of memory dies alone, and is not the cause of a later exit."""
     if backend.describe()["limits"]["memory"] == "watchdog":  # type: ignore[index]
-        pytest.skip("control groups are not writable here: the watchdog ends the whole sandbox")
+        lacks("control groups", "the watchdog ends the whole sandbox")
     sandbox = await backend.launch("one", SandboxSpec(limits=Limits(memory=100 * MIB)))
     source = "result = subprocess.run([sys.executable, '-c', hog]).returncode"
     if kind == "gvisor":  # all processes' memory is that of one process of the host

@@ -11,7 +11,9 @@ from kernelbroker_server.backends.base import Network, SandboxSpec
 from kernelbroker_server.backends.criu import Criu, free_pid
 from kernelbroker_server.backends.process_saver import CheckpointFailed
 
-from .probes import needs_jail, needs_kernel_environment, needs_root, running_backend
+from tests.support.requires import requires
+
+from .probes import running_backend
 
 SPEC = SandboxSpec(process_checkpoints=True)
 
@@ -48,14 +50,15 @@ def test_a_program_is_found_by_its_name() -> None:
     assert Criu.find("no-such-program") is None
 
 
-@needs_jail
-@needs_root
-@needs_kernel_environment
+@requires("bubblewrap")
+@requires("root")
+@requires("the kernels' environment")
 @pytest.mark.sandbox
 @pytest.mark.parametrize(
     ("criu", "reason"),
     [("no-such-program", "CRIU is missing: no-such-program"), ("false", "CRIU does not work here")],
 )
+@requires("control groups")
 async def test_the_backend_tells_why_it_does_not_work(criu: str, reason: str) -> None:
     """Sandboxes are launched all the same, and the reason is told for each kind of template."""
     async with running_backend(criu=criu) as backend:

@@ -35,25 +35,23 @@ from kernelbroker_server.backends.docker_transport import Transport
 from kernelbroker_server.backends.engine import Engine
 from kernelbroker_server.pool.warm_sandbox import join, run_silently
 
+from tests.support.requires import IMAGE, engine, requires
+
 from .brokers import GATEWAY, dead_broker, other_broker
 from .probes import (
     DEADLINE_S,
-    IMAGE,
     PROBE,
     ask,
     container_of,
     containers_of,
     end,
-    engine,
     engines_are_away,
-    needs_docker,
-    needs_root,
     run_cell,
     running_docker,
     until,
 )
 
-pytestmark = [pytest.mark.sandbox, needs_docker, *engines_are_away]
+pytestmark = [pytest.mark.sandbox, requires("docker"), *engines_are_away]
 
 
 @pytest_asyncio.fixture
@@ -361,7 +359,7 @@ async def test_the_engine_goes_and_comes_back() -> None:
         assert await ask(lives, "result = 2") == 2
 
 
-@needs_root
+@requires("root")
 async def test_a_full_disk_fails_launches(tmp_path: Path) -> None:
     """With a full disk cells get an error and launches fail by name; both work when there is space."""
     disk = tmp_path / "disk"

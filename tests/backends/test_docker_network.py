@@ -22,19 +22,12 @@ from kernelbroker_server.kernels.channel import ChannelClosed
 from kernelbroker_server.kernels.endpoint import TcpEndpoint
 from kernelbroker_server.kernels.gateway import GatewayConnection
 
-from .brokers import dead_broker
-from .probes import (
-    DEADLINE_S,
-    ask,
-    container_of,
-    end,
-    engine,
-    needs_docker,
-    networks_of,
-    running_docker,
-)
+from tests.support.requires import engine, requires
 
-pytestmark = [pytest.mark.sandbox, needs_docker]
+from .brokers import dead_broker
+from .probes import DEADLINE_S, ask, container_of, end, networks_of, running_docker
+
+pytestmark = [pytest.mark.sandbox, requires("docker")]
 
 
 @pytest_asyncio.fixture
@@ -62,7 +55,7 @@ for thread in threads: thread.join()
 result = [found[address] for address in addresses]"""
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can have the firewall guard the host")
+@requires("root")
 async def test_no_other_sandbox_or_host_is_reached(backend: DockerBackend) -> None:
     """A sandbox reaches neither another one nor the host, by any address."""
     one, two = [await backend.launch(name, SandboxSpec()) for name in ("one", "two")]

@@ -19,34 +19,32 @@ from kernelbroker_server.backends.base import (
     SandboxEnd,
     SandboxSpec,
 )
+from kernelbroker_server.backends.docker import DockerBackend
 from kernelbroker_server.backends.docker_transport import Transport
 from kernelbroker_server.backends.sandbox_layout import GATEWAY_COMMAND
 from kernelbroker_server.kernels.gateway import GatewayConnection
 from kernelbroker_server.kernels.requests import execute_request
 
-from tests.support.engines import OwnDocker, OwnEngine, OwnPodman, missing
+from tests.support.engines import OwnDocker, OwnEngine, OwnPodman
+from tests.support.requires import IMAGE, requires
 
 from .probes import (
     DEADLINE_S,
-    IMAGE,
+    PROBE,
     ask,
     container_of,
     end,
     engines_are_away,
-    needs_docker,
+    run_cell,
     running_docker,
     until,
 )
 
-NO_DOCKERD = missing("dockerd", "crun")
-NO_PODMAN = missing("podman", "crun", "catatonit")
 pytestmark = [
     pytest.mark.sandbox,
-    needs_docker,
+    requires("docker"),
     *engines_are_away,
 ]
-needs_dockerd = pytest.mark.skipif(NO_DOCKERD is not None, reason=str(NO_DOCKERD))
-needs_podman = pytest.mark.skipif(NO_PODMAN is not None, reason=str(NO_PODMAN))
 
 
 @pytest.fixture(scope="module")
@@ -82,7 +80,7 @@ def docker(own_docker: OwnDocker) -> Iterator[OwnDocker]:
 # Runtimes
 
 
-@needs_dockerd
+@requires("root", "dockerd")
 async def test_a_runtime_by_its_name(own_docker: OwnDocker) -> None:
     """A runtime of the engine that is named runs the sandboxes."""
     async with running_docker(host=own_docker.host, runtime="crun") as backend:
@@ -94,7 +92,7 @@ async def test_a_runtime_by_its_name(own_docker: OwnDocker) -> None:
         assert inspected.stdout.strip() == "crun"
 
 
-@needs_dockerd
+@requires("root", "dockerd")
 async def test_auto_uses_a_working_gvisor(own_docker: OwnDocker) -> None:
     """`auto` uses a runtime with the name runsc if a cell runs in it."""
     own_docker.set_gvisor('exec runc "$@"')
@@ -115,7 +113,7 @@ exec runc "$@"
 """A runtime whose containers start, and in which the gateway fails."""
 
 
-@needs_dockerd
+@requires("root", "dockerd")
 async def test_auto_skips_a_gvisor_that_does_not_start(
     own_docker: OwnDocker, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -126,7 +124,7 @@ async def test_auto_skips_a_gvisor_that_does_not_start(
     assert "runsc did not terminate successfully" in line
 
 
-@needs_dockerd
+@requires("root", "dockerd")
 async def test_auto_skips_a_gvisor_that_runs_no_cell(
     own_docker: OwnDocker, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -149,7 +147,7 @@ async def _chosen_without_gvisor(
     return line
 
 
-@needs_dockerd
+@requires("root", "dockerd")
 async def test_gvisor_by_name_is_never_replaced(own_docker: OwnDocker) -> None:
     """A configured gVisor is used, or the error says why it does not work."""
     own_docker.set_gvisor("echo gVisor does not run here >&2; exit 1")
@@ -161,7 +159,7 @@ async def test_gvisor_by_name_is_never_replaced(own_docker: OwnDocker) -> None:
 # Images
 
 
-@needs_dockerd
+@requires("root", "dockerd")
 async def test_a_missing_image_fails_launches_until_it_is_back(own_docker: OwnDocker) -> None:
     """A template's missing image fails its launches by name, until the engine has it."""
     spec = SandboxSpec(image="kernelbroker-test-other")
@@ -178,7 +176,7 @@ async def test_a_missing_image_fails_launches_until_it_is_back(own_docker: OwnDo
 # The engine's restart
 
 
-@needs_dockerd
+@requires("root", "dockerd")
 async def test_a_restart_ends_sandboxes(docker: OwnDocker) -> None:
     """A stopping engine ends its sandboxes; after its restart launches work again."""
     async with running_docker(host=docker.host) as backend:
@@ -194,7 +192,38 @@ async def test_a_restart_ends_sandboxes(docker: OwnDocker) -> None:
         assert await ask(await backend.launch("three", SandboxSpec()), "result = 3") == 3
 
 
-@needs_dockerd
+@requires("root", "dockerd")
+async def test_a_stop_without_an_engine_closes_all_sockets(docker: OwnDocker) -> None:
+    """Sandboxes that cannot be removed keep no socket of a broker that stops."""
+    with tempfile.TemporaryDirectory(prefix="kb-") as name:
+        data, run = Path(name, "data"), Path(name, "run")
+        backend = DockerBackend(
+            image=IMAGE,
+            data_dir=data,
+            run_dir=run,
+            host=docker.host,
+            runtime="runc",
+            command=PROBE,
+            run_cell=run_cell,
+        )
+        await backend.start()
+        await asyncio.to_thread(docker.stop)
+        with pytest.raises(LaunchError, match="could not be started"):
+            await backend.launch("one", SandboxSpec())
+        assert _has_sockets(run)
+        await backend.stop()
+        assert not _has_sockets(run)
+
+        await asyncio.to_thread(docker.start)
+        async with running_docker(host=docker.host, data_dir=data, run_dir=run):
+            pass  # removes what is left
+
+
+def _has_sockets(directory: Path) -> bool:
+    return str(directory) in Path("/proc/net/unix").read_text()
+
+
+@requires("root", "dockerd")
 async def test_a_live_restore_keeps_sandboxes(docker: OwnDocker) -> None:
     """Sandboxes that survive the engine's restart stay in use, and are removed later."""
     docker.stop()
@@ -214,7 +243,7 @@ async def test_a_live_restore_keeps_sandboxes(docker: OwnDocker) -> None:
 # Podman
 
 
-@needs_podman
+@requires("root", "podman")
 async def test_podman_sandboxes_are_isolated(podman: OwnPodman) -> None:
     """A sandbox in Podman is as isolated as one in Docker, and leaves nothing behind."""
     spec = SandboxSpec(limits=Limits(memory=200 << 20, processes=40, tmp_size=8 << 20))
@@ -254,7 +283,7 @@ result = [os.getuid(), [name for _, name in socket.if_nameindex()],
         assert (await end(removed)).cause is EndCause.SANDBOX_LOST
 
 
-@needs_podman
+@requires("root", "podman")
 async def test_a_kernel_under_podman(podman: OwnPodman) -> None:
     """The real gateway starts its kernel, and a kernel's death is reported with its signal."""
     async with running_docker(host=podman.host, command=GATEWAY_COMMAND) as backend:

@@ -28,20 +28,12 @@ from kernelbroker_server.backends.sandbox_layout import GATEWAY_COMMAND
 from kernelbroker_server.kernels.requests import execute_request
 from kernelbroker_server.pool.warm_sandbox import WarmSandbox, discard, launch, run_silently
 
-from .brokers import other_broker
-from .probes import (
-    DEADLINE_S,
-    ask,
-    end,
-    needs_jail,
-    needs_kernel_environment,
-    needs_root,
-    running_backend,
-    tell,
-    until,
-)
+from tests.support.requires import requires
 
-pytestmark = [pytest.mark.sandbox, needs_jail, needs_kernel_environment]
+from .brokers import other_broker
+from .probes import DEADLINE_S, ask, end, running_backend, tell, until
+
+pytestmark = [pytest.mark.sandbox, requires("bubblewrap", "the kernels' environment")]
 
 MIB = 1024**2
 
@@ -442,7 +434,7 @@ asyncio.run(main())
 """
 
 
-@needs_root
+@requires("root")
 async def test_ordinary_user() -> None:
     """A broker that is not root forks into jails without capabilities, with uid 1000."""
     root = Path(__file__).parents[2]

@@ -11,6 +11,7 @@ import pytest
 from kernelbroker import events
 
 from tests.e2e.support import whole_system
+from tests.support.requires import requires
 from tests.support.results import cause_of
 
 from .launch_ways import WAYS, broker
@@ -267,6 +268,7 @@ def test_an_exception_keeps_the_kernel(
     assert value_of(session, "verdict = kept") == 3
 
 
+@requires("control groups")
 def test_a_child_out_of_memory_dies_alone(client: kernelbroker.sync.Broker) -> None:
     """A child process that takes too much memory is killed, and the kernel keeps its state."""
     code = """

@@ -14,7 +14,9 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
+import uuid
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -37,24 +39,23 @@ from kernelbroker_server.backends.sandbox_layout import GATEWAY_COMMAND, python_
 from kernelbroker_server.kernels.endpoint import UnixEndpoint
 from kernelbroker_server.supervisor import Supervisor
 
+from tests.support.requires import KERNEL_PYTHON, requires
 from tests.support.waiting import cancelled_at
 
+from .brokers import running
 from .probes import (
     DEADLINE_S,
-    KERNEL_PYTHON,
+    LOCAL_FORK,
     PROBE,
     ask,
     cgroups_of,
     end,
-    needs_jail,
-    needs_kernel_environment,
-    needs_root,
     running_backend,
     tell,
     until,
 )
 
-pytestmark = [pytest.mark.sandbox, needs_jail, needs_kernel_environment]
+pytestmark = [pytest.mark.sandbox, requires("bubblewrap", "the kernels' environment")]
 
 MIB = 1024**2
 
@@ -66,7 +67,7 @@ def open_descriptors() -> int:
 # Launch and remove
 
 
-@needs_root
+@requires("root")
 async def test_jails_share_one_host_user(backend: LocalBackend) -> None:
     """As root, code in all jails runs as the same unprivileged user of the host."""
     one, two = [await backend.launch(name, SandboxSpec()) for name in ("one", "two")]
@@ -255,6 +256,7 @@ async def test_the_packaged_bubblewrap_makes_jails() -> None:
         await backend.remove(sandbox)
 
 
+@requires("ripgrep")
 async def test_description_is_json(backend: LocalBackend) -> None:
     """The description says in JSON values which limits are enforced, and how."""
     description = backend.describe()
@@ -405,6 +407,34 @@ async def test_no_python() -> None:
             pass
 
 
+@pytest.mark.parametrize("kind", ["local", LOCAL_FORK])
+async def test_no_command_line_shows_the_variables(kind: str) -> None:
+    """All users of the host can read command lines, at any moment, and nobody else's environment."""
+    value = f"value-{uuid.uuid4().hex}"
+    found: list[str] = []
+    stop = threading.Event()
+
+    def watch() -> None:
+        while not stop.is_set():
+            for path in Path("/proc").glob("[0-9]*/cmdline"):
+                with contextlib.suppress(OSError):
+                    if value.encode() in (line := path.read_bytes()):
+                        found.append(line.decode())
+
+    async with running(kind) as backend:
+        watching = threading.Thread(target=watch)
+        watching.start()
+        try:
+            spec = SandboxSpec(template="mine", env={"MINE": value})
+            sandbox = await backend.launch("one", spec)
+            assert await ask(sandbox, "result = os.environ['MINE']") == value
+            await backend.remove(sandbox)
+        finally:
+            stop.set()
+            watching.join()
+    assert found == []
+
+
 # Without isolation
 
 
@@ -471,7 +501,7 @@ async def test_plain_process_with_too_long_a_path(tmp_path: Path) -> None:
 # As an ordinary user
 
 
-@needs_root
+@requires("root")
 async def test_ordinary_user() -> None:
     """A broker that is not root runs jails without capabilities, with uid 1000."""
     script = """

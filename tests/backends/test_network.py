@@ -25,23 +25,12 @@ from kernelbroker_server.backends.base import (
 )
 from kernelbroker_server.egress.proxy import Proxy
 
+from tests.support.requires import IMAGE, engine, requires
 from tests.support.upstream import Names, Page, Upstream, serving_http
 from tests.support.waiting import broker_tasks, cancelled_at
 
 from .brokers import dead_broker, running
-from .probes import (
-    BACKENDS,
-    IMAGE,
-    ask,
-    engine,
-    needs_docker,
-    needs_jail,
-    needs_kernel_environment,
-    networks_of,
-    running_backend,
-    running_docker,
-    until,
-)
+from .probes import BACKENDS, ask, networks_of, running_backend, running_docker, until
 
 pytestmark = pytest.mark.sandbox
 
@@ -224,9 +213,11 @@ result = proxy.recv(100).decode().split()[1]"""
 @pytest.mark.parametrize(
     ("kind", "network"),
     [
-        pytest.param("local", Network.ALLOWLIST, marks=[needs_jail, needs_kernel_environment]),
-        pytest.param("docker", Network.ALLOWLIST, marks=needs_docker),
-        pytest.param("docker", Network.OPEN, marks=needs_docker),
+        pytest.param(
+            "local", Network.ALLOWLIST, marks=requires("bubblewrap", "the kernels' environment")
+        ),
+        pytest.param("docker", Network.ALLOWLIST, marks=requires("docker")),
+        pytest.param("docker", Network.OPEN, marks=requires("docker")),
     ],
 )
 async def test_a_cancelled_launch_leaves_nothing(kind: str, network: Network) -> None:
@@ -274,7 +265,7 @@ verdicts = [attempt(socket.create_connection, tuple(where), 3) for where in addr
 result = [verdict.partition(":")[0] for verdict in verdicts]"""
 
 
-@needs_docker
+@requires("docker")
 async def test_an_open_network_excludes_other_sandboxes() -> None:
     """An open sandbox uses the engine's network; other sandboxes on it do not answer."""
     open_ = SandboxSpec(network=Network.OPEN)
@@ -297,7 +288,7 @@ async def test_an_open_network_excludes_other_sandboxes() -> None:
     assert networks_of(data) == []
 
 
-@needs_docker
+@requires("docker")
 async def test_open_by_a_network_of_the_operator() -> None:
     """A configured network is used, and not removed."""
     with a_container() as (name, address, port):
@@ -316,7 +307,7 @@ async def until_served(sandbox: Sandbox, address: str, port: int) -> str:
                 return str(verdict)
 
 
-@needs_docker
+@requires("docker")
 async def test_networks_of_a_dead_broker_are_removed(tmp_path: Path) -> None:
     """A broker removes the network of a dead one."""
     with tempfile.TemporaryDirectory(prefix="kb-") as directory:
@@ -330,8 +321,8 @@ async def test_networks_of_a_dead_broker_are_removed(tmp_path: Path) -> None:
 # What cannot be had
 
 
-@needs_jail
-@needs_kernel_environment
+@requires("bubblewrap")
+@requires("the kernels' environment")
 async def test_a_jail_is_never_open() -> None:
     """A jail refuses an open network, which would include the host's loopback interface."""
     async with running_backend() as backend:
@@ -339,7 +330,7 @@ async def test_a_jail_is_never_open() -> None:
             await backend.launch("one", SandboxSpec(network=Network.OPEN))
 
 
-@needs_kernel_environment
+@requires("the kernels' environment")
 async def test_a_plain_process_has_no_policy() -> None:
     """A plain process refuses an allow list, since nothing enforces it."""
     async with running_backend(bwrap="no-such-program", require_isolation=False) as backend:
@@ -355,7 +346,7 @@ async def test_an_invalid_allow_list_is_refused(kind: str) -> None:
             await backend.launch("one", allowing("https://x.org"))
 
 
-@needs_docker
+@requires("docker")
 async def test_a_removed_network_is_created_again() -> None:
     """A network that was removed between two launches is created again."""
     async with running_docker() as backend:
@@ -369,7 +360,7 @@ async def test_a_removed_network_is_created_again() -> None:
         assert networks_of(data) == [network]
 
 
-@needs_docker
+@requires("docker")
 async def test_a_missing_network_is_named() -> None:
     """A configured network that does not exist is named in the error."""
     async with running_docker(network="no-such-network") as backend:

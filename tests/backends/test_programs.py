@@ -8,6 +8,8 @@ import pytest
 from kernelbroker_server.backends import programs
 from kernelbroker_server.backends.programs import BUBBLEWRAP, find_bubblewrap
 
+from tests.support.requires import requires
+
 PACKAGED = programs._packaged()
 
 
@@ -20,6 +22,7 @@ def program(directory: Path, answer: str, status: int = 0) -> str:
     return f"{directory}:/usr/bin:/bin"
 
 
+@requires("bubblewrap")
 @pytest.mark.parametrize(
     ("answer", "is_used"),
     [
@@ -44,6 +47,7 @@ def test_the_machines_program_is_used_if_it_is_new_enough(
     assert found.path == (str(tmp_path / "bin" / BUBBLEWRAP) if is_used else PACKAGED)
 
 
+@requires("bubblewrap")
 def test_a_machine_without_the_program(monkeypatch: pytest.MonkeyPatch) -> None:
     """The package's program runs, and says its version."""
     monkeypatch.setenv("PATH", "/nowhere")

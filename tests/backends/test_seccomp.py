@@ -11,7 +11,9 @@ from kernelbroker_server.backends import seccomp
 from kernelbroker_server.backends.base import SandboxSpec
 from kernelbroker_server.backends.local import LocalBackend
 
-from .probes import ask, needs_jail, needs_kernel_environment
+from tests.support.requires import requires
+
+from .probes import ask
 
 X86_64, AARCH64, I386 = 0xC000003E, 0xC00000B7, 0x40000003
 ALLOW, KILL = 0x7FFF0000, 0x80000000
@@ -125,8 +127,8 @@ def test_size(machine: str) -> None:
 
 
 @pytest.mark.sandbox
-@needs_jail
-@needs_kernel_environment
+@requires("bubblewrap")
+@requires("the kernels' environment")
 async def test_every_denied_call_fails_in_a_jail(backend: LocalBackend) -> None:
     """In a jail each denied call fails with EPERM (clone3: ENOSYS), and the process continues."""
     sandbox = await backend.launch("one", SandboxSpec())
@@ -172,8 +174,8 @@ result = len(server.accept()[0].recv(10)) + 7""",
 
 
 @pytest.mark.sandbox
-@needs_jail
-@needs_kernel_environment
+@requires("bubblewrap")
+@requires("the kernels' environment")
 @pytest.mark.parametrize("source", WORKS.values(), ids=WORKS.keys())
 async def test_common_programs_work_in_a_jail(backend: LocalBackend, source: str) -> None:
     """Threads, multiprocessing, plots and sockets work in a jail."""

@@ -26,11 +26,11 @@ from unittest import mock
 import kernelbroker
 from kernelbroker import execution_handle, websocket
 
-from tests.backends.probes import IMAGE
 from tests.chaos.cutting_proxy import CuttingProxy
 from tests.chaos.victim import TOKEN, Victim
 from tests.chaos.workload import RAN, Verdict, Worker
 from tests.support.engines import OwnDocker
+from tests.support.requires import IMAGE
 
 WORKERS = 6
 CALM_AFTER_S = 6.0

@@ -12,9 +12,10 @@ from pathlib import Path
 
 from kernelbroker_server.backends import procfs
 
-from tests.backends.probes import containers_of, engine
+from tests.backends.probes import containers_of
 from tests.e2e.support import BrokerProcess
 from tests.support.engines import OwnEngine
+from tests.support.requires import engine
 from tests.support.waiting import DEADLINE_S
 
 TOKEN = "chaos"

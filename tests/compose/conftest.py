@@ -8,13 +8,23 @@ from pathlib import Path
 
 import pytest
 
-from tests.backends.probes import IMAGE
 from tests.compose.support import COMPOSE, build, run
+from tests.support.requires import IMAGE
 
 BROKER_IMAGE = "kernelbroker-test-broker"
 DIND_IMAGE = "kernelbroker-test-dind"
 WHEELS = Path("/var/tmp/kernelbroker-wheels")
 """Keeps what archives download."""
+
+
+_BUILD_S = 900
+"""A test may wait for an image that another process builds."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.path.is_relative_to(Path(__file__).parent):
+            item.add_marker(pytest.mark.timeout(_BUILD_S))
 
 
 @pytest.fixture(scope="session")

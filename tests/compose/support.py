@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import subprocess
+import tempfile
 import time
 import urllib.request
 from collections.abc import Callable, Mapping
@@ -15,23 +17,14 @@ import kernelbroker
 import pytest
 from docker.errors import DockerException
 
-from tests.backends.probes import engine, needs_docker, needs_root
+from tests.support.requires import COMPOSE_2, engine, requires
 
 ROOT = Path(__file__).parents[2]
 COMPOSE = ROOT / "compose"
-DEADLINE_S = 120.0
+DEADLINE_S = 300.0
 """For what should take a few seconds: a busy machine is no failure."""
 
-COMPOSE_2 = ["docker", "compose"]
-NO_COMPOSE_2 = (
-    shutil.which("docker") is None
-    or subprocess.run([*COMPOSE_2, "version"], capture_output=True).returncode != 0
-)
-NO_COMPOSE_1 = shutil.which("docker-compose") is None
-NO_COMPOSE = NO_COMPOSE_2 and NO_COMPOSE_1
-needs_compose = pytest.mark.skipif(NO_COMPOSE, reason="apt-get install docker-compose")
-needs_compose_2 = pytest.mark.skipif(NO_COMPOSE_2, reason="see tests/support/get_compose")
-containers = [pytest.mark.sandbox, needs_docker, needs_root]
+containers = [pytest.mark.sandbox, requires("docker", "root")]
 
 
 def run(
@@ -63,9 +56,14 @@ def compose_argv() -> list[str]:
 
 
 def build(name: str, target: str, *variables: str) -> str:
-    """Build an image by its target of the Makefile; layers that stand are used again."""
+    """Build an image by its target of the Makefile; layers that stand are used again.
+
+    One process builds at a time, so that the others find its layers.
+    """
     settings = [f"BASE_IMAGE={base_image()}", "BUILD_OPTIONS=--network host", *variables]
-    run("make", target, *settings, timeout=600)
+    with (Path(tempfile.gettempdir()) / "kernelbroker-test-build.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        run("make", target, *settings, timeout=600)
     return name
 
 

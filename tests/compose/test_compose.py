@@ -15,7 +15,7 @@ import kernelbroker
 import pytest
 from kernelbroker_server.documentation.surface import SITE
 
-from tests.backends.probes import IMAGE, containers_of, engine, needs_gvisor
+from tests.backends.probes import containers_of
 from tests.compose.support import (
     COMPOSE,
     COMPOSE_2,
@@ -24,16 +24,15 @@ from tests.compose.support import (
     engine_socket,
     healthy,
     is_ready,
-    needs_compose,
-    needs_compose_2,
     run,
     until,
     use,
 )
 from tests.e2e.support import STORE
+from tests.support.requires import IMAGE, engine, requires
 from tests.support.wheels import make_wheel
 
-pytestmark = [*containers, needs_compose]
+pytestmark = [*containers, requires("compose")]
 
 TOKEN = "a token of the tests"
 
@@ -125,8 +124,8 @@ def deployment(broker_image: str) -> Iterator[Deployment]:
         yield deployment
 
 
-@needs_compose_2
-@needs_gvisor
+@requires("compose 2")
+@requires("gvisor")
 async def test_compose_2_with_gvisor(broker_image: str) -> None:
     """Version 2 starts and stops the file; if the engine has gVisor, cells run in it."""
     with deployed(broker_image, COMPOSE_2, "auto") as deployment:

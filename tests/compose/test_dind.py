@@ -12,10 +12,11 @@ from typing import Any
 
 import pytest
 
-from tests.backends.probes import IMAGE, engine, engines_are_away
+from tests.backends.probes import engines_are_away
 from tests.compose.conftest import DIND_IMAGE
 from tests.compose.support import containers, engine_socket, healthy, run, until, use
 from tests.e2e.support import STORE
+from tests.support.requires import IMAGE, engine
 
 pytestmark = [*containers, *engines_are_away]
 
@@ -108,7 +109,6 @@ def container(dind_bundle: Path) -> Iterator[Container]:
             api.remove_volume(NAME)
 
 
-@pytest.mark.timeout(900)  # it unpacks the images twice
 async def test_the_container_starts_stops_and_restarts(container: Container) -> None:
     """It serves from its gVisor, stops in order, and loads the image once."""
     await use(container.url, TOKEN)

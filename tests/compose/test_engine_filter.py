@@ -18,8 +18,9 @@ import pytest
 from docker.errors import APIError, DockerException, NotFound
 from kernelbroker_server.backends.base import EndCause, SandboxSpec
 
-from tests.backends.probes import IMAGE, ask, containers_of, end, engine, running_docker, tell
+from tests.backends.probes import ask, containers_of, end, running_docker, tell
 from tests.compose.support import ROOT, containers, engine_socket, until
+from tests.support.requires import IMAGE, engine
 
 pytestmark = containers
 

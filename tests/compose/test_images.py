@@ -23,16 +23,8 @@ from kernelbroker_server.config_templates import PROFILES
 
 from compose import images
 from compose.engine_filter.__main__ import parse, policy_of
-from tests.backends.probes import CODE_IMAGE, IMAGE, engine, needs_code_image, needs_docker
-from tests.compose.support import (
-    COMPOSE,
-    COMPOSE_2,
-    ROOT,
-    compose_argv,
-    needs_compose,
-    needs_compose_2,
-    run,
-)
+from tests.compose.support import COMPOSE, COMPOSE_2, ROOT, compose_argv, run
+from tests.support.requires import CODE_IMAGE, IMAGE, engine, requires
 
 CATALOGUE = images.load()
 SANDBOXES = {image.name for image in CATALOGUE.sandboxes()}
@@ -47,7 +39,7 @@ def services(file: Path, **environ: str) -> dict[str, Any]:
     return loaded
 
 
-@needs_compose
+@requires("compose")
 @pytest.mark.parametrize("environ", [{}, OF_A_REGISTRY], ids=["plain", "registry"])
 def test_compose_has_each_image(environ: dict[str, str]) -> None:
     """The Compose files have the images with their profiles; prefix and version name them all."""
@@ -72,7 +64,7 @@ def test_compose_has_each_image(environ: dict[str, str]) -> None:
     assert found["broker"]["image"] == f"{prefix}{outer.name}:{version}"
 
 
-@needs_compose_2
+@requires("compose 2")
 def test_profiles_are_those_of_the_list() -> None:
     """`--profile` of Compose takes each profile of the list, and selects its images."""
     for profile in CATALOGUE.profiles:
@@ -262,8 +254,8 @@ BUILT = [
 
 
 @pytest.mark.sandbox
-@needs_docker
-@needs_code_image
+@requires("docker")
+@requires("the image for projects")
 @pytest.mark.parametrize(("name", "built"), BUILT)
 def test_a_built_image(name: str, built: str | None, request: pytest.FixtureRequest) -> None:
     """It has the standard labels, a valid list of its content, and about the size that is told."""

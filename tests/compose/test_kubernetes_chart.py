@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import json
 import os
-import shutil
 import tomllib
 import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,25 +17,16 @@ from kernelbroker_server.config import PREFIX, Settings
 from pydantic import BaseModel
 
 from compose import images
-from tests.backends.probes import IMAGE, needs_docker, needs_root
 from tests.compose.support import DEADLINE_S, ROOT, run
 from tests.support.documentation import blocks_of
+from tests.support.requires import HELM, IMAGE, requires
 
 CHART = ROOT / "compose/kubernetes"
 CATALOGUE = images.load()
-HELM = shutil.which(
-    "helm", path=os.environ.get("KERNELBROKER_TEST_HELM", "/var/tmp/kernelbroker-helm")
-)
-ARCHIVE = Path(os.environ.get("KERNELBROKER_TEST_K8S", ROOT.parent / "shared/k8s")) / "node.tar.xz"
 CLUSTER = Path("/var/tmp/kernelbroker-k8s-chart")
 """Where this file starts a cluster of its own, if TEST_KUBECONFIG names none."""
 
-needs_helm = pytest.mark.skipif(HELM is None, reason="see tests/support/get_helm")
-needs_archive = pytest.mark.skipif(
-    "TEST_KUBECONFIG" not in os.environ and not ARCHIVE.exists(),
-    reason="no cluster: set TEST_KUBECONFIG or KERNELBROKER_TEST_K8S (get_cluster)",
-)
-pytestmark = needs_helm
+pytestmark = requires("helm")
 
 SEVERAL = {
     "broker.replicas": 3,
@@ -74,9 +64,8 @@ def helm(
     *words: str | Path, values: Mapping[str, object] | None = None, fails: bool = False
 ) -> str:
     """Run helm; returns its output."""
-    assert HELM is not None
     options = [f"--set-json={key}={json.dumps(value)}" for key, value in (values or {}).items()]
-    return run(HELM, *words, *options, fails=fails)
+    return run(HELM / "helm", *words, *options, fails=fails)
 
 
 def rendered(values: Mapping[str, object] | None = None, *options: str) -> list[dict[str, Any]]:
@@ -376,7 +365,11 @@ def installed(kubeconfig: Path, broker_image: str) -> Iterator[Installed]:
 
 
 class TestCluster:
-    pytestmark = [pytest.mark.sandbox, needs_root, needs_docker, needs_archive]
+    pytestmark = [
+        pytest.mark.sandbox,
+        requires("root", "docker"),
+        requires("the cluster's archive"),
+    ]
 
     def test_a_cell_runs(self, installed: Installed) -> None:
         """The broker starts with the rights and the standard of the chart; cells run in Pods."""

@@ -22,20 +22,20 @@ from typing import Any
 import pytest
 
 from compose import images
-from tests.backends.probes import IMAGE, engines_are_away
+from tests.backends.probes import engines_are_away
 from tests.compose.conftest import BROKER_IMAGE
 from tests.compose.empty_engine import EmptyEngine
 from tests.compose.empty_engine import empty_engine as an_empty_engine
-from tests.compose.support import NO_COMPOSE_1, NO_COMPOSE_2, ROOT, containers, run
+from tests.compose.support import ROOT, containers, run
+from tests.support.requires import ENGINE, IMAGE, missing, requires
 
 pytestmark = [
     *containers,
     *engines_are_away,
-    pytest.mark.skipif(shutil.which("dockerd") is None, reason="apt-get install docker.io"),
+    requires("dockerd"),
 ]
 
 INSTALL_S = 400.0
-ENGINE = Path(os.environ.get("KERNELBROKER_TEST_ENGINE", "/var/tmp/kernelbroker-engine"))
 
 
 @pytest.fixture(scope="module")
@@ -194,7 +194,8 @@ def test_the_archive_installs_a_broker(installation: Installation) -> None:
     cell(installation.engine, installation.prefix)
     plain = [comparable(installation.engine.service(name)) for name in ("broker", "engine-filter")]
     # Version 2, and version 1 where docker finds no plugin.
-    ways = [{}] * (not NO_COMPOSE_2) + [{"DOCKER_CONFIG": "/nonexistent"}] * (not NO_COMPOSE_1)
+    each_way = {"compose 2": {}, "compose 1": {"DOCKER_CONFIG": "/nonexistent"}}
+    ways = [way for name, way in each_way.items() if not missing(name)]
     for way in ways:
         said = installation.install(installation.bundle, **way)  # the published port is remembered
         assert "starting with docker" in said
@@ -284,7 +285,7 @@ def test_it_is_uninstalled_without_a_trace(installation: Installation) -> None:
     assert not prefix.exists()
 
 
-@pytest.mark.skipif(not ENGINE.is_dir(), reason=f"tests/support/get_engine {ENGINE}")
+@requires("a second engine")
 def test_a_current_engine(bundle: Path, prefix: Path) -> None:
     """The archive is installed on an engine of today, used, and removed from it."""
     path = f"{ENGINE / 'usr/bin'}:{ENGINE / 'usr/sbin'}:{os.environ['PATH']}"

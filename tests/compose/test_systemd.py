@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import re
-import shutil
 import subprocess
 import sys
 from pathlib import Path
 
-import pytest
 from kernelbroker_server.config_file import load
+
+from tests.support.requires import requires
 
 UNITS = Path(__file__).parents[2] / "compose" / "systemd"
 INSTALLED = "/opt/kernelbroker/.venv/bin"
 
 
-@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd is not installed")
+@requires("systemd")
 def test_the_units_are_valid(tmp_path: Path) -> None:
     """systemd knows each key of the units, and what they start exists."""
     for unit in UNITS.glob("kernelbroker*"):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import shutil
 import subprocess
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -20,6 +19,7 @@ from tests.e2b.support import DIRECTORY as E2B_CLIENTS
 from tests.e2b.support import GET, E2bClients
 from tests.e2e.support import whole_system
 from tests.jupyter.support import KernelClient, connected
+from tests.support.requires import require
 
 from .conftest import TIMEOUT_MS, Console, OpenPage
 from .test_watching import see
@@ -62,8 +62,7 @@ def by_mcp(console: Console, opened: Callable[[str], None]) -> None:
 
 def by_e2b(console: Console, opened: Callable[[str], None]) -> None:
     """E2B's client sends the access token of the sandbox with a cell, and no key."""
-    if shutil.which("npm") is None:
-        pytest.skip("npm is not installed")
+    require("npm")
     subprocess.run([GET, E2B_CLIENTS], check=True, timeout=300, stdin=subprocess.DEVNULL)
     e2b = E2bClients(console.broker, {"E2B_API_KEY": console.alice})
     session_id = e2b.python(

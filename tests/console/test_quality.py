@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import statistics
 import subprocess
 from collections.abc import Iterator
@@ -14,6 +13,7 @@ import pytest
 from playwright.sync_api import Browser, Page, Response, expect
 
 from tests.e2e.support import ROOT, whole_system
+from tests.support.requires import require
 
 from .conftest import TIMEOUT_MS, Console, OpenPage, sign_in
 from .test_watching import RISKY, see
@@ -28,10 +28,9 @@ PAGES = ["sessions", "ended", "sessions/shown", "confirmations", "sandboxes", "m
 @pytest.fixture(scope="module")
 def node_modules() -> Path:
     """The packages of the console's build."""
+    require("npm")
     found = SOURCE / "node_modules"
     if not (found / ".bin" / "esbuild").exists():
-        if "CI" not in os.environ and shutil.which("npm") is None:
-            pytest.skip("npm is not installed")
         subprocess.run(["npm", "ci", "--no-audit", "--no-fund"], cwd=SOURCE, check=True)
     return found
 

@@ -31,10 +31,8 @@ from kernelbroker_server.sessions.database import Database
 from kernelbroker_server.sessions.state_directory import StateDirectory
 from kernelbroker_server.tenants.tokens import TokenFile
 
-from tests.backends.probes import IMAGE, KERNEL_PYTHON, needs_docker
-from tests.e2e.support import free_port, whole_system, without_ours
-
-needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="it changes owners, mounts and rights")
+from tests.e2e.support import free_port, without_ours
+from tests.support.requires import IMAGE, KERNEL_PYTHON, require, requires
 
 QUICK = [each for each in CHECKS if each is not sandboxes.sandboxes]
 """All checks except the one that runs a cell."""
@@ -80,6 +78,7 @@ def only(found: Sequence[Finding], check: str, message: str, remedy: str) -> Non
 
 
 def openssl(arguments: str) -> None:
+    require("openssl")
     subprocess.run(["openssl", *arguments.split()], check=True, capture_output=True)
 
 
@@ -140,7 +139,7 @@ def test_an_address_of_another_machine(directory: Path) -> None:
     only(faults(settings), "ports", "192.0.2.1", "0.0.0.0")
 
 
-@needs_root
+@requires("root")
 def test_a_full_disk(directory: Path) -> None:
     """A file system with too little room is found."""
     mounted = directory / "data"
@@ -152,7 +151,7 @@ def test_a_full_disk(directory: Path) -> None:
     only(found, "directories", "MiB left", "Free space")
 
 
-@needs_root
+@requires("root")
 def test_a_state_directory_of_another_user(directory: Path) -> None:
     """A state directory that belongs to another user is found."""
     state = directory / "data" / ".state"
@@ -296,7 +295,7 @@ def test_an_engine_that_is_stopped(directory: Path) -> None:
     only(found, "engine", "no container engine answers", "systemctl start docker")
 
 
-@needs_docker
+@requires("docker")
 def test_an_engine_that_lacks_something(directory: Path) -> None:
     """A missing image and a missing runtime are found; an engine with both is healthy."""
     assert faults(of_docker(directory)) == []
@@ -346,8 +345,7 @@ def healthy(directory: Path) -> dict[str, object]:
 
 
 @pytest.mark.sandbox
-@whole_system[1]
-@whole_system[2]
+@requires("bubblewrap", "the kernels' environment")
 def test_a_healthy_machine_with_jails(healthy: dict[str, object], directory: Path) -> None:
     """Nothing is found on a healthy machine, a cell runs in a jail, and nothing is left behind."""
     status, report = run(**healthy)
@@ -359,7 +357,7 @@ def test_a_healthy_machine_with_jails(healthy: dict[str, object], directory: Pat
 
 
 @pytest.mark.sandbox
-@needs_docker
+@requires("docker")
 def test_a_healthy_machine_with_containers(healthy: dict[str, object], directory: Path) -> None:
     """A cell runs in a container."""
     own = {"DATA_DIR": directory / "data", "RUN_DIR": directory / "run", "IMAGE": IMAGE}
@@ -369,7 +367,7 @@ def test_a_healthy_machine_with_containers(healthy: dict[str, object], directory
     assert [*(directory / "data").iterdir(), *(directory / "run").iterdir()] == []
 
 
-@needs_root
+@requires("root")
 def test_rights_and_limits_that_are_missing(healthy: dict[str, object], directory: Path) -> None:
     """A token file that the user cannot read, and too few open files, are found in one run."""
     token = directory / "token"
@@ -408,6 +406,7 @@ def test_programs_that_are_missing(healthy: dict[str, object], directory: Path) 
     assert "apt-get install bubblewrap" in found_fault["remedy"]
 
 
+@requires("bubblewrap")
 @pytest.mark.parametrize("python", ["/usr/bin/python3", "/none/such"])
 def test_an_environment_without_kernels(healthy: dict[str, object], python: str) -> None:
     """A Python without the kernels' packages is found, and one that does not exist."""

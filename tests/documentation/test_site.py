@@ -117,6 +117,10 @@ def test_paths(broker: BrokerProcess) -> None:
     ):
         status, _, body = fetch(broker, path)
         assert (status, b"not_found" in body) == (404, True), path
+    for path, target in (("/docs/nothing", "./"), ("/docs/no/such/", "../../")):
+        status, headers, body = fetch(broker, path, accept="text/html,*/*")
+        assert (status, headers["content-type"]) == (404, "text/html; charset=UTF-8")
+        assert f'href="{target}"'.encode() in body
     assert fetch(broker, "/docs/", "POST")[0] == 405
     status, headers, body = fetch(broker, "/docs/start/", "HEAD")
     assert (status, body) == (200, b"")

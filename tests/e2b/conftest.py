@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import shutil
 import subprocess
 import tempfile
 from collections.abc import Iterator
@@ -11,6 +10,7 @@ from kernelbroker_server.tenants.tokens import TokenFile
 
 from tests.e2b.support import DIRECTORY, GET, E2bClients
 from tests.e2e.support import BrokerProcess, running_broker
+from tests.support.requires import require
 
 
 @pytest.fixture(scope="session")
@@ -45,8 +45,7 @@ def e2b_broker(e2b_tokens: Path, e2b_stranger: str) -> Iterator[BrokerProcess]:
 @pytest.fixture(scope="session")
 def installed() -> None:
     """E2B's clients are installed."""
-    if shutil.which("npm") is None:
-        pytest.skip("npm is not installed")
+    require("npm")
     subprocess.run([GET, DIRECTORY], check=True, timeout=300, stdin=subprocess.DEVNULL)
 
 

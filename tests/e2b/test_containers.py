@@ -6,14 +6,17 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.backends.probes import ON_GVISOR, needs_docker
+from tests.backends.probes import ON_GVISOR
 from tests.e2b.support import E2bClients
 from tests.e2e.support import backend_settings, running_broker, whole_system
+from tests.support.requires import requires
 
 pytestmark = whole_system
 
 
-@pytest.fixture(scope="module", params=[pytest.param("docker", marks=needs_docker), ON_GVISOR])
+@pytest.fixture(
+    scope="module", params=[pytest.param("docker", marks=requires("docker")), ON_GVISOR]
+)
 def e2b(request: pytest.FixtureRequest, installed: None) -> Iterator[E2bClients]:
     """E2B's clients, and a broker whose sandboxes are containers."""
     settings = backend_settings(request.param)

@@ -109,6 +109,7 @@ def test_other_directories_are_those_of_the_sandbox(e2b: E2bClients) -> None:
     assert link == ["symlink", "/tmp"]
     assert {kind for kind, _ in errors} <= {"InvalidArgumentException", "FileNotFoundException"}
     assert all(errors)
+    assert "/etc/hosts: it is read-only" in errors[0][1] and "/tmp can be written" in errors[0][1]
 
 
 def test_urls_are_signed(e2b: E2bClients) -> None:

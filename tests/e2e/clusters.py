@@ -15,8 +15,9 @@ from urllib.parse import urlsplit
 
 import yaml
 
-from tests.backends.probes import KUBECONFIG, kubectl
+from tests.backends.probes import kubectl
 from tests.support.documentation import blocks_of
+from tests.support.requires import KUBECONFIG
 
 
 class Door:

@@ -26,16 +26,8 @@ from urllib.parse import urlsplit
 import pytest
 from kernelbroker_server.backends import procfs
 
-from tests.backends.probes import (
-    GVISOR,
-    IMAGE,
-    KERNEL_PYTHON,
-    KUBECONFIG,
-    assert_no_pods,
-    containers_of,
-    needs_jail,
-    needs_kernel_environment,
-)
+from tests.backends.probes import assert_no_pods, containers_of
+from tests.support.requires import IMAGE, KERNEL_PYTHON, KUBECONFIG, gvisor_runtime, requires
 
 ROOT = Path(__file__).parents[2]
 DEADLINE_S = 60.0
@@ -53,11 +45,11 @@ STORE = (
     ".store-id",
 )
 """Below data_dir: results and files stay there when all else of the broker has gone."""
-GRACE_S = 1
+GRACE_S = 3
 """What a cell has to react to its interrupt."""
 _PIECE_BYTES = 1024**2
 
-whole_system = [pytest.mark.sandbox, needs_jail, needs_kernel_environment]
+whole_system = [pytest.mark.sandbox, requires("bubblewrap", "the kernels' environment")]
 
 LOOP_UNTIL_INTERRUPTED = """
 import time
@@ -76,7 +68,10 @@ def backend_settings(kind: str) -> dict[str, object]:
         return {"BACKEND": kind, "KUBERNETES__KUBECONFIG": KUBECONFIG}
     if kind.startswith("local"):
         return {"BACKEND": "local", "LOCAL__FORK_SERVER": kind == "local-fork"}
-    return {"BACKEND": "docker", "DOCKER__RUNTIME": GVISOR if kind == "gvisor" else "runc"}
+    return {
+        "BACKEND": "docker",
+        "DOCKER__RUNTIME": gvisor_runtime() if kind == "gvisor" else "runc",
+    }
 
 
 Measured: TypeAlias = Callable[..., None]

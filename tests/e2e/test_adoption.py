@@ -20,7 +20,7 @@ from kernelbroker_server.backends import procfs
 from kernelbroker_server.backends.container_options import LABEL_DATA
 from kernelbroker_server.sessions.superseded import SUPERSEDED_STATUS
 
-from tests.backends.probes import ON_GVISOR, containers_of, engine, needs_docker
+from tests.backends.probes import ON_GVISOR, containers_of
 from tests.e2e.support import (
     BrokerProcess,
     backend_settings,
@@ -29,13 +29,14 @@ from tests.e2e.support import (
     until,
     whole_system,
 )
+from tests.support.requires import engine, requires
 
 pytestmark = whole_system
 
 TOKEN = "the token of this test"
 
 
-KINDS = ["local", "local-fork", pytest.param("docker", marks=needs_docker)]
+KINDS = ["local", "local-fork", pytest.param("docker", marks=requires("docker"))]
 
 
 def end_all(broker: BrokerProcess, kind: str = "local") -> None:
@@ -110,7 +111,7 @@ async def test_a_session_and_the_pool_outlive_a_killed_broker(broker: BrokerProc
         assert (await restarted.run("print(open('note.txt').read())")).stdout == "kept\n"
 
 
-@pytest.mark.parametrize("kind", ["local", "local-fork", "docker"])
+@pytest.mark.parametrize("kind", KINDS)
 async def test_a_stop_leaves_sessions_to_the_next_broker(kind: str) -> None:
     """SIGTERM with `shutdown = "adopt"` lets cells end, and clients go on in the next broker."""
     with tempfile.TemporaryDirectory(prefix="kb-") as directory:
@@ -362,6 +363,29 @@ async def test_a_kernel_that_ends_without_a_broker(broker: BrokerProcess) -> Non
         assert (await session.run("print('x' in dir())")).stdout == "False\n"
 
 
+async def test_a_kernel_that_ends_about_when_its_broker_does(broker: BrokerProcess) -> None:
+    """Each of its lines arrives once, whichever of the two ends first."""
+    async with kernelbroker.connect(broker.url, broker.token) as client:
+        for number, seconds in enumerate((0.0, 0.01, 0.02, 0.05)):
+            cell = await client.submit(
+                f"import os, time\nopen('waits-{number}', 'w').close()\n"
+                "while not os.path.exists('go'): time.sleep(0.001)\n"
+                "for i in range(300): print('line', i)\nos._exit(3)"
+            )
+            pattern = f"*/sandboxes/*/workspace/waits-{number}"
+            await until(lambda: [*broker.data_dir.glob(pattern)])  # noqa: B023
+            (waits,) = broker.data_dir.glob(pattern)
+            waits.with_name("go").touch()
+            await asyncio.sleep(seconds)
+            broker.kill()
+            await asyncio.to_thread(broker.start)
+            result = await cell.result()
+            assert result.stdout == "".join(f"line {i}\n" for i in range(300)), seconds
+            assert result.error_detail is not None
+            # The broker may be killed after it has stored the lines, and before the end.
+            assert result.error_detail.cause in ("kernel_died", "sandbox_lost")
+
+
 async def test_what_cannot_go_on_says_so(broker: BrokerProcess) -> None:
     """A session with secrets, also of a cell, ends with a reason; its files are kept."""
     async with kernelbroker.connect(broker.url, broker.token, timeout=5) as client:
@@ -402,7 +426,7 @@ def running_in(broker: BrokerProcess, kind: str) -> list[object]:
         return [each["Names"] for each in api.containers(filters={"label": label})]
 
 
-@pytest.mark.parametrize("kind", ["local", pytest.param("docker", marks=needs_docker)])
+@pytest.mark.parametrize("kind", ["local", pytest.param("docker", marks=requires("docker"))])
 async def test_sandboxes_end_by_themselves_when_nobody_adopts_them(kind: str) -> None:
     """After the grace none runs. The next broker removes the rest, and keeps the files."""
     with tempfile.TemporaryDirectory(prefix="kb-") as directory:

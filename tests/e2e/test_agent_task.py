@@ -13,10 +13,11 @@ from typing import Any
 import kernelbroker
 import pytest
 
-from tests.backends.probes import IMAGE, containers_of, needs_docker
+from tests.backends.probes import containers_of
 from tests.e2e.support import ROOT, BrokerProcess, whole_system
+from tests.support.requires import IMAGE, requires
 
-pytestmark = [*whole_system, needs_docker]
+pytestmark = [*whole_system, requires("docker")]
 
 PAGE = (ROOT / "docs" / "agent-task.md").read_text()
 PRICES = "data:text/html,<title>Prices</title><p>It costs <b id=price>7</b>"

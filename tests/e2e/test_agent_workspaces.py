@@ -14,6 +14,7 @@ import pytest
 from kernelbroker import AgentWorkspace, SandboxLimits
 
 from tests.e2e.support import BrokerProcess, call, running_broker, until, whole_system
+from tests.support.requires import requires
 from tests.support.results import cause_of
 
 pytestmark = whole_system
@@ -222,6 +223,7 @@ async def test_the_layout_of_an_analysis(
     assert "layout" in answer["error"]["message"]
 
 
+@requires("control groups")
 async def test_a_session_can_have_less_memory(client: kernelbroker.Broker) -> None:
     """A cell over the session's own limit ends as out of memory; the limit can be changed."""
     limits = SandboxLimits(memory=300 * MIB)

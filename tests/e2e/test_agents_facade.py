@@ -26,12 +26,18 @@ from kernelbroker.agents import (
     run_code,
 )
 
+from tests.support.requires import requires
+
 with warnings.catch_warnings(action="ignore"):  # of libraries that are not ours
     from kernelbroker.langchain import create_run_code_tool
 
 from tests.e2e.support import ROOT, BrokerProcess, whole_system
 
-pytestmark = [*whole_system, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
+pytestmark = [
+    *whole_system,
+    requires("node"),
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+]
 
 BLOCKS = re.findall(
     r"^```python\n(.*?)^```$", (ROOT / "docs" / "agents.md").read_text(), re.MULTILINE | re.DOTALL
@@ -143,6 +149,7 @@ async def test_state_stays_until_the_cleanup_and_files_after_it(
     assert {again.workspace, "bob"} <= names
 
 
+@requires("control groups")
 async def test_limits_of_a_request(manager: SandboxManager) -> None:
     """Memory and output are limited for one request; variables stay if the next one may use more."""
     grow = "x = bytes(b'x') * (300 << 20); print(len(x))"

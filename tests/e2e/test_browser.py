@@ -17,8 +17,9 @@ from kernelbroker import BrowserError
 
 from tests.e2e.pages import SERVER, SITE
 from tests.e2e.support import BrokerProcess, call, opened, until, whole_system
+from tests.support.requires import requires
 
-pytestmark = whole_system
+pytestmark = [*whole_system, requires("chromium")]
 
 TEMPLATES = {
     "web": {"profile": "browser", "pool": {"min_size": 0, "max_size": 3}},

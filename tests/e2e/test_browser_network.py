@@ -18,11 +18,12 @@ from kernelbroker import BrowserError
 from kernelbroker_server.app import Broker
 from kernelbroker_server.config import Settings
 
-from tests.backends.probes import KERNEL_PYTHON, ON_GVISOR
+from tests.backends.probes import ON_GVISOR
 from tests.e2e.support import ROOT, backend_settings, running_broker, whole_system
+from tests.support.requires import KERNEL_PYTHON, requires
 from tests.support.upstream import Names, Page, Upstream, serving_http
 
-pytestmark = whole_system
+pytestmark = [*whole_system, requires("chromium")]
 
 HOST = "shop.example.org"
 HTML = {"Content-Type": "text/html"}

@@ -22,6 +22,8 @@ from kernelbroker.agents import (
     ExecutionEngine,
 )
 
+from tests.support.requires import requires
+
 with warnings.catch_warnings(action="ignore"):  # of libraries that are not ours
     from kernelbroker.langchain import get_browser_tools
 
@@ -30,7 +32,11 @@ from tests.e2e.support import DEADLINE_S, BrokerProcess, call, running_broker, w
 from tests.e2e.test_mcp import call as call_tool
 from tests.e2e.test_mcp import connected
 
-pytestmark = [*whole_system, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
+pytestmark = [
+    *whole_system,
+    requires("chromium"),
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+]
 
 NAMES = [
     "browser_navigate",

@@ -21,8 +21,9 @@ from kernelbroker import (
 )
 
 from tests.e2e.support import BrokerProcess, call, whole_system
+from tests.support.requires import requires
 
-pytestmark = whole_system
+pytestmark = [*whole_system, requires("git", "ripgrep", "node")]
 
 MODEL = """class Account:
     def __init__(self, owner, balance=0):

@@ -11,6 +11,8 @@ from typing import Any
 import kernelbroker
 import pytest
 
+from tests.support.requires import requires
+
 with warnings.catch_warnings(action="ignore"):  # of libraries that are not ours
     from kernelbroker.langchain import get_code_operations_tools
 
@@ -18,7 +20,11 @@ from tests.e2e.support import BrokerProcess, running_broker, whole_system
 from tests.e2e.test_code_operations import make_project
 from tests.e2e.test_mcp import call, connected
 
-pytestmark = [*whole_system, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
+pytestmark = [
+    *whole_system,
+    requires("git", "ripgrep"),
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+]
 
 NAMES = [
     "code_read",

@@ -16,20 +16,16 @@ import openai
 import pytest
 from kernelbroker import AgentEvent, ModelReply, ModelRequest, ToolCall
 
-from tests.backends.probes import ON_GVISOR, needs_docker
+from tests.backends.probes import ON_GVISOR
 from tests.e2e.support import BrokerProcess, backend_settings, running_broker, whole_system
+from tests.support.requires import AGENTS, requires
 from tests.support.scripted_model import USAGE, ScriptedModel, Turn, serving_model
 
-pytestmark = whole_system
+pytestmark = [*whole_system, requires("git")]
 
-AGENTS = Path("/var/tmp/kernelbroker-coding-agents")
 AGENT_IMAGE = os.environ.get("KERNELBROKER_TEST_AGENT_IMAGE", "kernelbroker-claude-code")
 DOCUMENTATION = Path(__file__).parents[2] / "docs" / "coding-agents.md"
 ROOT = "/workspace/project"
-needs_agents = pytest.mark.skipif(
-    not (AGENTS / "installed.json").exists(),
-    reason=f"the coding agents are missing: tests/support/coding_agents/get {AGENTS}",
-)
 CALC = "def add(a, b):\n    return a - b\n"
 TEST = "from calc import add\n\n\ndef test_add():\n    assert add(2, 2) == 4\n"
 CALLS: dict[str, list[tuple[str, dict[str, Any]]]] = {
@@ -141,7 +137,7 @@ async def agents_client(agents_broker: BrokerProcess) -> AsyncIterator[kernelbro
         yield client
 
 
-@needs_agents
+@requires("coding agents")
 @pytest.mark.parametrize("agent", list(CALLS))
 async def test_an_agent_of_npm_mends_a_project(
     agents_client: kernelbroker.Broker, model: ScriptedModel, agent: Any, tmp_path: Path
@@ -234,7 +230,7 @@ async def test_native_works_with_a_callable(client: kernelbroker.Broker, tmp_pat
     assert (result.tests["passed"], result.tests["failed"]) == (1, 0)
 
 
-@pytest.mark.parametrize("runtime", [pytest.param("docker", marks=needs_docker), ON_GVISOR])
+@pytest.mark.parametrize("runtime", [pytest.param("docker", marks=requires("docker")), ON_GVISOR])
 async def test_an_agent_in_its_image(model: ScriptedModel, runtime: str, tmp_path: Path) -> None:
     """In a container the agent of the image is the one that runs, without a name and without a key."""
     model.script = script("claude-code")

@@ -13,7 +13,6 @@ import kernelbroker.sync
 import pytest
 from kernelbroker import events
 
-from tests.backends.probes import needs_docker
 from tests.e2e.support import (
     BrokerProcess,
     backend_settings,
@@ -23,10 +22,11 @@ from tests.e2e.support import (
     whole_system,
 )
 from tests.e2e.test_adoption import end_all, free_port
+from tests.support.requires import lacks, requires
 
 pytestmark = whole_system
 
-KINDS = ["local-fork", "local", pytest.param("docker", marks=needs_docker)]
+KINDS = ["local-fork", "local", pytest.param("docker", marks=requires("docker"))]
 
 
 @pytest.fixture(scope="module", params=KINDS)
@@ -113,6 +113,7 @@ async def test_an_interrupt_reaches_one_context(client: kernelbroker.Broker) -> 
         assert (await one.run("'alive'")).success
 
 
+@requires("node")
 async def test_contexts_of_other_languages(client: kernelbroker.Broker) -> None:
     """A context's language is that of its cells; each has its own state, and Python can still be named."""
     async with (
@@ -183,7 +184,7 @@ async def test_out_of_memory_in_a_context(
     status, health = await call(broker, "GET", "/health")
     assert status == 200
     if "watchdog" in json.dumps(health):
-        pytest.skip("without control groups the whole sandbox ends")
+        lacks("control groups", "the watchdog ends the whole sandbox")
     async with client.session() as session, await session.context() as context:
         await session.run("x = 1")
         eaten = await context.run("hoard = []\nwhile True: hoard.append(b'1' * 10**7)", timeout=60)

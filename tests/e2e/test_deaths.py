@@ -15,6 +15,7 @@ import pytest
 from kernelbroker import events
 
 from tests.e2e.support import GRACE_S, BrokerProcess, Measured, whole_system
+from tests.support.requires import requires
 from tests.support.results import cause_of
 
 pytestmark = whole_system
@@ -159,6 +160,7 @@ async def test_out_of_memory_has_its_own_cause(session: kernelbroker.Session, co
     await goes_on(session, with_state=False)
 
 
+@requires("control groups")
 async def test_child_out_of_memory(session: kernelbroker.Session) -> None:
     """A child process that takes too much memory dies alone; the kernel keeps its state."""
     await prepare(session)

@@ -16,11 +16,12 @@ from kernelbroker_server.config import Settings
 from kernelbroker_server.config_sections import DockerSettings, PackageSettings
 from tornado.simple_httpclient import SimpleAsyncHTTPClient
 
-from tests.backends.probes import IMAGE, containers_of, needs_docker
+from tests.backends.probes import containers_of
 from tests.e2e.support import STORE
+from tests.support.requires import IMAGE, requires
 from tests.support.wheels import make_wheel
 
-pytestmark = [pytest.mark.sandbox, needs_docker]
+pytestmark = [pytest.mark.sandbox, requires("docker")]
 
 DEADLINE_S = 60.0
 

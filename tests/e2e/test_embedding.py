@@ -30,8 +30,9 @@ from kernelbroker.ports import (
 )
 
 from tests.e2e.support import BrokerProcess, call, whole_system
+from tests.support.requires import requires
 
-pytestmark = whole_system
+pytestmark = [*whole_system, requires("git", "ripgrep", "control groups")]
 
 CONFIG = SandboxConfig("default", "", timeout_seconds=60)
 FILES = {

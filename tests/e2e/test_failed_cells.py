@@ -82,6 +82,10 @@ SWALLOWING = {
     "a script": "%%bash\nsleep 60",
     "a shell": "%%sh\nsleep 60",
     "another error": "import time\ntry: time.sleep(60)\nexcept: raise ValueError('other')",
+    "the text of an error": (
+        "import time\nclass Slow(Exception):\n    def __str__(self): time.sleep(60); return ''\n"
+        "raise Slow"
+    ),
     "an exit": "import sys, time\ntry: time.sleep(60)\nexcept: sys.exit(0)",
 }
 

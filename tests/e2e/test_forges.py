@@ -21,7 +21,7 @@ from kernelbroker import (
 from kernelbroker.grpc import SandboxCodeServiceStub
 from kernelbroker.grpc import sandbox_code_pb2 as messages
 
-from tests.backends.probes import CODE_IMAGE, PROJECT_BACKENDS
+from tests.backends.probes import PROJECT_BACKENDS
 from tests.e2e.support import (
     BrokerProcess,
     backend_settings,
@@ -33,8 +33,9 @@ from tests.e2e.test_code_operations import make_project
 from tests.e2e.test_mcp import call as mcp_call
 from tests.e2e.test_mcp import connected
 from tests.support.forge import TOKEN, ScriptedForge, git, scripted_forge
+from tests.support.requires import CODE_IMAGE, requires
 
-pytestmark = whole_system
+pytestmark = [*whole_system, requires("git")]
 HOSTS = {"hub.example": "github", "tea.example": "gitea", "lab.example": "gitlab"}
 
 

@@ -21,11 +21,12 @@ from kernelbroker import (
     Unavailable,
 )
 
-from tests.backends.probes import CODE_IMAGE, PROJECT_BACKENDS
+from tests.backends.probes import PROJECT_BACKENDS
 from tests.e2e.support import BrokerProcess, backend_settings, running_broker, whole_system
 from tests.e2e.test_code_operations import make_project
+from tests.support.requires import CODE_IMAGE, requires
 
-pytestmark = whole_system
+pytestmark = [*whole_system, requires("git", "ripgrep")]
 
 
 @pytest.fixture(scope="module")

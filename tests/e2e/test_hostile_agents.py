@@ -16,8 +16,9 @@ from kernelbroker import CodeOperationError, ModelReply, ToolCall
 
 from tests.e2e.support import BrokerProcess, call, running_broker, whole_system
 from tests.e2e.test_mcp import connected
+from tests.support.requires import requires
 
-pytestmark = whole_system
+pytestmark = [*whole_system, requires("git")]
 
 FAKE = Path(__file__).parents[1] / "support" / "coding_agents" / "fake_agent.py"
 

@@ -20,10 +20,10 @@ import kernelbroker
 import pytest
 from kernelbroker import Conflict
 
-from tests.backends.probes import IMAGE
 from tests.backends.test_contract import BACKENDS
 from tests.e2e.support import BrokerProcess, until
 from tests.support.namespace import own_network, with_names
+from tests.support.requires import IMAGE
 from tests.support.upstream import Page, Upstream, serving_http
 from tests.support.wheels import make_wheel
 

@@ -8,9 +8,10 @@ import kernelbroker
 import pytest
 
 from tests.e2e.support import whole_system
+from tests.support.requires import requires
 from tests.support.results import cause_of
 
-pytestmark = whole_system
+pytestmark = [*whole_system, requires("node")]
 
 
 async def javascript(

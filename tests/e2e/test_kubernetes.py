@@ -14,7 +14,7 @@ import kernelbroker
 import pytest
 from kernelbroker import events
 
-from tests.backends.probes import kubectl, needs_cluster
+from tests.backends.probes import kubectl
 from tests.e2e.clusters import Namespace, new_namespace
 from tests.e2e.support import (
     BrokerProcess,
@@ -24,9 +24,10 @@ from tests.e2e.support import (
     free_port,
     until,
 )
+from tests.support.requires import requires
 from tests.support.results import cause_of
 
-pytestmark = [pytest.mark.sandbox, needs_cluster]
+pytestmark = [pytest.mark.sandbox, requires("cluster")]
 
 MIB = 1024**2
 POOL = 5

@@ -20,7 +20,8 @@ import pytest
 from kernelbroker_server.app import Broker
 from kernelbroker_server.config import ConfigError, Settings
 
-from tests.backends.probes import BACKENDS, IMAGE, KERNEL_PYTHON
+from tests.backends.probes import BACKENDS
+from tests.support.requires import IMAGE, KERNEL_PYTHON, requires
 from tests.support.upstream import Names, Page, Upstream, serving_http
 
 pytestmark = pytest.mark.sandbox
@@ -269,6 +270,7 @@ async def test_an_upstream_without_isolation(tmp_path: Path) -> None:
             await Broker(listed.model_copy(update={"local": type(listed.local)(**plain)})).start()
 
 
+@requires("bubblewrap")
 async def test_an_unsupported_network_stops_the_start(tmp_path: Path) -> None:
     """A broker does not start with an unsupported network, and names the template."""
     open_ = settings("local", tmp_path, templates={"wild": {"network": "open"}})

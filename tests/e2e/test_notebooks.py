@@ -102,10 +102,13 @@ def plain_tracebacks(outputs: Outputs) -> Outputs:
 
 
 def each_line_once(outputs: Outputs) -> Outputs:
-    return [
-        {**output, "traceback": list(dict.fromkeys(output.get("traceback", [])))}
-        for output in outputs
-    ]
+    def lines(output: dict[str, Any]) -> list[str]:
+        each = dict.fromkeys(output.get("traceback", []))
+        return [
+            line for line in each if not line.endswith("frames in the middle are not shown ...]")
+        ]
+
+    return [{**output, "traceback": lines(output)} for output in outputs]
 
 
 def without_displays(outputs: Outputs) -> Outputs:
@@ -166,6 +169,7 @@ DIFFERENCES: dict[str, Callable[[Outputs], Outputs]] = {
     "late-update": without_displays,
     "surrogates": lambda outputs: [],
     "base64": pictures_without_spaces,
+    "arguments": without("(?s).*"),
     "colours": without(r"^\((None|'1'),\s+(None|'1'),\s+(None|'1'),\s+", "(None, None, None, "),
     "interrupts": without("^<.*>$"),
     "library-path": without(r"(/opt/kernelbroker/lib|/data/.packages[^\n]*)\n"),

@@ -10,10 +10,10 @@ from pathlib import Path
 import kernelbroker
 import pytest
 
-from tests.backends.probes import needs_kernel_environment
 from tests.e2e.support import BrokerProcess
+from tests.support.requires import requires
 
-pytestmark = [pytest.mark.sandbox, needs_kernel_environment]
+pytestmark = [pytest.mark.sandbox, requires("the kernels' environment")]
 
 LONGEST_DEFAULT = f"/var/tmp/kernelbroker-{2**32 - 1}"
 """What a broker takes for `data_dir` by itself, for the user with the longest id."""

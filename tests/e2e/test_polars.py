@@ -22,6 +22,7 @@ from kernelbroker import Conflict
 from pyarrow import parquet
 
 from tests.e2e.support import BrokerProcess, opened, whole_system
+from tests.support.requires import lacks
 
 pytestmark = whole_system
 
@@ -69,7 +70,7 @@ def wheels(request: pytest.FixtureRequest) -> Path:
         download = [sys.executable, "-m", "pip", "download", "--quiet", *asked]
         done = subprocess.run(download, capture_output=True, text=True, timeout=300)
         if done.returncode:
-            pytest.skip(f"no index of packages can be reached: {done.stderr.strip()[-200:]}")
+            lacks("an index of packages", done.stderr.strip()[-200:])
     return directory
 
 

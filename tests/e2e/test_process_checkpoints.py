@@ -8,7 +8,6 @@ import kernelbroker
 import pytest
 from kernelbroker import events
 
-from tests.backends.probes import CRIU, needs_criu
 from tests.e2e.support import (
     LOOP_UNTIL_INTERRUPTED,
     BrokerProcess,
@@ -18,8 +17,9 @@ from tests.e2e.support import (
     whole_system,
 )
 from tests.support.documentation import fragment, run_fragment
+from tests.support.requires import CRIU, requires
 
-pytestmark = [*whole_system, needs_criu]
+pytestmark = [*whole_system, requires("root", "criu")]
 
 SETUP = """
 import os, subprocess, threading, time

@@ -48,6 +48,25 @@ async def test_a_figure_arrives_once(
     assert (await session.run("1")).images == []
 
 
+@pytest.mark.parametrize("before", ["", PLOT + "plt.show()\n", "import matplotlib.pyplot as plt\n"])
+async def test_figures_of_agg_are_shown(client: kernelbroker.Broker, before: str) -> None:
+    """`plt.show()` shows each open figure once, though the backend is for machines without a display."""
+    async with client.session() as session:
+        await session.run(before)
+        result = await session.run(f"import matplotlib\nmatplotlib.use('Agg')\n{PLOT}plt.show()")
+        assert (result.text, len(result.images)) == ("<Figure size 640x480 with 1 Axes>", 1)
+        assert result.images[0].content.startswith(PNG)
+        silent = await session.run(
+            f"{PLOT}plt.savefig('a.png')\nplt.close()\nmatplotlib.get_backend().lower()"
+        )
+        assert (silent.text, silent.images) == ("'agg'", [])
+        shown = await session.run(
+            "for n in range(2): plt.figure(); plt.plot([n])\nplt.show()\nplt.get_fignums()"
+        )
+        assert len(shown.images) == 2
+        assert shown.text.endswith("[]")
+
+
 async def test_figure_in_tags(broker: BrokerProcess, session: kernelbroker.Session) -> None:
     """In the text form a picture is an <img> tag with base64 PNG."""
     path = f"/api/v1/sessions/{session.session_id}/exec"

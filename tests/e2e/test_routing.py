@@ -12,10 +12,11 @@ from pathlib import Path
 import kernelbroker
 import pytest
 
-from tests.backends.probes import containers_of, needs_docker
+from tests.backends.probes import containers_of
 from tests.e2e.support import BrokerProcess, call, running_broker, until, whole_system
+from tests.support.requires import requires
 
-pytestmark = [*whole_system, needs_docker]
+pytestmark = [*whole_system, requires("docker")]
 
 
 @pytest.fixture(scope="module")

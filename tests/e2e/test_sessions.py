@@ -250,11 +250,14 @@ async def test_the_sdk_resumes_without_gaps(session: kernelbroker.Session) -> No
 
 
 async def test_a_second_connection_watches(client: kernelbroker.Broker) -> None:
-    """A session has the same state on each of its connections."""
+    """A session has the same state on each of its connections. Who joins it closes it only if asked."""
     async with client.session(keep=True) as session:
         await session.run("shared = 42")
         async with client.session(session.session_id) as again:
             assert (await again.run("print(shared)")).stdout == "42\n"
+        assert (await session.run("print(shared)")).stdout == "42\n"
+        async with client.session(session.session_id, keep=False):
+            pass
         with pytest.raises(kernelbroker.SessionGone):
             await session.run("1")
 
@@ -391,3 +394,20 @@ async def test_an_expired_workspace_is_deleted(
         )
         assert len(list(broker.data_dir.glob("*/sandboxes/*/workspace/needle"))) == 1
     await until(lambda: not list(broker.data_dir.glob("*/sandboxes/*/workspace/needle")))
+
+
+async def test_programs_have_no_arguments(session: kernelbroker.Session) -> None:
+    """What reads its command line runs as it does without arguments."""
+    code = """
+import argparse, sys, unittest
+parser = argparse.ArgumentParser()
+parser.add_argument("--size", type=int, default=3)
+print(sys.argv, parser.parse_args())
+class Tests(unittest.TestCase):
+    def test_sum(self): self.assertEqual(1 + 1, 2)
+unittest.main()
+"""
+    result = await session.run(code)
+    assert result.stdout == "[''] Namespace(size=3)\n"
+    assert "Ran 1 test" in result.stderr
+    assert (result.success, result.exit_code) == (True, 0)

@@ -13,17 +13,18 @@ from pathlib import Path
 import kernelbroker
 import pytest
 
-from tests.backends.probes import GVISOR, containers_of, needs_docker, needs_gvisor
+from tests.backends.probes import containers_of
 from tests.e2e.support import BrokerProcess, call, whole_system
+from tests.support.requires import gvisor_runtime, requires
 
-pytestmark = [*whole_system, needs_docker]
+pytestmark = [*whole_system, requires("docker")]
 
 TEMPLATES = {
     "default": {},
     "box": {"backend": "docker", "pool": {"min_size": 0}, "memory": "600MiB"},
     **(
-        {"gvisor": {"backend": "docker", "runtime": GVISOR, "pool": {"min_size": 0}}}
-        if GVISOR
+        {"gvisor": {"backend": "docker", "runtime": gvisor_runtime(), "pool": {"min_size": 0}}}
+        if gvisor_runtime()
         else {}
     ),
     "small": {"profile": "strict", "timeout": 2, "memory": "600MiB", "pool": {"min_size": 0}},
@@ -73,7 +74,7 @@ async def test_each_template_has_the_sandboxes_of_its_backend(
     assert isolations == {"local": "bubblewrap", "docker": "container"}
 
 
-@needs_gvisor
+@requires("gvisor")
 async def test_a_template_has_a_runtime_of_its_own(client: kernelbroker.Broker) -> None:
     """Beside jails and plain containers, one template runs in gVisor, whose kernel is not the host's."""
     seen = {}

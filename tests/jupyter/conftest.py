@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import subprocess
 import tempfile
 from collections.abc import AsyncIterator, Iterator
@@ -16,6 +15,7 @@ from tests.e2b.support import GET as E2B_GET
 from tests.e2b.support import E2bClients
 from tests.e2e.support import BrokerProcess, running_broker
 from tests.jupyter.support import DIRECTORY, SCRIPTS, KernelClient, connected, kernel_of
+from tests.support.requires import require
 
 
 @pytest.fixture(scope="session")
@@ -81,8 +81,7 @@ def e2b_clients(broker: BrokerProcess) -> E2bClients:
 @pytest.fixture(scope="session")
 def clients() -> Path:
     """The directory of the installed clients."""
-    if shutil.which("npm") is None or shutil.which("chromium") is None:
-        pytest.skip("npm or Chromium is not installed")
+    require("npm", "chromium")
     get = [SCRIPTS / "get", DIRECTORY]
     subprocess.run(get, check=True, timeout=280, stdin=subprocess.DEVNULL)
     return DIRECTORY

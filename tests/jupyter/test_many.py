@@ -13,10 +13,10 @@ import kernelbroker
 import pytest
 from websockets.exceptions import ConnectionClosed
 
-from tests.backends.probes import needs_docker
 from tests.e2e.support import BrokerProcess, backend_settings, call, until, whole_system
 from tests.e2e.test_adoption import end_all, free_port
 from tests.jupyter.support import KernelClient, connected, kernel_of, kinds, reply_of, text_of
+from tests.support.requires import requires
 
 pytestmark = whole_system
 
@@ -131,7 +131,7 @@ async def test_a_sleeping_session_wakes(
         assert "restarting" not in states and "dead" not in states
 
 
-@pytest.fixture(params=["local", pytest.param("docker", marks=needs_docker)])
+@pytest.fixture(params=["local", pytest.param("docker", marks=requires("docker"))])
 def killed(request: pytest.FixtureRequest) -> Iterator[BrokerProcess]:
     """A broker that is killed, and its successor."""
     with tempfile.TemporaryDirectory(prefix="kb-") as directory:

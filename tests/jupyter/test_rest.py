@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import uuid
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
@@ -64,6 +65,31 @@ async def test_sessions_of_notebooks(broker: BrokerProcess, session: kernelbroke
     assert (await call(broker, "DELETE", path))[0] == 204
     assert (await call(broker, "GET", path))[0] == 404
     assert (await session.run("1")).success
+
+
+@pytest.mark.parametrize("shape", ["uuid", "name"])
+async def test_only_jupyter_s_sessions_are_closed(broker: BrokerProcess, shape: str) -> None:
+    """Whatever a Jupyter client does to a kernel of another client, its session stays."""
+    name = str(uuid.uuid4()) if shape == "uuid" else "mine"
+    async with (
+        kernelbroker.connect(broker.url, broker.token) as client,
+        client.session(name) as session,
+    ):
+        assert (await session.run("x = 42")).success
+        specs = (await call(broker, "GET", f"{API}/kernelspecs"))[1]
+        assert f"session-{name}" in specs["kernelspecs"]
+        kernel = await kernel_of(broker, name)
+        asked = {"path": f"{name}.ipynb", "type": "notebook", "kernel": {"id": kernel}}
+        status, note = await call(broker, "POST", f"{API}/sessions", asked)
+        assert status == 201
+        assert (await call(broker, "DELETE", f"{API}/sessions/{note['id']}"))[0] == 204
+        assert (await session.run("x")).text == "42"
+        assert (await call(broker, "DELETE", f"{API}/kernels/{kernel}"))[0] == 204
+        assert (await session.run("x")).text == "42"
+        async with connected(broker, kernel) as notebook:
+            await notebook.send("shutdown_request", {"restart": False}, channel="control")
+            await notebook.until("shutdown_reply")
+        assert (await session.run("x")).text == "42"
 
 
 async def test_attaching_by_kernelspec(

@@ -13,7 +13,7 @@ import pytest
 from kernelbroker_kernel import compat
 from kernelbroker_kernel.compat import missing, overrides
 
-from tests.backends.probes import KERNEL_PYTHON, needs_kernel_environment
+from tests.support.requires import KERNEL_PYTHON, requires
 
 PACKAGE = Path(compat.__file__).parents[2]
 
@@ -47,7 +47,7 @@ def run_in_kernel_environment(code: str, directory: Path) -> subprocess.Complete
 
 
 @pytest.mark.slow
-@needs_kernel_environment
+@requires("the kernels' environment")
 def test_every_overridden_name_exists(tmp_path: Path) -> None:
     """The installed versions have all private names that the package builds on."""
     done = run_in_kernel_environment(EVERY_NAME, tmp_path)
@@ -122,7 +122,7 @@ assert app.shell.run_cell("x = 1").success
 
 
 @pytest.mark.slow
-@needs_kernel_environment
+@requires("the kernels' environment")
 def test_the_kernel_starts_without_any_private_name(tmp_path: Path) -> None:
     """With other versions, which lack all of the names, a kernel starts and runs cells."""
     done = run_in_kernel_environment(WITHOUT_NAMES, tmp_path)
@@ -148,7 +148,7 @@ assert app.kernel.shell_stream.io_loop is IOLoop.current()
 
 
 @pytest.mark.slow
-@needs_kernel_environment
+@requires("the kernels' environment")
 def test_the_kernel_replies_without_detours(tmp_path: Path) -> None:
     """Requests are read in the main thread, and replies are sent without a sleep."""
     done = run_in_kernel_environment(PROMPT, tmp_path)
@@ -163,7 +163,7 @@ fonts.install()
 """
 
 
-@needs_kernel_environment
+@requires("the kernels' environment")
 def test_an_error_of_the_fonts_is_logged(tmp_path: Path) -> None:
     """An error while fonts are installed is logged and not raised."""
     done = run_in_kernel_environment(OTHER_MATPLOTLIB, tmp_path)

@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+import inspect
 import json
+import linecache
+import re
+import sys
+import time
+import traceback
 from typing import Any
 
 import pytest
+from IPython.core.ultratb import AutoFormattedTB
+from kernelbroker_kernel.compat.kernel import few_frames, with_left_out
 from kernelbroker_kernel.contract import DROPPED_MIME, MAX_MESSAGE_BYTES
 from kernelbroker_kernel.error_bounds import (
     NAME_CHARS,
@@ -167,3 +175,77 @@ def test_large_messages_are_packed_as_utf_8(text: str) -> None:
     packed = pack_json({"text": text})
     assert json.loads(packed) == {"text": text}
     assert len(packed) <= len(text.replace("\\", "\\\\").encode("utf-8", "surrogatepass")) * 1.6
+
+
+LONG_TRACEBACKS = {
+    "recursion": "def f(): f()\nf()",
+    "in turns": "def g(): h()\ndef h():\n    g()\ng()",
+    "and then": "def f(): f()\ntry: f()\nexcept RecursionError: 1 / 0",
+    "a method": "class Tree:\n    def walk(self): self.walk()\nTree().walk()",
+}
+CALLS = "\n".join(f"def f{n}(): f{n + 1}()" for n in range(60)) + "\ndef f60(): 1 / 0\nf0()"
+
+
+def run_cell(code: str, depth: int = 150) -> None:
+    """Run code whose lines tracebacks can show, as those of a cell."""
+    linecache.cache["<cell>"] = (len(code), None, code.splitlines(keepends=True), "<cell>")
+    before = sys.getrecursionlimit()
+    sys.setrecursionlimit(len(inspect.stack(0)) + depth)
+    try:
+        exec(compile(code, "<cell>", "exec"), {"__name__": "cell"})
+    finally:
+        sys.setrecursionlimit(before)
+
+
+def shown(error: BaseException) -> str:
+    stock = AutoFormattedTB(mode="Context", theme_name="nocolor", tb_offset=0)
+    lines = stock.structured_traceback(type(error), error, error.__traceback__)
+    return "\n".join(lines)
+
+
+@pytest.mark.parametrize("depth", [150, 151])
+@pytest.mark.parametrize("name", LONG_TRACEBACKS)
+def test_a_long_traceback_is_that_of_ipython(name: str, depth: int) -> None:
+    """Of thousands of frames few are looked at, and the traceback is as if all of them had been."""
+    with pytest.raises((RecursionError, ZeroDivisionError)) as raised:
+        run_cell(LONG_TRACEBACKS[name], depth)
+    error = raised.value
+    expected, frames = shown(error), list(traceback.walk_tb(error.__traceback__))
+    with few_frames(error) as left_out:
+        few = shown(error)
+    ours = "\n".join(with_left_out(few.split("\n"), left_out))
+    assert sum(left_out.values()) > 100
+
+    def counted(
+        text: str,
+    ) -> list[list[str]]:  # those that are called in turns may have another order
+        return [sorted(re.findall(r"\w+", line)) for line in text.splitlines()]
+
+    assert counted(ours) == counted(expected)
+    assert list(traceback.walk_tb(error.__traceback__)) == frames
+
+
+def test_frames_that_are_left_out_are_told() -> None:
+    """A traceback without repetitions says how many of its frames are not shown."""
+    with pytest.raises(ZeroDivisionError) as raised:
+        run_cell(CALLS)
+    with few_frames(raised.value) as left_out:
+        lines = with_left_out(shown(raised.value).split("\n"), left_out)
+    assert lines[1] == f"[... {sum(left_out.values())} frames in the middle are not shown ...]"
+    assert sum(left_out.values()) > 40
+    assert any("in f60()" in line for line in lines)
+
+
+def test_a_recursion_is_told_at_once(kernel: Kernel) -> None:
+    """The traceback of a recursion does not take seconds, and can be examined afterwards."""
+    begun = time.process_time()
+    ran = kernel.run("import sys; sys.setrecursionlimit(5_000)\ndef f(): f()\nf()")
+    assert ran.reply["ename"] == "RecursionError"
+    assert "frames in the middle are not shown" in str(ran.errors)
+    assert len(ran.errors[0]["traceback"]) < 30
+    assert time.process_time() - begun < 5
+    ran = kernel.run(
+        "import traceback\nprint(len(list(traceback.walk_tb(sys.last_traceback))) > 4_900)"
+    )
+    assert ran.text == "True\n"
+    kernel.run("sys.setrecursionlimit(1000)")

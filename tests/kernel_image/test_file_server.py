@@ -10,7 +10,7 @@ from pathlib import Path
 import kernelbroker_kernel
 import pytest
 
-from tests.backends.probes import KERNEL_PYTHON, needs_kernel_environment
+from tests.support.requires import KERNEL_PYTHON, requires
 
 PACKAGE = Path(kernelbroker_kernel.__file__).parent
 PUT_FILES = """
@@ -41,7 +41,7 @@ asyncio.run(main())
 
 
 @pytest.mark.slow
-@needs_kernel_environment
+@requires("the kernels' environment")
 def test_an_upload_needs_the_token(tmp_path: Path) -> None:
     """An upload of any size without the token is answered with 401, and leaves no file."""
     done = subprocess.run(

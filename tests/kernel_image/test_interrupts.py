@@ -54,7 +54,8 @@ def test_a_stubborn_program_is_ended(end: Callable[[subprocess.Popen[bytes]], No
         try:
             with interrupts():
                 end(process)
-            assert process.poll() == -signal.SIGKILL
+            # The second: the shell was faster, and ended because its last program had been killed.
+            assert process.poll() in (-signal.SIGKILL, 128 + signal.SIGKILL)
             assert stdout.read() == b""  # all that had it open have ended
         finally:
             process.kill()

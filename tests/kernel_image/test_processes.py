@@ -11,9 +11,9 @@ from typing import Any
 import kernelbroker_kernel
 import pytest
 
-from tests.backends.probes import KERNEL_PYTHON, needs_kernel_environment
+from tests.support.requires import KERNEL_PYTHON, requires
 
-pytestmark = needs_kernel_environment
+pytestmark = requires("the kernels' environment")
 PACKAGE = Path(kernelbroker_kernel.__file__).parent
 
 PRELUDE = """

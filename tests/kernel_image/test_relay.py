@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -11,6 +12,8 @@ import pytest
 import zmq
 from jupyter_client.session import DELIM
 from kernelbroker_kernel import outbox
+from kernelbroker_kernel import relay as relay_module
+from kernelbroker_kernel.contract import ALL_SENT
 from kernelbroker_kernel.relay import Relay
 from kernelbroker_server.kernels.framing import decode_frame
 
@@ -58,7 +61,7 @@ class Broker:
                 size, start = int.from_bytes(self.data[2:10], "big"), 10
             frame, self.data = self.data[start : start + size], self.data[start + size :]
             if kind == 0x81:
-                found.append(json.loads(frame))
+                found.append(ALL_SENT if frame == ALL_SENT.encode() else json.loads(frame))
             else:
                 found.append(decode_frame(frame).content_as(dict)["text"])
         return found
@@ -66,6 +69,17 @@ class Broker:
 
 def relay_of(iopub: Channel) -> Relay:
     return Relay({"iopub": iopub})
+
+
+def held(monkeypatch: pytest.MonkeyPatch) -> tuple[Channel, Broker, Relay]:
+    """A relay whose broker has not acknowledged so much that the kernel is held back."""
+    monkeypatch.setattr(outbox, "MAX_BYTES", 1000)
+    iopub, broker = Channel("iopub"), Broker()
+    relay = relay_of(iopub)
+    relay.connect(broker.send)
+    while iopub.callback is not None:
+        iopub.put("x" * 100)
+    return iopub, broker, relay
 
 
 async def written() -> None:
@@ -126,12 +140,7 @@ async def test_what_was_acknowledged_is_gone() -> None:
 
 async def test_the_kernel_is_held_back(monkeypatch: pytest.MonkeyPatch) -> None:
     """While too much is not acknowledged its output is not read; then it is read again."""
-    monkeypatch.setattr(outbox, "MAX_BYTES", 1000)
-    iopub, broker = Channel("iopub"), Broker()
-    relay = relay_of(iopub)
-    relay.connect(broker.send)
-    while iopub.callback is not None:
-        iopub.put("x" * 100)
+    iopub, broker, relay = held(monkeypatch)
     assert relay.is_held
     await written()
     sent = len(broker.read())
@@ -141,3 +150,72 @@ async def test_the_kernel_is_held_back(monkeypatch: pytest.MonkeyPatch) -> None:
     iopub.put("more")
     await written()
     assert broker.read() == ["more"]
+
+
+async def test_a_kernel_that_ended_is_kept_until_all_is_acknowledged() -> None:
+    """Each broker that comes gets the last messages and learns that no other follows."""
+    iopub, first, second = Channel("iopub"), Broker(), Broker()
+    relay = relay_of(iopub)
+    relay.connect(first.send)
+    iopub.put("a")
+    iopub.put("b")
+    assert not relay.is_delivered
+    relay.finish()
+    relay.finish()  # it is asked again and again
+    assert first.read() == ["a", "b", ALL_SENT]
+    relay.acknowledge(1)
+    assert not relay.is_delivered
+    relay.disconnect(first.send)  # it was killed
+
+    relay.join(second.send, after=1)
+    assert second.read() == [{"received": 0, "first": 2}, "b", ALL_SENT]
+    relay.acknowledge(2)
+    assert relay.is_delivered
+
+
+async def test_a_kernel_that_the_broker_ended_keeps_nothing() -> None:
+    """Nobody waits for its messages."""
+    iopub = Channel("iopub")
+    relay = relay_of(iopub)
+    iopub.put("a")
+    assert not relay.is_delivered
+    relay.forsake()
+    assert relay.is_delivered
+
+
+async def test_a_kernel_that_ended_is_not_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What an acknowledgement frees room for comes from no channel that has ended."""
+    iopub, broker, relay = held(monkeypatch)
+    relay.finish()
+    relay.acknowledge(1)
+    assert iopub.callback is None
+    *_, last = broker.read()
+    assert last == ALL_SENT
+
+
+@pytest.mark.parametrize("connected", [True, False])
+async def test_a_kernel_that_ended_is_kept_as_long_as_somebody_comes_for_it(
+    connected: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each acknowledgement and each broker has its time anew; after it the gateway gives up."""
+    monkeypatch.setattr(relay_module, "_ACKNOWLEDGE_S", 0.3 if connected else 60)
+    alone = 60 if connected else 0.3
+    iopub, broker = Channel("iopub"), Broker()
+    relay = relay_of(iopub)
+    for text in "abcd":
+        iopub.put(text)
+    if connected:
+        relay.connect(broker.send)
+    waiting = asyncio.create_task(relay.delivered(alone))
+    for number in (1, 2, 3):
+        await asyncio.sleep(0.2)
+        assert not waiting.done()
+        relay.acknowledge(number)
+    began = time.monotonic()
+    await asyncio.wait_for(waiting, 5)
+    assert time.monotonic() - began >= 0.25
+    assert not relay.is_delivered
+    again = asyncio.create_task(relay.delivered(alone))
+    relay.acknowledge(4)
+    await asyncio.wait_for(again, 5)
+    assert relay.is_delivered

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from kernelbroker_kernel.unused_imports import DEBUGGER, FORMATS, left_out
 
-from tests.backends.probes import KERNEL_PYTHON, needs_kernel_environment
 from tests.support.real_kernel import Kernel
+from tests.support.requires import KERNEL_PYTHON, requires
 
 PACKAGE = Path(__file__).parents[2] / "kernel_image"
 
@@ -31,7 +31,7 @@ def test_an_import_fails_in_the_block_only() -> None:
     assert colorsys.rgb_to_hsv(0, 0, 0) == (0, 0, 0)
 
 
-@needs_kernel_environment
+@requires("the kernels' environment")
 def test_the_gateway_leaves_out_formats() -> None:
     """The gateway starts without the modules that check formats of text, and what they import."""
     environ = os.environ | {"PYTHONPATH": str(PACKAGE), "PYTHONDONTWRITEBYTECODE": "1"}
@@ -50,7 +50,7 @@ def test_the_gateway_leaves_out_formats() -> None:
 
 
 @pytest.mark.slow
-@needs_kernel_environment
+@requires("the kernels' environment")
 def test_the_formats_are_still_tried() -> None:
     """jsonschema tries each module that is left out, so that the list has no useless names."""
     find = "import jsonschema._format as found; print(found.__file__)"

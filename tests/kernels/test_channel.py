@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import cast
 
 import pytest
+from kernelbroker_kernel.contract import ALL_SENT
 from kernelbroker_server.kernels.channel import ChannelClosed, KernelChannel
 from kernelbroker_server.kernels.endpoint import Endpoint, TcpEndpoint, UnixEndpoint
 from kernelbroker_server.kernels.framing import Incoming, Outgoing
@@ -231,7 +232,7 @@ async def test_subscriptions_end_with_the_channel(gateway: Gateway) -> None:
 class Frames:
     """A WebSocket that yields these frames without ever waiting."""
 
-    def __init__(self, frames: list[bytes]) -> None:
+    def __init__(self, frames: list[bytes | str]) -> None:
         self.frames = frames
         self.acknowledged: list[int] = []
         self.transport = self
@@ -242,7 +243,7 @@ class Frames:
     async def send(self, text: str) -> None:
         self.acknowledged.append(int(text))
 
-    async def __aiter__(self) -> AsyncIterator[bytes]:
+    async def __aiter__(self) -> AsyncIterator[bytes | str]:
         for each in self.frames:
             yield each
 
@@ -296,6 +297,32 @@ async def test_messages_are_acknowledged_in_groups(size: int, acknowledged: list
         assert websocket.acknowledged == ([] if allowed is False else numbers)
         assert asked == ([] if allowed is None else numbers)
         asked.clear()
+
+
+@pytest.mark.parametrize("stored", [None, True, False])
+async def test_the_last_messages_are_acknowledged_once_they_are_stored(stored: bool | None) -> None:
+    """A gateway that has sent all of a kernel that has ended may then forget it, and end."""
+    data = frame("iopub", "stream", "", {"name": "stdout", "text": "x"})
+    steps: list[str] = []
+
+    async def interrupt(_: str) -> None:
+        pass
+
+    async def store() -> bool:
+        steps.append(f"storing {websocket.acknowledged}")
+        await asyncio.sleep(0)
+        steps.append(f"stored {websocket.acknowledged}")
+        return bool(stored)
+
+    websocket = Frames([data, data, ALL_SENT])
+    channel = KernelChannel("k", cast(ClientConnection, websocket), interrupt, received=100)
+    channel.on_acknowledge = lambda: 0
+    if stored is not None:
+        channel.on_all_sent = store
+    await channel.closed
+    assert channel.received == 102
+    assert websocket.acknowledged == ([] if stored is False else [102])
+    assert steps == ([] if stored is None else ["storing []", "stored []"])
 
 
 async def test_what_a_gateway_sent_before_its_end_is_read() -> None:

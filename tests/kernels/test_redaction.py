@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 
 import pytest
 from hypothesis import given
@@ -20,7 +21,9 @@ from kernelbroker.protocol.events import (
     Stdout,
     Truncated,
 )
-from kernelbroker_server.kernels.redaction import Redactor
+from kernelbroker_server.kernels.redaction import MASK, Redactor
+
+from tests.support.generated import repeatable
 
 
 def run(secrets: list[str], events: list[Event]) -> list[Event]:
@@ -164,3 +167,52 @@ def test_text_split_anywhere(secret: str, pieces: list[str]) -> None:
     assert secret not in text
     assert text == "".join(pieces).replace(secret, "***")
     assert all(encode(event) for event in clean)
+
+
+def test_the_time_does_not_grow_with_the_secrets() -> None:
+    """A secret of many lines is found about as fast as one of one line, however the output tempts it."""
+    lines = [f"{number:012d}" for number in range(2000)]
+    text = "0" * 1_000_000
+
+    def seconds(secret: str, text: str = text) -> float:
+        redactor = Redactor([secret])
+        times = []
+        for _ in range(5):
+            begun = time.process_time()
+            redactor.events(Stdout(content=text))
+            times.append(time.process_time() - begun)
+        return min(times)
+
+    one = seconds(lines[1])
+    assert seconds("\n".join(lines)) < 100 * one
+    # Each place in the output may be the beginning, but for its end.
+    assert seconds("0" * 60_000 + "1", "0" * 60_000 + "2") < 100 * one
+
+
+@repeatable
+@given(st.lists(st.text("ab\ud800é\n", min_size=4, max_size=9), min_size=1), st.text("ab\ud800é\n"))
+def test_masked_text_is_that_of_a_search_one_by_one(secrets: list[str], text: str) -> None:
+    """At each place the longest value is masked, as by a search for one after the other."""
+    values = {line for secret in secrets for line in [secret, *secret.splitlines()]}
+    values = {each for value in values for each in (value, value.strip()) if len(each) >= 4}
+    expected, place = "", 0
+    while place < len(text):
+        longest = max((len(v) for v in values if text.startswith(v, place)), default=0)
+        expected += MASK if longest else text[place]
+        place += longest or 1
+    forms = [s for s in secrets if repr(s)[1:-1] == s]
+    if len(forms) == len(secrets):
+        assert Redactor(secrets).clean(text) == expected
+    (clean,) = [*Redactor(secrets).events(Result(success=True, return_value=text))]
+    for secret in secrets:
+        assert secret not in clean.return_value
+
+
+def test_a_long_secret_is_masked_however_it_is_split() -> None:
+    """A value that is searched for in parts is gone from the text, wherever the text is cut."""
+    secret = "".join(chr(0x61 + number * number % 25) for number in range(2500))
+    for cut in (1, 500, 1023, 1024, 1700, 2499):
+        clean = run(
+            [secret], [Stdout(content="a " + secret[:cut]), Stdout(content=secret[cut:] + " b")]
+        )
+        assert text_of(clean, Stdout).replace(MASK, "") == "a  b"

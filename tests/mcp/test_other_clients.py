@@ -6,7 +6,6 @@ import asyncio
 import json
 import os
 import re
-import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from tests.support.backend import FakeBackend
 from tests.support.gateway import Cell
 from tests.support.http import TOKEN
 from tests.support.mcp import ERAS, Era, McpApi, mcp_api
+from tests.support.requires import require
 
 DIRECTORY = Path(
     os.environ.get("KERNELBROKER_TEST_MCP_CLIENTS", "/var/tmp/kernelbroker-mcp-clients")
@@ -40,8 +40,7 @@ APPLICABLE = [
 @pytest.fixture(scope="module")
 def clients() -> Path:
     """The directory of the installed clients."""
-    if shutil.which("npm") is None:
-        pytest.skip("npm is not installed")
+    require("npm")
     subprocess.run([GET, DIRECTORY], check=True, timeout=240, stdin=subprocess.DEVNULL)
     return DIRECTORY
 

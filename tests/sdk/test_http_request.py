@@ -13,6 +13,7 @@ import kernelbroker
 import pytest
 from kernelbroker import ConnectionFailed, sync
 
+from tests.support.requires import require
 from tests.support.waiting import until
 
 
@@ -94,6 +95,7 @@ async def test_a_silent_broker_times_out(silent: str) -> None:
 def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A key and a self-signed certificate for 127.0.0.1."""
     path = tmp_path_factory.mktemp("tls") / "broker.pem"
+    require("openssl")
     subprocess.run(
         [
             *("openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2"),

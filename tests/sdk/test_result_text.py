@@ -6,6 +6,7 @@ import pytest
 from kernelbroker import ExecutionFailed, ExecutionResult
 from kernelbroker.collector import Collector
 from kernelbroker.protocol import events
+from kernelbroker.result_text import output_texts, useful_traceback
 
 
 def collect(*found: events.Event, **result: object) -> ExecutionResult:
@@ -152,3 +153,73 @@ def test_execution_failed_has_the_result() -> None:
         result.raise_for_error()
     assert info.value.result is result
     assert info.value.result.stdout == "so far"
+
+
+LIBRARY = "/opt/kernelbroker/env/lib/python3.11"
+LONG = f"""\
+---------------------------------------------------------------------------
+KeyError                                  Traceback (most recent call last)
+File {LIBRARY}/site-packages/pandas/core/indexes/base.py:3812, in Index.get_loc(self, key)
+   3811 try:
+-> 3812     return self._engine.get_loc(casted_key)
+   3813 except KeyError as err:
+
+File pandas/_libs/index.pyx:167, in pandas._libs.index.IndexEngine.get_loc()
+
+KeyError: 'missing'
+
+The above exception was the direct cause of the following exception:
+
+KeyError                                  Traceback (most recent call last)
+Cell In[3], line 2
+      1 import mine
+----> 2 mine.pick()
+
+File /workspace/project/mine.py:5, in pick()
+      4 def pick():
+----> 5     frame['missing']
+
+File {LIBRARY}/site-packages/pandas/core/frame.py:4113, in DataFrame.__getitem__(self, key)
+   4112     return self._getitem_multilevel(key)
+-> 4113 indexer = self.columns.get_loc(key)
+
+File {LIBRARY}/json/decoder.py:12, in other(x)
+     11 x = 1
+---> 12 raise Error
+
+File <frozen importlib._bootstrap>:1206, in _gcd_import(name)
+
+File {LIBRARY}/site-packages/pandas/core/indexes/base.py:3819, in Index.get_loc(self, key)
+   3818         raise InvalidIndexError(key)
+-> 3819     raise KeyError(key) from err
+
+KeyError: 'missing'
+
+and its second line"""
+
+
+def test_frames_inside_of_libraries_are_left_out() -> None:
+    """The user's frames, the place of the last one of a library, and each whole message are kept."""
+    text = useful_traceback(LONG)
+    assert text.count("KeyError: 'missing'") == 2
+    assert text.endswith("KeyError: 'missing'\n\nand its second line")
+    assert "----> 5     frame['missing']" in text and "----> 2 mine.pick()" in text
+    assert "[... frames inside of libraries: 3 ...]\n\nFile" in text
+    assert text.index("[... frames inside of libraries: 2") < text.index("direct cause")
+    assert "File pandas/_libs" not in text
+    assert "base.py:3819, in Index.get_loc" in text and "raise KeyError(key) from err" not in text
+    error = {
+        "output_type": "error",
+        "ename": "KeyError",
+        "evalue": "'missing'",
+        "traceback": LONG.split("\n"),
+    }
+    assert list(output_texts([error])) == [text]
+
+
+@pytest.mark.parametrize(
+    "text", ["", "ValueError: 1", "Cell In[1], line 1\n----> 1 1/0\n\nZeroDivisionError: x"]
+)
+def test_a_short_traceback_is_unchanged(text: str) -> None:
+    """A traceback without frames of libraries is as it was."""
+    assert useful_traceback(text) == text

@@ -198,9 +198,36 @@ async def test_a_kept_session_can_be_opened_again(connected):
         async with broker.session("mine", keep=True) as session:
             await session.run("a")
         assert "mine" in await connected.sessions()
-        async with broker.session("mine") as session:
+        async with broker.session("mine", keep=False) as session:
             assert session.info.session_id == "mine"
     await connected.until(connected.no_sessions)
+
+
+@pytest.mark.parametrize("lost", [False, True])
+@pytest.mark.parametrize(("keep", "stays"), [(None, True), (True, True), (False, False)])
+async def test_joining_a_session_does_not_close_it(connected, keep, stays, lost):
+    """Who has opened a session closes it, also after a lost connection; another client only if asked."""
+    async with kernelbroker.connect() as first, kernelbroker.connect() as second:
+        async with first.session("shared") as session:
+            async with second.session("shared", keep=keep) as joined:
+                assert (await joined.run("a")).success
+                if lost:
+                    connected.drop()
+                    assert (await joined.run("a")).success
+            assert (await connected.sessions() == ["shared"]) is stays
+            if stays:
+                assert (await session.run("a")).success
+        assert await connected.no_sessions()
+
+
+async def test_joining_a_context_does_not_close_it(connected):
+    """A context stays for the client that has opened it."""
+    async with kernelbroker.connect() as broker, broker.session() as session:
+        async with await session.context("notes") as context:
+            async with await session.context("notes") as joined:
+                assert (await joined.run("a")).success
+            assert (await context.run("a")).success
+        assert not await session.contexts()
 
 
 async def test_closing_the_broker_closes_its_sessions(connected):

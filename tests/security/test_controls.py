@@ -13,13 +13,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.backends.probes import needs_root
+from tests.support.requires import requires
 
 from .attempts import all_attempts
 from .attempts.prelude import prelude
 from .conftest import World
 
-pytestmark = [pytest.mark.sandbox, needs_root]
+pytestmark = [pytest.mark.sandbox, requires("root")]
 
 HARMLESS = {
     "Files of the host and the broker": [

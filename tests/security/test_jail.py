@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 import asyncio
-import platform
 import signal
 import tempfile
 from collections.abc import AsyncIterator, Iterator
@@ -18,18 +17,10 @@ from kernelbroker_server.backends.base import Limits, SandboxSpec
 from kernelbroker_server.backends.local import LocalBackend
 from kernelbroker_server.backends.local_sandbox import LocalSandbox
 
-from tests.backends.probes import (
-    DEADLINE_S,
-    ask,
-    needs_jail,
-    needs_kernel_environment,
-    needs_root,
-    running_backend,
-    tell,
-    until,
-)
+from tests.backends.probes import DEADLINE_S, ask, running_backend, tell, until
+from tests.support.requires import requires
 
-pytestmark = [pytest.mark.sandbox, needs_jail, needs_kernel_environment]
+pytestmark = [pytest.mark.sandbox, requires("bubblewrap", "the kernels' environment")]
 
 
 @pytest_asyncio.fixture
@@ -43,7 +34,7 @@ async def sandbox(backend: LocalBackend) -> LocalSandbox:
     return await backend.launch("jail", SandboxSpec(limits=Limits(processes=40)))
 
 
-@needs_root
+@requires("root")
 async def test_no_root_on_the_host(sandbox: LocalSandbox) -> None:
     """On the host, code in the sandbox of a root broker runs as an unprivileged user."""
     assert await ask(sandbox, "result = os.getuid()") == 1000
@@ -83,7 +74,7 @@ def crashes() -> Iterator[Path]:
             pattern.write_text(before)
 
 
-@needs_root
+@requires("root")
 async def test_a_crash_runs_no_program_of_the_host(sandbox: LocalSandbox, crashes: Path) -> None:
     """The host's program for core dumps is not run, whatever a cell does to its limits."""
     refused = "not allowed to raise maximum limit"  # Python's words for EPERM
@@ -145,7 +136,7 @@ async def test_netlink_protocols_are_restricted(sandbox: LocalSandbox) -> None:
     assert set(others) == {"EPERM"}
 
 
-@pytest.mark.skipif(platform.machine() != "x86_64", reason="the attempt is x86_64 machine code")
+@requires("x86_64")
 async def test_32_bit_system_calls_end_the_process(sandbox: LocalSandbox) -> None:
     """A system call by the 32-bit entry ends its process."""
     # mov eax, 20 (getpid); int 0x80; ret

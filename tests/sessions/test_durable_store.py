@@ -18,6 +18,7 @@ import pytest
 from kernelbroker.protocol.errors import Unavailable
 from kernelbroker.protocol.events import Image, Result, Started, Stdout
 from kernelbroker.protocol.messages import ExecutionRequest, SessionOptions
+from kernelbroker.protocol.session_events import Observation
 from kernelbroker_server.sessions import backlog, journal, schema
 from kernelbroker_server.sessions.database import Database
 from kernelbroker_server.sessions.durable_store import DurableStore
@@ -112,6 +113,99 @@ async def test_everything_is_there_after_a_stop(tmp_path: Path) -> None:
         assert await output(store, "a") == "x" * 3_000_000
     with pytest.raises(Unavailable):
         await output(store, "a")
+
+
+DAMAGES = {
+    "truncated": b'{"workspace": "w',
+    "random": bytes(range(256)),
+    "empty": b"",
+    "of another type": b"[1]",
+    "of a later version": b'{"a_later_field": 1}',
+    "an invalid name": b'{"from_checkpoint": ".fork-1"}',
+    "text": "not bytes",
+    "a number": 3,
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+@pytest.mark.parametrize(
+    "place",
+    [
+        "sessions.options",
+        "executions.request",
+        "executions.packages",
+        "events.json",
+        "session_events.json",
+    ],
+)
+async def test_a_row_that_cannot_be_read_is_left_out(
+    tmp_path: Path, place: str, damage: str
+) -> None:
+    """A broker starts and lists the rest, whatever a row has; it tells that the row is there."""
+    table, column = place.split(".")
+    async with opened(tmp_path) as store:
+        for name in ("good", "bad"):
+            ran(store, name, name)
+            for key in (f"waits-{name}", f"runs-{name}"):
+                store.record_session(SessionRecord(key, "t", key, SessionOptions()))
+                store.session_log(key).append(Observation(content="a note"))
+                log = store.create_execution(key, "e", ExecutionRequest(code="1"))
+                if key.startswith("runs"):
+                    log.begin()
+                    log.append(Started())
+    bad = "(SELECT number FROM executions WHERE session_key LIKE '%bad')"
+    which = {
+        "sessions": "key LIKE '%bad'",
+        "executions": "session_key LIKE '%bad'",
+        "events": f"number IN {bad} AND seq < 3",
+        "session_events": "session_key LIKE '%bad'",
+    }[table]
+    with contextlib.closing(sqlite3.connect(tmp_path / "store.sqlite3")) as connection, connection:
+        # As if the broker had been killed.
+        connection.execute("UPDATE sessions SET ended_at = NULL WHERE key LIKE '%-%'")
+        changed = connection.execute(
+            f"UPDATE {table} SET {column} = ? WHERE {which}", (DAMAGES[damage],)
+        )
+        assert changed.rowcount > 0
+    store = DurableStore(tmp_path)
+    await store.start()
+    try:
+        left = [each.record.key for each in await store.adoptable()]
+        await store.end_lost(left)
+        assert "waits-good" in left
+        assert (table == "sessions") is ("waits-bad" not in left)
+        page = await store.past_sessions("t", "", 10, None)
+        assert "good" in [each.session_id for each in page.sessions]
+        assert [each.id for each in await store.past_executions("t", "good")] == ["e"]
+        await store.past_executions("t", "bad")
+        assert await output(store, "good") == "good"
+        damaged = table in ("executions", "events")
+        assert await output(store, "bad") == (None if damaged else "bad")
+        (problem,) = store.problems()
+        assert "rows that cannot be read" in problem
+    finally:
+        await store.stop()
+    async with opened(tmp_path) as store:  # what was left open has ended
+        assert await output(store, "good") == "good"
+
+
+async def test_a_fork_can_be_read_again(tmp_path: Path) -> None:
+    """A session that was forked when the broker died goes on in the next one, and is listed at its end."""
+    async with opened(tmp_path) as store:
+        options = SessionOptions(from_checkpoint=".fork-1", workspace="w")
+        for key in ("left", "ended"):
+            store.record_session(SessionRecord(key, "t", key, options))
+        store.end_session("ended", "over")
+    with contextlib.closing(sqlite3.connect(tmp_path / "store.sqlite3")) as connection, connection:
+        connection.execute("UPDATE sessions SET ended_at = NULL WHERE key = 'left'")
+    store = DurableStore(tmp_path)
+    await store.start()
+    (left,) = await store.adoptable()
+    assert (left.record.key, left.record.options.workspace) == ("left", "w")
+    page = await store.past_sessions("t", "", 10, None)
+    assert [each.session_id for each in page.sessions] == ["ended"]
+    assert store.problems() == []
+    await store.stop()
 
 
 async def test_secrets_are_not_stored(tmp_path: Path) -> None:

@@ -19,15 +19,20 @@ from kernelbroker.protocol.errors import (
 from kernelbroker.protocol.events import Event, Input, Result, Started, Stdout
 from kernelbroker.protocol.messages import ExecutionRequest
 from kernelbroker_server.backends.base import EndCause
-from kernelbroker_server.kernels.channel import ChannelClosed
+from kernelbroker_server.kernels.channel import ChannelClosed, KernelChannel
 from kernelbroker_server.kernels.outputs import OutputLimits
 from kernelbroker_server.pool import warm_sandbox
 from kernelbroker_server.pool.state import PoolLimits
 from kernelbroker_server.sessions import memory_store
 from kernelbroker_server.sessions.admission import Admission
+from kernelbroker_server.sessions.execution import Execution
+from kernelbroker_server.sessions.lease import Lease
+from kernelbroker_server.sessions.machine import SessionMachine
 from kernelbroker_server.sessions.memory_log import MemoryLog
+from kernelbroker_server.sessions.runner import SessionRunner
 from kernelbroker_server.sessions.session import Session
 from kernelbroker_server.sessions.store import ExecutionLog
+from kernelbroker_server.workspaces.quota_watch import QuotaWatch
 
 from tests.support.backend import FakeBackend
 from tests.support.gateway import Cell
@@ -346,6 +351,46 @@ async def test_a_result_that_cannot_be_stored_is_replaced(
     assert "could not be stored" in caplog.text
 
 
+FAULTS = [
+    (Execution, "run"),
+    (KernelChannel, "release"),
+    (KernelChannel, "send_soon"),
+    (KernelChannel, "subscribe"),
+    (Lease, "prepare"),
+    (MemoryLog, "begin"),
+    (MemoryLog, "stored"),
+    (QuotaWatch, "before_result"),
+    (QuotaWatch, "begin"),
+    (SessionMachine, "turn_granted"),
+    (SessionRunner, "notice_death"),
+]
+"""What an execution calls on its way, in any order."""
+
+
+@pytest.mark.parametrize(("kind", "name"), FAULTS, ids=[name for _, name in FAULTS])
+async def test_a_fault_of_the_broker_is_one_result(
+    backend: FakeBackend, kind: type, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Wherever the broker fails, the cell has exactly one result, and the session goes on."""
+    called = getattr(kind, name)
+    faults = 0
+
+    def fails(*args: object, **kwargs: object) -> object:
+        nonlocal faults
+        if not faults:
+            faults += 1
+            raise RuntimeError("injected")
+        return called(*args, **kwargs)
+
+    async with world(backend) as w:
+        session = await w.open()
+        monkeypatch.setattr(kind, name, fails)
+        results = [each for each in await events_of(submit(session)) if isinstance(each, Result)]
+        assert (len(results), faults) == (1, 1)
+        assert (await result_of(submit(session))).success
+        await session.restart()
+
+
 async def test_a_death_while_idle_is_reported_once(backend: FakeBackend) -> None:
     """If a kernel dies between two cells, the next result reports the lost state, once."""
     backend.scripts["who"] = who
@@ -542,6 +587,9 @@ async def test_the_same_id_twice(backend: FakeBackend) -> None:
         (ExecutionRequest(code="x" * 11), "11 characters"),
         (ExecutionRequest(code="", preview_rows=501), "500"),
         (ExecutionRequest(code="", timeout=301), "300 s"),
+        (ExecutionRequest(code="", secrets={f"N{n}": "v" for n in range(101)}), "100 values"),
+        (ExecutionRequest(code="", secrets={"A": "x" * 65_536, "B": "y"}), "65,536 characters"),
+        (ExecutionRequest(code="", secrets={"A": "\n" * 2001}), "2,000 lines"),
     ],
 )
 async def test_a_request_over_a_limit_is_refused(

@@ -31,6 +31,7 @@ from kernelbroker_server.sessions.registry import Registry
 from kernelbroker_server.sessions.session import Session
 from kernelbroker_server.telemetry.events import SandboxReplaced, TelemetryEvent
 from kernelbroker_server.telemetry.logs import bound, bound_ids
+from kernelbroker_server.telemetry.origin import set_origin
 from kernelbroker_server.tenants.tenant import Tenant
 
 from tests.support.backend import FakeBackend, FakeSandbox
@@ -182,6 +183,39 @@ async def test_environment_is_delivered_before_any_cell(backend: FakeBackend) ->
         (cell,) = [c for c in cells if c.code == CONFIGURE_CODE]
         asked = cell.metadata[METADATA_KEY]["configure"]
         assert asked == {"env": {"A": "'; import os"}, "cwd": "sub dir"}
+
+
+@pytest.mark.parametrize(
+    ("closing", "told"),
+    [
+        (("sdk", "bot"), "its client closed it"),
+        (("rest", "ann"), "its client closed it"),
+        (
+            ("console", "ann"),
+            r"ann closed it in the console on 20\d\d-\d\d-\d\d at \d\d:\d\d:\d\d UTC",
+        ),
+        (("console", ""), "somebody closed it in the console on"),
+    ],
+)
+async def test_who_has_closed_a_session_is_told(
+    backend: FakeBackend, closing: tuple[str, str], told: str
+) -> None:
+    """A program learns that a person has closed its session, who, and when."""
+    async with world(backend) as w:
+        set_origin("sdk", "bot")
+        session = await w.open("mine")
+        set_origin(*closing)
+        await w.service.sessions.close("mine")
+        with pytest.raises(SessionGone, match=told):
+            w.service.executions.submit(session, ExecutionRequest(code="1"))
+
+
+async def test_too_many_secrets_are_refused(backend: FakeBackend) -> None:
+    """A session with more secrets than can be masked in good time is refused with the limit."""
+    async with world(backend) as w:
+        with pytest.raises(BadRequest, match="2,000 lines"):
+            await w.open("mine", secrets={"KEY": "\n" * 2001})
+        assert w.registry.list() == []
 
 
 async def test_a_refused_environment_leaves_no_session(backend: FakeBackend) -> None:
@@ -436,8 +470,8 @@ async def test_a_running_cell_is_not_idle(
     monkeypatch.setattr(tenant_service, "_SWEEP_S", 0.01)
     backend.scripts["wait"] = interruptible
     async with world(backend) as w:
-        session = await w.open(idle_timeout=0.05)
-        execution = submit(session, "wait", timeout=0.3)
+        session = await w.open(idle_timeout=0.5)
+        execution = submit(session, "wait", timeout=1.5)
         result = await result_of(execution)
         assert result.error_detail is not None
         assert result.error_detail.cause == "timeout"

@@ -8,15 +8,15 @@ from collections.abc import Iterator
 import pytest
 from playwright.sync_api import Browser, ConsoleMessage, Page, sync_playwright
 
+from tests.support.requires import require
+
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    program = shutil.which("chromium") or shutil.which("chromium-browser")
-    if program is None:
-        pytest.skip("chromium is not installed")
+    require("chromium")
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(
-            executable_path=program,
+            executable_path=shutil.which("chromium"),
             args=["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-proxy-server"],
         )
         yield browser

@@ -6,7 +6,6 @@ once in a test run.
 
 from __future__ import annotations
 
-import os
 import shutil
 import subprocess
 import time
@@ -139,11 +138,3 @@ class OwnPodman(OwnEngine):
             *("--tmpdir", f"{where}/tmp", "--runtime", str(self._runtime)),
             *("--storage-driver", "overlay", "--cgroup-manager", "cgroupfs"),
         ]
-
-
-def missing(*programs: str) -> str | None:
-    """The reason why engines of these programs cannot be started here; None if they can."""
-    if os.geteuid() != 0:
-        return "only root can start a container engine of the tests' own"
-    absent = [program for program in programs if shutil.which(program) is None]
-    return f"missing: apt-get install {' '.join(absent)}" if absent else None

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-import pytest
+from tests.support.requires import require
 
 _CLONE_NEWNET = 0x40000000
 _LIBC = ctypes.CDLL(None, use_errno=True)
@@ -21,11 +21,9 @@ def own_network(*addresses: str) -> Iterator[None]:
 
     The loopback has these addresses as well. Sockets that are created in the block stay in that network.
     """
+    require("network namespaces", "ip")
     with Path("/proc/thread-self/ns/net").open() as former:
-        try:
-            _called("unshare", _CLONE_NEWNET)
-        except PermissionError:
-            pytest.skip("a network namespace is not for this user; run as root")
+        _called("unshare", _CLONE_NEWNET)
         try:
             subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
             for address in addresses:

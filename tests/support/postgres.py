@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import psycopg
-import pytest
 
+from tests.support.requires import require
 from tests.support.waiting import DEADLINE_S
 
 _USER = "postgres"
@@ -87,8 +87,7 @@ class Server:
 @contextlib.contextmanager
 def postgres_server() -> Iterator[Server]:
     """Run a server. Skips the test if PostgreSQL is not installed."""
-    if _program("initdb") is None:
-        pytest.skip("needs PostgreSQL: apt-get install postgresql")
+    require("postgresql")
     directory = Path(tempfile.mkdtemp(prefix="kernelbroker-postgres-", dir="/var/tmp"))
     server = None
     try:

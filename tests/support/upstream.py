@@ -13,7 +13,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-import pytest
+from tests.support.requires import require
 
 BLOCK = 64 * 1024
 _GATE_S = 120.0
@@ -54,6 +54,7 @@ class Upstream:
 @contextmanager
 def serving_http(directory: Path, *names: str, address: str | None = None) -> Iterator[Upstream]:
     """HTTP on port 80 and HTTPS, with a certificate for these names, on port 443."""
+    require("low ports")
     low = secrets.token_bytes(3)
     address = address or f"127.{low[0]}.{low[1]}.{low[2] % 200 + 20}"
     upstream = Upstream(address, directory / "ca.pem")
@@ -61,11 +62,8 @@ def serving_http(directory: Path, *names: str, address: str | None = None) -> It
     make_certificate(upstream.ca, key, names)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(upstream.ca, key)
-    try:
-        plain = _Server((address, 80), upstream, "http")
-        secure = _Server((address, 443), upstream, "https")
-    except PermissionError:
-        pytest.skip("ports below 1024 are not for this user; run as root")
+    plain = _Server((address, 80), upstream, "http")
+    secure = _Server((address, 443), upstream, "https")
     secure.socket = context.wrap_socket(secure.socket, server_side=True)
     threads = [
         threading.Thread(target=server.serve_forever, args=(0.05,)) for server in (plain, secure)
@@ -84,6 +82,7 @@ def serving_http(directory: Path, *names: str, address: str | None = None) -> It
 
 def make_certificate(certificate: Path, key: Path, names: Sequence[str]) -> None:
     """Make a self-signed certificate."""
+    require("openssl")
     subprocess.run(
         [
             *("openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256"),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 import subprocess
 from pathlib import Path
 
@@ -12,13 +11,12 @@ import pytest
 from kernelbroker_server.telemetry.events import ExecutionEnded, SessionClosed
 from kernelbroker_server.telemetry.metrics import _GAUGES, Metrics
 
+from tests.support.requires import requires
+
 MONITORING = Path(__file__).parents[2] / "monitoring"
-needs_promtool = pytest.mark.skipif(
-    shutil.which("promtool") is None, reason="promtool is missing (apt-get install prometheus)"
-)
 
 
-@needs_promtool
+@requires("prometheus")
 def test_alert_rules_fire_when_they_should() -> None:
     """Each alert has a series that fires it and one that does not, by Prometheus' own semantics."""
     command = ["promtool", "test", "rules", str(MONITORING / "alerts_test.yaml")]

@@ -16,6 +16,8 @@ from kernelbroker_server.tenants.keyring import Keyring
 from kernelbroker_server.tenants.tenant import TenantLimits, Tenants
 from kernelbroker_server.tenants.tokens import TokenError, TokenFile
 
+from tests.support.requires import requires
+
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
@@ -41,7 +43,7 @@ def test_the_file_contains_no_secret(path: Path) -> None:
     assert list(path.parent.iterdir()) == [path]
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
+@requires("root")
 def test_a_change_keeps_owner_and_mode(path: Path) -> None:
     """A change by root leaves the file to its owner, with its mode, so that the broker can read it."""
     file = TokenFile(path)

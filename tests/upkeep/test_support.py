@@ -18,8 +18,8 @@ from kernelbroker_server.sessions.database import Database
 from kernelbroker_server.tenants.tokens import TokenFile
 from kernelbroker_server.upkeep.redaction import REMOVED, Redactor
 
-from tests.backends.probes import KERNEL_PYTHON
 from tests.e2e.support import without_ours
+from tests.support.requires import KERNEL_PYTHON
 
 SETTINGS = """
 token_file = "{directory}/token"

@@ -12,7 +12,7 @@ import pytest
 from kernelbroker.protocol.errors import TooLarge
 from kernelbroker.protocol.events import Result, Stderr
 from kernelbroker_server import supervisor as supervisor_module
-from kernelbroker_server.backends.base import Limits, SandboxSpec, Usage
+from kernelbroker_server.backends.base import UNKNOWN, Limits, SandboxSpec, Usage
 from kernelbroker_server.sessions.session import Session
 from kernelbroker_server.workspaces import quota as quota_module
 from kernelbroker_server.workspaces import quota_watch
@@ -20,7 +20,7 @@ from kernelbroker_server.workspaces.layout import Layout
 from kernelbroker_server.workspaces.quota import Quota, QuotaAction, QuotaState, Standing
 from kernelbroker_server.workspaces.quota_watch import QuotaWatch
 
-from tests.support.backend import FakeBackend
+from tests.support.backend import FakeBackend, FakeSandbox
 from tests.support.gateway import Cell
 from tests.support.results import cause_of
 from tests.support.waiting import DEADLINE_S, until
@@ -367,6 +367,31 @@ async def test_watch_outlives_errors(backend: FakeBackend, monkeypatch: pytest.M
         await until(lambda: failures > 3)
         write(files_of(backend, session) / "large", 4096)
         await until(lambda: session._runner.watch.usage.size == 4096)
+
+
+@pytest.mark.parametrize(
+    ("found", "cause"), [(UNKNOWN, None), (Usage(complete=False), "quota_exceeded")]
+)
+async def test_a_failed_measurement_costs_no_cell_its_kernel(
+    backend: FakeBackend, monkeypatch: pytest.MonkeyPatch, found: Usage, cause: str | None
+) -> None:
+    """What the broker cannot measure, by a fault that is not the sandbox's, is not taken for too large."""
+    monkeypatch.setattr(quota_module, "_UNMEASURED_S", 0.05)
+
+    async def usage(_self: FakeSandbox, _max_files: int) -> Usage:
+        return found
+
+    monkeypatch.setattr(FakeSandbox, "usage", usage)
+
+    async def slow(_cell: Cell) -> None:
+        await asyncio.sleep(0.5)
+
+    backend.scripts["slow"] = slow
+    async with world(backend, spec=SPEC) as w:
+        session = await w.open()
+        result = await result_of(submit(session, "slow"))
+        assert (None if result.success else cause_of(result)) == cause
+        assert session.restarts == (cause is not None)
 
 
 async def test_short_cells_share_a_measurement() -> None:

@@ -27,9 +27,9 @@ from kernelbroker_server.workspaces.s3_copy import CopyRecord, _unpacked, prefix
 from kernelbroker_server.workspaces.s3_replica import S3Replica, SaveOptions
 from kernelbroker_server.workspaces.snapshot import PIECE
 
-from tests.backends.probes import needs_jail, needs_kernel_environment
 from tests.e2e.support import BrokerProcess, running_broker
 from tests.support.backend import FakeBackend, fake_backend, spotless_backend
+from tests.support.requires import requires
 from tests.support.s3 import S3Server
 from tests.support.world import World, world
 
@@ -356,8 +356,8 @@ async def test_wrong_credentials_are_told(server: S3Server, site: Site) -> None:
 
 
 @pytest.mark.sandbox
-@needs_jail
-@needs_kernel_environment
+@requires("bubblewrap")
+@requires("the kernels' environment")
 async def test_a_lost_machine(server: S3Server) -> None:
     """A cell on another machine finds the saved files of a lost one, and the session says what is lost.
 

@@ -18,6 +18,8 @@ from kernelbroker_server.workspaces.layout import Claimed, Layout, Record
 from kernelbroker_server.workspaces.recovery import rescue
 from kernelbroker_server.workspaces.workspace_directory import WorkspaceDirectory
 
+from tests.support.requires import requires
+
 
 @pytest.fixture
 def layout(tmp_path: Path) -> Layout:
@@ -271,7 +273,7 @@ async def test_files_in_the_sandbox_of_another_backend(tmp_path: Path) -> None:
     assert (public / "file").read_text() == "x"
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can change owners")
+@requires("root")
 async def test_files_get_the_owner_of_the_next_sandbox(tmp_path: Path) -> None:
     """Files of one backend's user go to that of another one, but not other files or links' targets."""
     layout = Layout(tmp_path / "data")

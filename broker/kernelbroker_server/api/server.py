@@ -8,6 +8,8 @@ little memory: headers are bounded, and handlers check the token before they rea
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import errno
 import ssl
 from typing import Any
 
@@ -34,6 +36,12 @@ _CHUNK_BYTES = 512 * 1024
 """Of a body that is passed to a handler at once, if the handler raises the stream's read size."""
 _BUFFER_BYTES = 4 * 1024**2
 """Unread bytes of a connection, pipelined requests included; a WebSocket message fits."""
+_TLS_HANDSHAKE = 0x16
+"""The first byte of TLS."""
+_WITHOUT_TLS = (
+    b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\nContent-Type: text/plain\r\n\r\n"
+    b"This broker answers without TLS: use http:// in its address.\n"
+)
 
 
 class UnauthenticatedConnections:
@@ -93,13 +101,34 @@ class BrokerServer(HTTPServer):
             body_timeout=_BODY_TIMEOUT_S,
         )
         self._unauthenticated = unauthenticated
+        self._is_plain = tls is None
 
     def handle_stream(self, stream: IOStream, address: tuple[Any, ...]) -> None:
         stream.read_chunk_size = _READ_BYTES
         self._unauthenticated.add(stream)
+        if self._is_plain:
+            _refuse_tls(stream)
         super().handle_stream(stream, address)
 
     def on_close(self, server_conn: object) -> None:
         assert isinstance(server_conn, HTTP1ServerConnection)
         self._unauthenticated.discard(server_conn.stream)
         super().on_close(server_conn)
+
+
+def _refuse_tls(stream: IOStream) -> None:
+    """Answer the beginning of TLS at once. Tornado would wait for the end of a header."""
+    read = stream.read_from_fd
+
+    def read_first(buffer: bytearray | memoryview) -> int | None:
+        size = read(buffer)
+        if size is None:
+            return None
+        del stream.read_from_fd  # the method is that of the class again
+        if size and buffer[0] == _TLS_HANDSHAKE:
+            with contextlib.suppress(OSError):
+                stream.socket.send(_WITHOUT_TLS)
+            raise ConnectionResetError(errno.ECONNRESET, "a client began TLS")
+        return size
+
+    stream.read_from_fd = read_first  # type: ignore[assignment, method-assign]

@@ -207,7 +207,7 @@ class SessionSocket(Authenticated, WebSocketHandler):
         self._session = session
         executions = self._watching.enter_context(session.watch())
         self._pumping = self._spawn(self._pump(session, executions))
-        await self._send(Opened(session=session_info(session)))
+        await self._send(Opened(session=session_info(session), is_new=is_new))
 
     async def _expect_known(self, session_id: str, created_at: datetime) -> None:
         """Check that the client's session is still there. Raises SessionGone with the reason if not."""

@@ -104,11 +104,16 @@ class Usage:
         size: bytes on the disk.
         files: inodes; hard links count once.
         complete: everything was counted; otherwise the numbers are lower bounds.
+        known: it was measured. If not, the broker or the connection is to blame, not the sandbox.
     """
 
     size: int = 0
     files: int = 0
     complete: bool = True
+    known: bool = True
+
+
+UNKNOWN = Usage(complete=False, known=False)
 
 
 Confirm: TypeAlias = Callable[[], Awaitable[None]]

@@ -149,6 +149,7 @@ async def start(
             program=program,
             descriptors=descriptors,
         )
+        argv, variables = hide_variables(theirs, argv)
         if user_namespace is not None:
             argv = [*jail.inside(host, user_namespace), *argv]
             pass_fds = [*pass_fds, user_namespace]
@@ -159,7 +160,7 @@ async def start(
             argv,
             env={},  # code in the jail can read bubblewrap's environment
             stdin=stdin,
-            pass_fds=[*pass_fds, *(fd for fd in descriptors if fd)],
+            pass_fds=[*pass_fds, variables, *(fd for fd in descriptors if fd)],
             outlives=spec.orphan_grace > 0,
         )
         theirs.close()
@@ -213,8 +214,28 @@ def seccomp_fd(stack: contextlib.ExitStack, program: bytes | None) -> int | None
     """A descriptor from which bubblewrap reads the filter, until the stack is closed."""
     if program is None:
         return None
-    fd = os.memfd_create("seccomp")
+    return _readable(stack, "seccomp", program)
+
+
+def hide_variables(stack: contextlib.ExitStack, argv: Sequence[str]) -> tuple[list[str], int]:
+    """Move the variables of a jail out of its command line, which all users of the host see.
+
+    Returns:
+        the command, and the descriptor from which bubblewrap reads them, until the stack is closed.
+    """
+    begin = argv.index("--clearenv")
+    end = begin + 1
+    while argv[end] == "--setenv":
+        end += 3
+    data = b"".join(os.fsencode(word) + b"\0" for word in argv[begin:end])
+    fd = _readable(stack, "variables", data)
+    return [*argv[:begin], "--args", str(fd), *argv[end:]], fd
+
+
+def _readable(stack: contextlib.ExitStack, name: str, data: bytes) -> int:
+    fd = os.memfd_create(name)
     stack.callback(os.close, fd)
-    os.write(fd, program)
+    with open(fd, "wb", closefd=False) as file:
+        file.write(data)
     os.lseek(fd, 0, os.SEEK_SET)
     return fd

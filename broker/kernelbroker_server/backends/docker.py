@@ -241,10 +241,11 @@ class DockerBackend(Backend):
             sandboxes = self._sandboxes.by_id
             await asyncio.gather(*(self.remove(s) for s in sandboxes.values() if is_removed(s)))
             await self._sandboxes.removals()
-            left = [sandbox for sandbox in sandboxes.values() if not is_removed(sandbox)]
-            if left or any(orphans.left for orphans in self._orphans):
-                for sandbox in left:
-                    sandbox.leave()
+            # Without an engine, those that were to be removed are still there, too.
+            for sandbox in sandboxes.values():
+                sandbox.leave()
+            is_left = any(not is_removed(sandbox) for sandbox in sandboxes.values())
+            if is_left or any(orphans.left for orphans in self._orphans):
                 await context.engine.close()
                 for each in (context, *self._taken):
                     each.directories.release()  # the next broker finds them

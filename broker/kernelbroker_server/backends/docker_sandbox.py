@@ -37,7 +37,7 @@ from .sockets import Handover, answers, listen
 
 log = logging.getLogger(__name__)
 
-_LATE_EVENT_S = 0.1
+_LATE_EVENT_S = 0.3
 """A busy engine may report the end of a container before the kill that was its cause."""
 
 
@@ -95,6 +95,7 @@ class DockerSandbox(MeasuredContainer):
         self._memory_watch = MemoryWatch(self, self._end_over_memory)
         self._out_of_memory = False
         self._signals: set[str] = set()  # that it has received
+        self._signalled = asyncio.Event()
         self._created = False
         self._killed = False
         self._looks: set[asyncio.Task[None]] = set()
@@ -298,6 +299,7 @@ class DockerSandbox(MeasuredContainer):
                 self._out_of_memory = True
             case "kill":
                 self._signals.add(str(event["Actor"]["Attributes"].get("signal")))
+                self._signalled.set()
             case "pause":
                 self._end(lost("was paused from outside"))
             case "die" | "destroy" | "remove":  # "remove" is Podman's
@@ -327,7 +329,8 @@ class DockerSandbox(MeasuredContainer):
         else:
             out_of_memory = self._out_of_memory or bool(state.get("OOMKilled"))
             if self.exit_status > BY_SIGNAL and not self._signals and not out_of_memory:
-                await asyncio.sleep(_LATE_EVENT_S)
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._signalled.wait(), _LATE_EVENT_S)
             if was_killed(self.exit_status, self._signals) and not out_of_memory:
                 self._end(lost("was killed from outside"))
             elif after_gap and not out_of_memory:

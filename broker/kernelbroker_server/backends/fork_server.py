@@ -21,7 +21,7 @@ from kernelbroker_kernel.contract import FORK_SERVER_MODULE
 
 from . import jail, seccomp
 from .base import SandboxSpec
-from .bubblewrap import seccomp_fd
+from .bubblewrap import hide_variables, seccomp_fd
 from .child import Child, readable
 from .host import Host
 
@@ -143,17 +143,16 @@ class ForkServer:
                 program = seccomp.filter_for(allowed=frozenset({"setns"}))
                 filter_fd = seccomp_fd(stack, program)
                 module = [str(jail.python_inside(host)), "-m", FORK_SERVER_MODULE]
-                child = Child(
-                    jail.server_argv(
-                        host,
-                        spec,
-                        etc=etc,
-                        program=[*module, str(theirs.fileno())],
-                        seccomp=filter_fd,
-                    ),
-                    env={},
-                    pass_fds=[theirs.fileno(), *([] if filter_fd is None else [filter_fd])],
+                command = jail.server_argv(
+                    host,
+                    spec,
+                    etc=etc,
+                    program=[*module, str(theirs.fileno())],
+                    seccomp=filter_fd,
                 )
+                command, variables = hide_variables(stack, command)
+                inherited = [theirs.fileno(), variables, filter_fd]
+                child = Child(command, env={}, pass_fds=[fd for fd in inherited if fd is not None])
         except OSError as error:
             channel.close()
             raise ForkServerError(f"it could not be started: {error}") from error

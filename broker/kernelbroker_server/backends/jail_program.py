@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Sequence
 
 import msgspec
-from kernelbroker_kernel.contract import JAIL_ENTRY_MODULE
+from kernelbroker_kernel.contract import JAIL_ENTRY_MODULE, ORDER_VARIABLE
 
 from .child import Child
 
@@ -54,14 +54,11 @@ async def run(
     try:
         try:
             child = Child(
-                [
-                    sys.executable,
-                    "-P",
-                    "-m",
-                    JAIL_ENTRY_MODULE,
-                    msgspec.json.encode(order).decode(),
-                ],
-                env={name: os.environ[name] for name in _PASSED_ON if name in os.environ},
+                [sys.executable, "-P", "-m", JAIL_ENTRY_MODULE],
+                env={
+                    **{name: os.environ[name] for name in _PASSED_ON if name in os.environ},
+                    ORDER_VARIABLE: msgspec.json.encode(order).decode(),
+                },
                 stdin=gate,
                 pass_fds=[order.leader, *descriptors],
             )

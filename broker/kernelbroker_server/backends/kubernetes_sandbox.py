@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 from ..kernels.endpoint import TcpEndpoint
 from ..kernels.transfer import TransferFailed
-from .base import EndCause, LaunchError, SandboxEnd, SandboxSpec, Usage
+from .base import UNKNOWN, EndCause, LaunchError, SandboxEnd, SandboxSpec, Usage
 from .directories import remove_tree
 from .exit_reason import end_of
 from .kubernetes_api import KubernetesError, NotThere
@@ -200,7 +200,7 @@ class KubernetesSandbox(ClosableSandbox):
             return await self.control.workspace_usage(max_files)
         except TransferFailed as error:
             log.debug("The size of the workspace of %s is unknown: %s", self.id, error)
-            return Usage(complete=False)
+            return UNKNOWN
 
     async def push_files(self) -> None:
         if next(self.workspace.iterdir(), None) is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import re
 import shutil
 import subprocess
@@ -54,7 +55,7 @@ def _packaged() -> str | None:
     if spec is None or not spec.submodule_search_locations:
         return None
     path = Path(next(iter(spec.submodule_search_locations)), _BINARY)
-    return str(path) if path.is_file() else None
+    return str(path) if os.access(path, os.X_OK) else None
 
 
 def _version(path: str) -> str:

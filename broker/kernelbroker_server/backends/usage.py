@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from pathlib import Path
 
 from kernelbroker_kernel import tree_size
 
-from .base import Usage
+from .base import UNKNOWN, Usage
+
+log = logging.getLogger(__name__)
 
 
 class UsageMeter:
@@ -24,4 +27,8 @@ class UsageMeter:
 
 def measure(directory: Path, max_files: int) -> Usage:
     """Measure a directory; see `tree_size.measure`. Never raises OSError."""
-    return Usage(*tree_size.measure(directory, max_files))
+    try:
+        return Usage(*tree_size.measure(directory, max_files))
+    except OSError as error:
+        log.warning("A workspace could not be measured: %s", error)
+        return UNKNOWN

@@ -23,6 +23,15 @@ _HASHED = re.compile(r"\.[0-9a-f]{8}\.min\.(js|css)$")
 """The end of names that change with the content."""
 _INLINE_SCRIPT = re.compile(rb"<script>(.*?)</script>", re.DOTALL)
 
+_MISSING = """<!doctype html>
+<html lang="en">
+<meta name="viewport" content="width=device-width">
+<title>No such page</title>
+<h1>No such page</h1>
+<p>The documentation has no page with this address.
+<a href="{}">Begin at its first page</a>, which can search.</p>
+</html>
+"""
 _PAGE_POLICY = (
     "default-src 'none'; script-src 'self'{scripts}; style-src 'self'; img-src 'self' data:; "
     "font-src 'self'; connect-src 'self'; worker-src 'self'; base-uri 'none'; form-action 'none'; "
@@ -83,10 +92,20 @@ class Documentation(StaticHandler):
                 return
             if "index.html" not in files.names:
                 raise NotFound("this broker was built without its documentation: run `make docs`")
+            if "text/html" in self.request.headers.get("Accept", ""):
+                self._send_missing("../" * path.count("/") or "./")
+                return
             raise NotFound("the documentation has no such page; see /docs/")
         self.send_file(file, self.site.policy(name), changes=_HASHED.search(name) is None)
 
     head = get
+
+    def _send_missing(self, first_page: str) -> None:
+        """Tell a person that there is no such page."""
+        self.set_status(404)
+        self.set_page_headers("default-src 'none'; frame-ancestors 'none'", "no-cache")
+        self.set_header("Content-Type", "text/html; charset=UTF-8")
+        self.finish(_MISSING.format(first_page))
 
 
 def documentation_routes(directory: Path) -> Sequence[Route]:

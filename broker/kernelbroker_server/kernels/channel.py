@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from kernelbroker.protocol.errors import ProtocolError
-from kernelbroker_kernel.contract import KERNEL_ENDED
+from kernelbroker_kernel.contract import ALL_SENT, KERNEL_ENDED
 from websockets.asyncio.client import ClientConnection
 from websockets.exceptions import ConnectionClosed, WebSocketException
 
@@ -84,6 +84,8 @@ class KernelChannel:
         exit_status: how the kernel has ended, as a shell gives it; None if the gateway did not tell.
         on_acknowledge: called before the gateway forgets messages. Returns the number of the latest one
             that it may forget.
+        on_all_sent: awaited when the kernel has ended and all its messages were received, which the gateway
+            keeps until they are stored. Returns whether they are.
     """
 
     def __init__(
@@ -107,6 +109,7 @@ class KernelChannel:
         self.received = received
         self.exit_status: int | None = None
         self.on_acknowledge: Callable[[], int] | None = None
+        self.on_all_sent: Callable[[], Awaitable[bool]] | None = None
         self._websocket = websocket
         self._send_interrupt = send_interrupt
         self._released = asyncio.Event()
@@ -141,6 +144,11 @@ class KernelChannel:
             return
         self.kernel_id, self.sent, self.received = kernel_id, sent, received
         self._attach(websocket)
+
+    @property
+    def is_held(self) -> bool:
+        """Whether it does not read yet."""
+        return not self._released.is_set()
 
     def release(self) -> None:
         """Start to read."""
@@ -245,6 +253,11 @@ class KernelChannel:
         try:
             await self._released.wait()
             async for frame in self._websocket:
+                if frame == ALL_SENT:
+                    if self.on_all_sent is None or await self.on_all_sent():
+                        await self._acknowledge(self.received)
+                    await asyncio.sleep(0)
+                    continue
                 self.received += 1
                 self._dispatch(decode_frame(frame))
                 messages += 1

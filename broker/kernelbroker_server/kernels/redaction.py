@@ -8,16 +8,19 @@ in another form: this prevents mistakes, and does not protect against hostile co
 from __future__ import annotations
 
 import json
-import re
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator
 from typing import Any
 
 import msgspec
+from ahocorasick_rs import BytesAhoCorasick, MatchKind
 from kernelbroker.protocol.events import Display, Event, Image, Result, Stderr, Stdout
 
 MASK = "***"
 MIN_CHARS = 4
 """Shorter values are not masked, since they are part of many words."""
+
+_PART_CHARS = 1024
 
 _OUR_WORDS = frozenset({"execution_id", "status", "cause", "rule", "level", "language", "mime"})
 """Fields whose values are words of the protocol."""
@@ -29,9 +32,7 @@ class Redactor:
 
     def __init__(self, secrets: Iterable[str]) -> None:
         values = {form for secret in secrets if len(secret) >= MIN_CHARS for form in _forms(secret)}
-        # Longest first: a value may be the beginning of another.
-        self._values = sorted(values, key=len, reverse=True)
-        self._pattern = re.compile("|".join(map(re.escape, self._values)) or r"(?!)")
+        self._values = _Values(values) if values else None
         self._kept: dict[type[Stdout | Stderr], Stdout | Stderr] = {}
 
     def events(self, event: Event) -> list[Event]:
@@ -39,7 +40,7 @@ class Redactor:
 
         The end of a text is held back while it may be the beginning of a secret.
         """
-        if not self._values:
+        if self._values is None:
             return [event]
         match event:
             case Stdout() | Stderr():
@@ -64,7 +65,7 @@ class Redactor:
 
     def clean(self, value: Any) -> Any:
         """Return a value without secrets, of the same type: text, any JSON, or a struct."""
-        if not self._values:
+        if self._values is None:
             return value
         try:
             return self._clean(value)
@@ -73,17 +74,14 @@ class Redactor:
 
     def clean_beginning(self, text: str) -> str:
         """The beginning of a text that was cut off, without secrets, also without half a one at its end."""
-        text = str(self.clean(text))
-        return text[: len(text) - self._begun(text)]
-
-    def _begun(self, text: str) -> int:
-        """How many characters at the end of `text` may be the beginning of a secret."""
-        return max((_overlap(text, value) for value in self._values), default=0)
+        if self._values is None:
+            return text
+        return self._values.split(self._values.mask(text))[0]
 
     def _clean(self, value: Any) -> Any:
         match value:
             case str():
-                return self._pattern.sub(MASK, value)
+                return self._values.mask(value) if self._values else value
             case list():
                 return [self._clean(each) for each in value]
             case dict():
@@ -106,10 +104,11 @@ class Redactor:
     def _text(self, event: Stdout | Stderr) -> list[Event]:
         kind = type(event)
         held = self._kept.pop(kind, None)
-        text = self._pattern.sub(MASK, (held.content if held else "") + event.content)
-        if begun := self._begun(text):
-            self._kept[kind] = held = msgspec.structs.replace(event, content=text[-begun:])
-            text = text[:-begun]
+        assert self._values is not None
+        text = self._values.mask((held.content if held else "") + event.content)
+        text, begun = self._values.split(text)
+        if begun:
+            self._kept[kind] = held = msgspec.structs.replace(event, content=begun)
             if text and isinstance(held, Stderr):  # the event before it has them
                 held.error_name = held.error_value = ""
         return [msgspec.structs.replace(event, content=text)] if text else []
@@ -119,6 +118,71 @@ class Redactor:
         is_cut = result.truncated is not None and result.truncated.output_bytes > 0
         rest = self.rest()
         return [] if is_cut else rest
+
+
+class _Values:
+    """Finds values in text, in a time that does not grow with their number (Aho and Corasick).
+
+    Long values are found by their parts. The text is searched as UTF-8, which has room for lone surrogates.
+    """
+
+    def __init__(self, values: Iterable[str]) -> None:
+        parts = {_bytes(part) for value in values for part in _parts(value)}
+        self._sorted = sorted(parts)
+        self._longest = max(map(len, parts))
+        self._whole = BytesAhoCorasick(self._sorted, MatchKind.LeftmostLongest)
+        # Where a value may begin. All have at least so many bytes.
+        self._heads = BytesAhoCorasick({each[:MIN_CHARS] for each in parts})
+        self._shortest = {each[:size] for each in parts for size in range(1, MIN_CHARS)}
+
+    def mask(self, text: str) -> str:
+        """Return the text with a mask in the place of each value."""
+        data = _bytes(text)
+        if not (matches := self._whole.find_matches_as_indexes(data)):
+            return text
+        clean, position = bytearray(), 0
+        for _, start, end in matches:
+            clean += data[position:start]
+            clean += MASK.encode()
+            position = end
+        return _text(clean + data[position:])
+
+    def split(self, text: str) -> tuple[str, str]:
+        """Return a text in two parts. The second one may be the beginning of a value."""
+        data = _bytes(text)
+        if not (begun := self._begun(data)):
+            return text, ""
+        return _text(data[:-begun]), _text(data[-begun:])
+
+    def _begun(self, data: bytes) -> int:
+        """How many bytes at the end may be the beginning of a value."""
+        tail = data[max(0, len(data) - self._longest + 1) :]
+        for _, start, _ in self._heads.find_matches_as_indexes(tail, overlapping=True):
+            if self._is_beginning(tail[start:]):
+                return len(tail) - start
+        for size in range(min(MIN_CHARS - 1, len(tail)), 0, -1):
+            if tail[-size:] in self._shortest:
+                return size
+        return 0
+
+    def _is_beginning(self, data: bytes) -> bool:
+        at = bisect_left(self._sorted, data)
+        return at < len(self._sorted) and self._sorted[at].startswith(data)
+
+
+def _bytes(text: str) -> bytes:
+    return text.encode(errors="surrogatepass")
+
+
+def _text(data: bytes | bytearray) -> str:
+    return data.decode(errors="surrogatepass")
+
+
+def _parts(value: str) -> Iterator[str]:
+    """A value in parts of about the same size, so that no step of the search takes long."""
+    count = -(-len(value) // _PART_CHARS)
+    for number in range(count):
+        yield value[number * len(value) // count : (number + 1) * len(value) // count]
 
 
 def _forms(secret: str) -> Iterator[str]:
@@ -133,11 +197,3 @@ def _forms(secret: str) -> Iterator[str]:
 def _is_binary(mime: str) -> bool:
     """Return whether it is base64, where a short value can occur by chance."""
     return mime.startswith(_BINARY) and mime != "image/svg+xml"
-
-
-def _overlap(text: str, value: str) -> int:
-    """Return the length of the longest end of `text` that is a beginning of `value`."""
-    for size in range(min(len(value) - 1, len(text)), 0, -1):
-        if text.endswith(value[:size]):
-            return size
-    return 0

@@ -9,7 +9,6 @@ from __future__ import annotations
 import base64
 import dataclasses
 import json
-import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -17,7 +16,7 @@ import msgspec
 from kernelbroker.dataframe_info import DataFrameInfo
 from kernelbroker.protocol.events import Cause, ErrorDetail, Truncated
 from kernelbroker.protocol.outputs import Output as NotebookOutput
-from kernelbroker.result_text import shorten
+from kernelbroker.result_text import shorten, useful_traceback
 from kernelbroker.results import ExecutionResult
 from kernelbroker.rich_outputs import Image
 from mcp_types import CallToolResult, ContentBlock, ImageContent, TextContent
@@ -37,8 +36,6 @@ _MAX_VALUE_CHARS = 10_000
 _MAX_FILES = 50
 _MODEL_IMAGES = ("image/png", "image/jpeg", "image/gif", "image/webp")
 """The formats that models read."""
-_USER_FRAME = re.compile(r"^(?:Cell In|File (?:<|/data/|/tmp/|\./)|Input In)")
-_FRAME = re.compile(r"^(?:Cell In|Input In|File )")
 
 
 class Error(BaseModel):
@@ -246,29 +243,7 @@ def _for_reading(result: ExecutionResult, *, is_last_value: bool) -> ExecutionRe
 def _short(output: NotebookOutput) -> NotebookOutput:
     if output["output_type"] != "error":
         return output
-    return {**output, "traceback": useful_traceback(output["traceback"])}
-
-
-def useful_traceback(lines: Sequence[str]) -> list[str]:
-    """Return a traceback without the frames inside of libraries, except for the place of the last one."""
-    frames: list[list[str]] = [[]]
-    for line in "\n".join(lines).split("\n"):
-        if _FRAME.match(line):
-            frames.append([])
-        frames[-1].append(line)
-    kept, left = [frames[0]], 0
-    for number, frame in enumerate(frames[1:], 2):
-        is_last = number == len(frames)
-        if _USER_FRAME.match(frame[0]):
-            kept.append(frame)
-        elif is_last:
-            end = max((i for i, line in enumerate(frame) if not line), default=0)
-            kept.append([frame[0], *frame[end:]])
-        else:
-            left += 1
-    if left:
-        kept.insert(-1, [f"[... {left} frames inside of libraries ...]", ""])
-    return [line for frame in kept for line in frame]
+    return {**output, "traceback": useful_traceback("\n".join(output["traceback"])).split("\n")}
 
 
 def _bounded(value: Any) -> Any:

@@ -29,15 +29,12 @@ from ..sessions.process_restoring import PROCESS
 from ..sessions.projects import project_of
 from ..sessions.registry import Registry
 from ..sessions.session import Session
-from ..workspaces.checkpoint_store import CheckpointStore
+from ..workspaces.checkpoint_store import FOR_ONE_USE, CheckpointStore
 from .executions import Executions
 from .file_operations import file_operation
 from .internal_cells import Answer, answered
 
 logger = logging.getLogger(__name__)
-
-_FOR_ONE_USE = "."
-"""The first character of the names of checkpoints that are made for a fork. No client can name them."""
 
 _FORK_S = 3600.0
 """How long such a checkpoint is kept at most, if the broker dies meanwhile."""
@@ -81,7 +78,7 @@ class Checkpoints:
     async def list(self) -> list[CheckpointInfo]:
         """Return the checkpoints, oldest first."""
         found = await self._store.list(self._tenant)
-        return [info for info in found if not info.name.startswith(_FOR_ONE_USE)]
+        return [info for info in found if not info.name.startswith(FOR_ONE_USE)]
 
     async def get(self, name: str) -> CheckpointInfo:
         """Return a checkpoint. Raises NotFound."""
@@ -99,7 +96,7 @@ class Checkpoints:
         """
         if any(each.id == options.session_id for each in self._registry.list()):
             raise Conflict(f"session {options.session_id} is open; choose another session_id")
-        name = f"{_FOR_ONE_USE}fork-{secrets.token_hex(12)}"
+        name = f"{FOR_ONE_USE}fork-{secrets.token_hex(12)}"
         await self._save_for_fork(session, name, options)
         try:
             fork, _ = await self._registry.open(_options(session, options, name))

@@ -61,14 +61,14 @@ def kernel_id(session_id: str) -> str:
 def attached_id(session_id: str) -> str:
     """Return the id of a session as a kernel that a client has attached to, and not started.
 
-    To shut it down does not close the session. A Jupyter server shuts down all its kernels when it ends.
+    A Jupyter server shuts down all its kernels when it ends. That closes no session of another client.
     """
     return str(uuid.uuid5(_NAMESPACE, f"attached:{session_id}"))
 
 
 def is_started_by_jupyter(session: Session) -> bool:
-    """Whether a Jupyter client has opened the session. The ids of these are those of their kernels."""
-    return kernel_id(session.id) == session.id
+    """Whether a Jupyter client has opened the session. Jupyter's clients close only these."""
+    return session.origin.client == "jupyter"
 
 
 class Kernels:
@@ -90,14 +90,12 @@ class Kernels:
         return await self._sessions.resolve(name)
 
     async def shut_down(self, name: str) -> None:
-        """Close the session that is this kernel, unless the client has only attached to it.
+        """Close the session that is this kernel, unless another client has opened it.
 
         Raises:
             NotFound, SessionGone
         """
-        session = await self.find(name)
-        if name != attached_id(session.id):
-            await self._sessions.close(session.id)
+        await self.leave(await self.find(name))
 
     async def leave(self, session: Session) -> None:
         """Close a session that a notebook does not use any more, unless another client has opened it."""
@@ -131,7 +129,7 @@ class Kernels:
                 raise Unavailable(f"{exc}; try again", retry_after=1) from exc
 
     async def obey_shutdown(self, session: Session, frame: bytes) -> bool:
-        """Do what a `shutdown_request` asks for: close the session soon, or restart its kernel.
+        """Do what a `shutdown_request` asks for: close the session soon, as `leave`, or restart its kernel.
 
         Returns:
             Whether the kernel was restarted.
@@ -145,7 +143,7 @@ class Kernels:
             raise BadRequest(f"the shutdown_request is invalid: {exc}") from exc
         if restart:
             await session.restart()
-        else:
+        elif is_started_by_jupyter(session):
             self._sessions.close_soon(session)
         return restart
 

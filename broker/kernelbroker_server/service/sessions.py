@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from typing import Annotated, Any
 
 import msgspec
@@ -17,6 +18,7 @@ from ..sessions.routes import has_browser
 from ..sessions.saved_state import change_asleep
 from ..sessions.session import Session
 from ..sessions.store import EventStore
+from ..telemetry.origin import current_origin
 from .code_operations import clone
 from .forges import check_clone
 from .idempotency import IdempotencyCache, IdempotencyKey, StoredKeys
@@ -212,7 +214,8 @@ class Sessions:
 
     async def close(self, session_id: str) -> None:
         """End a session. Raises as `resolve`."""
-        await (await self.resolve(session_id)).close(_BY_CLIENT)
+        session = await self.resolve(session_id)
+        await session.close(_closed_by(session))
 
     def close_soon(self, session: Session, reason: str = _BY_CLIENT) -> asyncio.Task[None]:
         """End a session in the background, even if the caller is cancelled."""
@@ -232,3 +235,12 @@ async def _opened_before(outcome: Sequence[str] | None) -> str:
     if outcome is None:
         raise SessionGone("the broker ended while it opened this session; choose a new key")
     return outcome[0]
+
+
+def _closed_by(session: Session) -> str:
+    """Return the reason of an end that somebody asks for now."""
+    asked = current_origin()
+    if asked.client != "console" or asked == session.origin:
+        return _BY_CLIENT
+    now = datetime.now(UTC)
+    return f"{asked.user or 'somebody'} closed it in the console on {now:%Y-%m-%d at %H:%M:%S} UTC"

@@ -126,7 +126,7 @@ class DurableStore(RecordedStore):
         error = None if opened is None else opened.backlog.failure or opened.thread.problem
         if error is not None:
             found.append(f"state_dir: new results are not stored: {error}")
-        return found
+        return found if opened is None else found + opened.archive.problems()
 
     # Changes, on the event loop.
 

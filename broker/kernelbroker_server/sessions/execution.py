@@ -217,7 +217,7 @@ class Execution:
                 wake()
 
         messages = channel.subscribe(on_message)
-        channel.on_acknowledge = self._proceed
+        channel.on_acknowledge, channel.on_all_sent = self._proceed, self._store_all
         for end in (messages.closed, self._abort):
             end.add_done_callback(wake)
         try:
@@ -232,11 +232,11 @@ class Execution:
                 await asyncio.wait(self._tasks)
             return None if usable else self.log.outcome
         except BaseException:
-            self._give_up()
+            self.give_up()
             raise
         finally:
             if not self.is_detached:  # else the next broker needs what follows
-                channel.on_acknowledge = None
+                channel.on_acknowledge = channel.on_all_sent = None
             messages.close("the execution has ended")
             for task in self._tasks:
                 task.cancel()
@@ -250,6 +250,14 @@ class Execution:
         progress.events = len(self.log.read()) - self._repeated
         return self.log.proceed(progress, progress.received)
 
+    async def _store_all(self) -> bool:
+        """Store what the messages of a kernel that has ended led to. Returns whether it is stored."""
+        if self._pending is not None:
+            await asyncio.wait([self.done])
+        else:
+            self._proceed()
+        return not self.is_detached and await self.log.stored()
+
     async def _send_interrupts(self, channel: KernelChannel) -> None:
         await self._taken.wait()  # a kernel that has no cell would ignore the interrupt
         while self._interruption is not None and self.in_kernel:
@@ -258,9 +266,12 @@ class Execution:
             self._proceed()  # another broker must know why the cell ends
             await channel.interrupt()
 
-    def _give_up(self) -> None:
-        """Store a result: the kernel's result if it can be stored, else one that the broker makes."""
-        if self.is_detached:
+    def give_up(self) -> None:
+        """Store a result: the kernel's result if it can be stored, else one that the broker makes.
+
+        Does nothing if there is one, or the next broker gets the execution.
+        """
+        if self.is_detached or self.log.result is not None:
             return
         lost = Failure("sandbox_lost", "SandboxLost", "the broker gave up this execution")
         try:

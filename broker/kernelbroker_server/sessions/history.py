@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Collection, Container, Mapping
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping
 from functools import partial
+from typing import Any, TypeVar
 
 from kernelbroker.protocol.codec import decode_as, encode
+from kernelbroker.protocol.errors import ProtocolError
 from kernelbroker.protocol.events import Result
 from kernelbroker.protocol.findings import Finding
 from kernelbroker.protocol.messages import ExecutionRequest
@@ -20,7 +22,7 @@ from .lost_results import lost_result
 from .memory_log import MemoryLog
 from .memory_store import REMEMBERED
 from .past_sessions import PastPage, Place, expect_size, page_of
-from .queries import Queries, Unended
+from .queries import Queries, Row, Unended
 from .rows import event_of, past_session_of, record_of
 from .store import (
     Entry,
@@ -29,6 +31,9 @@ from .store import (
     LeftSession,
     StoredEvent,
 )
+
+T = TypeVar("T")
+R = TypeVar("R", bound=tuple[Any, ...])
 
 logger = logging.getLogger(__name__)
 
@@ -51,6 +56,28 @@ class History:
         self._database = database
         self._retention = retention
         self._clock = clock
+        self._unread = set[tuple[object, ...]]()
+
+    def problems(self) -> list[str]:
+        """Return what an operator should know."""
+        count = len(self._unread)
+        text = f"store: rows that cannot be read, and are left out: {count}; the broker's log names them"
+        return [text] if count else []
+
+    def _readable(self, rows: Iterable[R], make: Callable[[R], T], what: str) -> Iterator[T]:
+        """Yield what `make` makes of rows, but of those that it cannot read: one must not stop everything.
+
+        Args:
+            what: a row stands for.
+        """
+        for row in rows:
+            try:
+                yield make(row)
+            except (ProtocolError, ValueError, TypeError, LookupError) as exc:
+                names = [each for each in row if isinstance(each, str | int)][:3]
+                if (place := (what, *names)) not in self._unread:
+                    self._unread.add(place)
+                    logger.error("%s cannot be read, and is left out: %s: %s", what, names, exc)
 
     def entries(self) -> list[Entry]:
         """All entries, the first to expire first."""
@@ -61,15 +88,17 @@ class History:
     def open_sessions(self) -> list[LeftSession]:
         """Return the sessions that have not ended, oldest first."""
         begun = self._begun()
-        return [
-            LeftSession(
-                record_of(*row), begun[row[0]].progress if row[0] in begun else None, closing
-            )
-            for *row, closing in self._database.open_sessions()
-        ]
+
+        def left(row: Row) -> LeftSession:
+            *fields, closing = row
+            record = record_of(*fields)
+            progress = begun[record.key].progress if record.key in begun else None
+            return LeftSession(record, progress, closing)
+
+        return list(self._readable(self._database.open_sessions(), left, "a session"))
 
     def adoptable(self) -> list[LeftSession]:
-        stuck = {key for key, each in self._begun().items() if not each.can_go_on}
+        stuck = {key for key, each in self._begun().items() if not self._can_go_on(each)}
         return [
             left
             for left in self.open_sessions()
@@ -81,17 +110,29 @@ class History:
         unended = self._database.unended()
         return {each.key: each for each in unended if each.begun and not each.passed}
 
+    def _can_go_on(self, execution: Unended) -> bool:
+        """Whether another broker can go on with an execution, of which it can read everything."""
+
+        def can_go_on(each: Unended) -> bool:
+            for json in self._database.events(each.number):
+                event_of(json)
+            return each.can_go_on
+
+        return next(self._readable([execution], can_go_on, "an execution"), False)
+
     def latest_executions(self, key: str) -> list[tuple[int, MemoryLog]]:
         """Return the executions of an open session that are remembered, by number, oldest first."""
-        found = []
-        rows = self._database.latest_executions(key, REMEMBERED)
-        for number, name, *rest, ended_at, allow_stdin, begun in rows:
+
+        def execution(row: Row) -> tuple[int, MemoryLog]:
+            number, name, *rest, ended_at, allow_stdin, begun = row
             log = self._log(name, number, *rest, is_open=ended_at is None)
             log.allow_stdin = bool(allow_stdin)
             if begun and log.result is None:
                 log.state = "running"
-            found.append((number, log))
-        return found
+            return number, log
+
+        rows = self._database.latest_executions(key, REMEMBERED)
+        return list(self._readable(rows, execution, "an execution"))
 
     def lost_results(self, adopted: Collection[str]) -> list[tuple[int, int, bytes]]:
         """Return the results of executions that do not go on: their numbers, the `seq` and the JSON.
@@ -101,7 +142,7 @@ class History:
         """
         results = []
         for each in self._database.unended():
-            if each.key in adopted and each.can_go_on and not each.passed:
+            if each.key in adopted and self._can_go_on(each) and not each.passed:
                 continue
             message = _FATE_UNKNOWN if each.begun else _NEVER_RAN
             if each.passed:
@@ -126,8 +167,10 @@ class History:
         Args:
             left_out: keys of sessions that have ended meanwhile, perhaps.
         """
-        return [
-            ExecutionSummary(
+
+        def summary(row: Row) -> ExecutionSummary:
+            _, number, execution_id, packages, accepted_at, *origin = row
+            return ExecutionSummary(
                 execution_id,
                 accepted_at,
                 tuple(decode_as(packages, list[str])),
@@ -135,22 +178,25 @@ class History:
                 self._last_result(number),
                 Origin(*origin),
             )
-            for key, number, execution_id, packages, accepted_at, *origin in self._database.executions(
-                tenant, session_id, self._horizon
-            )
-            if key not in left_out
-        ]
+
+        rows = self._database.executions(tenant, session_id, self._horizon)
+        present = (row for row in rows if row[0] not in left_out)
+        return list(self._readable(present, summary, "an execution"))
 
     def past_execution(
         self, tenant: str, session_id: str, execution_id: str
     ) -> ExecutionLog | None:
         row = self._database.execution(tenant, session_id, execution_id, self._horizon)
-        return None if row is None else self._log(execution_id, *row)
+        rows = [] if row is None else [row]
+        return next(
+            self._readable(rows, lambda row: self._log(execution_id, *row), "an execution"), None
+        )
 
     def past_sessions(self, tenant: str, text: str, limit: int, before: Place | None) -> PastPage:
         rows = self._database.past_sessions(tenant, self._horizon, before)
         last_event = partial(self._database.events, last=True)
-        return page_of((past_session_of(row, last_event) for row in rows), text, limit)
+        found = self._readable(rows, lambda row: past_session_of(row, last_event), "a past session")
+        return page_of(found, text, limit)
 
     def session_logs(
         self,
@@ -175,8 +221,12 @@ class History:
         rows = [row for row in self._database.session(key) if row[0] not in present]
         in_memory = sum(log.weight for log in present.values())
         expect_size(in_memory + sum(row[-1] for row in rows), max_bytes)
-        logs = {number: self._log(name, number, *rest) for number, name, *rest, _ in rows}
-        found = {**logs, **present}
+
+        def execution(row: Row) -> tuple[int, ExecutionLog]:
+            number, name, *rest, _ = row
+            return number, self._log(name, number, *rest)
+
+        found = {**dict(self._readable(rows, execution, "an execution")), **present}
         return [found[number] for number in sorted(found)]
 
     def _log(
@@ -206,11 +256,18 @@ class History:
         return log
 
     def session_events(self, key: str) -> list[bytes]:
-        return self._database.session_events(key)
+        def event(row: tuple[str, int, bytes]) -> bytes:
+            found = decode_as(row[2], dict[str, Any])
+            _ = found["seq"], found["type"]
+            return row[2]
+
+        stored = self._database.session_events(key)
+        rows = ((key, place, json) for place, json in enumerate(stored))
+        return list(self._readable(rows, event, "an event of a session"))
 
     def past_session_events(self, tenant: str, session_id: str) -> list[bytes] | None:
         key = self._database.last_key(tenant, session_id, self._horizon)
-        return None if key is None else self._database.session_events(key)
+        return None if key is None else self.session_events(key)
 
     def session_of(self, tenant: str, execution_id: str) -> str | None:
         return self._database.session_of(tenant, execution_id, self._horizon)

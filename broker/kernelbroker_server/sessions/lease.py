@@ -132,11 +132,14 @@ class Lease:
         return self._warm if self._warm is not None and self._warm.alive else None
 
     async def usage(self, max_files: int) -> Usage | None:
-        """Return the workspace usage, counting at most `max_files` inodes; None without a sandbox."""
+        """Return the workspace usage, counting at most `max_files` inodes.
+
+        None without a sandbox, and if it is unknown.
+        """
         if (warm := self._warm) is None:
             return None
         usage = await warm.sandbox.usage(max_files)
-        return usage if warm is self._warm else None
+        return usage if usage.known and warm is self._warm else None
 
     async def acquire(self) -> None:
         """Get the first sandbox.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -61,6 +62,7 @@ class SessionLimits:
     def timeout_of(self, request: ExecutionRequest) -> float:
         """Return the execution's timeout in seconds. Raises BadRequest if the request exceeds a limit."""
         self.check_code(request.code)
+        check_secrets(request.secrets)
         if request.preview_rows > self.max_preview_rows:
             raise BadRequest(f"preview_rows is at most {self.max_preview_rows}")
         if request.timeout is not None and request.timeout > self.max_timeout:
@@ -82,4 +84,22 @@ class SessionLimits:
             raise BadRequest(
                 f"metadata has {size:,} bytes as JSON; {self.max_metadata_bytes:,} is the limit. "
                 "Keep what is larger in a file of the workspace"
+            )
+
+
+_MAX_SECRETS, _MAX_SECRET_CHARS, _MAX_SECRET_LINES = 100, 65_536, 2_000
+"""Of a session or an execution together. Each line of a value is looked for in all output."""
+
+
+def check_secrets(secrets: Mapping[str, str]) -> None:
+    """Check how much has to be masked. Raises BadRequest if it is too much."""
+    for found, most, unit in (
+        (len(secrets), _MAX_SECRETS, "values"),
+        (sum(map(len, secrets.values())), _MAX_SECRET_CHARS, "characters"),
+        (sum(value.count("\n") for value in secrets.values()), _MAX_SECRET_LINES, "lines"),
+    ):
+        if found > most:
+            raise BadRequest(
+                f"secrets have at most {most:,} {unit} together, and these have {found:,}; write what is "
+                "longer to a file of the workspace"
             )

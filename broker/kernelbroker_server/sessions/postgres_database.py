@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Sequence
 
 import psycopg
 from kernelbroker.protocol.codec import decode_as
+from kernelbroker.protocol.errors import ProtocolError
 from kernelbroker.protocol.messages import SessionOptions
 
 from .broker_leases import NOW, BrokerLeases, Estate, LeaseState
@@ -125,9 +126,7 @@ class PostgresDatabase(Queries):
                 tenant,
             )
             taken = {name for (name,) in reserved} | {
-                name
-                for name, options in rows
-                if decode_as(options, SessionOptions).context_of is None
+                name for name, options in rows if not _is_context(options)
             }
             if session_id not in taken and len(taken) >= limit:
                 return False
@@ -254,3 +253,11 @@ def _value(value: object) -> object:
     if isinstance(value, str):
         return value.replace("\0", "\ufffd").encode("utf-8", "replace").decode()
     return value
+
+
+def _is_context(options: bytes) -> bool:
+    """Whether stored options are those of a context. What cannot be read counts as a session."""
+    try:
+        return decode_as(options, SessionOptions).context_of is not None
+    except ProtocolError:
+        return False

@@ -177,8 +177,11 @@ class PostgresStore(RecordedStore):
             opened.history.database.close()
 
     def problems(self) -> Sequence[str]:
-        error = None if self._open is None else self._open.thread.problem
-        return [] if error is None else [f"store: new results are not stored: {error}"]
+        if (opened := self._open) is None:
+            return []
+        error = opened.thread.problem
+        found = [] if error is None else [f"store: new results are not stored: {error}"]
+        return found + opened.history.problems()
 
     # The lease.
 

@@ -16,6 +16,7 @@ from kernelbroker.protocol.codec import encode
 from kernelbroker.protocol.findings import Finding
 from kernelbroker.protocol.messages import ExecutionRequest, SessionOptions
 
+from ..workspaces.checkpoint_store import FOR_ONE_USE
 from .durable_log import DurableLog, hidden
 from .history import History
 from .memory_log import MemoryLog
@@ -226,5 +227,9 @@ class RecordedStore(MemoryStore):
 
 
 def _stored(options: SessionOptions) -> bytes:
-    """The options as JSON, without the values of secrets."""
-    return encode(msgspec.structs.replace(options, secrets=hidden(options)))
+    """The options as JSON, without the values of secrets and the checkpoint that was made for a fork."""
+    begins_with = options.from_checkpoint
+    if begins_with is not None and begins_with.startswith(FOR_ONE_USE):  # its name is no valid one
+        begins_with = None
+    changed = {"secrets": hidden(options), "from_checkpoint": begins_with}
+    return encode(msgspec.structs.replace(options, **changed))

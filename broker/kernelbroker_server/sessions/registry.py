@@ -25,7 +25,7 @@ from .admission import TenantQueue
 from .contexts import context_options, expect_room, language_of, too_many
 from .gone import GoneSessions, gone
 from .ids import new_id
-from .limits import SessionLimits
+from .limits import SessionLimits, check_secrets
 from .opening import Opening
 from .projects import ProjectRoots, expect_project
 from .reopening import same_session
@@ -102,6 +102,7 @@ class Registry(TakenOverSessions):
             SessionGone: the session of the context has ended.
         """
         self.limits.check_metadata(options.metadata)
+        check_secrets(options.secrets)
         options.language = language_of(options.language)
         if options.context_of is not None:
             options = context_options(self.get(options.context_of), options)

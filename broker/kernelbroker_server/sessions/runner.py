@@ -35,6 +35,10 @@ from .waiters import Waiters
 
 logger = logging.getLogger(__name__)
 
+_NOT_BEGUN = effects.Failure(
+    "rejected", "InternalError", "the broker failed before the cell ran: send it again"
+)
+
 
 class SessionRunner:
     """Runs one session.
@@ -260,8 +264,13 @@ class SessionRunner:
             died.add_done_callback(lambda _: self.notice_death())
 
     def notice_death(self) -> None:
-        """Report a sandbox that has died, even if its callback has not run yet."""
-        if self.machine.state is SessionState.READY and self._lease.alive is None:
+        """Report a sandbox that has died, even if its callback has not run yet.
+
+        A channel that is held still has what an execution waits for, which an earlier broker has begun.
+        """
+        warm = self._lease.current
+        is_held = warm is not None and warm.channel.is_held
+        if self.machine.state is SessionState.READY and self._lease.alive is None and not is_held:
             self.apply(self.machine.sandbox_died())
 
     async def _carry(self, execution: Execution) -> None:
@@ -274,10 +283,14 @@ class SessionRunner:
                     failure = effects.Failure("quota_exceeded", QUOTA_EXCEEDED, refusal)
                     self.apply(self.machine.reject(execution.id, failure))
                     return
-                self.notice_death()
-                is_empty = self.machine.state in (SessionState.EMPTY, SessionState.ASLEEP)
-                moves = self._lease.prepare(execution.place, is_empty=is_empty)
-                self.apply(self.machine.turn_granted(execution.id, moves=moves))
+                try:
+                    self.notice_death()
+                    is_empty = self.machine.state in (SessionState.EMPTY, SessionState.ASLEEP)
+                    moves = self._lease.prepare(execution.place, is_empty=is_empty)
+                    self.apply(self.machine.turn_granted(execution.id, moves=moves))
+                except Exception:
+                    logger.exception("execution %s could not begin", execution.id)
+                    self.apply(self.machine.reject(execution.id, _NOT_BEGUN))
                 run = await self._turns[execution.id]
                 warm = self._lease.current
                 assert warm is not None, "the session has a sandbox"
@@ -294,6 +307,7 @@ class SessionRunner:
                         )
                 except Exception:
                     logger.exception("execution %s failed unexpectedly", execution.id)
+                    execution.give_up()
                 finally:
                     self.watch.end()
                     if not execution.is_detached:

@@ -47,7 +47,7 @@ class TakenOverSessions(ABC):
     ) -> None:
         """Go on with a session of an earlier broker, which the store has restored."""
         session = self._factory.session(left.record, workspace, adopted=warm)
-        await self._go_on(session, left, running)
+        await self._go_on(session, left, warm, running)
 
     async def adopt_context(
         self, left: LeftSession, warm: WarmSandbox, running: LeftExecution | None
@@ -57,16 +57,17 @@ class TakenOverSessions(ABC):
         session = self.get(left.record.options.context_of)
         context = self._factory.context(left.record, session, warm)
         session.add_context(context)
-        await self._go_on(context, left, running)
+        await self._go_on(context, left, warm, running)
 
     async def _go_on(
-        self, session: Session, left: LeftSession, running: LeftExecution | None
+        self, session: Session, left: LeftSession, warm: WarmSandbox, running: LeftExecution | None
     ) -> None:
         await session.open(adopted=True)
         self._sessions[session.id] = session
         for execution in session.go_on(running):
             if execution.was_left:
                 await execution.begun.wait()
+        warm.channel.release()  # nothing waits for what its kernel has sent
         if left.closing is not None:
             session.close_when_idle(left.closing)
 

@@ -13,6 +13,9 @@ from dataclasses import dataclass
 
 from kernelbroker.protocol.messages import CheckpointInfo
 
+FOR_ONE_USE = "."
+"""The first character of the names of checkpoints that are made for a fork. No client can name them."""
+
 
 @dataclass(frozen=True, slots=True)
 class CheckpointLimits:

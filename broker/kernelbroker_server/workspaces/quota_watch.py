@@ -202,13 +202,14 @@ class QuotaWatch:
         self._rest_until = now + max(_REST_S, (_SHARE - 1) * (now - begun))
 
     async def _measured(self) -> Usage | None:
+        """The usage; None if it is unknown, for which no cell may suffer."""
         try:
             usage = await self._measure(self._state.max_count)
         except Exception:  # such as no thread can be started
             if not self._failed:
                 logger.exception("a workspace could not be measured")
             self._failed = True
-            return Usage(complete=False)
+            return None
         self._failed = False
         return usage
 

@@ -5,7 +5,7 @@ function here declares the names that it needs with `overrides` or `missing`. If
 logged, the stock class is used, and the kernel starts. The tests assert that the installed versions have
 all the names.
 
-`gateway` is for the gateway's process, `kernel`, `streams` and `fonts` for the kernel's.
+`gateway` is for the gateway's process, `kernel`, `streams`, `fonts` and `figures` for the kernel's.
 """
 
 from __future__ import annotations

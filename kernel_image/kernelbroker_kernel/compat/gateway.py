@@ -30,18 +30,21 @@ class Connection(ZMQChannelsWebsocketConnection):
     """For each of these kernels sockets that tell when its output and its replies have ended."""
     current: ClassVar[dict[str, Connection]] = {}
     """The open connection to each kernel, by its id."""
+    alone: ClassVar[float] = 0.0
+    """Seconds to wait for the next broker when the broker has died."""
 
     @property
     def relay(self) -> Relay | None:
         return self.relays.get(self.kernel_id)
 
     @classmethod
-    def is_behind(cls) -> bool:
-        """Whether there are messages of kernels that a broker has still to read."""
-        return any(
-            relay.is_held or (each := cls.current.get(kernel_id)) is None or each._is_writing()
-            for kernel_id, relay in cls.relays.items()
-        )
+    async def delivered(cls, kernel_id: str) -> None:
+        """Wait until a broker has stored everything that a kernel has sent, and pass on nothing further.
+
+        If the broker dies, the next one gets it, within the seconds of `alone`.
+        """
+        if (relay := cls.relays.get(kernel_id)) is not None:
+            await relay.delivered(cls.alone)
 
     @classmethod
     async def receive_rest(cls, kernel_id: str, seconds: float) -> None:
@@ -68,16 +71,17 @@ class Connection(ZMQChannelsWebsocketConnection):
             connection.websocket_handler.close(KERNEL_ENDED, str(status))
 
     @classmethod
+    def forsake(cls, kernel_id: str) -> None:
+        """Let nobody get what a kernel still sends: the broker ends it."""
+        if (relay := cls.relays.get(kernel_id)) is not None:
+            relay.forsake()
+
+    @classmethod
     def give_up(cls, manager: Any) -> None:
         """Let a connection that waits for the kernel's first answer fail: the kernel has ended."""
         answer = getattr(manager, "_kernel_info_future", None)
         if answer is not None and not answer.done():
             answer.set_result({})
-
-    def _is_writing(self) -> bool:
-        """Whether the broker has not yet received all that was sent to it."""
-        websocket = self.websocket_handler.ws_connection
-        return bool(websocket and websocket.stream and websocket.stream.writing())
 
     async def prepare(self) -> Any:
         if self.relay is None:

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import sys
 import threading
 import traceback
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace, TracebackType
-from typing import Any
+from typing import Any, TypeAlias
 
 from ipykernel.ipkernel import IPythonKernel
 from ipykernel.kernelapp import IPKernelApp
 from ipykernel.zmqshell import ZMQInteractiveShell
+from IPython.core.error import UsageError
 
 from ..contract import METADATA_KEY
 from ..error_bounds import bounded_error
@@ -26,33 +29,111 @@ _OWN = f"{Path(__file__).parents[1]}/"
 
 @overrides(ZMQInteractiveShell, "_showtraceback")
 class BoundedErrorShell(ZMQInteractiveShell):
-    """Shows errors of bounded size, without the frames of this package."""
+    """Shows errors of bounded size and a bounded number of frames, without the frames of this package."""
+
+    _left_out: Counter[_Place] = Counter()
+    """Frames that the traceback which is being made does not show."""
+    _has_shown = False
 
     def showtraceback(self, exc_tuple: Any = None, *args: Any, **kwargs: Any) -> None:
         _, error, _ = exc_tuple or sys.exc_info()
-        if error is not None:
-            leave_out_own_frames(error)
-        if error is not None and _contains_group(error):
-            # IPython prints them, so that there is no error in the output.
-            lines = traceback.format_exception(type(error), error, _of_the_user(error))
-            self._showtraceback(type(error), error, "".join(lines).splitlines())
-        else:
+        if error is None:
             super().showtraceback(exc_tuple, *args, **kwargs)
+            return
+        leave_out_own_frames(error)
+        self._has_shown = False
+        try:
+            with few_frames(error) as self._left_out:
+                if _contains_group(error):
+                    # IPython prints them, so that there is no error in the output.
+                    lines = traceback.format_exception(type(error), error, _of_the_user(error))
+                    self._showtraceback(type(error), error, "".join(lines).splitlines())
+                else:
+                    super().showtraceback(exc_tuple, *args, **kwargs)
+        finally:
+            self._left_out = Counter()
+        if not self._has_shown and not isinstance(error, UsageError | SystemExit):
+            # It was interrupted, and IPython only printed that. The error's `str` may take long.
+            self._showtraceback(
+                type(error), _INTERRUPTED, [f"{type(error).__name__}: {_INTERRUPTED}"]
+            )
 
     def _showtraceback(self, etype: Any, evalue: Any, stb: Any) -> None:
-        error = bounded_error(etype.__name__, evalue, stb)
+        self._has_shown = True
+        error = bounded_error(etype.__name__, evalue, with_left_out(stb, self._left_out))
         kind: Any = SimpleNamespace(__name__=error["ename"])
         super()._showtraceback(kind, error["evalue"], error["traceback"])
 
 
+_Place: TypeAlias = tuple[str, int]
+"""The name of a function, and a line."""
+_INTERRUPTED = "(an interrupt ended the making of the traceback)"
+_FIRST, _LAST = 6, 15  # the first one is IPython's own
+"""So many frames of a traceback are shown. To make one of thousands takes many seconds."""
+
+
+@contextmanager
+def few_frames(error: BaseException) -> Iterator[Counter[_Place]]:
+    """Shorten the tracebacks of an error, and of those that led to it, within the block.
+
+    Yields:
+        how many frames are left out at each place.
+    """
+    cuts: list[tuple[TracebackType, TracebackType]] = []
+    left_out: Counter[_Place] = Counter()
+    for each in _with_causes(error):
+        frames = list(_frames(each))
+        if len(frames) > _FIRST + _LAST:
+            # Where functions call one another in turns, they still do so.
+            end, omitted = len(frames) - _LAST, _place(frames[_FIRST])
+            fitting = (n for n in range(end, end + _LAST // 2) if _place(frames[n]) == omitted)
+            end = next(fitting, end)
+            cuts.append((frames[_FIRST - 1], frames[_FIRST]))
+            frames[_FIRST - 1].tb_next = frames[end]
+            left_out.update(map(_place, frames[_FIRST:end]))
+    try:
+        yield left_out
+    finally:
+        for last, following in cuts:
+            last.tb_next = following
+
+
+_TIMES = re.compile(r"([^\s,]+) at line (\d+) \((\d+) times\)")
+
+
+def with_left_out(lines: Any, left_out: Mapping[_Place, int]) -> Any:
+    """Return the lines of a traceback, which then say how many frames are left out.
+
+    Where IPython has counted repeated frames, the count includes those that were left out before.
+    """
+    if not left_out:
+        return lines
+    rest = dict(left_out)
+
+    def corrected(found: re.Match[str]) -> str:
+        more = rest.pop((found[1], int(found[2])), 0)
+        return f"{found[1]} at line {found[2]} ({int(found[3]) + more} times)"
+
+    lines = [_TIMES.sub(corrected, line) for line in lines]
+    if rest:
+        lines.insert(1, f"[... {sum(rest.values())} frames in the middle are not shown ...]")
+    return lines
+
+
+def _place(frame: TracebackType) -> _Place:
+    return frame.tb_frame.f_code.co_qualname, frame.tb_lineno
+
+
+def _frames(error: BaseException) -> Iterator[TracebackType]:
+    frame = error.__traceback__
+    while frame is not None:
+        yield frame
+        frame = frame.tb_next
+
+
 def leave_out_own_frames(error: BaseException) -> None:
     """Take the frames of this package out of an error's traceback, and out of those that led to it."""
-    todo, done = [error], set[int]()
-    while todo:
-        each = todo.pop()
-        if id(each) in done:
-            continue
-        done.add(id(each))
+    for each in _with_causes(error):
         frame = each.__traceback__
         while frame is not None:
             following = frame.tb_next
@@ -60,6 +141,17 @@ def leave_out_own_frames(error: BaseException) -> None:
                 frame.tb_next = following.tb_next
             else:
                 frame = following
+
+
+def _with_causes(error: BaseException) -> Iterator[BaseException]:
+    """An error, the errors that led to it, and those of a group."""
+    todo, done = [error], set[int]()
+    while todo:
+        each = todo.pop()
+        if id(each) in done:
+            continue
+        done.add(id(each))
+        yield each
         todo += filter(None, (each.__cause__, each.__context__))
         if isinstance(each, BaseExceptionGroup):
             todo += each.exceptions

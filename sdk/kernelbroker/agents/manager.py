@@ -93,7 +93,7 @@ class SandboxManager:
             return await self._opened(slot)
 
     async def cleanup(self) -> None:
-        """Close the sessions of this manager. Their files stay. The manager can be used again."""
+        """Close the sessions that this manager has opened. Their files stay. It can be used again."""
         slots = list(self._slots.values())
         self._slots = {}
         for slot in slots:
@@ -177,7 +177,7 @@ class SandboxManager:
                     template="auto",
                     workspace=slot.workspace,
                     workspace_retention=None if slot.workspace else 0,
-                    keep=self._keep,
+                    keep=True if self._keep else None,
                 )
             try:
                 return await slot.session.open()

@@ -79,7 +79,8 @@ class SessionOptions(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
         workspace_retention: seconds to keep the workspace after the session, if less than the
             broker's setting. With 0 the workspace is removed, unless `workspace` names it.
         env: environment variables of the kernel.
-        secrets: environment variables whose values are masked in the output of all executions.
+        secrets: environment variables whose values are masked in the output of all executions. At most 100,
+            with 65,536 characters and 2,000 lines together.
         cwd: working directory inside the sandbox; relative to `/data`.
         metadata: notes of the client, returned with the session.
         idle_timeout: seconds without an execution after which the session closes.
@@ -541,7 +542,14 @@ Operation: TypeAlias = Open | Execute | Interrupt | Restart | Stdin | Resume | C
 
 
 class Opened(msgspec.Struct, tag_field="type", tag="opened", kw_only=True):
+    """The session is open.
+
+    Attributes:
+        is_new: it was opened for this connection; otherwise it was there.
+    """
+
     session: SessionInfo
+    is_new: bool = True
 
 
 class Done(msgspec.Struct, tag_field="type", tag="done", kw_only=True):

@@ -73,7 +73,7 @@ class Broker:
         project: Project | None = None,
         language: str = "python",
         on_error: OnError | None = None,
-        keep: bool = False,
+        keep: bool | None = None,
     ) -> Session:
         session = self._async.session(
             session_id,

@@ -312,7 +312,7 @@ class Session:
         cwd: str | None = None,
         on_error: OnError | None = None,
         metadata: Mapping[str, Any] | None = None,
-        keep: bool = False,
+        keep: bool | None = None,
     ) -> Session:
         context = self._async.context(
             context_id,

@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from tests.backends.probes import KERNEL_PYTHON
+from tests.support.requires import KERNEL_PYTHON
 
 _HERE = Path(__file__).parent
 _KERNEL_PACKAGE = _HERE.parents[2] / "kernel_image"
