@@ -146,7 +146,7 @@ $(BROKER)/bin/python:
 	@$(PYTHON) -m venv $(BROKER) || { rm -rf $(BROKER); exit 1; } # an incomplete one would look complete
 
 $(BROKER)/.server: $(DISTRIBUTIONS) | $(BROKER)/bin/python
-	$(BROKER)/bin/python -m pip install --disable-pip-version-check -e . -e './broker[mcp]' -e ./kernel_image
+	$(BROKER)/bin/python -m pip install --disable-pip-version-check -e '.[cli]' -e './broker[mcp]' -e ./kernel_image
 	@touch $@
 
 $(BROKER)/.dev: $(DISTRIBUTIONS) | $(BROKER)/bin/python

@@ -20,8 +20,12 @@ _INTRODUCTION = """# Commands
 *Made from the commands by `make docs`; do not edit.*
 
 `kernelbroker` is the client: the SDK brings it. It finds a broker of the same user by itself; elsewhere set
-`KERNELBROKER_URL` and `KERNELBROKER_TOKEN`. Its status is 0, 1 if the code failed, 2 if the command could
-not do its work, and 130 after Ctrl-C. `kernelbroker-server` is the broker.
+`KERNELBROKER_URL` and `KERNELBROKER_TOKEN`. Its status is 0; that of the code, if it ended itself
+(`sys.exit(7)`, a shell's `exit 5`); 1 if the code failed; 2 if the command could not do its work; 124 if
+the cell ran longer than `--timeout`; and 130 after Ctrl-C. `source <(kernelbroker completion bash)`
+completes commands and options, in zsh and fish likewise (`kernelbroker[cli]` has what it needs).
+`NO_COLOR` turns colours off.
+`kernelbroker-server` is the broker.
 """
 
 

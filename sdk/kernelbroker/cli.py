@@ -1,20 +1,23 @@
 """The command line: run a cell from the shell, transfer files, and check the broker.
 
     kernelbroker exec 'print(1 + 1)'
-    kernelbroker exec -f script.py --session work
+    kernelbroker exec script.py --session work
     kernelbroker exec --result-var df < script.py
     kernelbroker exec analysis.ipynb
+    kernelbroker sessions list
     kernelbroker attach work
     kernelbroker notebook work -o work.ipynb
     kernelbroker workspaces
-    kernelbroker files --session work put data.csv
+    kernelbroker files cp data.csv work:/data/
     kernelbroker assess script.py
     kernelbroker mcp --root ~/data
     kernelbroker health
     kernelbroker doctor
+    kernelbroker completion bash
 
-Exit status: 0 success, 1 the cell failed or the assessed code is high or critical, 2 the broker could not
-be used, 130 interrupted.
+Exit status: 0 success; that of the code, if it ended itself (`sys.exit(7)`, a shell's `exit 5`); 1 the cell
+failed or the assessed code is high or critical; 2 the broker could not be used, or refused; 124 the cell
+ran longer than its timeout; 130 interrupted.
 """
 
 from __future__ import annotations
@@ -24,28 +27,29 @@ import asyncio
 import io
 import json
 import os
+import re
 import signal
 import sys
 import termios
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import aclosing, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import get_args
 
-from . import __version__, cli_notebooks, cli_operating, mcp_stdio
-from .client import connect
-from .files import Files
+from . import __version__, cli_files, cli_notebooks, cli_operating, cli_sessions, mcp_stdio
+from .client import Broker, connect
 from .notebook_file import InvalidNotebook
 from .protocol import events
 from .protocol.codec import encode
-from .protocol.errors import KernelBrokerError
+from .protocol.errors import BadRequest, ConfirmationRequired, KernelBrokerError
 from .protocol.findings import Language, RuleSet, at_least
 from .results import ExecutionResult
 from .risk import assess
 from .session import Session
 from .terminal import Renderer, harmless
 
-FAILED, UNUSABLE, INTERRUPTED = 1, 2, 130
+FAILED, UNUSABLE, TIMED_OUT, INTERRUPTED = 1, 2, 124, 130
+"""124 is that of `timeout(1)`, 130 that of a shell whose program ended by SIGINT."""
 _LANGUAGES: dict[str, Language] = {
     ".js": "javascript",
     ".mjs": "javascript",
@@ -53,11 +57,16 @@ _LANGUAGES: dict[str, Language] = {
     ".sh": "shell",
     ".bash": "shell",
 }
+_FILE_NAME = re.compile(r"[\w./~-]+\.(?:py|ipynb|js|mjs|cjs|sh|bash)")
+"""What is meant as a file, also if it does not exist."""
+_SHELLS = ("bash", "zsh", "fish")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The `kernelbroker` command; returns its exit status."""
     top = parser()
+    if "_ARGCOMPLETE" in os.environ:  # set by what `completion` prints
+        _complete(top)
     args, others = top.parse_known_args(argv)
     if others and args.command not in cli_operating.COMMANDS:
         top.error(f"unrecognized arguments: {' '.join(others)}")
@@ -69,10 +78,10 @@ def main(argv: Sequence[str] | None = None) -> int:
             return cli_operating.run(args.command, others)
         if args.command == "assess":
             return _assess(args)
+        if args.command == "completion":
+            return _print_completion(args.shell)
         if args.command == "exec":
-            args.is_notebook = args.file is None and cli_notebooks.is_notebook(args)
-            if not args.is_notebook:
-                args.code = _code(args)
+            _read_code(args)
         return asyncio.run(run(args))
     except (KernelBrokerError, OSError, UnicodeError, InvalidNotebook) as exc:
         if isinstance(exc, BrokenPipeError):
@@ -83,6 +92,26 @@ def main(argv: Sequence[str] | None = None) -> int:
         return UNUSABLE
     except (KeyboardInterrupt, asyncio.CancelledError):
         return INTERRUPTED
+
+
+def _complete(top: argparse.ArgumentParser) -> None:
+    """Print what the words of a command line can go on with, and exit."""
+    with suppress(ImportError):  # then nothing is completed
+        import argcomplete  # imported here: it takes longer than all others
+
+        argcomplete.autocomplete(top)
+
+
+def _print_completion(shell: str) -> int:
+    """Print a shell's script. Raises NotInstalled without the package that completes."""
+    try:
+        from argcomplete.shell_integration import shellcode
+    except ImportError as exc:
+        raise cli_operating.NotInstalled(
+            "completion needs: pip install 'kernelbroker[cli]'"
+        ) from exc
+    print(shellcode(["kernelbroker"], shell=shell))
+    return 0
 
 
 def parser() -> argparse.ArgumentParser:
@@ -99,21 +128,38 @@ def parser() -> argparse.ArgumentParser:
     source.add_argument(
         "code",
         nargs="?",
-        help="the code, or NAME.ipynb, a notebook to run; '-' or no argument reads code from stdin",
+        help="the code, or a file with it (NAME.py, NAME.ipynb, NAME.sh, NAME.js); "
+        "'-' or no argument reads code from stdin",
     )
-    source.add_argument("-f", "--file", type=Path, help="read the code from a file")
+    source.add_argument(
+        "-f", "--file", type=Path, help="read the code, or a notebook, from this file"
+    )
     execute.add_argument("--session", metavar="ID", help="run in this session, and keep it")
     execute.add_argument(
         "--workspace", metavar="NAME", help="use the files of this workspace, and keep them"
     )
     execute.add_argument(
+        "--template", metavar="NAME", default="default", help="that of a new session's sandbox"
+    )
+    execute.add_argument(
+        "--env",
+        action="append",
+        default=[],
+        metavar="NAME[=VALUE]",
+        help="an environment variable of the code; its value here if VALUE is left out; repeatable",
+    )
+    execute.add_argument(
         "--language",
-        choices=("python", "shell", "javascript"),
-        default="python",
-        help="that of the code; default: python",
+        choices=get_args(Language),
+        help="that of the code; default: by the file's name, else python",
     )
     execute.add_argument(
         "--timeout", type=float, metavar="SECONDS", help="interrupt the cell after this time"
+    )
+    execute.add_argument(
+        "--confirm",
+        action="store_true",
+        help="run it also if a policy wants a confirmation; default: ask, on a terminal",
     )
     execute.add_argument("--result-var", metavar="NAME", help="show this variable at the end")
     execute.add_argument(
@@ -133,29 +179,8 @@ def parser() -> argparse.ArgumentParser:
         "--allow-errors", action="store_true", help="go on behind a cell of a notebook that fails"
     )
 
-    workspaces = commands.add_parser("workspaces", help="list the workspaces as lines of JSON")
-    workspaces.add_argument("--delete", metavar="NAME", help="delete this workspace instead")
-    files = commands.add_parser("files", help="list and transfer the files of a session")
-    files.add_argument(
-        "--session", metavar="ID", required=True, help="the session; opened if necessary, and kept"
-    )
-    actions = files.add_subparsers(dest="action", required=True)
-    ls = actions.add_parser("ls", help="list a directory")
-    ls.add_argument("path", nargs="?", default=".", help="default: the workspace")
-    ls.add_argument(
-        "-r", "--recursive", action="store_true", help="list the directories below as well"
-    )
-    get = actions.add_parser("get", help="copy a file out of the workspace")
-    get.add_argument("path", help="in the workspace")
-    get.add_argument("local", nargs="?", type=Path, help="default: its own name")
-    put = actions.add_parser("put", help="copy a file into the workspace")
-    put.add_argument("local", type=Path, help="the file to copy")
-    put.add_argument("path", nargs="?", help="default: its own name")
-    rm = actions.add_parser("rm", help="delete a file or a directory")
-    rm.add_argument("path", help="in the workspace")
-    rm.add_argument(
-        "-r", "--recursive", action="store_true", help="delete a directory with its content"
-    )
+    cli_sessions.add_parsers(commands)
+    cli_files.add_parsers(commands)
     assessing = commands.add_parser(
         "assess", help="assess code without running it; needs no broker"
     )
@@ -187,7 +212,12 @@ def parser() -> argparse.ArgumentParser:
     )
     cli_notebooks.add_parsers(commands)
     cli_operating.add_parsers(commands)
-    commands.add_parser("health", help="print the health of the broker as JSON")
+    health = commands.add_parser("health", help="print the health of the broker as JSON")
+    health.add_argument("--json", action="store_true", help="JSON, as without it")
+    completion = commands.add_parser(
+        "completion", help="print what completes this command in a shell: `source <(… bash)`"
+    )
+    completion.add_argument("shell", choices=_SHELLS)
     return top
 
 
@@ -206,33 +236,23 @@ async def run(args: argparse.Namespace) -> int:
         path = "/mcp" if args.tools == "all" else f"/mcp/{args.tools}"
         await mcp_stdio.serve(args.url, args.root, path)
         return 0
-    if args.command == "workspaces":
+    if args.command in _WITH_BROKER:
         async with connect(args.url) as broker:
-            if args.delete is not None:
-                await broker.delete_workspace(args.delete)
-            else:
-                for workspace in await broker.workspaces():
-                    print(encode(workspace).decode())
-        return 0
-    if args.command == "files":
-        async with connect(args.url) as broker, broker.session(args.session, keep=True) as session:
-            await _files(session.files, args)
-        return 0
-    if args.command == "notebook":
-        async with connect(args.url) as broker:
-            await cli_notebooks.write_notebook(broker, args)
+            await _WITH_BROKER[args.command](broker, args)
         return 0
     show, remark = _outputs(args)
     if args.command == "attach":
         async with connect(args.url) as broker:
-            await cli_notebooks.attach(broker, args, show)
+            await cli_sessions.attach(broker, args, show)
         return 0
     retention = 0 if args.session is None and args.workspace is None else None
     async with (
         connect(args.url) as broker,
         broker.session(
             args.session,
+            template=args.template,
             workspace=args.workspace,
+            env=args.env if args.is_notebook else None,
             workspace_retention=retention,
             keep=args.session is not None,
         ) as session,
@@ -246,13 +266,34 @@ async def run(args: argparse.Namespace) -> int:
 async def _execute(
     session: Session, args: argparse.Namespace, show: Callable[[events.Event], None]
 ) -> int:
+    """Run the code; if a policy wants a confirmation, ask for it, and run it once more.
+
+    Raises:
+        ConfirmationRequired: there is nobody to ask, or the answer is no.
+    """
+    try:
+        return await _run_once(session, args, show, None)
+    except ConfirmationRequired as exc:
+        if not args.confirm and not await _confirmed(exc):
+            raise
+        return await _run_once(session, args, show, exc.confirmation)
+
+
+async def _run_once(
+    session: Session,
+    args: argparse.Namespace,
+    show: Callable[[events.Event], None],
+    confirmation: str | None,
+) -> int:
     stream = session.stream(
         args.code,
         language=args.language,
         timeout=args.timeout,
+        env=args.env,
         result_var=args.result_var,
         preview_rows=args.preview_rows,
         on_disconnect="interrupt",
+        confirm=confirmation,
         allow_stdin=sys.stdin.isatty(),
     )
     status = FAILED
@@ -263,6 +304,9 @@ async def _execute(
                 await session.stdin(event.execution_id, await _answer(event))
             elif isinstance(event, events.Result):
                 status = _status(event)
+                if status == 0 and _lacks(args.result_var, event):
+                    print(f"kernelbroker: there is no variable {args.result_var}", file=sys.stderr)
+                    status = FAILED
     return status
 
 
@@ -270,26 +314,22 @@ def _status(result: events.Result | ExecutionResult | None) -> int:
     """The exit status for a result; None stands for success."""
     if result is None or result.success:
         return 0
-    detail = result.error_detail
-    return INTERRUPTED if detail is not None and detail.cause == "interrupted" else FAILED
+    cause = None if result.error_detail is None else result.error_detail.cause
+    match cause:
+        case "interrupted":
+            return INTERRUPTED
+        case "timeout":
+            return TIMED_OUT
+    if result.exit_code is None:
+        return FAILED
+    ended_by = result.exit_code
+    return 128 - ended_by if ended_by < 0 else ended_by & 0xFF or FAILED
 
 
-async def _files(files: Files, args: argparse.Namespace) -> None:
-    match args.action:
-        case "ls":
-            listing = await files.list(args.path, recursive=args.recursive)
-            for file in listing:
-                mark = {"directory": "/", "symlink": "@"}.get(file.kind, "")
-                line = f"{file.size:>12}  {file.modified_at:%Y-%m-%dT%H:%M:%S}  {file.path}{mark}"
-                print(harmless(line) if sys.stdout.isatty() else line)
-            if listing.truncated:
-                print("kernelbroker: there are more; list a directory below", file=sys.stderr)
-        case "get":
-            await files.download(args.path, args.local or Path(args.path).name)
-        case "put":
-            await files.upload(args.local, args.path)
-        case "rm":
-            await files.delete(args.path, recursive=args.recursive)
+def _lacks(name: str | None, result: events.Result) -> bool:
+    """Whether the variable that the caller wants to see does not exist."""
+    report = None if result.truncated is None else result.truncated.report
+    return name is not None and (report or "").startswith("no variable named ")
 
 
 def _assess(args: argparse.Namespace) -> int:
@@ -314,12 +354,51 @@ def _assess(args: argparse.Namespace) -> int:
     return FAILED if at_least(assessment.level, "high") else 0
 
 
-def _code(args: argparse.Namespace) -> str:
-    if args.file is not None:
-        return str(args.file.read_text("utf-8"))
-    if args.code in (None, "-"):
-        return sys.stdin.read()
-    return str(args.code)
+def _read_code(args: argparse.Namespace) -> None:
+    """Set `code`, `language` and `env` of `exec`, and whether `file` is a notebook.
+
+    Raises:
+        BadRequest: a variable has no value here.
+        OSError, UnicodeError: the file cannot be read.
+    """
+    text = args.code
+    if args.file is None and text is not None and _is_file(text):
+        args.file = Path(text).expanduser()
+    args.env = dict(map(_variable, args.env))
+    args.is_notebook = args.file is not None and args.file.suffix == ".ipynb"
+    if args.file is not None and not args.is_notebook:
+        args.code = args.file.read_text("utf-8")
+        args.language = args.language or _LANGUAGES.get(args.file.suffix)
+    elif text in (None, "-") and not args.is_notebook:
+        if sys.stdin.isatty():
+            print("kernelbroker: type the code, and Ctrl-D at its end", file=sys.stderr)
+        args.code = sys.stdin.read()
+
+
+def _is_file(text: str) -> bool:
+    """Whether the argument of `exec` names a file and is no code."""
+    if _FILE_NAME.fullmatch(text):
+        return True
+    return "/" in text and "\n" not in text and len(text) < 4096 and Path(text).is_file()
+
+
+def _variable(text: str) -> tuple[str, str]:
+    name, is_given, value = text.partition("=")
+    if not is_given and name not in os.environ:
+        raise BadRequest(f"--env {name}: it is not set here; say --env {name}=VALUE")
+    return name, value if is_given else os.environ[name]
+
+
+async def _confirmed(asked: ConfirmationRequired) -> bool:
+    """Ask the person at the terminal; without one the answer is no."""
+    print(f"kernelbroker: {harmless(asked.message)}", file=sys.stderr)
+    for found in asked.findings:
+        print(harmless(f"  line {found.line}: {found.level}: {found.reason}"), file=sys.stderr)
+    if not sys.stdin.isatty():
+        print("kernelbroker: to run it anyway: --confirm", file=sys.stderr)
+        return False
+    answer = await _line("Run it? [y/N] ", hidden=False)
+    return answer.strip().lower() in ("y", "yes")
 
 
 def _outputs(
@@ -367,6 +446,10 @@ def _interrupting(session: Session, remark: Callable[[str], None]) -> Iterator[N
 
 async def _answer(event: events.Input) -> str:
     """A line from the terminal for `input()`."""
+    return await _line(event.prompt, hidden=event.password)
+
+
+async def _line(prompt: str, *, hidden: bool) -> str:
     loop = asyncio.get_running_loop()
     line: asyncio.Future[str] = loop.create_future()
 
@@ -374,10 +457,10 @@ async def _answer(event: events.Input) -> str:
         if not line.done():
             line.set_result(sys.stdin.readline())
 
-    print(harmless(event.prompt), end="", file=sys.stderr, flush=True)
+    print(harmless(prompt), end="", file=sys.stderr, flush=True)
     loop.add_reader(sys.stdin, read)
     try:
-        with _hidden() if event.password else nullcontext():
+        with _hidden() if hidden else nullcontext():
             return (await line).rstrip("\n")
     finally:
         loop.remove_reader(sys.stdin)
@@ -395,6 +478,14 @@ def _hidden() -> Iterator[None]:
     finally:
         termios.tcsetattr(sys.stdin, termios.TCSADRAIN, before)
 
+
+_WITH_BROKER: dict[str, Callable[[Broker, argparse.Namespace], Awaitable[None]]] = {
+    "sessions": cli_sessions.sessions,
+    "workspaces": cli_sessions.workspaces,
+    "files": cli_files.run,
+    "notebook": cli_notebooks.write_notebook,
+}
+"""The commands that end with status 0 if they could be carried out."""
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -20,7 +20,7 @@ COMMANDS = {
 
 
 class NotInstalled(KernelBrokerError):
-    """The broker's package is not installed beside the SDK."""
+    """A package that the command needs is not installed beside the SDK."""
 
 
 def add_parsers(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:

@@ -11,7 +11,7 @@ import base64
 import json
 import re
 import unicodedata
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TextIO
 
@@ -30,10 +30,14 @@ _CONTROLS = re.compile(
 )
 _CELL = re.compile(r"(?<!\\)(?:\\\\)*\|")
 _KITTY_CHUNK = 4096
+_RED, _YELLOW = "\x1b[31m", "\x1b[33m"
 
 
 class Renderer:
     """Writes events: output to `out`, errors and remarks to `err`, pictures into `images` or inline.
+
+    On a terminal stderr is red and remarks are yellow, and the cell's colours pass, unless the environment
+    has NO_COLOR (https://no-color.org).
 
     Args:
         images: where pictures are saved; None for the current directory, unless the terminal, by its
@@ -48,13 +52,16 @@ class Renderer:
         self._directory = images or Path()
         self._inline = _inline_format(environ) if images is None and out.isatty() else None
         self._at_line_start = True
+        dumb = environ.get("TERM", "dumb") == "dumb"
+        self._paints = not dumb and not environ.get("NO_COLOR")
+        self._keeps_colours = not environ.get("NO_COLOR")
 
     def show(self, event: events.Event) -> None:
         match event:
             case events.Stdout(content=text):
                 self._write(text)
             case events.Stderr(content=text):
-                self._print(self._err, text)
+                self._print(self._err, text, _RED)
             case events.Image():
                 self._image(Image.from_event(event))
             case events.Display(data=data):
@@ -67,7 +74,7 @@ class Renderer:
 
     def remark(self, text: str) -> None:
         """Write a note of this program, not of the cell."""
-        self._print(self._err, f"kernelbroker: {text}\n")
+        self._print(self._err, f"kernelbroker: {text}\n", _YELLOW)
 
     def _result(self, result: events.Result) -> None:
         if result.dataframe is not None:
@@ -104,18 +111,31 @@ class Renderer:
             self._print(self._out, text)
             self._at_line_start = text.endswith("\n")
 
-    def _print(self, stream: TextIO, text: str) -> None:
+    def _print(self, stream: TextIO, text: str, colour: str = "") -> None:
         if stream.isatty():
-            text = harmless(text)
+            text = harmless(text, colours=self._keeps_colours)
+            if colour and self._paints and text.strip():
+                text = colour + text
             if "\x1b" in text:
                 text += "\x1b[0m"  # The cell's colours must not continue in later output.
         stream.write(text)
         stream.flush()
 
 
-def harmless(text: str) -> str:
-    """The text without control characters and escape sequences, except colours."""
-    return _CONTROLS.sub(lambda match: match[1] or "", text)
+def harmless(text: str, *, colours: bool = True) -> str:
+    """The text without control characters and escape sequences; `colours` keeps those of colours."""
+    return _CONTROLS.sub(lambda match: (match[1] or "") if colours else "", text)
+
+
+def aligned_rows(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Rows of texts as lines, with columns of equal width."""
+    widths = [max(map(_width, column)) for column in zip(*rows, strict=True)]
+    return [
+        "  ".join(
+            text + " " * (width - _width(text)) for text, width in zip(row, widths, strict=True)
+        ).rstrip()
+        for row in rows
+    ]
 
 
 def aligned(markdown: str) -> str:

@@ -5,11 +5,15 @@ from __future__ import annotations
 import asyncio
 import io
 import json
+import os
+import pty
 import signal
 import sys
 
 import pytest
-from kernelbroker import events
+from kernelbroker import cli, events
+from kernelbroker.protocol.errors import ConfirmationRequired
+from kernelbroker.protocol.findings import Finding
 from kernelbroker.protocol.messages import Execute
 from kernelbroker.terminal import Renderer, aligned, harmless
 
@@ -209,6 +213,37 @@ def test_control_sequences_except_colours_are_removed():
     )
     assert out == "\x1b[31mred\x1b[0m2J\ttab\r\n\x1b[0m\n"
     assert err == "xkernelbroker: \n"
+
+
+def test_colours_of_a_terminal():
+    """stderr is red and remarks are yellow on a terminal with colours; NO_COLOR leaves no colour at all."""
+    items = [
+        events.Stdout(content="\x1b[32mgreen"),
+        events.Stderr(content="warning"),
+        events.Result(success=True, kernel_restarted=True),
+    ]
+    out, err = shown(*items, environ={"TERM": "xterm"})
+    assert out == "\x1b[32mgreen\x1b[0m"
+    assert err.startswith("\x1b[31mwarning\x1b[0m\x1b[33mkernelbroker: the kernel was restarted")
+    for environ in ({"TERM": "xterm", "NO_COLOR": "1"}, {"NO_COLOR": "1"}):
+        assert "\x1b" not in "".join(shown(*items, environ=environ))
+    assert shown(*items, environ={"TERM": "dumb"})[1].startswith("warning")
+
+
+async def test_a_confirmation_is_asked_on_a_terminal(monkeypatch, capsys):
+    """On a terminal the command shows the findings and asks; only "y" and "yes" run the code."""
+    found = Finding(rule="program", level="medium", line=2, column=1, reason="runs a program")
+    asked = ConfirmationRequired("risky", findings=[found], confirmation="token", expires_in=60)
+    for answer, runs in (("y", True), ("YES ", True), ("", False), ("n", False)):
+        primary, replica = pty.openpty()
+        with os.fdopen(replica) as stdin:
+            monkeypatch.setattr(sys, "stdin", stdin)
+            os.write(primary, f"{answer}\n".encode())
+            assert await cli._confirmed(asked) is runs
+        os.close(primary)
+        assert capsys.readouterr().err == (
+            "kernelbroker: risky\n  line 2: medium: runs a program\nRun it? [y/N] "
+        )
 
 
 def test_a_split_control_sequence_is_removed():
