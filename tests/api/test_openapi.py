@@ -17,6 +17,7 @@ from kernelbroker_server.pool.state import PoolLimits
 from tests.support.backend import FakeBackend
 from tests.support.gateway import Cell
 from tests.support.http import TOKEN, Api, serving
+from tests.support.whole import WHOLE
 from tests.support.world import world
 
 _CONFIG = """
@@ -72,7 +73,8 @@ async def test_answers_match_the_document(backend: FakeBackend, tmp_path: Path) 
     options = {"config-file": config}
     options_of_run = {
         "seed": 1,
-        "max-examples": 10,
+        "max-examples": 10 if WHOLE else 3,
+        "phases": "examples,coverage,fuzzing,stateful" if WHOLE else "examples,fuzzing,stateful",
         "header": f"Authorization: Bearer {TOKEN}",
     }
     async with world(backend, pool=PoolLimits(1, 5_000)) as w, serving(w) as api:

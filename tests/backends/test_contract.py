@@ -26,10 +26,10 @@ from kernelbroker_server.backends.base import (
     SandboxEnd,
     SandboxSpec,
 )
-from kernelbroker_server.backends.container_options import LABEL_SANDBOX
 from kernelbroker_server.backends.directories import remove_tree
 from kernelbroker_server.backends.kubernetes import KubernetesBackend
 from kernelbroker_server.backends.local_sandbox import LocalSandbox
+from kernelbroker_server.backends.pod_manifest import LABEL_SANDBOX
 from kernelbroker_server.backends.sandbox_layout import GATEWAY_COMMAND
 from kernelbroker_server.backends.usage import measure
 from kernelbroker_server.kernels.endpoint import TcpEndpoint

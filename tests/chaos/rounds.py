@@ -128,9 +128,7 @@ class Chaos:
             await worker.drop()
         async with self.connect() as broker:
             for info in await broker.sessions():  # their clients could not close them
-                left = broker.session(info.session_id)
-                await left.open()
-                await left.close()
+                await broker.close_session(info.session_id)
             for worker in self.workers:
                 async with broker.session(workspace=worker.workspace) as session:
                     if await session.files.exists(RAN):

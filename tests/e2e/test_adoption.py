@@ -30,13 +30,21 @@ from tests.e2e.support import (
     whole_system,
 )
 from tests.support.requires import engine, requires
+from tests.support.whole import WHOLE
 
 pytestmark = whole_system
 
 TOKEN = "the token of this test"
 
 
-KINDS = ["local", "local-fork", pytest.param("docker", marks=requires("docker"))]
+ON_DOCKER = pytest.param("docker", marks=requires("docker"))
+KINDS = {"local": "local", "local-fork": "local-fork", "docker": ON_DOCKER, "gvisor": ON_GVISOR}
+
+
+def on(*kinds: str, name: str = "broker") -> pytest.MarkDecorator:
+    """The kinds of sandboxes for which a test can differ; the whole tests take all."""
+    chosen = [KINDS[kind] for kind in (KINDS if WHOLE else kinds)]
+    return pytest.mark.parametrize(name, chosen, indirect=name == "broker")
 
 
 def end_all(broker: BrokerProcess, kind: str = "local") -> None:
@@ -49,7 +57,7 @@ def end_all(broker: BrokerProcess, kind: str = "local") -> None:
                 api.remove_container(name, force=True)
 
 
-@pytest.fixture(params=[*KINDS, ON_GVISOR])
+@pytest.fixture
 def broker(request: pytest.FixtureRequest) -> Iterator[BrokerProcess]:
     with tempfile.TemporaryDirectory(prefix="kb-") as directory:
         broker = BrokerProcess(
@@ -78,6 +86,7 @@ async def warm_sandboxes(broker: BrokerProcess, number: int) -> list[str]:
     return broker.sandboxes()["directories"]
 
 
+@on("local", "local-fork", "docker", "gvisor")
 async def test_a_session_and_the_pool_outlive_a_killed_broker(broker: BrokerProcess) -> None:
     """After kill -9 and a start, variables, files and history are there, and no sandbox is new."""
     async with kernelbroker.connect(broker.url, broker.token) as client:
@@ -111,7 +120,7 @@ async def test_a_session_and_the_pool_outlive_a_killed_broker(broker: BrokerProc
         assert (await restarted.run("print(open('note.txt').read())")).stdout == "kept\n"
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@on("local-fork", "docker", name="kind")
 async def test_a_stop_leaves_sessions_to_the_next_broker(kind: str) -> None:
     """SIGTERM with `shutdown = "adopt"` lets cells end, and clients go on in the next broker."""
     with tempfile.TemporaryDirectory(prefix="kb-") as directory:
@@ -204,6 +213,7 @@ async def test_a_broker_takes_over_from_a_running_one() -> None:
                 os.kill(pid, signal.SIGKILL)
 
 
+@on("local-fork")
 async def test_two_brokers_never_own_one_session(broker: BrokerProcess) -> None:
     """A broker whose state another one has taken ends at once, and leaves its sandboxes to that one."""
     async with kernelbroker.connect(broker.url, broker.token) as client:
@@ -249,6 +259,7 @@ async def rest(stream: AsyncIterator[Event]) -> tuple[str, events.Result]:
     return text, event
 
 
+@on("local-fork", "docker")
 async def test_cells_go_on_after_a_kill(broker: BrokerProcess) -> None:
     """Clients see a pause: each line once and in order. What waited runs then, and nothing runs twice."""
     async with kernelbroker.connect(broker.url, broker.token) as client:
@@ -279,6 +290,7 @@ async def queued(broker: BrokerProcess, session_id: str) -> bool:
     return bool((await call(broker, "GET", f"/api/v1/sessions/{session_id}"))[1]["queued"])
 
 
+@on("local-fork", "gvisor")
 async def test_a_cell_that_goes_on_can_be_used(broker: BrokerProcess) -> None:
     """It can be interrupted, it gets answers to `input()`, and its timeout counts from its beginning."""
     async with kernelbroker.connect(broker.url, broker.token) as client:
@@ -314,6 +326,7 @@ async def test_a_cell_that_goes_on_can_be_used(broker: BrokerProcess) -> None:
         assert (await slow.run("print(1)")).stdout == "1\n"
 
 
+@on("local-fork", "docker")
 async def test_a_kernel_waits_for_the_next_broker(broker: BrokerProcess) -> None:
     """What nobody reads is held back, not kept in memory. All of it arrives, within the output's limit."""
     async with kernelbroker.connect(broker.url, broker.token) as client:
@@ -340,6 +353,7 @@ async def test_a_kernel_waits_for_the_next_broker(broker: BrokerProcess) -> None
         assert int(peak.stdout) < 250_000, "kibibytes"
 
 
+@on("local", "docker")
 async def test_a_kernel_that_ends_without_a_broker(broker: BrokerProcess) -> None:
     """Its last lines arrive, and the result says that it has died."""
     async with kernelbroker.connect(broker.url, broker.token) as client:
@@ -363,6 +377,7 @@ async def test_a_kernel_that_ends_without_a_broker(broker: BrokerProcess) -> Non
         assert (await session.run("print('x' in dir())")).stdout == "False\n"
 
 
+@on("local", "local-fork", "docker")
 async def test_a_kernel_that_ends_about_when_its_broker_does(broker: BrokerProcess) -> None:
     """Each of its lines arrives once, whichever of the two ends first."""
     async with kernelbroker.connect(broker.url, broker.token) as client:
@@ -386,6 +401,7 @@ async def test_a_kernel_that_ends_about_when_its_broker_does(broker: BrokerProce
             assert result.error_detail.cause in ("kernel_died", "sandbox_lost")
 
 
+@on("local-fork", "docker")
 async def test_what_cannot_go_on_says_so(broker: BrokerProcess) -> None:
     """A session with secrets, also of a cell, ends with a reason; its files are kept."""
     async with kernelbroker.connect(broker.url, broker.token, timeout=5) as client:
@@ -426,7 +442,7 @@ def running_in(broker: BrokerProcess, kind: str) -> list[object]:
         return [each["Names"] for each in api.containers(filters={"label": label})]
 
 
-@pytest.mark.parametrize("kind", ["local", pytest.param("docker", marks=requires("docker"))])
+@pytest.mark.parametrize("kind", ["local", ON_DOCKER])
 async def test_sandboxes_end_by_themselves_when_nobody_adopts_them(kind: str) -> None:
     """After the grace none runs. The next broker removes the rest, and keeps the files."""
     with tempfile.TemporaryDirectory(prefix="kb-") as directory:

@@ -23,10 +23,14 @@ from tests.e2e.support import (
 )
 from tests.e2e.test_adoption import end_all, free_port
 from tests.support.requires import lacks, requires
+from tests.support.whole import WHOLE
 
 pytestmark = whole_system
 
-KINDS = ["local-fork", "local", pytest.param("docker", marks=requires("docker"))]
+KINDS = [
+    *("local-fork", *(["local"] if WHOLE else [])),  # containers start contexts as "local" does
+    pytest.param("docker", marks=requires("docker")),
+]
 
 
 @pytest.fixture(scope="module", params=KINDS)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import kernelbroker
 import pytest
-from kernelbroker import events
+from kernelbroker import events, websocket
 from kernelbroker_server.backends import procfs
 
 from tests.e2e.support import (
@@ -98,8 +98,11 @@ async def test_a_drain_lets_cells_end(broker: BrokerProcess) -> None:
     assert broker.wait() == 0
 
 
-async def test_sandboxes_die_with_a_killed_broker(broker: BrokerProcess) -> None:
+async def test_sandboxes_die_with_a_killed_broker(
+    broker: BrokerProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Sandboxes die with a killed broker; the next one with the same directories removes the rest."""
+    monkeypatch.setattr(websocket, "RETRY_DELAYS", (0.0, 0.1))  # nobody will answer
     dead_ids = broker.broker_ids()
 
     async def warm() -> bool:
