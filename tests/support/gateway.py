@@ -192,6 +192,7 @@ class Gateway:
     def add(self, kernel_id: str) -> None:
         """Start a further kernel."""
         kernel = self.further[kernel_id] = Gateway(self.path, self.scripts)
+        kernel.exports = self.exports  # one server for all
         kernel.spawn(kernel._work())
 
     async def end(self, kernel_id: str, status: int) -> None:

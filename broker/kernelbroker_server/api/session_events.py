@@ -39,7 +39,7 @@ _ANSWER = Content(
 
 
 class SessionEvents(Disconnectable, ApiHandler):
-    @operation({200: _ANSWER}, query={"after": Annotated[int, msgspec.Meta(ge=0)]})
+    @operation({200: _ANSWER, 204: None}, query={"after": Annotated[int, msgspec.Meta(ge=0)]})
     async def get(self, session_id: str) -> None:
         """Get the events of a session after a `seq`, then new ones as they come, until the session ends.
 
