@@ -64,7 +64,8 @@ def write(results: dict[str, object], output: Path) -> None:
     (output / "peers.json").write_text(json.dumps(results, indent=1) + "\n")
     (output / "peers.md").write_text(markdown.render(results))
     (output / "peers.svg").write_text(plot.render(results))
-    print(f"written: {output}/peers.json, peers.md, peers.svg")
+    (output / "headline.svg").write_text(plot.headline(results))
+    print(f"written: {output}/peers.json, peers.md, peers.svg, headline.svg")
 
 
 def main() -> int:

@@ -33,7 +33,9 @@ def test_comparison_of_two_peers_writes_figures_and_a_plot(tmp_path: Path) -> No
         assert set(peer["values"]) == {"one", "print", "open", "first_line"}
         assert peer["throughput"]["2"]["failed"] == 0 and peer["throughput"]["2"]["rate"] > 0
     assert "**kernelbroker**" in (tmp_path / "peers.md").read_text()
-    assert "kernelbroker" in "".join(ElementTree.parse(tmp_path / "peers.svg").getroot().itertext())
+    for picture in ("peers.svg", "headline.svg"):
+        root = ElementTree.parse(tmp_path / picture).getroot()
+        assert "kernelbroker" in "".join(root.itertext())
 
 
 def test_simulation_is_the_same_each_time() -> None:

@@ -15,6 +15,7 @@ from peers.measures import MEASURES
 
 OURS = "kernelbroker"
 PANELS = ("one", "print", "plot", "first_byte", "stream", "first_line", "cold", "restart", "memory")
+IN_HEADLINE = (OURS, "kern-sandbox", "kernel gateway", "llm-sandbox, container", "ipybox")
 COLUMNS = 3
 SHORT = {
     "cold": "open it and import pandas, nothing warm",
@@ -72,6 +73,41 @@ def render(results: Mapping[str, Any]) -> str:
         f'role="img" aria-label="Medians of kernelbroker and other projects">\n<style>{STYLE}</style>\n'
         f'<text class="note" x="{GAP}" y="{GAP}">{escape(note)}</text>\n'
         + "".join(parts)
+        + "</svg>\n"
+    )
+
+
+def headline(results: Mapping[str, Any]) -> str:
+    """Return the SVG of the README: five projects, and the time until a new session has printed a line."""
+    (measure,) = (each for each in MEASURES if each.key == "first_line")
+    values = {peer["name"]: median(peer, measure) for peer in results["peers"]}
+    return headline_of({name: values.get(name) for name in IN_HEADLINE}, results["date"])
+
+
+def headline_of(values: Mapping[str, float | None], date: str) -> str:
+    """Return the bars of these medians, in milliseconds."""
+    known = _known(values, more=False)
+    longest = max(value for _, value in known)
+    width, row, left = 760, 30, 190
+    lines = []
+    for number, (name, value) in enumerate(known):
+        top = 52 + number * row
+        length = max(2.0, (width - left - 110) * value / longest)
+        own = " ours" if name == OURS else ""
+        lines.append(
+            f'<text class="name{own}" x="{left - 10}" y="{top + 14}" text-anchor="end">{escape(name)}</text>'
+            f'<rect class="bar{own}" x="{left}" y="{top}" width="{length:.1f}" height="18" rx="3"/>'
+            f'<text class="value" x="{left + length + 8:.1f}" y="{top + 14}">{value:,.0f} ms</text>\n'
+        )
+    title = "Open a session and print a line: median, in milliseconds (less is better)"
+    height = 52 + len(known) * row + 10
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" '
+        f'height="{height}" role="img" aria-label="{escape(title)}">\n'
+        f"<style>{STYLE.replace('11px', '14px').replace('12px', '15px')}</style>\n"
+        f'<text class="title" x="18" y="22">{escape(title)}</text>\n'
+        f'<text class="note" x="18" y="41">One run of all, on {escape(date)}, 2 cores</text>\n'
+        + "".join(lines)
         + "</svg>\n"
     )
 
