@@ -65,6 +65,15 @@ async def test_an_installed_package_can_be_imported(offline: kernelbroker.Sessio
     assert after.return_value == "1.0"
 
 
+@pytest.mark.parametrize("pip", ["!pip", "%pip"])
+async def test_pip_in_a_cell_uses_the_wheels(offline: kernelbroker.Session, pip: str) -> None:
+    """pip that a cell runs itself finds the operator's wheels, as `install` does."""
+    result = await offline.run(f"{pip} install --target more firstmade==1.0")
+    assert "Successfully installed firstmade-1.0" in result.stdout
+    found = "import sys; sys.path.append('more'); import firstmade; version = firstmade.VERSION"
+    assert (await offline.run(found, result_var="version")).return_value == "1.0"
+
+
 async def test_installed_packages_are_reused(offline: kernelbroker.Session) -> None:
     """An installed version is not installed again; another version replaces it."""
     assert (await offline.install("firstmade==1.0")).success

@@ -31,6 +31,10 @@ _PROXY = {
 }
 
 
+_WITHOUT_NETWORK = "/no-network-in-this-sandbox/and-no-packages.wheels-at-its-broker"
+"""Where pip looks for packages if there are none: it says where it looked. It splits at spaces."""
+
+
 def max_file_bytes(limits: Limits) -> int:
     """The size limit of a single file (RLIMIT_FSIZE)."""
     own = limits.workspace_size if limits.file_size is None else limits.file_size
@@ -85,11 +89,25 @@ def environment(
         "OPENBLAS_NUM_THREADS": threads,
         "MKL_NUM_THREADS": threads,
         "KERNELBROKER_WORKSPACE": str(workspace),
+        "KERNELBROKER_NETWORK": str(spec.network),
         **({} if spec.wheels is None else {"KERNELBROKER_WHEELS": str(wheels)}),
+        **_pip(spec, wheels),
         **(_PROXY if spec.uses_proxy and spec.network is not Network.OPEN else {}),
         **spec.env,
         **({"PYTHONPATH": ":".join(paths)} if "PYTHONPATH" in spec.env else {}),
     }
+
+
+def _pip(spec: SandboxSpec, wheels: Path | None) -> dict[str, str]:
+    """The variables by which pip in a cell uses what `session.install` uses, or fails at once."""
+    found = {"PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_RETRIES": "2"}
+    if spec.network is Network.NONE and not spec.upstreams:
+        found |= {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": _WITHOUT_NETWORK}
+    elif spec.index_url is not None:
+        found["PIP_INDEX_URL"] = spec.index_url
+    if spec.wheels is not None:
+        found["PIP_FIND_LINKS"] = str(wheels)
+    return found
 
 
 def path_inside(python: Path) -> str:

@@ -21,6 +21,7 @@ from IPython.core.error import UsageError
 
 from ..contract import METADATA_KEY
 from ..error_bounds import bounded_error
+from ..network_hint import explain
 from . import missing, overrides, warn
 from .debugger import DebuggedKernel
 
@@ -41,6 +42,7 @@ class BoundedErrorShell(ZMQInteractiveShell):
             super().showtraceback(exc_tuple, *args, **kwargs)
             return
         leave_out_own_frames(error)
+        explain(error)
         self._has_shown = False
         try:
             with few_frames(error) as self._left_out:

@@ -1,0 +1,32 @@
+"""Tells, under the traceback, that a sandbox without a network has none: the system's words are riddles."""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+
+NOTE = (
+    "Note: this sandbox has no network. Files can be uploaded to it, and `session.install` installs "
+    "packages from the broker's wheels, if its operator has set some."
+)
+_HAS_NONE = os.environ.get("KERNELBROKER_NETWORK") == "none"  # code may clear its environment
+_UNREACHABLE = (errno.ENETUNREACH, errno.EHOSTUNREACH)
+_CHAIN = 20
+"""Errors of a chain that are looked at."""
+
+
+def explain(error: BaseException) -> None:
+    """Add the note to an error that has its cause in the network."""
+    if not _HAS_NONE or NOTE in getattr(error, "__notes__", ()):
+        return
+    each: BaseException | None = error
+    for _ in range(_CHAIN):
+        if each is None:
+            return
+        if isinstance(each, socket.gaierror) or (
+            isinstance(each, OSError) and each.errno in _UNREACHABLE
+        ):
+            error.add_note(NOTE)
+            return
+        each = each.__cause__ or each.__context__
