@@ -138,7 +138,7 @@ async def test_exec_takes_code_from_anywhere(
     assert (status, out) == (1, "42\n")
     assert "ZeroDivisionError: division by zero" in err
     status, out, err = await command(broker, *session, "--timeout", "0.3", "while True: pass")
-    assert (status, out) == (1, "")
+    assert (status, out) == (124, "")
     assert "TimeoutError: the cell ran longer than 0.3 s" in err
 
 
