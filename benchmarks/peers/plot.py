@@ -95,7 +95,8 @@ def headline_of(values: Mapping[str, float | None], date: str) -> str:
         length = max(2.0, (width - left - 110) * value / longest)
         own = " ours" if name == OURS else ""
         lines.append(
-            f'<text class="name{own}" x="{left - 10}" y="{top + 14}" text-anchor="end">{escape(name)}</text>'
+            f'<text class="name{own}" x="{left - 10}" y="{top + 14}" text-anchor="end">'
+            f"{escape(name)}</text>"
             f'<rect class="bar{own}" x="{left}" y="{top}" width="{length:.1f}" height="18" rx="3"/>'
             f'<text class="value" x="{left + length + 8:.1f}" y="{top + 14}">{value:,.0f} ms</text>\n'
         )
