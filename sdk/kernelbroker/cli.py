@@ -151,7 +151,7 @@ def parser() -> argparse.ArgumentParser:
     execute.add_argument(
         "--language",
         choices=get_args(Language),
-        help="that of the code; default: by the file's name, else python",
+        help="that of the code; default: by the file's name, else the session's",
     )
     execute.add_argument(
         "--timeout", type=float, metavar="SECONDS", help="interrupt the cell after this time"
@@ -362,8 +362,8 @@ def _read_code(args: argparse.Namespace) -> None:
         OSError, UnicodeError: the file cannot be read.
     """
     text = args.code
-    if args.file is None and text is not None and _is_file(text):
-        args.file = Path(text).expanduser()
+    if args.file is None and text is not None and _is_file(text, args.language):
+        args.file = Path(os.path.expanduser(text))  # noqa: PTH111 - see `_is_file`
     args.env = dict(map(_variable, args.env))
     args.is_notebook = args.file is not None and args.file.suffix == ".ipynb"
     if args.file is not None and not args.is_notebook:
@@ -375,11 +375,15 @@ def _read_code(args: argparse.Namespace) -> None:
         args.code = sys.stdin.read()
 
 
-def _is_file(text: str) -> bool:
+def _is_file(text: str, language: str | None) -> bool:
     """Whether the argument of `exec` names a file and is no code."""
-    if _FILE_NAME.fullmatch(text):
-        return True
-    return "/" in text and "\n" not in text and len(text) < 4096 and Path(text).is_file()
+    is_name = _FILE_NAME.fullmatch(text) is not None
+    if not is_name and "/" not in text:
+        return False
+    # `Path` raises for code that is no path: a name that is too long, `~a / b`.
+    exists = os.path.isfile(os.path.expanduser(text))  # noqa: PTH111, PTH113
+    # In a given language `./build.sh` may be a command, for a file of the session.
+    return exists or (is_name and language is None)
 
 
 def _variable(text: str) -> tuple[str, str]:

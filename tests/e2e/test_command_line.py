@@ -90,6 +90,16 @@ def test_a_file_is_run(run, tmp_path: Path, name: str, code: str) -> None:
     assert run("exec", "-f", name)[:2] == (0, "42\n")
 
 
+def test_a_file_of_the_session_is_a_command(run) -> None:
+    """In a given language, the name of a file that is not here is code."""
+    wrote = run("exec", "--session", "built", "open('build.sh', 'w').write('echo built')")
+    assert wrote[0] == 0
+    shell = ["exec", "--session", "built", "--language", "shell"]
+    assert run(*shell, "sh ./build.sh")[:2] == (0, "built\n")
+    assert run(*shell, "./build.sh")[0] == 126  # it may not be executed
+    assert run("sessions", "close", "built")[0] == 0
+
+
 def test_variables_of_the_environment(run) -> None:
     """`--env NAME=VALUE` sets a variable, `--env NAME` passes the caller's on, in each language."""
     code = "import os; print(os.environ['A'], os.environ['B'])"

@@ -70,6 +70,12 @@ async def test_code_comes_from_a_file_or_from_stdin(connected, tmp_path):
     assert await connected.sessions() == ["work"]
 
 
+@pytest.mark.parametrize("code", ["~nobody_x/2", "x = '/" + 300 * "a" + "'", "1/2\n", "a\0/b"])
+def test_code_that_is_no_path_is_code(code):
+    """Code that looks a little like a path is not looked for, and does not fail."""
+    assert not cli._is_file(code, None)
+
+
 async def test_json_prints_the_events(connected, scripts):
     """--json prints every event as one line of JSON."""
     connected.cells["c"] = scripts.printing("a\nb")
