@@ -58,6 +58,9 @@ class UpstreamSettings(CredentialSettings):
     """The methods that are forwarded."""
     paths: tuple[Annotated[str, Field(pattern=r"^/")], ...] = ("/**",)
     """The paths that are forwarded, such as /v1/messages: `*` matches one segment, `**` anything."""
+    request_headers: tuple[Annotated[str, Field(pattern=_TOKEN)], ...] = ()
+    """Header fields of requests that are forwarded beside the usual ones (see docs/network.md), such as
+    x-tenant."""
     idle_timeout: float = Field(default=600, gt=0)
     """How long the server may be silent."""
 

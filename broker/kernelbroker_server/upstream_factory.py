@@ -68,10 +68,12 @@ def git_environment(hosts: Sequence[str]) -> dict[str, str]:
 def _of_forge(own: ForgeSettings) -> Upstream:
     key, url = f"code.forges ({own.host})", own.url or f"https://{own.host}"
     parts, token = urlsplit(url), token_of(own, f"code.forges ({own.host})")
-    headers = []
+    headers, secrets = [], []
     if token is not None:
         given = f"{FORGE_KINDS[own.kind].user}:{token}".encode()
-        headers.append((b"authorization", b"Basic " + base64.b64encode(given)))
+        encoded = base64.b64encode(given)
+        headers.append((b"authorization", b"Basic " + encoded))
+        secrets = [token.encode(), encoded]
     routes = []
     for repository in own.repositories:
         base = rf"/{path_pattern(repository).pattern}(?:\.git)?"
@@ -88,6 +90,7 @@ def _of_forge(own: ForgeSettings) -> Upstream:
         path=f"{parts.path.rstrip('/')}/",
         tls=tls_of(url, own, key),
         headers=headers,
+        secrets=secrets,
     )
 
 
@@ -139,5 +142,7 @@ def _upstream(name: str, own: UpstreamSettings) -> Upstream:
         path=f"{parts.path.rstrip('/')}/",
         tls=tls_of(own.url, own, key),
         headers=headers,
+        secrets=() if token is None else (token.encode(),),
+        forwards=frozenset(each.lower().encode() for each in own.request_headers),
         idle_timeout=own.idle_timeout,
     )

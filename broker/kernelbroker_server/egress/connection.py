@@ -11,6 +11,7 @@ import h11
 
 from .addresses import Network
 from .client_hello import ALERT_UNRECOGNIZED_NAME, InvalidClientHello, server_name
+from .credential_mask import CredentialMask
 from .host_names import AllowList, InvalidHostName, normalize_host
 from .http_relay import HttpRelay
 from .reverse_proxy import DROPPED_ANSWERS, ForwardedRequest, Upstreams
@@ -130,7 +131,8 @@ class ProxyConnection:
         connect_timeout = self._policy.limits.connect_timeout
         self.address, reader, writer = await upstream.connect(destination, connect_timeout)
         self.streams.connect_server(reader, writer)
-        relay = HttpRelay(self.streams, client, destination, DROPPED_ANSWERS)
+        mask = CredentialMask(upstream.secrets)
+        relay = HttpRelay(self.streams, client, destination, DROPPED_ANSWERS, mask)
         await self._relayed(relay, target.head, upstream.idle_timeout)
 
     async def _relayed(

@@ -10,6 +10,7 @@ import asyncio
 
 import h11
 
+from .credential_mask import CredentialMask
 from .rules import MAX_HEAD_BYTES, Destination, Reason, Refused
 from .stream_pair import StreamPair
 
@@ -23,6 +24,7 @@ class HttpRelay:
         client: has parsed the head of the request and nothing behind it.
         destination: the server that the request is for.
         dropped: header fields of the response that the client does not get, in lower case.
+        mask: keeps credentials out of the response.
 
     Attributes:
         answered: whether a part of the response was sent to the client.
@@ -34,12 +36,14 @@ class HttpRelay:
         client: h11.Connection,
         destination: Destination,
         dropped: frozenset[bytes] = frozenset(),
+        mask: CredentialMask | None = None,
     ) -> None:
         self.answered = False
         self._streams = streams
         self._asked = destination
         self._client = client
         self._dropped = _HOP_BY_HOP | dropped
+        self._mask = mask or CredentialMask(())
         self._server = h11.Connection(h11.CLIENT, max_incomplete_event_size=4 * MAX_HEAD_BYTES)
 
     async def run(self, head: h11.Request) -> None:
@@ -67,14 +71,19 @@ class HttpRelay:
         while not isinstance(event := await self._next_server_event(), h11.EndOfMessage):
             if isinstance(event, h11.Response):
                 self.answered = True
-                await self._to_client(_closing_response(event, self._dropped))
+                await self._to_client(_closing_response(event, self._dropped, self._mask))
             elif isinstance(event, h11.Data):
-                await self._to_client(event)
+                await self._send_body(self._mask.piece(bytes(event.data)))
             elif not isinstance(
                 event, h11.InformationalResponse
             ):  # 1xx responses are for the proxy
                 raise h11.RemoteProtocolError("the connection was closed")
+        await self._send_body(self._mask.rest())
         await self._to_client(h11.EndOfMessage())
+
+    async def _send_body(self, data: bytes) -> None:
+        if data:
+            await self._to_client(h11.Data(data=data))
 
     async def _next_server_event(self) -> object:
         while (event := self._server.next_event()) is h11.NEED_DATA:
@@ -113,9 +122,13 @@ class HttpRelay:
         await self._streams.write_client(self._client.send(event) or b"")
 
 
-def _closing_response(response: h11.Response, dropped: frozenset[bytes]) -> h11.Response:
-    """The response with `Connection: close`, without the fields of these names."""
-    headers = [(name, value) for name, value in response.headers if name not in dropped]
+def _closing_response(
+    response: h11.Response, dropped: frozenset[bytes], mask: CredentialMask
+) -> h11.Response:
+    """The response with `Connection: close`, without the fields of these names and without credentials."""
+    headers = [
+        (name, mask.masked(value)) for name, value in response.headers if name not in dropped
+    ]
     return h11.Response(
         status_code=response.status_code,
         reason=response.reason,

@@ -26,9 +26,20 @@ INTERNAL = ".internal"
 
 _ABSOLUTE = re.compile(r"http://([^/?#]*)([^#]*)", re.IGNORECASE)
 _ITSELF = frozenset({f"127.0.0.1:{PROXY_PORT}", f"localhost:{PROXY_PORT}"})
-_AMBIGUOUS = re.compile(r"%2f|%5c|%25|%00|\\|//|(?:^|/)\.{1,2}(?:/|$)", re.IGNORECASE)
-_DROPPED = frozenset({b"authorization", b"cookie", b"proxy-authorization"})
-"""Header fields of a request that are not forwarded: credentials are the operator's."""
+_AMBIGUOUS = re.compile(
+    r"%2f|%5c|%25|\\|//|;|(?:^|/)\.{1,2}(?:/|$)|[\x00-\x1f\x7f\ufffd]", re.IGNORECASE
+)
+"""Some servers cut a segment at its `;`, or read bytes that are no UTF-8 as a slash or a dot."""
+_FORWARDED = frozenset(
+    b"accept accept-charset accept-encoding accept-language cache-control content-disposition "
+    b"content-encoding content-language content-length content-md5 content-range content-type date expect "
+    b"git-protocol idempotency-key if-match if-modified-since if-none-match if-range if-unmodified-since "
+    b"last-event-id pragma prefer range traceparent tracestate transfer-encoding user-agent x-app "
+    b"x-request-id".split()
+)
+_FORWARDED_FAMILIES = (b"anthropic-", b"openai-", b"x-goog-api-client", b"x-stainless-")
+"""Header fields of a request that are forwarded, beside those that the operator lists. No others: together
+with the credential, `X-HTTP-Method-Override`, `X-Original-URL` or `Forwarded` would go round the routes."""
 DROPPED_ANSWERS = frozenset({b"set-cookie"})
 """Header fields of an answer that the sandbox does not get."""
 
@@ -53,6 +64,8 @@ class Upstream:
         path: the beginning of the forwarded path; "/" or "/X/".
         tls: None for plain HTTP.
         headers: are set in each request, in place of those of the sandbox. Secret.
+        secrets: what no answer may show: the credentials in `headers`, as the server may repeat them.
+        forwards: further header fields of requests that are forwarded, in lower case.
         routes: what is forwarded, by the path behind `prefix`, with a leading slash.
         idle_timeout: seconds that the server may be silent.
     """
@@ -66,6 +79,8 @@ class Upstream:
     path: str = "/"
     tls: ssl.SSLContext | None = field(default=None, repr=False)
     headers: Sequence[tuple[bytes, bytes]] = field(default=(), repr=False)
+    secrets: Sequence[bytes] = field(default=(), repr=False)
+    forwards: frozenset[bytes] = frozenset()
     idle_timeout: float = 600.0
 
     @property
@@ -99,7 +114,14 @@ class Upstream:
     def forwarded(self, request: h11.Request, rest: str) -> h11.Request:
         """The request for the server. `rest` is what follows the prefix, with the query."""
         own = frozenset(name.lower() for name, _ in self.headers)
-        kept = [pair for pair in end_to_end(request) if pair[0] not in _DROPPED | own]
+        kept = [
+            (name, value)
+            for name, value in end_to_end(request)
+            if name not in own and self._forwards(name)
+        ]
+        if self.secrets:  # they could not be found in a compressed answer
+            kept = [pair for pair in kept if pair[0] != b"accept-encoding"]
+            kept.append((b"accept-encoding", b"identity"))
         default = 80 if self.tls is None else 443
         host = self.host if self.port == default else f"{self.host}:{self.port}"
         return h11.Request(
@@ -107,6 +129,9 @@ class Upstream:
             target=self.path + rest,
             headers=[(b"Host", host.encode()), *kept, *self.headers, (b"Connection", b"close")],
         )
+
+    def _forwards(self, name: bytes) -> bool:
+        return name in _FORWARDED | self.forwards or name.startswith(_FORWARDED_FAMILIES)
 
 
 @dataclass(frozen=True, slots=True)
