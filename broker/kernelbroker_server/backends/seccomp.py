@@ -3,8 +3,8 @@
 The list follows the default profile of Docker. It denies calls that load code into the kernel, read other
 processes, create namespaces, mount file systems or set clocks, and calls that are used mostly by exploits.
 A denied call fails with EPERM. `clone3` fails with ENOSYS, since a filter cannot read its flags in memory;
-the C library then uses `clone`. A call of another architecture kills the process, since its number means a
-different call there.
+the C library then uses `clone`. Calls that are newer than the list fail with ENOSYS as well. A call of
+another architecture kills the process, since its number means a different call there.
 
 The formats are described in seccomp(2) and bpf(4): `struct sock_filter` and `struct seccomp_data`.
 """
@@ -24,6 +24,7 @@ _DENIED: dict[str, tuple[int, int | None]] = {
     "pivot_root": (155, 41),
     "chroot": (161, 51),
     "open_tree": (428, 428),
+    "open_tree_attr": (467, 467),
     "move_mount": (429, 429),
     "fsopen": (430, 430),
     "fsconfig": (431, 431),
@@ -88,6 +89,10 @@ _DENIED: dict[str, tuple[int, int | None]] = {
     "_sysctl": (156, None),
     "vserver": (236, None),
 }
+_NEWEST = 469
+"""The last number of the system calls that were looked at: those of Linux 6.18, where it is file_setattr.
+New calls have the same number on all architectures. One that is newer is refused, whatever it does, with
+ENOSYS, so that the C library does without it."""
 _NOT_IMPLEMENTED: dict[str, tuple[int, int | None]] = {"clone3": (435, 435)}
 
 _EQUAL, _NOT_EQUAL, _NO_BITS = "equal", "not equal", "no bits"
@@ -164,6 +169,8 @@ def _assemble(architecture: _Architecture, allowed: frozenset[str]) -> bytes:
         # The x32 calls of x86_64 have this bit set. No architecture has call numbers above it.
         _instruction(_JUMP_GREATER_EQUAL, _X32_BIT, otherwise=1),
         refuse,
+        _instruction(_JUMP_GREATER_EQUAL, _NEWEST + 1, otherwise=1),
+        _instruction(_RETURN, _ERRNO | errno.ENOSYS),
     ]
     for calls, number in ((_DENIED, errno.EPERM), (_NOT_IMPLEMENTED, errno.ENOSYS)):
         for name, numbers in calls.items():
