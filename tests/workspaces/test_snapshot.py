@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
 
 import pytest
+from kernelbroker_server.backends.directories import remove_tree
 from kernelbroker_server.workspaces import snapshot
 from kernelbroker_server.workspaces.snapshot import (
     HOLE,
@@ -39,6 +41,49 @@ def restore(root: Path, manifest: Manifest, pieces: dict[Digest, bytes]) -> None
     for entry, number in restoring.make():
         restoring.write(entry, number, pieces[entry.pieces[number]])
     restoring.finish()
+
+
+async def test_a_deep_tree_is_read_in_linear_time(tmp_path: Path) -> None:
+    """Directories within each other cost no more than as many beside each other."""
+    depth = 1_900
+    descriptor = os.open(tmp_path, os.O_RDONLY)
+    for _ in range(depth):
+        for name in ("b", "d", "z"):  # before and behind the way down
+            os.mkdir(name, dir_fd=descriptor)
+        os.close(os.open("z/last", os.O_WRONLY | os.O_CREAT, dir_fd=descriptor))
+        below = os.open("d", os.O_RDONLY, dir_fd=descriptor)
+        os.close(os.open("a", os.O_WRONLY | os.O_CREAT, dir_fd=below))
+        os.close(descriptor)
+        descriptor = below
+    os.close(descriptor)
+    began = time.process_time()
+    made, manifest, _ = scan(tmp_path, max_entries=10**6)
+    assert time.process_time() - began < 3
+    assert made.left_out == 0
+    paths = [entry.path for entry in manifest.entries]
+    ways = [b"d/" * number for number in range(depth)]
+    below = (b"b", b"d", b"z", b"z/last", b"d/a")
+    assert sorted(paths) == sorted(way + name for way in ways for name in below)
+    assert await remove_tree(tmp_path / "d")
+    seen = {b""}
+    for path in paths:
+        assert path.rpartition(b"/")[0] in seen
+        seen.add(path)
+
+
+async def test_a_path_that_is_too_long_is_counted(tmp_path: Path) -> None:
+    """What Linux cannot name in one call is left out, and told."""
+    descriptor = os.open(tmp_path, os.O_RDONLY)
+    for _ in range(5_000):
+        os.mkdir("d", dir_fd=descriptor)
+        below = os.open("d", os.O_RDONLY, dir_fd=descriptor)
+        os.close(descriptor)
+        descriptor = below
+    os.close(descriptor)
+    made, manifest, _ = scan(tmp_path, max_entries=10**6)
+    assert made.left_out == 1
+    assert max(len(entry.path) for entry in manifest.entries) <= snapshot.MAX_PATH
+    assert await remove_tree(tmp_path / "d")
 
 
 def test_everything_comes_back(tmp_path: Path) -> None:

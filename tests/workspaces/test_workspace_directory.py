@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import socket
 import stat
@@ -233,6 +234,30 @@ async def test_rescue_of_a_dead_brokers_files(tmp_path: Path) -> None:
     assert (workspace.files / "file").read_text() == "lost"
     with pytest.raises(Claimed):
         claim(layout, "alive")
+
+
+@pytest.mark.parametrize("step", ["take", "put_back"])
+def test_a_rescue_that_fails_can_be_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    """The workspace is not locked by a broker that could not take its files."""
+    dead, _ = brokers(tmp_path, 2)
+    layout = Layout(tmp_path / "data")
+    workspace = claim(layout, "lost")
+    sandbox = dead.sandboxes / "lost" / "workspace"
+    sandbox.mkdir(parents=True)
+    workspace.give(sandbox)
+    (sandbox / "file").write_text("kept")
+    workspace.close()
+
+    def fails(*_args: object, **_options: object) -> None:
+        raise OSError(errno.ENOSPC, "no space")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(WorkspaceDirectory, step, fails)
+        assert not rescue(layout, dead.data)
+    assert rescue(layout, dead.data)
+    assert (claim(layout, "lost", "s2").files / "file").read_text() == "kept"
 
 
 def test_claimed_before_the_dead_are_reaped(tmp_path: Path) -> None:

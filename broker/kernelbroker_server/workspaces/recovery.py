@@ -58,6 +58,8 @@ def rescue(layout: Layout, dead: Path) -> bool:
         except OSError:
             log.exception("The files of a dead broker's session could not be kept")
             well = False
+        finally:
+            workspace.close()  # so that a later broker, or this one, can try again
     return well
 
 

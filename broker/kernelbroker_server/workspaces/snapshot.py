@@ -12,6 +12,7 @@ import hashlib
 import os
 import stat
 import time
+from collections import deque
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Literal, TypeAlias
@@ -26,6 +27,9 @@ PIECE = 4 * 1024**2
 BATCH_PIECES = 64
 _SETTLED_NS = 2 * 10**9
 """A file that was changed so short before it was read may change again without another time of change."""
+MAX_PATH = 3_900
+"""Bytes of a path in the workspace. Linux takes 4,095 with the way to the workspace; code can make more."""
+_STEP = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _MODES = 0o1777
 """The bits of a mode that are kept: neither setuid nor setgid."""
@@ -82,6 +86,44 @@ _Version: TypeAlias = tuple[int, int, int, int]
 last one."""
 Index: TypeAlias = Mapping[bytes, tuple[_Version, tuple[Digest, ...]]]
 """The files that an earlier scan has read, by path."""
+
+
+class _Way:
+    """The directories on the way to the last one, which stay open: so a deep tree costs one call for each.
+
+    Only for a walk that is depth first.
+    """
+
+    _OPEN = 64
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self._names: list[bytes] = []
+        self._open: deque[int] = deque()
+        """The last of them. They end at the depth `_depth`."""
+        self._depth = 0
+
+    def go(self, depth: int, name: bytes) -> int:
+        """Return a descriptor of a directory in the last one of the level above. Raises OSError."""
+        while self._open and self._depth >= max(depth, 1):
+            os.close(self._open.pop())
+            self._depth -= 1
+        del self._names[max(depth - 1, 0) :]
+        if depth:
+            self._names.append(name)
+        if not self._open:
+            self._depth = 0
+            self._open.append(os.open(self._root, _STEP))
+        for each in self._names[self._depth :]:
+            self._open.append(os.open(each, _STEP, dir_fd=self._open[-1]))
+            self._depth += 1
+            if len(self._open) > self._OPEN:
+                os.close(self._open.popleft())
+        return self._open[-1]
+
+    def close(self) -> None:
+        while self._open:
+            os.close(self._open.pop())
 
 
 class Scan:
@@ -142,35 +184,43 @@ class Scan:
             self._root, []
         ) as top:  # if it is missing, it moves just now: it is not empty
             self._user = os.fstat(top).st_uid
-        folders: list[list[str]] = [[]]
-        for names in folders:  # grows while it is read: breadth first
-            try:
-                with directory(self._root, names) as found:
-                    folder = opened_below(found)
-            except OSError:  # removed meanwhile, or not readable
-                if not names:
-                    raise
+        folders = [(0, b"")]
+        with contextlib.closing(_Way(self._root)) as way:
+            while folders:  # depth first
+                depth, path = folders.pop()
+                try:
+                    folder = opened_below(way.go(depth, path.rpartition(b"/")[2]))
+                except OSError:  # removed meanwhile, or not readable
+                    if not depth:
+                        raise
+                    self.left_out += 1
+                    continue
+                try:
+                    yield from self._folder(folder, depth, path, folders)
+                finally:
+                    os.close(folder)
+
+    def _folder(
+        self, folder: int, depth: int, path: bytes, folders: list[tuple[int, bytes]]
+    ) -> Iterator[tuple[Digest, bytes]]:
+        found: list[bytes] = []
+        for name in sorted(os.listdir(folder)):
+            below = path + b"/" * bool(depth) + os.fsencode(name)
+            if len(self._entries) >= self._max_entries or len(below) > MAX_PATH:
                 self.left_out += 1
                 continue
-            try:
-                for name in sorted(os.listdir(folder)):  # noqa: PTH208 - of a descriptor
-                    if len(self._entries) >= self._max_entries:
-                        self.left_out += 1
-                        continue
-                    with contextlib.suppress(FileNotFoundError):  # removed meanwhile
-                        yield from self._entry(folder, names, name, folders)
-            finally:
-                os.close(folder)
+            with contextlib.suppress(FileNotFoundError):  # removed meanwhile
+                yield from self._entry(folder, name, below, found)
+        folders += [(depth + 1, each) for each in reversed(found)]
 
     def _entry(
-        self, folder: int, names: list[str], name: str, folders: list[list[str]]
+        self, folder: int, name: str, path: bytes, folders: list[bytes]
     ) -> Iterator[tuple[Digest, bytes]]:
-        path = os.fsencode("/".join([*names, name]))
         status = os.stat(name, dir_fd=folder, follow_symlinks=False)
         mode, user = status.st_mode & _MODES, status.st_uid
         if stat.S_ISDIR(status.st_mode):
             self._entries.append(Entry(path, "directory", mode, user, status.st_mtime_ns))
-            folders.append([*names, name])
+            folders.append(path)
         elif stat.S_ISLNK(status.st_mode):
             target = os.fsencode(os.readlink(name, dir_fd=folder))
             made = Entry(path, "link", mode, user, status.st_mtime_ns, target=target)
