@@ -232,7 +232,7 @@ class SessionMachine(MachineSteps):
         first = self.state is SessionState.OPENING
         self._track.move(SessionState.READY)
         if self._restarts:
-            self._unreported_loss = "restart"
+            self._unreported_loss = ""  # it was asked for
         effects: list[Effect] = [Opened()] if first else []
         return [*effects, *self._answer(None), *self._advance()]
 
