@@ -100,7 +100,7 @@ def environment(
 
 def _pip(spec: SandboxSpec, wheels: Path | None) -> dict[str, str]:
     """The variables by which pip in a cell uses what `session.install` uses, or fails at once."""
-    found = {"PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_RETRIES": "2"}
+    found = {"PIP_DISABLE_PIP_VERSION_CHECK": "1"}
     if spec.network is Network.NONE and not spec.upstreams:
         found |= {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": _WITHOUT_NETWORK}
     elif spec.index_url is not None:
