@@ -252,7 +252,6 @@ async def run(args: argparse.Namespace) -> int:
             args.session,
             template=args.template,
             workspace=args.workspace,
-            env=args.env if args.is_notebook else None,
             workspace_retention=retention,
             keep=args.session is not None,
         ) as session,
@@ -327,7 +326,7 @@ def _status(result: events.Result | ExecutionResult | None) -> int:
 
 
 def _lacks(name: str | None, result: events.Result) -> bool:
-    """Whether the variable that the caller wants to see does not exist."""
+    """Whether the variable that the caller wants to see does not exist: the kernel's words for it."""
     report = None if result.truncated is None else result.truncated.report
     return name is not None and (report or "").startswith("no variable named ")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import posixpath
 import sys
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
@@ -74,7 +75,8 @@ class Remote:
     def of(cls, session: str, path: str) -> Remote:
         if path == "/data" or path.startswith("/data/"):
             path = path.removeprefix("/data").lstrip("/")
-        return cls(session, path.rstrip("/") or ".", path == "" or path.endswith("/"))
+        is_directory = path == "" or path.endswith(("/", "/."))
+        return cls(session, posixpath.normpath(path.rstrip("/") or "."), is_directory)
 
     def beside(self, path: str) -> str:
         """A path below it."""
@@ -151,6 +153,8 @@ async def _copy(broker: Broker, args: argparse.Namespace) -> None:
             async with _use(broker, source.session, opens=False) as session:
                 await _fetch(session.files, source, args)
     elif target is not None and not any(sources):
+        for name in args.source:
+            Path(name).stat()  # raises OSError before a session is opened
         async with _use(broker, target.session, opens=True) as session:
             for name in args.source:
                 await _send(session.files, Path(name), target, args)

@@ -52,6 +52,8 @@ async def run_notebook(session: Session, args: argparse.Namespace) -> ExecutionR
             notebook,
             session,
             timeout=args.timeout,
+            env=args.env,
+            confirm=args.confirm,
             allow_errors=args.allow_errors,
             on_cell=on_cell,
         )

@@ -10,11 +10,13 @@ from __future__ import annotations
 import json
 import os
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from .protocol.errors import ConfirmationRequired
 from .protocol.events import CHART_MIME
 from .protocol.findings import Language
 from .results import ExecutionResult
@@ -92,6 +94,8 @@ async def run(
     session: Session,
     *,
     timeout: float | None = None,
+    env: Mapping[str, str] | None = None,
+    confirm: bool = False,
     allow_errors: bool = False,
     on_cell: Callable[[int, int, ExecutionResult | None], None] = lambda *_: None,
 ) -> ExecutionResult | None:
@@ -99,6 +103,8 @@ async def run(
 
     Args:
         timeout: seconds for each cell.
+        env: environment variables of each cell.
+        confirm: run the cells also for which a policy wants a confirmation.
         on_cell: called before each cell with its number and how many there are, and again with its result.
 
     Returns:
@@ -115,13 +121,21 @@ async def run(
             continue
         on_cell(number, len(cells), None)
         cell["outputs"], cell["execution_count"] = [], None
-        result = await session.run(
+        run_cell = partial(
+            session.run,
             source_of(cell),
             language=language,
             timeout=timeout,
+            env=env,
             on_error="keep",
             on_disconnect="interrupt",
         )
+        try:
+            result = await run_cell()
+        except ConfirmationRequired as exc:
+            if not confirm:
+                raise
+            result = await run_cell(confirm=exc.confirmation)
         cell["outputs"] = [_of_jupyter(output) for output in result.outputs]
         cell["execution_count"] = result.execution_count
         on_cell(number, len(cells), result)

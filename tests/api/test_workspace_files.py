@@ -15,6 +15,7 @@ from kernelbroker_server.workspaces.directory_store import DirectoryStore
 from kernelbroker_server.workspaces.quota import Quota
 
 from tests.support.backend import FakeBackend, fake_backend
+from tests.support.deep_tree import make_deep_tree
 from tests.support.http import TOKEN, Answer, Api, serving
 from tests.support.waiting import until
 from tests.support.world import world
@@ -128,13 +129,7 @@ async def test_planted_links_lead_nowhere(api: Api, backend: FakeBackend, tmp_pa
 async def test_a_deep_tree_is_deleted(api: Api, backend: FakeBackend) -> None:
     """A tree that is deeper than a list may be is listed up to the bound, and deleted."""
     await put(api, "tree/file")
-    directory = os.open(public(backend) / "tree", os.O_RDONLY)
-    for _ in range(200):
-        os.mkdir("d", dir_fd=directory)
-        below = os.open("d", os.O_RDONLY, dir_fd=directory)
-        os.close(directory)
-        directory = below
-    os.close(directory)
+    make_deep_tree(public(backend) / "tree", 200)
     answer = await api.ask("GET", f"{FILES}?recursive=true")
     assert answer.json["truncated"] is True
     assert (await api.ask("DELETE", f"{FILES}/tree?recursive=true")).status == 204

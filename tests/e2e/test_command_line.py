@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import nbformat
 import pytest
 
 from tests.e2e.support import BrokerProcess, running_broker, whole_system
@@ -156,6 +157,8 @@ def test_files_are_copied(run, tmp_path: Path) -> None:
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [
         *("a.csv", "b.csv", "renamed.csv", "tree")
     ]
+    assert run("files", "cp", "copies:./new//a.csv", "again.csv") == (0, "", "")
+    assert (tmp_path / "again.csv").read_text() == "a\n1\n"
     assert run("files", "ls", "copies:new")[1].split()[-1] == "new/a.csv"
     assert run("sessions", "close", "copies")[0] == 0
 
@@ -177,6 +180,21 @@ def test_wrong_arguments_of_files(run, arguments: list[str], says: str) -> None:
     status, out, err = run("files", *arguments)
     assert (status, out, err.count("\n")) == (2, "", 1)
     assert says in err
+    assert "made" not in run("sessions", "list")[1]  # what cannot be copied opens no session
+
+
+def test_a_notebook_gets_variables_and_confirmations(run, tmp_path: Path) -> None:
+    """`--env` and `--confirm` are for each cell of a notebook, also in a session that is open already."""
+    cells = ["import os", "print(os.environ['A'], os.system(input.__name__ and 'true'))"]
+    notebook = nbformat.v4.new_notebook(cells=list(map(nbformat.v4.new_code_cell, cells)))
+    nbformat.write(notebook, tmp_path / "n.ipynb")
+    asks = ["exec", "--session", "asked", "--template", "asks"]
+    assert run(*asks, "x = 1")[0] == 0
+    assert run(*asks, "--env", "A=here", "n.ipynb")[0] == 2
+    assert run(*asks, "--env", "A=here", "--confirm", "n.ipynb")[0] == 0
+    done = nbformat.read(tmp_path / "n.ipynb", as_version=4)
+    assert done.cells[1].outputs[0].text == "here 0\n"
+    assert run("sessions", "close", "asked")[0] == 0
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

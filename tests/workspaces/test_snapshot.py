@@ -20,6 +20,8 @@ from kernelbroker_server.workspaces.snapshot import (
     Scan,
 )
 
+from tests.support.deep_tree import make_deep_tree
+
 
 def scan(
     root: Path,
@@ -73,13 +75,7 @@ async def test_a_deep_tree_is_read_in_linear_time(tmp_path: Path) -> None:
 
 async def test_a_path_that_is_too_long_is_counted(tmp_path: Path) -> None:
     """What Linux cannot name in one call is left out, and told."""
-    descriptor = os.open(tmp_path, os.O_RDONLY)
-    for _ in range(5_000):
-        os.mkdir("d", dir_fd=descriptor)
-        below = os.open("d", os.O_RDONLY, dir_fd=descriptor)
-        os.close(descriptor)
-        descriptor = below
-    os.close(descriptor)
+    make_deep_tree(tmp_path, 5_000)
     made, manifest, _ = scan(tmp_path, max_entries=10**6)
     assert made.left_out == 1
     assert max(len(entry.path) for entry in manifest.entries) <= snapshot.MAX_PATH

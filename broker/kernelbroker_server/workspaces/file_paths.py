@@ -17,7 +17,8 @@ from kernelbroker.protocol.errors import BadRequest, Conflict, NotFound, Request
 
 MAX_PATH_BYTES = 4096
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-_STEP = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+STEP = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+"""Opens a directory on the way to an entry, and never follows a link."""
 _DIRECTORY_MODE = 0o777
 """The sandbox's user is not the broker's, and may change the files. No other user can: the directories
 above the workspace are private."""
@@ -87,14 +88,14 @@ def directory(root: Path, names: list[str], *, make: bool = False) -> Iterator[i
     """
     if make:
         root.mkdir(mode=0o700, exist_ok=True)
-    descriptor = os.open(root, _STEP)
+    descriptor = os.open(root, STEP)
     try:
         for name in names:
             if make:
                 with contextlib.suppress(FileExistsError):
                     os.mkdir(name, dir_fd=descriptor)
                     _open_to_all(name, descriptor)
-            below = os.open(name, _STEP, dir_fd=descriptor)
+            below = os.open(name, STEP, dir_fd=descriptor)
             os.close(descriptor)
             descriptor = below
         yield descriptor

@@ -20,7 +20,7 @@ from typing import Literal, TypeAlias
 import msgspec
 from kernelbroker_kernel.contract import PROJECT
 
-from .file_paths import directory, opened_below
+from .file_paths import STEP, directory, opened_below
 
 PIECE = 4 * 1024**2
 """Bytes of a piece; the last one of a file is shorter."""
@@ -29,7 +29,6 @@ _SETTLED_NS = 2 * 10**9
 """A file that was changed so short before it was read may change again without another time of change."""
 MAX_PATH = 3_900
 """Bytes of a path in the workspace. Linux takes 4,095 with the way to the workspace; code can make more."""
-_STEP = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _MODES = 0o1777
 """The bits of a mode that are kept: neither setuid nor setgid."""
@@ -113,9 +112,9 @@ class _Way:
             self._names.append(name)
         if not self._open:
             self._depth = 0
-            self._open.append(os.open(self._root, _STEP))
+            self._open.append(os.open(self._root, STEP))
         for each in self._names[self._depth :]:
-            self._open.append(os.open(each, _STEP, dir_fd=self._open[-1]))
+            self._open.append(os.open(each, STEP, dir_fd=self._open[-1]))
             self._depth += 1
             if len(self._open) > self._OPEN:
                 os.close(self._open.popleft())
