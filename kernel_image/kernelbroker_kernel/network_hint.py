@@ -1,4 +1,4 @@
-"""Tells, under the traceback, that a sandbox without a network has none: the system's words are riddles."""
+"""Tells, under the traceback, that a sandbox without a network has none: the system's messages do not say so."""
 
 from __future__ import annotations
 

@@ -215,7 +215,7 @@ def parser() -> argparse.ArgumentParser:
     health = commands.add_parser("health", help="print the health of the broker as JSON")
     health.add_argument("--json", action="store_true", help="JSON, as without it")
     completion = commands.add_parser(
-        "completion", help="print what completes this command in a shell: `source <(… bash)`"
+        "completion", help="print the script by which a shell completes this command"
     )
     completion.add_argument("shell", choices=_SHELLS)
     return top
