@@ -1,4 +1,4 @@
-"""Tells, under the traceback, that a sandbox without a network has none: the system's messages do not say so."""
+"""Tells, under the traceback, that a sandbox has no network: the messages of the system do not say it."""
 
 from __future__ import annotations
 
