@@ -10,7 +10,8 @@ NOTE = (
     "Note: this sandbox has no network. Files can be uploaded to it, and `session.install` installs "
     "packages from the broker's wheels, if its operator has set some."
 )
-_HAS_NONE = os.environ.get("KERNELBROKER_NETWORK") == "none"  # code may clear its environment
+_HAS_NONE = "PIP_NO_INDEX" in os.environ
+"""The broker sets it for sandboxes without a network. Code may clear its environment later."""
 _UNREACHABLE = (errno.ENETUNREACH, errno.EHOSTUNREACH)
 _CHAIN = 20
 """Errors of a chain that are looked at."""

@@ -89,7 +89,6 @@ def environment(
         "OPENBLAS_NUM_THREADS": threads,
         "MKL_NUM_THREADS": threads,
         "KERNELBROKER_WORKSPACE": str(workspace),
-        "KERNELBROKER_NETWORK": str(spec.network),
         **({} if spec.wheels is None else {"KERNELBROKER_WHEELS": str(wheels)}),
         **_pip(spec, wheels),
         **(_PROXY if spec.uses_proxy and spec.network is not Network.OPEN else {}),
@@ -99,7 +98,10 @@ def environment(
 
 
 def _pip(spec: SandboxSpec, wheels: Path | None) -> dict[str, str]:
-    """The variables by which pip in a cell uses what `session.install` uses, or fails at once."""
+    """The variables by which pip in a cell uses what `session.install` uses, or fails at once.
+
+    By `PIP_NO_INDEX` the kernel, too, knows that there is no network (`network_hint`).
+    """
     found = {"PIP_DISABLE_PIP_VERSION_CHECK": "1"}
     if spec.network is Network.NONE and not spec.upstreams:
         found |= {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": _WITHOUT_NETWORK}
