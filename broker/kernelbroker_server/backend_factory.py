@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from .backends.base import Backend
-from .config import ConfigError
+from .config import ConfigError, ExtraMissing
 from .config_kubernetes import KubernetesSettings
 from .config_sections import DockerSettings
 from .egress.proxy import Proxy
@@ -77,6 +77,4 @@ def kubernetes(
 
 
 def _missing(name: str, error: ModuleNotFoundError) -> ConfigError:
-    return ConfigError(
-        f"backend = \"{name}\" needs {error.name}: pip install 'kernelbroker-server[{name}]'"
-    )
+    return ExtraMissing(f'backend = "{name}"', name, error.name)

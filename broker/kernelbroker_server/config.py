@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ipaddress
+import shlex
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, TypeAlias
@@ -56,6 +58,23 @@ TenantName: TypeAlias = Annotated[str, Field(pattern=TENANT_NAME)]
 
 class ConfigError(Exception):
     """The settings cannot be used. The message names the key and where it is set."""
+
+
+class ExtraMissing(ConfigError):
+    """A setting needs a package that only an extra brings.
+
+    Args:
+        setting: what needs it.
+        extra: its name, of the distribution `kernelbroker-server`.
+        module: what could not be imported.
+    """
+
+    def __init__(self, setting: str, extra: str, module: str | None = None) -> None:
+        needed = module or f"the extra {extra}"
+        install = shlex.join(
+            [sys.executable, "-m", "pip", "install", f"kernelbroker-server[{extra}]"]
+        )
+        super().__init__(f"{setting} needs {needed}. Install it: `{install}`")
 
 
 class Settings(BaseSettings):

@@ -13,7 +13,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from .config import ConfigError, Settings
+from .config import ConfigError, ExtraMissing, Settings
 from .config_sections import JwtSettings, TlsSettings
 from .tenants.keyring import Keyring
 from .tenants.tenant import TenantLimits, Tenants
@@ -128,9 +128,7 @@ def _jwt_tokens(settings: JwtSettings | None) -> JwtTokens | None:
     try:
         from .tenants.jwt_tokens import Issuer, JwtTokens
     except ModuleNotFoundError as exc:
-        raise ConfigError(
-            f"auth.jwt needs {exc.name}: pip install 'kernelbroker-server[jwt]'"
-        ) from exc
+        raise ExtraMissing("auth.jwt", "jwt", exc.name) from exc
     return JwtTokens(Issuer(**settings.model_dump()))
 
 

@@ -6,6 +6,7 @@ Nothing is started here. If settings cannot be used, ConfigError says what to ch
 from __future__ import annotations
 
 import logging
+import shlex
 from pathlib import Path
 
 from kernelbroker.protocol.findings import SandboxKind
@@ -22,7 +23,7 @@ from .egress.host_names import AllowList, InvalidHostName
 from .egress.proxy import Proxy, limits_per_sandbox
 from .egress.upstream import Resolve
 from .kernels.outputs import OutputLimits
-from .paths import data_dir, run_dir
+from .paths import CHECKOUT, data_dir, run_dir
 from .pool.runner import Pool
 from .pool.state import PoolLimits
 from .service.forges import forge_id
@@ -113,16 +114,28 @@ def backend_name(settings: Settings, template: TemplateSettings) -> str:
     return f"{kind}-{template.runtime}"
 
 
+def _kernels_environment() -> str:
+    """How the kernels' environment is made and named, as commands if this is a checkout."""
+    python = CHECKOUT / ".venv-kernel/bin/python"
+    if python.exists():
+        named = f"KERNELBROKER_LOCAL__KERNEL_PYTHON={shlex.quote(str(python))}"
+        return f"Name the python of the kernels' environment: `export {named}`"
+    if (CHECKOUT / "Makefile").exists():
+        return (
+            f"Make the kernels' environment: `{shlex.join(['make', '-C', str(CHECKOUT), 'setup'])}`"
+        )
+    return (
+        "Make the kernels' environment (python3 -m venv DIR && DIR/bin/pip install -r "
+        "kernel_image/requirements.txt) and name DIR/bin/python"
+    )
+
+
 def _local(
     settings: Settings, proxy: Proxy, supervisor: Supervisor, id_file: Path | None
 ) -> Backend:
     local = settings.local
     if local.kernel_python is None:
-        raise ConfigError(
-            "local.kernel_python is not set. Make the kernels' environment (python3 -m venv DIR && "
-            "DIR/bin/pip install -r kernel_image/requirements.txt) and name DIR/bin/python; "
-            "`make run` does both"
-        )
+        raise ConfigError(f"local.kernel_python is not set. {_kernels_environment()}")
     return LocalBackend(
         kernel_python=local.kernel_python,
         bwrap=local.bubblewrap,

@@ -11,6 +11,8 @@ from pathlib import Path
 
 from .config import ConfigError, Settings
 
+CHECKOUT = Path(__file__).parents[2]
+"""Where the Makefile is, if the broker is installed from a checkout."""
 MARK = ".kernelbroker"
 """In a directory of data: it is a broker's."""
 _OURS = frozenset({MARK, ".state", ".store-id", ".workspaces"})

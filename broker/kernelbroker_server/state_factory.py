@@ -7,7 +7,7 @@ from pathlib import Path
 from kernelbroker.protocol.errors import Unavailable
 
 from .backends.sandbox_record import boot_id
-from .config import ConfigError, Settings
+from .config import ConfigError, ExtraMissing, Settings
 from .sessions.durable_store import DurableStore
 from .sessions.memory_store import MemoryStore
 from .sessions.state_directory import InUse
@@ -34,9 +34,7 @@ def _postgres_store(settings: Settings, url: str, data_dir: Path) -> EventStore:
     try:
         from .sessions.postgres_store import PostgresStore
     except ModuleNotFoundError as exc:
-        raise ConfigError(
-            f"store needs {exc.name}: pip install 'kernelbroker-server[postgres]'"
-        ) from exc
+        raise ExtraMissing("store", "postgres", exc.name) from exc
     return PostgresStore(
         url,
         settings.sessions.result_retention,

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Protocol
 
 from .api.routes import Route
-from .config import ConfigError, Settings
+from .config import ExtraMissing, Settings
 from .console.surface import ConsoleSurface
 from .documentation.surface import DocumentationSurface
 from .e2b.factory import make_surface as make_e2b
@@ -71,7 +71,7 @@ def make_surfaces(
         surfaces.append(StateCopies(state_dir, store))
     if settings.grpc.port is not None:
         if importlib.util.find_spec("grpc_reflection") is None:
-            raise ConfigError("grpc.port needs the extra: pip install 'kernelbroker-server[grpc]'")
+            raise ExtraMissing("grpc.port", "grpc")
         from .grpc_api.factory import make_surface as make_grpc
 
         grpc = make_grpc(settings, tenants, keyring, observer, takes_over=takes_over)
@@ -88,7 +88,7 @@ def _mcp(
     if importlib.util.find_spec("mcp") is None:
         if settings.mcp.enabled is None:
             return None
-        raise ConfigError("mcp.enabled needs the extra: pip install 'kernelbroker-server[mcp]'")
+        raise ExtraMissing("mcp.enabled", "mcp")
     from .mcp.factory import make_surface as make_mcp
 
     return make_mcp(settings, store, keys, keyring.jwt)

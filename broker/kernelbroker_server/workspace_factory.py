@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from .config import ConfigError, Settings
+from .config import ExtraMissing, Settings
 from .workspaces.checkpoint_store import CheckpointLimits
 from .workspaces.directory_store import DirectoryStore
 from .workspaces.layout import Layout
@@ -45,9 +45,7 @@ def _replica(settings: Settings) -> Callable[[Layout], Replica] | None:
         from .workspaces.bucket import BucketOptions
         from .workspaces.s3_replica import S3Replica, SaveOptions
     except ModuleNotFoundError as exc:
-        raise ConfigError(
-            f"workspaces.s3 needs {exc.name}: pip install 'kernelbroker-server[s3]'"
-        ) from exc
+        raise ExtraMissing("workspaces.s3", "s3", exc.name) from exc
     bucket = BucketOptions(
         bucket=s3.bucket,
         prefix=s3.prefix,

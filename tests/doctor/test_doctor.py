@@ -5,6 +5,8 @@ from __future__ import annotations
 import gc
 import json
 import os
+import re
+import shlex
 import shutil
 import socket
 import sqlite3
@@ -23,7 +25,8 @@ from typing import Any
 import pytest
 from kernelbroker import cli
 from kernelbroker_server.config import Settings
-from kernelbroker_server.doctor import sandboxes
+from kernelbroker_server.config_file import load
+from kernelbroker_server.doctor import remedies, sandboxes
 from kernelbroker_server.doctor.checks import CHECKS, examine
 from kernelbroker_server.doctor.findings import Finding, Level
 from kernelbroker_server.doctor.patient import Patient
@@ -75,6 +78,34 @@ def only(found: Sequence[Finding], check: str, message: str, remedy: str) -> Non
     assert [each.check for each in found] == [check], found
     assert message in found[0].message
     assert remedy in found[0].remedy
+    for command in commands(found[0]):
+        assert_can_be_typed(command)
+
+
+def commands(finding: Finding) -> list[list[str]]:
+    """The commands in a remedy."""
+    return [shlex.split(each) for each in re.findall(r"`(.*?)`", finding.remedy)]
+
+
+def assert_can_be_typed(command: list[str]) -> None:
+    """Its program is one of this machine or of Debian, and takes these arguments."""
+    match command:
+        case ["export", named]:  # of a shell
+            trial = [named.partition("=")[2], "--version"]
+        case ["systemctl" | "timedatectl" | "sysctl" | "apt-get" | "prlimit" | "chown", *_]:
+            return  # what they change is not the test's
+        case [python, "-m", "pip", "install", *what]:
+            trial = [python, "-m", "pip", "install", "--dry-run", "--quiet", *what]
+        case [python, "-m", "kernelbroker_server" | "kernelbroker.cli", *_]:
+            trial = [*command, "--help"]
+        case [python, builder, "build", image]:
+            trial = [python, builder, "names", image]
+        case ["chmod" | "rm", *_]:
+            trial = command
+        case _:
+            pytest.fail(f"what is this: {command}")
+    run = subprocess.run(trial, capture_output=True, text=True, timeout=120)
+    assert run.returncode == 0, run.stderr
 
 
 def openssl(arguments: str) -> None:
@@ -220,8 +251,34 @@ def test_tokens_that_nobody_can_use(directory: Path) -> None:
     assert faults(settings) == []
     path.chmod(0o644)
     only(faults(settings), "tokens", "every user", "chmod o-rwx")
+    assert faults(settings) == []  # the remedy was applied
     path.write_text("{")
     assert "is not a token file" in faults(settings)[-1].message
+
+
+def test_a_remedy_names_the_configuration(directory: Path) -> None:
+    """The command that creates a token changes the file of the configuration that was examined."""
+    config = directory / "a broker.toml"
+    config.write_text(
+        f'backend = "local"\nport = 0\ntokens_file = "{directory}/tokens.json"\n[tenants.acme]\n'
+        f'[local]\nkernel_python = "{KERNEL_PYTHON}"\ndata_dir = "{directory}/data"\n'
+        f'run_dir = "{directory}/run"\n'
+    )
+
+    def tokens() -> list[Finding]:
+        found = examine(Patient(load(config), str(config), config), QUICK)
+        return [each for each in found if each.check == "tokens" and each.level is not Level.OK]
+
+    ((command,),) = map(commands, tokens())
+    subprocess.run(command, check=True, capture_output=True, timeout=60)
+    assert tokens() == []
+
+
+@pytest.mark.parametrize("user", [0, 1000])
+def test_remedies_for_root(user: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who is not root is told to use sudo."""
+    monkeypatch.setattr(os, "geteuid", lambda: user)
+    assert remedies.as_root("chown", 5, "a b") == ("`sudo " if user else "`") + "chown 5 'a b'`"
 
 
 def test_a_clock_that_is_behind(directory: Path) -> None:
@@ -307,6 +364,8 @@ def test_a_setting_that_cannot_be_used(directory: Path) -> None:
     """What the broker would refuse at its start is found, once."""
     settings = of_local(directory, webhooks={"allowed_hosts": ["example.org"]})
     only(faults(settings), "settings", "webhooks.secret", "docs/configuration.md")
+    settings = of_local(directory, local={"kernel_python": None})
+    only(faults(settings), "settings", "kernel_python is not set", "kernels' environment")
 
 
 # The command, as its users run it.

@@ -56,7 +56,7 @@ _PROBE = ("-c", "")
 _PROBE_ID = "probe"
 _PROBE_TIMEOUT_S = 20.0
 _WATCH_INTERVAL_S = 0.25
-_ADVICE = "Install bubblewrap 0.8 or later (apt-get install bubblewrap) and allow user namespaces"
+_ADVICE = "Install bubblewrap 0.8 or later (`apt-get install bubblewrap`) and allow user namespaces"
 
 
 class LocalBackend(Backend):

@@ -14,10 +14,11 @@ from typing import Any
 from .. import credentials
 from ..app import Broker
 from ..backends.base import BackendUnavailable
-from ..config import ConfigError
+from ..config import ConfigError, Settings
 from ..tenants.tokens import TokenError, TokenFile
 from .findings import Finding, error, from_error, ok, warning
 from .patient import Patient
+from .remedies import as_root, command, server
 
 _EXPIRES_SOON_S = 30 * 86_400
 _EXPIRED, _NOT_YET_VALID = 10, 9
@@ -45,23 +46,35 @@ def tokens(patient: Patient) -> list[Finding]:
     try:
         token = credentials.token(own, patient.state_dir)
     except ConfigError as exc:
-        return [
-            from_error("tokens", exc, "Let the broker's user read the file: chown it, chmod 600")
-        ]
+        return [from_error("tokens", exc, _for_us_alone(own.token_file))]
     for key, path in _secret_files(patient):
         found += _secret_file(key, path)
     if own.tokens_file is not None:
         try:
             records = TokenFile(own.tokens_file).list()
         except TokenError as exc:
-            remedy = "Let the broker's user read it, restore it, or make it again: `token create`"
+            again = server(patient.config, "token", "create", _tenant(own))
+            remedy = f"Restore it from a backup, or move it away and make it again: {again}"
             return [*found, from_error("tokens", exc, remedy)]
         valid = sum(not each.expired for each in records)
         if not valid and token is None and own.auth.jwt is None:
             why = "all tokens have expired" if records else "there is no token"
-            remedy = "Create one: kernelbroker-server token create TENANT"
+            remedy = f"Create one: {server(patient.config, 'token', 'create', _tenant(own))}"
             found.append(error("tokens", f"no client can authenticate: {why}", remedy))
     return found or [ok("tokens", "clients can authenticate")]
+
+
+def _for_us_alone(path: Path | None) -> str:
+    """How a secret gets to be read by the broker's user and nobody else."""
+    if path is None:
+        return "Let nobody but the broker's user read it"
+    owned, kept = as_root("chown", os.geteuid(), path), as_root("chmod", "600", path)
+    return f"Let the broker's user read it, and nobody else: {owned}, {kept}"
+
+
+def _tenant(settings: Settings) -> str:
+    """A tenant that a token can be for."""
+    return next(iter(settings.tenants), "default")
 
 
 def _secret_files(patient: Patient) -> Iterator[tuple[str, Path]]:
@@ -88,16 +101,18 @@ def _secret_file(key: str, path: Path) -> list[Finding]:
             error("tokens", f"{key}: there is no file {path}", "Create it, or correct the path")
         ]
     except OSError as exc:
-        return [error("tokens", f"{key}: {path}: {exc.strerror}", "Let the broker's user read it")]
+        remedy = f"Let the broker's user see it: {as_root('chmod', 'o+x', path.parent)}"
+        return [error("tokens", f"{key}: {path}: {exc.strerror}", remedy)]
     if not os.access(path, os.R_OK):
-        remedy = f"Let the broker's user read it: chown {os.geteuid()} {path}"
+        remedy = f"Let the broker's user read it: {as_root('chown', os.geteuid(), path)}"
         return [error("tokens", f"{key}: {path} cannot be read", remedy)]
     if stat.S_IMODE(status.st_mode) & 0o007:
         message = f"{key}: every user of this machine can read or change {path}"
-        return [warning("tokens", message, f"chmod o-rwx {path}")]
+        change = command if status.st_uid == os.geteuid() else as_root
+        return [warning("tokens", message, change("chmod", "o-rwx", path))]
     if status.st_uid not in (0, os.geteuid()):
         message = f"{key}: {path} belongs to user {status.st_uid}, who can change it"
-        return [warning("tokens", message, f"chown {os.geteuid()} {path}")]
+        return [warning("tokens", message, as_root("chown", os.geteuid(), path))]
     return []
 
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 from importlib.metadata import PackageNotFoundError, version
 
 from ..backends.base import Isolation
+from ..paths import CHECKOUT
 from .findings import Finding, error, ok
 from .patient import Patient
+from .remedies import as_root, install
 
 _DISTRIBUTIONS = ("kernelbroker", "kernelbroker-kernel")
 """What the broker needs in its own version."""
@@ -23,7 +25,7 @@ def versions(patient: Patient) -> list[Finding]:
             other = "none"
         if other != own:
             message = f"{name} is of version {other}, and kernelbroker-server of {own}"
-            remedy = f"Install both in one version: pip install '{name}=={own}'"
+            remedy = _one_version(name, own)
             found.append(error("versions", message, remedy))
     running = patient.running
     if running is not None and (other := running.health["version"]) != own:
@@ -33,6 +35,14 @@ def versions(patient: Patient) -> list[Finding]:
         remedy = "Restart it; if it belongs to another installation, use the doctor of that one"
         found.append(error("versions", message, remedy))
     return found or [ok("versions", own)]
+
+
+def _one_version(name: str, version: str) -> str:
+    """How to have a distribution in the version of the broker."""
+    own = {"kernelbroker": ".", "kernelbroker-kernel": "kernel_image"}[name]
+    if (CHECKOUT / own / "pyproject.toml").exists():
+        return f"Install it from the same checkout: {install('-e', CHECKOUT / own)}"
+    return f"Install the wheel of version {version} that came with the broker's"
 
 
 def health(patient: Patient) -> list[Finding]:
@@ -46,7 +56,10 @@ def health(patient: Patient) -> list[Finding]:
     ]
     if running.health.get("isolation") == Isolation.PROCESS:
         message = f"the one at {running.url} runs code without isolation"
-        remedy = "Install bubblewrap, set local.require_isolation = true, and restart it"
+        remedy = (
+            f"Install bubblewrap: {as_root('apt-get', 'install', 'bubblewrap')}. Then set "
+            "local.require_isolation = true, and restart the broker"
+        )
         found.append(error("broker", message, remedy))
     return found or [ok("broker", f"the one at {running.url} is healthy")]
 

@@ -45,4 +45,4 @@ def examine_settings(config: Path | None) -> list[Finding]:
     except ConfigError as exc:
         return [error("settings", str(exc), "Correct it: docs/configuration.md has all settings")]
     source = str(config or os.environ.get("KERNELBROKER_CONFIG", "the environment"))
-    return examine(Patient(settings, source))
+    return examine(Patient(settings, source, config))

@@ -14,6 +14,7 @@ from ..open_files import files_needed
 from ..sessions.state_directory import LOCK
 from .findings import Finding, error, ok, warning
 from .patient import Patient
+from .remedies import as_root
 
 _FEWEST_FILES = 1024
 _PER_SANDBOX = 64 * 1024**2
@@ -93,7 +94,10 @@ def limits(patient: Patient) -> list[Finding]:
     if files is None:
         files, of = _most_files(os.getpid()), "this user"
     wanted = files_needed(sum(pool.max_size for pool in pools))
-    raised = "Raise it: LimitNOFILE=65536 in the unit of systemd, or ulimit -n in the shell"
+    raised = (
+        "Raise it: LimitNOFILE=65536 in the unit of systemd; for the shell that starts the broker: "
+        f"{as_root('prlimit', '--nofile=65536:65536', '--pid', os.getppid())}"
+    )
     if files is not None and files < _FEWEST_FILES:
         message = f"{of} may have only {files} open files, and the broker needs {_FEWEST_FILES}"
         found.append(error("limits", message, raised))
@@ -129,8 +133,8 @@ def clock(patient: Patient) -> list[Finding]:
             if ahead > _CLOCK_SLACK_S:
                 message = f"the clock is {int(ahead)} s behind the time at which {path} was written"
                 remedy = (
-                    "Set it, and keep it by NTP (timedatectl set-ntp true): tokens, certificates and "
-                    "retentions depend on it"
+                    f"Set it, and keep it by NTP: {as_root('timedatectl', 'set-ntp', 'true')}. Tokens, "
+                    "certificates and retentions depend on it"
                 )
                 return [error("clock", message, remedy)]
     return [ok("clock", f"{time.strftime('%Y-%m-%d %H:%M:%S %z')}")]

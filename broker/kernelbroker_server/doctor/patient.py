@@ -42,11 +42,13 @@ class Patient:
     Args:
         settings: those of the broker.
         source: where they are from, for messages.
+        config: the file that they are from, if the caller has named one.
     """
 
-    def __init__(self, settings: Settings, source: str) -> None:
+    def __init__(self, settings: Settings, source: str, config: Path | None = None) -> None:
         self.settings = settings
         self.source = source
+        self.config = config
 
     @cached_property
     def backends(self) -> tuple[str, ...]:

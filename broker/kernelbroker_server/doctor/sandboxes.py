@@ -6,6 +6,7 @@ import asyncio
 import importlib.util
 import os
 import shutil
+import sys
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -17,8 +18,10 @@ from .. import factories
 from ..backends.base import Backend, BackendUnavailable, LaunchError, SandboxSpec
 from ..backends.startup_check import CheckFailed, addresses_reached, run_cell
 from ..config import ConfigError
+from ..paths import CHECKOUT
 from .findings import Finding, error, from_error, ok, warning
 from .patient import Patient
+from .remedies import as_root, command, install
 
 if TYPE_CHECKING:
     from ..backends.engine import Engine
@@ -30,15 +33,15 @@ _LABEL = "org.opencontainers.image"
 _USER_NAMESPACES = {
     "/proc/sys/kernel/unprivileged_userns_clone": (
         "0",
-        "sysctl kernel.unprivileged_userns_clone=1",
+        "kernel.unprivileged_userns_clone=1",
     ),
-    "/proc/sys/user/max_user_namespaces": ("0", "sysctl user.max_user_namespaces=15000"),
+    "/proc/sys/user/max_user_namespaces": ("0", "user.max_user_namespaces=15000"),
     "/proc/sys/kernel/apparmor_restrict_unprivileged_userns": (
         "1",
-        "allow /usr/bin/bwrap user namespaces by a profile of AppArmor",
+        "kernel.apparmor_restrict_unprivileged_userns=0",
     ),
 }
-"""What keeps ordinary users from making user namespaces: the value of the file, and what to do."""
+"""What keeps users from making user namespaces: the value of the file, and the setting that allows them."""
 
 
 def engine(patient: Patient) -> list[Finding]:
@@ -48,7 +51,7 @@ def engine(patient: Patient) -> list[Finding]:
     if not names:
         return []
     if importlib.util.find_spec("docker") is None:
-        remedy = "pip install 'kernelbroker-server[docker]'"
+        remedy = f"Install it: {install('kernelbroker-server[docker]')}"
         return [error("engine", 'backend = "docker" needs a library', remedy)]
     return asyncio.run(_engine(patient, own.docker.host))
 
@@ -66,8 +69,8 @@ async def _engine(patient: Patient, host: str | None) -> list[Finding]:
         where = host or os.environ.get("DOCKER_HOST", "its usual address")
         message = f"no container engine answers at {where}: {exc}"
         remedy = (
-            "Start it (systemctl start docker), let the broker's user use its socket (group docker), or "
-            "set docker.host"
+            f"Start it: {as_root('systemctl', 'start', 'docker')}. Let the broker's user use its socket, "
+            "by the group docker. Or set docker.host"
         )
         return [error("engine", message, remedy)]
     finally:
@@ -122,16 +125,33 @@ async def _image(connection: Engine, image: str) -> list[Finding]:
     try:
         labels = await connection.image_labels(image)
     except Missing:
-        remedy = (
-            "Build it (make image, make browser-image, make code-image), load it from the archive, or "
-            "pull it"
-        )
-        return [error("engine", f"the engine does not have the image {image}", remedy)]
+        return [error("engine", f"the engine does not have the image {image}", _get(image))]
     found, own = labels.get(f"{_LABEL}.version", "0"), version("kernelbroker-server")
     if labels.get(f"{_LABEL}.title") == _IMAGE_TITLE and found not in ("0", own):
         message = f"the image {image} is of version {found}, and the broker of {own}"
-        return [error("engine", message, "Build or load the image of the broker's version")]
+        return [error("engine", message, f"Get that of the broker's version. {_get(image)}")]
     return []
+
+
+def _get(image: str) -> str:
+    """How an engine gets an image."""
+    name = image.rpartition("/")[2].partition(":")[0]
+    builder = CHECKOUT / "compose/images.py"
+    if name.startswith("kernelbroker-") and builder.exists():
+        return f"Build it: {command(sys.executable, builder, 'build', name)}"
+    return f"Load it from the archive, or pull it: {command('docker', 'pull', image)}"
+
+
+def _kernel_packages(patient: Patient) -> str:
+    """How the kernels' environment gets its packages."""
+    python, pinned = (
+        patient.settings.local.kernel_python,
+        CHECKOUT / "kernel_image/requirements.txt",
+    )
+    if python is None or not python.exists() or not pinned.exists():
+        return "Make the kernels' environment again (docs/requirements.md)"
+    again = install("--require-hashes", "-r", pinned, python=python)
+    return f"Install the kernels' packages again: {again}"
 
 
 def sandboxes(patient: Patient) -> list[Finding]:
@@ -153,7 +173,7 @@ async def _try(patient: Patient, name: str) -> list[Finding]:
             except BackendUnavailable as exc:
                 return [_not_started(name, exc)]
             try:
-                return await _run(backend, name)
+                return await _run(patient, backend, name)
             finally:
                 await backend.stop()
     except ConfigError:
@@ -163,7 +183,7 @@ async def _try(patient: Patient, name: str) -> list[Finding]:
         return [error("sandboxes", message, "Correct the directories first (see above)")]
 
 
-async def _run(backend: Backend, name: str) -> list[Finding]:
+async def _run(patient: Patient, backend: Backend, name: str) -> list[Finding]:
     try:
         sandbox = await backend.launch("doctor", SandboxSpec())
         try:
@@ -172,9 +192,9 @@ async def _run(backend: Backend, name: str) -> list[Finding]:
             await backend.remove(sandbox)
     except (LaunchError, CheckFailed) as exc:
         remedy = (
-            "Make the kernels' environment again: pip install -r kernel_image/requirements.txt"
+            _kernel_packages(patient)
             if name == "local"
-            else "Build or load the image again"
+            else f"Get it again. {_get(patient.settings.docker.image)}"
         )
         return [from_error("sandboxes", LaunchError(f"{name}: no cell can be run: {exc}"), remedy)]
     described = backend.describe()
@@ -237,12 +257,13 @@ def _own_directories(patient: Patient, name: str) -> Iterator[tuple[Path, Path]]
 
 def _not_started(name: str, exc: BackendUnavailable) -> Finding:
     found = from_error("sandboxes", exc, "See docs/requirements.md")
-    for path, (bad, advice) in _USER_NAMESPACES.items():
+    for path, (bad, setting) in _USER_NAMESPACES.items():
         try:
             forbids = Path(path).read_text().strip() == bad
         except OSError:
             continue
         if name == "local" and forbids and os.geteuid() != 0:
             message = f"{found.message} ({path} is {bad})"
-            return error("sandboxes", message, f"As root: {advice}. Or use containers")
+            remedy = f"Allow them: {as_root('sysctl', setting)}. Or use containers"
+            return error("sandboxes", message, remedy)
     return found

@@ -19,6 +19,7 @@ from ..sessions.schema import APPLICATION_ID, MIGRATIONS
 from ..sessions.state_directory import DATABASE, KEPT_ASIDE, LOCK
 from .findings import Finding, error, ok, warning
 from .patient import Patient
+from .remedies import as_root, command, sdk
 
 _FEWEST_BYTES = 256 * 1024**2
 _FEWEST_INODES = 10_000
@@ -64,13 +65,14 @@ def _directory(patient: Patient, key: str, path: Path) -> list[Finding]:
     owner = existing.stat().st_uid
     if existing == path and key == "state_dir" and owner != os.geteuid():
         message = f"{key}: {path} belongs to user {owner}, and the broker runs as {os.geteuid()}"
-        return [error("directories", message, f"chown -R {os.geteuid()} {path}")]
+        return [error("directories", message, as_root("chown", "-R", os.geteuid(), path))]
     try:
         with tempfile.TemporaryFile(dir=existing) as file:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as exc:
         message = f"{key}: the broker cannot write to {existing}: {exc.strerror}"
-        remedy = f"Free space, or give it to the broker's user (chown {os.geteuid()} {existing})"
+        owned = as_root("chown", os.geteuid(), existing)
+        remedy = f"Free space, or give it to the broker's user: {owned}"
         return [error("directories", message, remedy)]
     if key.endswith("data_dir") and (names := foreign_files(path, named_paths(patient.settings))):
         message = f"{key}: {path} has files that are not the broker's: {', '.join(names[:3])}"
@@ -87,8 +89,8 @@ def _room(patient: Patient, path: Path) -> list[Finding]:
     existing = _nearest(path)
     free, inodes = shutil.disk_usage(existing).free, os.statvfs(existing)
     remedy = (
-        "Free space (kernelbroker workspaces --delete NAME, sessions.workspaces_size, "
-        "sessions.results_size), or use a larger file system"
+        f"Free space: {sdk('workspaces')} lists the workspaces and deletes them with --delete; "
+        "sessions.workspaces_size and sessions.results_size bound what is kept. Or use a larger file system"
     )
     where = f"the file system of {path}"
     if free < _FEWEST_BYTES:
@@ -128,7 +130,7 @@ def state(patient: Patient) -> list[Finding]:
             remedy = f"Look into its log, then end it: its pid is in {path / LOCK}"
             found.append(error("state", message, remedy))
     except OSError as exc:
-        remedy = f"Give it to the broker's user: chown -R {os.geteuid()} {path}"
+        remedy = f"Give it to the broker's user: {as_root('chown', '-R', os.geteuid(), path)}"
         found.append(error("state", f"{exc.filename}: {exc.strerror}", remedy))
     return found or [ok("state", f"{path} can be read")]
 
@@ -151,15 +153,17 @@ def _keys(path: Path) -> list[Finding]:
             if (path / name).exists():
                 lasting_key(path, name)
         except (OSError, DamagedKey) as exc:
-            remedy = f"Remove {path / name}: what it has signed is then invalid"
+            remedy = (
+                f"Remove it, which makes what it has signed invalid: {command('rm', path / name)}"
+            )
             found.append(error("state", str(exc), remedy))
     return found
 
 
 def _database(path: Path) -> list[Finding]:
     restore = (
-        "Restore a backup (kernelbroker restore). Otherwise the next broker keeps the file aside, and "
-        "begins with an empty one"
+        "Restore a backup by kernelbroker restore (docs/operations.md). Otherwise the next broker keeps "
+        "the file aside, and begins with an empty one"
     )
     if not path.exists():
         return []
