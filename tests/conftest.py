@@ -14,6 +14,7 @@ import pytest
 from xdist.scheduler import LoadScopeScheduling
 
 from tests.support.requires import require, table
+from tests.support.whole import WHOLE
 
 _DIRECTORY = Path.cwd()
 _TESTS = Path(__file__).parent
@@ -55,7 +56,7 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 
 @pytest.hookimpl(trylast=True)  # pytest orders by its own rules first
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """The slowest directories come first, in each of them one kind of sandbox after the other.
 
     A kind has a broker of its own, which would otherwise be started for each test.
@@ -67,6 +68,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         kind = item.callspec.params.get("kind", "") if hasattr(item, "callspec") else ""
         return [*slowest, True].index(True), str(kind)
 
+    if not WHOLE and (left_out := [each for each in items if each.get_closest_marker("long")]):
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [each for each in items if not each.get_closest_marker("long")]
     items.sort(key=rank)
 
 

@@ -47,7 +47,6 @@ from .probes import (
     FORKS,
     KUBERNETES,
     LOCAL_FORK,
-    ON_GVISOR,
     ask,
     connect,
     containers_of,
@@ -62,7 +61,9 @@ pytestmark = [pytest.mark.sandbox, pytest.mark.asyncio(loop_scope="module")]
 
 MIB = 1024**2
 LIMITS = Limits(memory=200 * MIB, processes=40, tmp_size=8 * MIB, open_files=100)
-OVER_TCP = pytest.param("docker-tcp", marks=requires("docker"))
+LONG = pytest.mark.long
+OVER_TCP = pytest.param("docker-tcp", marks=[requires("docker"), LONG])
+GVISOR = pytest.param("gvisor", marks=[requires("docker", "gvisor"), LONG])
 SAME_OVER_TCP = {
     "test_files_move_to_the_next_sandbox",
     "test_shared_data_is_read_only",
@@ -98,7 +99,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         name = metafunc.function.__name__
         kinds = [*BACKENDS, LOCAL_FORK]
         if name not in NOT_ON_GVISOR:
-            kinds.append(ON_GVISOR)
+            kinds.append(GVISOR)
         if name not in SAME_OVER_TCP:
             kinds.append(OVER_TCP)
         if name != "test_the_socket_cannot_be_replaced":  # it has none

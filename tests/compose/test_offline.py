@@ -218,6 +218,7 @@ def test_an_application_uses_the_wheels(installation: Installation, application:
     assert said == "SDK: {'Bern': 20, 'Oslo': 15}\nMCP: 45\n"
 
 
+@pytest.mark.long
 def test_an_upgrade_under_load(
     installation: Installation, application: Path, tmp_path: Path
 ) -> None:
@@ -285,6 +286,7 @@ def test_it_is_uninstalled_without_a_trace(installation: Installation) -> None:
     assert not prefix.exists()
 
 
+@pytest.mark.long
 @requires("a second engine")
 def test_a_current_engine(bundle: Path, prefix: Path) -> None:
     """The archive is installed on an engine of today, used, and removed from it."""

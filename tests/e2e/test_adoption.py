@@ -86,7 +86,7 @@ async def warm_sandboxes(broker: BrokerProcess, number: int) -> list[str]:
     return broker.sandboxes()["directories"]
 
 
-@on("local", "local-fork", "docker", "gvisor")
+@on("local-fork", "docker", "gvisor")
 async def test_a_session_and_the_pool_outlive_a_killed_broker(broker: BrokerProcess) -> None:
     """After kill -9 and a start, variables, files and history are there, and no sandbox is new."""
     async with kernelbroker.connect(broker.url, broker.token) as client:
@@ -290,7 +290,7 @@ async def queued(broker: BrokerProcess, session_id: str) -> bool:
     return bool((await call(broker, "GET", f"/api/v1/sessions/{session_id}"))[1]["queued"])
 
 
-@on("local-fork", "gvisor")
+@on("local-fork")
 async def test_a_cell_that_goes_on_can_be_used(broker: BrokerProcess) -> None:
     """It can be interrupted, it gets answers to `input()`, and its timeout counts from its beginning."""
     async with kernelbroker.connect(broker.url, broker.token) as client:
@@ -353,7 +353,7 @@ async def test_a_kernel_waits_for_the_next_broker(broker: BrokerProcess) -> None
         assert int(peak.stdout) < 250_000, "kibibytes"
 
 
-@on("local", "docker")
+@on("docker")
 async def test_a_kernel_that_ends_without_a_broker(broker: BrokerProcess) -> None:
     """Its last lines arrive, and the result says that it has died."""
     async with kernelbroker.connect(broker.url, broker.token) as client:
@@ -377,7 +377,7 @@ async def test_a_kernel_that_ends_without_a_broker(broker: BrokerProcess) -> Non
         assert (await session.run("print('x' in dir())")).stdout == "False\n"
 
 
-@on("local", "local-fork", "docker")
+@on("local-fork")
 async def test_a_kernel_that_ends_about_when_its_broker_does(broker: BrokerProcess) -> None:
     """Each of its lines arrives once, whichever of the two ends first."""
     async with kernelbroker.connect(broker.url, broker.token) as client:

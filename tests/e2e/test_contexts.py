@@ -23,13 +23,13 @@ from tests.e2e.support import (
 )
 from tests.e2e.test_adoption import end_all, free_port
 from tests.support.requires import lacks, requires
-from tests.support.whole import WHOLE
 
 pytestmark = whole_system
 
 KINDS = [
-    *("local-fork", *(["local"] if WHOLE else [])),  # containers start contexts as "local" does
-    pytest.param("docker", marks=requires("docker")),
+    "local-fork",
+    pytest.param("local", marks=pytest.mark.long),
+    pytest.param("docker", marks=[requires("docker"), pytest.mark.long]),
 ]
 
 
