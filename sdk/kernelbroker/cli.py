@@ -108,7 +108,7 @@ def _print_completion(shell: str) -> int:
         from argcomplete.shell_integration import shellcode
     except ImportError as exc:
         raise cli_operating.NotInstalled(
-            "completion needs: pip install 'kernelbroker[cli]'"
+            f"completion needs argcomplete: {sys.executable} -m pip install argcomplete"
         ) from exc
     print(shellcode(["kernelbroker"], shell=shell))
     return 0

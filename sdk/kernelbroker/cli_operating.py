@@ -37,8 +37,8 @@ def run(command: str, arguments: Sequence[str]) -> int:
     """
     if importlib.util.find_spec(_SERVER) is None:
         raise NotInstalled(
-            f"`kernelbroker {command}` runs on the broker's machine, with the broker's package: "
-            "pip install 'kernelbroker[server]'"
+            f"`kernelbroker {command}` runs on the broker's machine, in the environment of "
+            "kernelbroker-server"
         )
     return subprocess.run(
         [sys.executable, "-m", _SERVER, command, *arguments], check=False

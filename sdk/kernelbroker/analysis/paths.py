@@ -22,7 +22,7 @@ class PathMapper:
         self, session_id: str, shared_root: str = "/data/shared", session_root: str = "/data"
     ) -> None:
         if session_id in ("", ".", "..") or "/" in session_id or "\0" in session_id:
-            raise ValueError(f"{session_id!r} is no session id")
+            raise ValueError(f"{session_id!r} is no session id: it is not empty, and has no slash")
         self.session_id = session_id
         self.shared_root = PurePosixPath(shared_root)
         root = PurePosixPath(session_root)

@@ -64,7 +64,9 @@ def user_of(authorization: str) -> str:
     try:
         return base64.b64decode(value, validate=True).decode().partition(":")[0]
     except (binascii.Error, ValueError):
-        raise BadRequest("the Authorization header is invalid") from None
+        raise BadRequest(
+            "the Authorization header must be 'Basic' and the base64 of USER:"
+        ) from None
 
 
 def check_user(user: str) -> None:
