@@ -1,6 +1,8 @@
-"""The messages of all errors, read from the sources: `python -m tests.documentation.messages` writes messages.txt.
+"""The messages of all errors, read from the sources.
 
-A message that is new or has changed shows in the difference of that file, and is so read once as users will see it.
+`python -m tests.documentation.messages` writes messages.txt. A message that is new or has changed shows in
+the difference of that file, and is so read once as users will see it.
+
 """
 
 from __future__ import annotations
@@ -14,8 +16,8 @@ TABLE = Path(__file__).with_name("messages.txt")
 _PACKAGES = ("sdk/kernelbroker", "broker/kernelbroker_server", "kernel_image/kernelbroker_kernel")
 _NOT_SEEN = {"AssertionError", "NotImplementedError", "AttributeError"}
 _HEAD = """\
-The messages of all errors; `python -m tests.documentation.messages` writes this file. Read what changes: it is what users
-see. What is between braces is inserted.
+The messages of all errors. `python -m tests.documentation.messages` writes this file.
+Read what changes: it is what users see. What is between braces is inserted.
 """
 
 

@@ -65,7 +65,7 @@ def user_of(authorization: str) -> str:
         return base64.b64decode(value, validate=True).decode().partition(":")[0]
     except (binascii.Error, ValueError):
         raise BadRequest(
-            "the Authorization header must be 'Basic' and the base64 of USER:"
+            "the Authorization header must be 'Basic' and the base64 of 'USER:'"
         ) from None
 
 
