@@ -11,9 +11,10 @@ export IMAGE CODE_IMAGE BROWSER_IMAGE BROKER_IMAGE DIND_IMAGE CLAUDE_CODE_IMAGE 
 export IMAGE_PREFIX IMAGE_VERSION BASE_IMAGE BUILD_OPTIONS REVISION
 PROFILE ?= all
 AGENTS ?= claude-code gemini-cli opencode
-JOBS ?= 3
+JOBS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
 TESTS ?= tests
-PYTEST = $(BROKER)/bin/python -m pytest -n $(JOBS) --no-loadscope-reorder --timeout 300
+RUN_TESTS = -m pytest -n $(JOBS) --no-loadscope-reorder --timeout 300
+PYTEST = $(BROKER)/bin/python $(RUN_TESTS)
 DISTRIBUTIONS := setup.cfg broker/pyproject.toml broker/setup.py kernel_image/pyproject.toml
 
 # Otherwise each of the many processes of a test run would compile all files.
@@ -21,7 +22,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help setup environments run demo images image kernel-image code-image agent-images browser-image broker-image dind-image bundle \
-  test test-fast check docs public-api protos console bench lock clean node release
+  test test-fast coverage check docs public-api protos console bench lock clean node release
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 20
@@ -81,6 +82,12 @@ test: environments ## All tests, with real kernels in real jails and, where an e
 
 test-fast: environments ## The tests that start no sandbox and take no seconds, in a minute or two
 	@$(PYTEST) -m "not sandbox and not slow" $(TESTS)
+
+coverage: environments ## The share of lines that the tests run (TESTS), here and in the processes that they start
+	@rm -f .coverage .coverage.*
+	@COVERAGE_FILE=$(CURDIR)/.coverage $(BROKER)/bin/python -m coverage run $(RUN_TESTS) -p no:randomly $(TESTS)
+	@$(BROKER)/bin/python -m coverage combine --quiet
+	@$(BROKER)/bin/python -m coverage report
 
 check: environments ## Style, types, layers, documentation, packaging
 	$(BROKER)/bin/ruff check .

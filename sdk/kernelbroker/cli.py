@@ -43,6 +43,7 @@ from .protocol import events
 from .protocol.codec import encode
 from .protocol.errors import BadRequest, ConfirmationRequired, KernelBrokerError
 from .protocol.findings import Language, RuleSet, at_least
+from .protocol.visible import visible
 from .results import ExecutionResult
 from .risk import assess
 from .session import Session
@@ -394,9 +395,9 @@ def _variable(text: str) -> tuple[str, str]:
 
 async def _confirmed(asked: ConfirmationRequired) -> bool:
     """Ask the person at the terminal; without one the answer is no."""
-    print(f"kernelbroker: {harmless(asked.message)}", file=sys.stderr)
+    print(f"kernelbroker: {visible(asked.message)}", file=sys.stderr)
     for found in asked.findings:
-        print(harmless(f"  line {found.line}: {found.level}: {found.reason}"), file=sys.stderr)
+        print(visible(f"  line {found.line}: {found.level}: {found.reason}"), file=sys.stderr)
     if not sys.stdin.isatty():
         print("kernelbroker: to run it anyway: --confirm", file=sys.stderr)
         return False

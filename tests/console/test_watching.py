@@ -294,6 +294,19 @@ def test_a_person_answers_what_a_policy_asks(console: Console, open_page: OpenPa
     see(page, ".empty-title", "Nothing waits for you")
 
 
+def test_nothing_is_hidden_from_who_decides(console: Console, open_page: OpenPage) -> None:
+    """Characters that hide or reorder code are shown as what they are, in the list and in the dialog."""
+    hidden = f"{RISKY} if False else '\u202e\u2066safe\u200b'"
+    with console.session("hidden"):
+        page = open_page("#/sessions/hidden", expected=("409",))
+        assert console.call("POST", "/sessions/hidden/executions", {"code": hidden})[0] == 409
+        see(page, ".confirmation code", "'⟨U+202E⟩⟨U+2066⟩safe⟨U+200B⟩'")
+        page.locator(".cm-content").click()
+        page.keyboard.insert_text(hidden)
+        page.keyboard.press("Shift+Enter")
+        see(page, "dialog code", "'⟨U+202E⟩⟨U+2066⟩safe⟨U+200B⟩'")
+
+
 def test_ones_own_risky_code_is_confirmed_in_a_dialog(
     console: Console, open_page: OpenPage
 ) -> None:

@@ -143,10 +143,11 @@ async def test_risky_code_runs_when_the_person_agrees(era: Era, backend: FakeBac
         mcp_api(backend, world_options=confirming()) as api,
         api.client(era, elicitation_callback=person) as client,
     ):
-        result = await run(client, RISKY)
+        result = await run(client, f"{RISKY}  # \u202e")
     assert not result.is_error, text_of(result)
     (question,) = person.asked
     assert "os.system(command)" in question and "line 2" in question
+    assert "# ⟨U+202E⟩" in question
 
 
 @pytest.mark.parametrize("era", ERAS)

@@ -127,6 +127,7 @@ export const chinese: Record<string, string> = {
   Sessions: "会话",
   "Show as": "显示为",
   "Show {0} more lines": "再显示 {0} 行",
+  "A character that cannot be seen, or that changes the order of others": "看不见的字符，或改变其他字符顺序的字符",
   "Sign in": "登录",
   "Sign in with a token that has the operators' right.": "请使用有运维权限的令牌登录。",
   "Sign out": "退出",

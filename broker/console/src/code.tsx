@@ -3,6 +3,7 @@ import { signal } from "@preact/signals";
 import { useMemo, useState } from "preact/hooks";
 import { lazily } from "./lazy";
 import { t } from "./preferences";
+import { Visible } from "./ui";
 
 type EditorModule = typeof import("./editor");
 export const editorModule = signal<EditorModule | null>(null);
@@ -25,7 +26,13 @@ export function Code({ code, language, isWhole }: { code: string; language: stri
   return (
     <div class="code">
       <pre tabIndex={0} aria-label={t("Code")}>
-        <code>{pieces ? pieces.map(([text, classes], index) => (classes ? <span key={index} class={classes}>{text}</span> : text)) : shown}</code>
+        <code>
+          {(pieces ?? [[shown, ""] as const]).map(([text, classes], index) => (
+            <span key={index} class={classes}>
+              <Visible text={text} />
+            </span>
+          ))}
+        </code>
       </pre>
       {isLong && (
         <button type="button" class="more" onClick={() => setOpen(true)}>

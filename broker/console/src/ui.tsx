@@ -123,13 +123,31 @@ export function State({ state }: { state: string }) {
   );
 }
 
+const HIDDEN = /(\r(?!\n)|[\u115f\u1160\u3164\uffa0]|(?![\t\n\r])[\p{Cc}\p{Cf}\p{Zl}\p{Zp}])/u;
+/** Text that a person decides on: characters that hide or reorder others are shown as what they are. */
+export function Visible({ text }: { text: string }) {
+  return (
+    <>
+      {text.split(HIDDEN).map((piece, index) =>
+        index % 2 ? (
+          <span key={index} class="hidden-character" title={t("A character that cannot be seen, or that changes the order of others")}>
+            ⟨U+{piece.codePointAt(0)!.toString(16).toUpperCase().padStart(4, "0")}⟩
+          </span>
+        ) : (
+          piece
+        ),
+      )}
+    </>
+  );
+}
+
 export function Findings({ findings }: { findings: Finding[] }) {
   return (
     <ul class="findings">
       {findings.map((each, index) => (
         <li key={index} class={`level-${each.level}`}>
           <span class="level">{t(each.level)}</span>
-          <span>{each.reason}</span>
+          <span><Visible text={each.reason} /></span>
           <span class="faint">{t("line {0}", each.line)}</span>
         </li>
       ))}

@@ -12,6 +12,7 @@ from typing import Any, Literal
 import msgspec
 from kernelbroker.protocol.codec import encode
 from kernelbroker.protocol.errors import Conflict
+from kernelbroker.protocol.visible import visible
 from mcp_types import (
     CreateMessageRequest,
     CreateMessageRequestParams,
@@ -77,7 +78,7 @@ def response_of(call: Call) -> ElicitResult | None:
 
 def question(message: str, schema: dict[str, Any] | None = None) -> ElicitRequestFormParams:
     """Return a question; without a schema, it is whether to go on."""
-    return ElicitRequestFormParams(message=message, requested_schema=schema or _YES_OR_NO)
+    return ElicitRequestFormParams(message=visible(message), requested_schema=schema or _YES_OR_NO)
 
 
 def later(asked: ElicitRequestFormParams, state: State) -> InputRequiredResult:
