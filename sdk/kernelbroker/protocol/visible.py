@@ -6,15 +6,13 @@ import re
 import unicodedata
 
 _KEPT = {0x09, 0x0A, 0x0D}  # tabs and ends of lines
-_HIDDEN = re.compile(
-    "[%s]"
-    % "".join(
-        re.escape(chr(code))
-        for code in [*range(0x3000), *range(0xFE00, 0x10000), *range(0xE0000, 0xE0080)]
-        if code not in _KEPT and unicodedata.category(chr(code)) in ("Cc", "Cf", "Zl", "Zp")
-    )
-    + "|\r(?!\n)|\u115f|\u1160|\u3164|\uffa0"  # Hangul fillers: letters without a form
+_CHARACTERS = "".join(
+    chr(code)
+    for code in [*range(0x3000), *range(0xFE00, 0x10000), *range(0xE0000, 0xE0080)]
+    if code not in _KEPT and unicodedata.category(chr(code)) in ("Cc", "Cf", "Zl", "Zp")
 )
+_FILLERS = "\u115f\u1160\u3164\uffa0"  # of Hangul: letters without a form
+_HIDDEN = re.compile(rf"[{re.escape(_CHARACTERS)}{_FILLERS}]|\r(?!\n)")
 
 
 def visible(text: str) -> str:
