@@ -53,9 +53,8 @@ async def test_risky_cells_get_an_error(
 
 async def test_cells_after_a_refused_one_are_skipped(kernel: KernelClient) -> None:
     """Whoever runs a whole notebook sees that it stops there, as after any other error."""
-    sent = [
-        await kernel.execute(code) for code in ("first = 1", RISKY, "never = 1", "print('never')")
-    ]
+    first = "import time; time.sleep(0.5); first = 1"  # until the others have arrived
+    sent = [await kernel.execute(code) for code in (first, RISKY, "never = 1", "print('never')")]
     replies = [reply_of(await kernel.done(each)) for each in sent]
     assert [each["status"] for each in replies] == ["ok", "error", "aborted", "aborted"]
     going_on = await kernel.execute(RISKY, stop_on_error=False)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections import deque
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -23,6 +24,7 @@ from kernelbroker_server.pool.state import (
     Assign,
     Check,
     Launch,
+    Place,
     PoolFull,
     PoolLimits,
     PoolState,
@@ -83,6 +85,10 @@ class PoolMachine(RuleBasedStateMachine):
         self.names = itertools.count()
         self.waiting: deque[int] = deque()
         self.urgent: deque[int] = deque()
+        self.own: list[int] = []
+        """Those that wait for a place for a sandbox of their own."""
+        self.launch_was_last = False
+        """Whether the last place went to a launch while one of them waited."""
         self.tenants: dict[int, str] = {}
         self.served: dict[str, set[str]] = {}
         """Of each tenant that waits: who was served since it was, or since it began to wait."""
@@ -105,6 +111,15 @@ class PoolMachine(RuleBasedStateMachine):
                     assert self.now >= self.held_until
                     self.seen.add(name)
                     self.launching.append(name)
+                    assert not (self.own and self.launch_was_last and not self.urgent)
+                    self.launch_was_last = bool(self.own)
+                case Place(waiter=waiter, sandbox_id=name):
+                    assert name not in self.seen
+                    assert not self.closed
+                    self.seen.add(name)
+                    self.own.remove(waiter)
+                    self.leased.append(name)
+                    self.launch_was_last = False
                 case Check(sandbox_id=name):
                     assert not self.closed
                     self.idle.remove(name)
@@ -169,6 +184,22 @@ class PoolMachine(RuleBasedStateMachine):
             assert all(len(self.waiters_of(name)) <= own for name in "abc")
             queue.remove(waiter)
 
+    @rule(urgent=st.booleans(), tenant=st.sampled_from("abc"))
+    def acquire_own(self, urgent: bool, tenant: str) -> None:
+        waiter = next(self.names)
+        self.own.append(waiter)
+        try:
+            self.carry_out(self.state.acquire_own(waiter, tenant=tenant, urgent=urgent))
+        except PoolFull:
+            assert not urgent
+            assert len(self.own) > self.state.limits.max_waiters
+            self.own.remove(waiter)
+
+    @precondition(lambda self: self.own)
+    @rule(data=st.data())
+    def cancel_own(self, data: st.DataObject) -> None:
+        self.state.cancel(self.taken(data, self.own))
+
     @precondition(lambda self: self.waiting or self.urgent)
     @rule(data=st.data())
     def cancel(self, data: st.DataObject) -> None:
@@ -216,8 +247,11 @@ class PoolMachine(RuleBasedStateMachine):
         self.now += seconds
         before = set(self.removing)
         self.carry_out(self.state.tick(self.now))
-        # At most one because of its age, and one because of a low load.
-        assert len(set(self.removing) - before) <= 2
+        # At most one because of its age, one because of a low load, and one to make room.
+        assert len(set(self.removing) - before) <= 3
+        if self.own and not self.closed:  # nothing is left that one of them could have
+            assert self.state.count() >= self.state.limits.max_size
+            assert self.removing or not self.idle
 
     @precondition(lambda self: self.leased)
     @rule(data=st.data())
@@ -251,6 +285,7 @@ class PoolMachine(RuleBasedStateMachine):
         state = self.state
         state.validate_state()
         assert state.waiters == len(self.waiting) + len(self.urgent)
+        assert state.own_waiters == len(self.own)
         for name, there in {
             SandboxState.STARTING: self.launching,
             SandboxState.IDLE: self.idle,
@@ -290,7 +325,7 @@ class PoolMachine(RuleBasedStateMachine):
     def settles(self) -> None:
         """Without further disturbance every caller is served, and the pool returns to `min_size`."""
         limits = self.state.limits
-        for _ in range(2 * self.state.waiters + 2):
+        for _ in range(2 * (self.state.waiters + self.state.own_waiters) + 2):
             for name in list(self.leased):
                 self.leased.remove(name)
                 self.carry_out(self.state.release(name))
@@ -299,6 +334,7 @@ class PoolMachine(RuleBasedStateMachine):
             self.complete_all_actions()
         assert not self.waiting
         assert not self.urgent
+        assert not self.own
         if self.draining:
             assert self.state.spare == 0
             return
@@ -655,3 +691,65 @@ def test_the_result_of_a_check_is_ignored_after_the_end(end: str) -> None:
     assert (state.died("s1") if end == "died" else state.close()) == [Remove("s1")]
     assert state.checked("s1", healthy=True) == []
     assert state.count(SandboxState.REMOVING) == 1
+
+
+def turns(state: PoolState, stream: Callable[[int], list[Action]], number: int) -> list[Action]:
+    """What is given away in a full pool of one: each lease ends, while another caller of a stream waits."""
+    given: list[Action] = []
+    for turn in range(number):
+        actions = [*stream(1000 + turn)]
+        while not any(isinstance(each, Assign | Place) for each in actions):
+            leased = [name for name, is_, _ in state.each() if is_ is SandboxState.LEASED]
+            starting = [name for name, is_, _ in state.each() if is_ is SandboxState.STARTING]
+            removing = [name for name, is_, _ in state.each() if is_ is SandboxState.REMOVING]
+            for name in leased:
+                actions += state.release(name)
+            for name in [*removing, *leased]:
+                actions += state.removed(name)
+            for name in starting:
+                actions += state.launched(name)
+            state.validate_state()
+        given += [each for each in actions if isinstance(each, Assign | Place)]
+    return given
+
+
+def test_a_place_of_ones_own_comes_beside_a_stream_of_callers() -> None:
+    """A stream of callers for any sandbox does not hold up one for its own, nor the other way round."""
+    state = make(max_size=1, max_waiters=100)
+    state.acquire(1)
+    state.acquire(2)
+    state.acquire_own(3)
+    given = turns(state, state.acquire, 4)
+    assert any(isinstance(each, Place) and each.waiter == 3 for each in given), given
+    state = make(max_size=1, max_waiters=100)
+    state.acquire_own(1)
+    state.acquire_own(2)
+    state.acquire(3)
+    given = turns(state, state.acquire_own, 4)
+    assert any(isinstance(each, Assign) and each.waiter == 3 for each in given), given
+
+
+def test_a_sandbox_that_is_being_launched_makes_room() -> None:
+    """Who asks for a place while the pool is being filled gets one as soon as a sandbox is free."""
+    state = make(min_size=1, max_size=1)
+    assert state.tick(0) == [Launch("s1")]
+    assert state.acquire_own(1) == []
+    assert state.launched("s1") == [Remove("s1")]
+    assert state.removed("s1") == [Place(1, "s2")]
+
+
+def test_those_who_wait_for_a_place_take_turns() -> None:
+    """A tenant with many of them does not hold up another, and one that has lost its sandbox is first."""
+    state = make(max_size=1, max_waiters=10)
+    state.acquire_own(1, tenant="a")
+    for waiter, tenant in ((2, "a"), (3, "a"), (4, "b")):
+        assert state.acquire_own(waiter, tenant=tenant) == []
+    assert state.acquire_own(5, tenant="a", urgent=True) == []
+    order = []
+    for _ in range(4):
+        (name,) = [each for each, _, _ in state.each()]
+        state.release(name)
+        (place,) = state.removed(name)
+        assert isinstance(place, Place)
+        order.append(place.waiter)
+    assert order == [5, 4, 2, 3]

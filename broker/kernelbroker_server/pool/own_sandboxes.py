@@ -1,15 +1,16 @@
 """Sandboxes that are launched for one session, which needs a spec of its own, such as a mounted project.
 
-Each takes a place in the pool, from before its launch until it is removed. A free one makes room for it.
+Each takes a place in the pool, from before its launch until it is removed. `state.py` says who
+gets the next one.
 """
 
 from __future__ import annotations
 
 import asyncio
-import secrets
+import functools
 import time
 from abc import abstractmethod
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 from ..backends.base import Backend, LaunchError, SandboxSpec
@@ -47,18 +48,20 @@ class OwnSandboxes(PoolView):
     _closed: bool
 
     async def acquire_own(
-        self, spec: SandboxSpec, *, timeout: float, urgent: bool = False
+        self, spec: SandboxSpec, *, timeout: float, tenant: str = "", urgent: bool = False
     ) -> WarmSandbox:
         """Launch a sandbox of this spec for the caller, who must release it like any other.
 
         Args:
             timeout: seconds to wait for a place at most.
+            tenant: whose turn it is to use; waiting tenants take turns.
             urgent: whether to get one although the pool is drained.
 
         Raises:
-            PoolClosed, PoolDraining, AcquireTimeout, LaunchFailed
+            PoolClosed, PoolDraining, PoolFull, AcquireTimeout, LaunchFailed
         """
-        name = await self._reserve(timeout, urgent)
+        ask = functools.partial(self._state.acquire_own, tenant=tenant, urgent=urgent)
+        name = await self._wait(ask, timeout, urgent)
         began = time.monotonic()
         try:
             async with asyncio.timeout(self._launch_timeout):
@@ -76,36 +79,12 @@ class OwnSandboxes(PoolView):
         self._spawn(f"watch {name}", self._watch(name, warm), until_stop=True)
         return warm
 
-    async def _reserve(self, timeout: float, urgent: bool) -> str:
-        """Take a place in the pool, and return the id of the sandbox."""
-        self._state.own_waiters += 1
-        try:
-            return await self._place(time.monotonic() + timeout, urgent)
-        finally:
-            self._state.own_waiters -= 1
-
-    async def _place(self, deadline: float, urgent: bool) -> str:
-        while True:
-            if self._closed:
-                raise PoolClosed
-            if self.draining and not urgent:
-                raise PoolDraining
-            name = secrets.token_hex(6)
-            if self._state.adopt(name, leased=True):
-                return name
-            self._carry_out(self._state.make_room())
-            left = deadline - time.monotonic()
-            if left <= 0:
-                raise AcquireTimeout("all sandboxes are busy")
-            self._removed.clear()
-            try:
-                await asyncio.wait_for(self._removed.wait(), left)
-            except TimeoutError:
-                raise AcquireTimeout(self.last_failure or "all sandboxes are busy") from None
-
-    _removed: asyncio.Event
-    """Set when a sandbox has been removed."""
     _sandboxes: dict[str, WarmSandbox]
+
+    @abstractmethod
+    async def _wait(
+        self, ask: Callable[[int], list[Action]], timeout: float, urgent: bool
+    ) -> str: ...
 
     @abstractmethod
     def _carry_out(self, actions: list[Action]) -> None: ...

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import itertools
 import logging
 import secrets
@@ -22,7 +23,18 @@ from ..supervisor import SupervisedTask, Supervisor
 from ..telemetry.events import LaunchEnded, Observer, ignore_event
 from ..telemetry.logs import detached_context
 from .own_sandboxes import AcquireTimeout, OwnSandboxes, PoolClosed, PoolDraining
-from .state import Action, Assign, Check, Launch, PoolFull, PoolLimits, PoolState, Refuse, Remove
+from .state import (
+    Action,
+    Assign,
+    Check,
+    Launch,
+    Place,
+    PoolFull,
+    PoolLimits,
+    PoolState,
+    Refuse,
+    Remove,
+)
 from .status import LaunchFailure
 from .warm_sandbox import WarmSandbox, discard, first_of, health_check, launch
 
@@ -69,7 +81,7 @@ class Pool(OwnSandboxes):
         self._clock = clock
         self._state = PoolState(limits, lambda: secrets.token_hex(6), clock())
         self._sandboxes: dict[str, WarmSandbox] = {}
-        self._waiters: dict[int, asyncio.Future[WarmSandbox]] = {}
+        self._waiters: dict[int, asyncio.Future[str]] = {}
         self._waiter_ids = itertools.count(1)
         self._tasks: set[asyncio.Task[None]] = set()
         self._until_stop: set[asyncio.Task[None]] = set()
@@ -79,7 +91,6 @@ class Pool(OwnSandboxes):
         self._closed = False
         self.draining = False
         self._empty = asyncio.Event()
-        self._removed = asyncio.Event()
 
     def start(self) -> None:
         """Start to fill the pool in the background."""
@@ -101,16 +112,22 @@ class Pool(OwnSandboxes):
         Raises:
             PoolClosed, PoolDraining, PoolFull, AcquireTimeout
         """
+        ask = functools.partial(self._state.acquire, tenant=tenant, urgent=urgent)
+        name = await self._wait(ask, timeout, urgent)
+        return self._sandboxes[name]
+
+    async def _wait(self, ask: Callable[[int], list[Action]], timeout: float, urgent: bool) -> str:
+        """Wait for an `Assign` or a `Place`, and return the id of the sandbox."""
         if self._closed:
             raise PoolClosed
         if self.draining and not urgent:
             raise PoolDraining
         waiter = next(self._waiter_ids)
-        future: asyncio.Future[WarmSandbox] = asyncio.get_running_loop().create_future()
+        future: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._waiters[waiter] = future
         try:
             self._reap_dead()
-            self._carry_out(self._state.acquire(waiter, tenant=tenant, urgent=urgent))
+            self._carry_out(ask(waiter))
             if not future.done():
                 await asyncio.wait([future], timeout=timeout)
             if not future.done():
@@ -120,7 +137,7 @@ class Pool(OwnSandboxes):
             # If a sandbox was assigned to a caller that fails or is cancelled here, give it back.
             self._state.cancel(waiter)
             if future.done() and future.exception() is None:
-                self.release(future.result())
+                self._carry_out(self._state.release(future.result()))
             raise
         finally:
             del self._waiters[waiter]
@@ -193,7 +210,6 @@ class Pool(OwnSandboxes):
         for future in self._waiters.values():
             if not future.done():
                 future.set_exception(PoolClosed())
-        self._removed.set()  # callers that wait for a place look again
         self._carry_out(actions)
         await asyncio.sleep(0)  # a task cancelled before its first step would not report its end
         for task in self._until_stop:
@@ -212,12 +228,12 @@ class Pool(OwnSandboxes):
                     self._spawn(f"check {name}", self._check(name))
                 case Remove(sandbox_id=name):
                     self._spawn(f"remove {name}", self._remove(name))
-                case Assign(waiter=waiter, sandbox_id=name):
+                case Assign(waiter=waiter, sandbox_id=name) | Place(waiter=waiter, sandbox_id=name):
                     future = self._waiters[waiter]
                     if future.done():  # it gave up in this turn of the event loop
                         self._carry_out(self._state.release(name))
                     else:
-                        future.set_result(self._sandboxes[name])
+                        future.set_result(name)
                 case Refuse(waiter=waiter):
                     if not (future := self._waiters[waiter]).done():
                         future.set_exception(PoolFull())
@@ -308,4 +324,3 @@ class Pool(OwnSandboxes):
             await discard(self.backend, warm.sandbox, warm.gateway)
             del self._sandboxes[name]
         self._carry_out(self._state.removed(name))
-        self._removed.set()

@@ -6,6 +6,10 @@ reports the results. `sandboxes.py` has the states of a single sandbox.
 Waiting tenants take turns; the waiters of one tenant are served in order of arrival. Urgent waiters, which
 are sessions that lost their sandbox, come before all others.
 
+A session that needs a spec of its own waits for a place, in which the runner launches its sandbox. Places
+go by turns to such sessions and to launches for those that wait for any sandbox. In a full pool a free
+sandbox makes room.
+
 Time comes in only by `tick`, in seconds of a monotonic clock. Everything between two ticks happens at the
 time of the first.
 """
@@ -57,13 +61,21 @@ class Assign:
 
 
 @dataclass(frozen=True, slots=True)
+class Place:
+    """Launch a sandbox of the waiter's own spec under this id, which is LEASED from now on."""
+
+    waiter: int
+    sandbox_id: str
+
+
+@dataclass(frozen=True, slots=True)
 class Refuse:
     """Refuse the waiter: it made room in a full queue for a tenant with fewer waiters."""
 
     waiter: int
 
 
-Action: TypeAlias = Launch | Check | Remove | Assign | Refuse
+Action: TypeAlias = Launch | Check | Remove | Assign | Place | Refuse
 
 
 class PoolFull(Exception):
@@ -106,18 +118,19 @@ class PoolState(PoolStateView):
 
     Attributes:
         failures: launches that failed in a row.
-        own_waiters: callers that wait for a place for a sandbox of their own; set by the runner.
     """
 
     def __init__(self, limits: PoolLimits, new_id: Callable[[], str], now: float = 0.0) -> None:
         self.limits = limits
         self.failures = 0
-        self.own_waiters = 0
         self._new_id = new_id
         self._now = now
         self._sandboxes = Sandboxes()
         self._urgent: deque[int] = deque()
         self._waiting: FairQueue[int] = FairQueue()
+        self._urgent_own: deque[int] = deque()
+        self._waiting_own: FairQueue[int] = FairQueue()
+        self._own_is_next = True
         self._autoscaler = Autoscaler(
             smallest=limits.min_size,
             largest=limits.max_size,
@@ -150,21 +163,32 @@ class PoolState(PoolStateView):
         self._waiting.add(waiter, tenant)
         return [*actions, *self._assign_and_launch()]
 
+    def acquire_own(self, waiter: int, *, tenant: str = "", urgent: bool = False) -> list[Action]:
+        """Ask for a place for a sandbox of one's own. This call or a later one returns a `Place`.
+
+        Raises:
+            PoolFull: too many wait for a place. Nothing has changed.
+        """
+        if urgent:
+            self._urgent_own.append(waiter)
+        elif self._is_taken() and len(self._waiting_own) >= self.limits.max_waiters:
+            raise PoolFull
+        else:
+            self._waiting_own.add(waiter, tenant)
+        return self._assign_and_launch()
+
     def cancel(self, waiter: int) -> None:
         """Remove a waiter. One that was already assigned a sandbox must release it instead."""
-        if waiter in self._urgent:
-            self._urgent.remove(waiter)
+        for urgent in (self._urgent, self._urgent_own):
+            if waiter in urgent:
+                urgent.remove(waiter)
         self._waiting.remove(waiter)
+        self._waiting_own.remove(waiter)
 
     def release(self, sandbox_id: str) -> list[Action]:
         """End a lease. The sandbox is removed."""
         self._sandboxes.require(sandbox_id, SandboxState.LEASED)
         return [self._remove(sandbox_id), *self._assign_and_launch()]
-
-    def make_room(self) -> list[Action]:
-        """Remove a free sandbox if the pool is full, and nothing else is being removed."""
-        full = self.count() >= self.limits.max_size and not self.count(SandboxState.REMOVING)
-        return [self._remove(self._sandboxes.idle[0])] if full and self._sandboxes.idle else []
 
     def drain(self) -> None:
         """From now on launch only for waiters."""
@@ -254,6 +278,7 @@ class PoolState(PoolStateView):
         assert self.count(SandboxState.CHECKING) <= 1
         assert len(self._waiting) <= limits.max_waiters + 1
         assert not (self._sandboxes.idle and self.waiters), "idle although there are waiters"
+        assert len(self._waiting_own) <= limits.max_waiters + 1
         is_kept = self._leaves or not self._closed
         assert is_kept or not self.count(*WARM), "a closed pool keeps free sandboxes"
         least = 0 if self._draining else limits.min_size
@@ -270,22 +295,57 @@ class PoolState(PoolStateView):
             actions.append(Assign(waiter, sandbox_id))
         if (old := self._expired()) is not None and self._may_expire():
             actions.append(self._remove(old))
-        while self._wants_launch():
-            sandbox_id = self._new_id()
-            self._sandboxes.add(sandbox_id)
-            actions.append(Launch(sandbox_id))
+        while self.count() < self.limits.max_size:
+            if self._owes_place():
+                actions.append(self._give_place())
+            elif self._wants_launch():
+                sandbox_id = self._new_id()
+                self._sandboxes.add(sandbox_id)
+                self._own_is_next = True
+                actions.append(Launch(sandbox_id))
+            else:
+                break
+        needs_room = self.own_waiters and not self._closed
+        if needs_room and self._sandboxes.idle and not self.count(SandboxState.REMOVING):
+            actions.append(self._remove(self._sandboxes.idle[0]))
         return actions
 
     def _next_waiter(self) -> int | None:
         return self._urgent.popleft() if self._urgent else self._waiting.take()
 
     def _wants_launch(self) -> bool:
-        if self._closed or self.back_off:
+        replacement = self._expired() is not None
+        return self._may_launch() and self.count(*FREE) < self.waiters + self.spare + replacement
+
+    def _may_launch(self) -> bool:
+        starting = self.count(SandboxState.STARTING)
+        return not (self._closed or self.back_off) and starting < self.limits.max_launches
+
+    def _is_taken(self) -> bool:
+        """Whether there is no place, and no free sandbox that could make room."""
+        full = self.count() >= self.limits.max_size
+        return self._closed or (full and not self._sandboxes.idle)
+
+    def _owes_place(self) -> bool:
+        """Whether the next place is for a sandbox of a waiter's own."""
+        if self._closed or not self.own_waiters:
             return False
-        limits, replacement = self.limits, self._expired() is not None
-        may_start = self.count(SandboxState.STARTING) < limits.max_launches
-        has_too_few = self.count(*FREE) < self.waiters + self.spare + replacement
-        return may_start and has_too_few and self.count() + self.own_waiters < limits.max_size
+        if not self._may_launch() or self.count(*FREE) >= self.waiters:  # nobody else needs it
+            return True
+        if bool(self._urgent) != bool(self._urgent_own):
+            return bool(self._urgent_own)
+        return self._own_is_next
+
+    def _give_place(self) -> Place:
+        urgent = self._urgent_own.popleft() if self._urgent_own else None
+        waiter = self._waiting_own.take() if urgent is None else urgent
+        assert waiter is not None
+        sandbox_id = self._new_id()
+        self._sandboxes.add(sandbox_id)
+        self._sandboxes.mark_healthy(sandbox_id, self._now)
+        self._sandboxes.move(sandbox_id, SandboxState.LEASED)
+        self._own_is_next = False
+        return Place(waiter, sandbox_id)
 
     def _expired(self) -> str | None:
         """The oldest idle sandbox if it is too old. Sandboxes are replaced one after another."""

@@ -20,6 +20,8 @@ class PoolStateView:
     _sandboxes: Sandboxes
     _urgent: deque[int]
     _waiting: FairQueue[int]
+    _urgent_own: deque[int]
+    _waiting_own: FairQueue[int]
     _autoscaler: Autoscaler
     _no_launch_before: float
     _draining: bool
@@ -34,6 +36,11 @@ class PoolStateView:
     @property
     def waiters(self) -> int:
         return len(self._urgent) + len(self._waiting)
+
+    @property
+    def own_waiters(self) -> int:
+        """Those that wait for a place for a sandbox of their own."""
+        return len(self._urgent_own) + len(self._waiting_own)
 
     @property
     def order(self) -> list[tuple[str, int]]:

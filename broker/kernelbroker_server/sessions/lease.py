@@ -305,7 +305,9 @@ class Lease:
         if self._project is None:
             return await self.pool.acquire(timeout=self.timeout, tenant=self.tenant, urgent=urgent)
         spec = replace(self.pool.spec, project=await self._project())
-        return await self.pool.acquire_own(spec, timeout=self.timeout, urgent=urgent)
+        return await self.pool.acquire_own(
+            spec, timeout=self.timeout, tenant=self.tenant, urgent=urgent
+        )
 
     async def _limit(self, warm: WarmSandbox) -> None:
         """Apply the limits of the session, also those that change meanwhile."""
