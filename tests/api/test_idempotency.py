@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from kernelbroker.protocol.errors import Conflict, Unavailable
-from kernelbroker_server.service import idempotency
+from kernelbroker_server.service import executions, idempotency
 from kernelbroker_server.service.idempotency import IdempotencyCache, IdempotencyKey
 
 from tests.support.gateway import Cell
@@ -150,6 +151,22 @@ async def test_a_running_request_does_not_keep_later_keys(monkeypatch: pytest.Mo
     go_on.set()
     assert await keys.once(IdempotencyKey("first", b""), work) == ("waited", True)
     assert await waiting == ("waited", False)
+
+
+async def test_remembered_keys_cost_later_requests_nothing(
+    api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is remembered is not encoded again at each request."""
+    monkeypatch.setattr(executions, "encode", Mock(wraps=executions.encode))
+
+    async def encodings(key: str) -> int:
+        before = executions.encode.call_count  # type: ignore[attr-defined]
+        assert (await ask(api, EXEC, {"code": "1"}, key)).status == 200
+        return int(executions.encode.call_count - before)  # type: ignore[attr-defined]
+
+    first = await encodings("first")
+    for number in range(10):
+        assert await encodings(f"k{number}") == first
 
 
 async def test_a_failure_reaches_only_its_own_callers() -> None:

@@ -24,7 +24,7 @@ from unittest.mock import Mock
 import pytest
 from kernelbroker_kernel.contract import EXIT_GATEWAY_FAILED
 from kernelbroker_server import supervisor as supervisor_module
-from kernelbroker_server.backends import procfs, programs
+from kernelbroker_server.backends import procfs, programs, seccomp
 from kernelbroker_server.backends.base import (
     BackendUnavailable,
     EndCause,
@@ -387,6 +387,14 @@ async def test_no_jail_where_one_is_required() -> None:
     """With `require_isolation` and no bubblewrap, `start` fails and says what to install."""
     with pytest.raises(BackendUnavailable, match="apt-get install bubblewrap"):
         async with running_backend(bwrap="no-such-bwrap"):
+            pass
+
+
+async def test_no_jail_without_a_filter(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With `require_isolation`, `start` fails on a processor without a filter of system calls."""
+    monkeypatch.setattr(seccomp, "filter_for", lambda *_, **__: None)
+    with pytest.raises(BackendUnavailable, match=r"no filter of system calls .* Use containers"):
+        async with running_backend():
             pass
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import logging
+import platform
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from subprocess import Popen
@@ -23,6 +24,7 @@ from . import (
     orphan_watch,
     process,
     procfs,
+    seccomp,
 )
 from .base import (
     Backend,
@@ -152,6 +154,11 @@ class LocalBackend(Backend):
             if self._id_file is not None:
                 self._orphan_watches.append(orphan_watch.start(directories.data))
             await reap(directories, self._cgroup_root, rescue)
+            if self._require_isolation and seccomp.filter_for() is None:
+                raise BackendUnavailable(
+                    f"There is no filter of system calls for the processor {platform.machine()}: jails "
+                    "would be weaker than elsewhere. Use containers, or set local.require_isolation = false."
+                )
             if (failure := await self._try_jail(host)) is not None:
                 self._run_without_jail(self._context, failure)
                 self.browser_problem = "a browser needs jails, which do not work here"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import AsyncIterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import msgspec
@@ -45,12 +45,18 @@ class Submitted:
         session: None if the execution was found again by its idempotency key, or was rejected.
         session_id: "" if nothing is known of the session.
         replayed: an earlier request with the same idempotency key submitted it.
+        options_bytes: the size of the session's options when it was submitted.
     """
 
     session: Session | None
     log: ExecutionLog
     session_id: str = ""
     replayed: bool = False
+    options_bytes: int = field(init=False, default=0)
+
+    def __post_init__(self) -> None:
+        if self.session is not None:
+            object.__setattr__(self, "options_bytes", len(encode(self.session.options)))
 
     def interrupt(self) -> None:
         """Interrupt the execution, or take it out of the queue. Does nothing if it has ended."""
@@ -345,5 +351,4 @@ class Executions(StoredExecutions):
 
 def _weight(submitted: Submitted) -> int:
     """The bytes that it holds."""
-    options = 0 if submitted.session is None else len(encode(submitted.session.options))
-    return options + submitted.log.weight
+    return submitted.options_bytes + submitted.log.weight
