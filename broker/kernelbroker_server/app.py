@@ -47,6 +47,7 @@ from .telemetry.audit_observer import AuditObserver
 from .telemetry.events import combine_observers
 from .telemetry.execution_log import log_executions
 from .telemetry.history import History
+from .telemetry.loop_watch import watch_loop
 from .telemetry.metrics import Metrics
 from .telemetry.traces import tracing
 from .upstream_factory import forge_clients
@@ -236,6 +237,9 @@ class Broker:
         self.supervisor.start("session expiry", self.tenants.close_expired)
         self.supervisor.start("metrics of the last hour", self._operations.keep_history)
         self.supervisor.start("memory sampler", self._memory.run)
+        self.supervisor.start(
+            "watch of the event loop", partial(watch_loop, self._service.observer)
+        )
         for pool in self.pools.values():
             pool.start()
         self._webhooks.resume()

@@ -157,7 +157,7 @@ class LocalBackend(Backend):
             if self._require_isolation and seccomp.filter_for() is None:
                 raise BackendUnavailable(
                     f"There is no filter of system calls for the processor {platform.machine()}: jails "
-                    "would be weaker than elsewhere. Use containers, or set local.require_isolation = false."
+                    "would be weaker than elsewhere. Use containers or set local.require_isolation = false."
                 )
             if (failure := await self._try_jail(host)) is not None:
                 self._run_without_jail(self._context, failure)

@@ -37,6 +37,13 @@ class RequestEnded:
 
 
 @dataclass(frozen=True, slots=True)
+class LoopDelayed:
+    """The event loop has run what was due, this late."""
+
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
 class LaunchEnded:
     """A sandbox was launched, or failed to launch.
 
@@ -228,6 +235,7 @@ class CodeOperationEnded(SessionEvent):
 
 TelemetryEvent: TypeAlias = (
     RequestEnded
+    | LoopDelayed
     | LaunchEnded
     | SessionOpened
     | SessionClosed

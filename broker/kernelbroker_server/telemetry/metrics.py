@@ -16,6 +16,7 @@ from .events import (
     ExecutionEnded,
     FileOperationEnded,
     LaunchEnded,
+    LoopDelayed,
     RequestEnded,
     SandboxLeased,
     SandboxReplaced,
@@ -65,6 +66,9 @@ class Metrics:
         self._launches = self._histogram(
             "launch_seconds", "Time until a sandbox was warm, or failed", "template", "outcome"
         )
+        self._loop_delays = self._histogram(
+            "event_loop_delay_seconds", "How late the event loop runs what is due"
+        )
         self._opened = self._counter("sessions_opened", "Sessions opened", "tenant", "template")
 
         self._variables: dict[tuple[str, str], tuple[str, int]] = {}
@@ -100,6 +104,8 @@ class Metrics:
                 self._requests.labels(event.method, event.route, str(event.status)).observe(
                     event.seconds
                 )
+            case LoopDelayed():
+                self._loop_delays.observe(max(event.seconds, 0))
             case SessionOpened():
                 self._opened.labels(self._tenant(event.tenant), event.template).inc()
             case SandboxLeased():
