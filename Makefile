@@ -113,6 +113,7 @@ docs: environments ## Write the generated pages and pictures of docs/, and build
 	@$(BROKER)/bin/python docs/make_cli.py
 	@$(BROKER)/bin/python docs/make_diagrams.py
 	@$(BROKER)/bin/python docs/make_licenses.py
+	@$(BROKER)/bin/python -m tests.documentation.messages
 	@$(BROKER)/bin/python compose/images.py docs
 	@$(BROKER)/bin/python docs/build_site.py --strict
 
