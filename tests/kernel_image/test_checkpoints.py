@@ -263,6 +263,52 @@ def test_fitted_objects_and_partial_functions_are_kept(session: Session) -> None
     assert random_of(other) == expected
 
 
+BY_NAME = {
+    "a cached function": (
+        "@functools.lru_cache(maxsize=3, typed=True)\ndef x(n): return n if n < 2 else x(n - 1) + x(n - 2)",
+        "(x(20), x.cache_parameters()) == (6765, {'maxsize': 3, 'typed': True})",
+    ),
+    "a part of a cached function": (
+        "@functools.cache\ndef square(n): return n * n\nx = functools.partial(square, 4)",
+        "x() == 16",
+    ),
+    "a cached method": (
+        "class Box:\n    @functools.lru_cache\n    def one(self): return 1\nx = Box()",
+        "x.one() == 1",
+    ),
+    "a cached property": (
+        "class Box:\n    @functools.cached_property\n    def one(self): return 1\nx = Box()",
+        "x.one == 1 and Box().one == 1",
+    ),
+    "a function by the type of its argument": (
+        "@functools.singledispatch\ndef x(n): return 'any'\n@x.register\ndef _(n: int): return 'int'\nx(1)",
+        "(x(5), x('a')) == ('int', 'any')",
+    ),
+    "a new type": ("import typing\nx = typing.NewType('x', int)", "x(5) == 5"),
+    "a variable of types": ("import typing\nx = typing.TypeVar('x')", "x.__name__ == 'x'"),
+    "an object that reduces itself to a name": (
+        "class Sign:\n    def __reduce__(self): return 'x'\nx = Sign()",
+        "isinstance(x, Sign)",
+    ),
+    "a ufunc": ("import numpy as np\nx = np.frompyfunc(abs, 1, 1)", "x(-1) == 1"),
+}
+"""What pickle saves by the name that it has in its session; the code of a cell, and what it is good for."""
+
+
+@pytest.mark.parametrize("kind", BY_NAME)
+def test_what_has_only_a_name_is_saved_or_missing(session: Session, kind: str) -> None:
+    """A variable is there afterwards, or is among those that are missing: never neither."""
+    code, check = BY_NAME[kind]
+    session.run(f"import functools\n{code}")
+    saved = session.save()
+    again = Session()
+    missing = again.load()
+    assert ("x" in again.names) == ("x" not in {*reasons(saved), *missing})
+    assert missing == reasons(saved), "it is known when it is saved"
+    if "x" in again.names:
+        again.run(f"assert {check}")
+
+
 def random_of(session: Session) -> float:
     number: float = session.names["generator"].random()
     session.names["generator"].seed(4)

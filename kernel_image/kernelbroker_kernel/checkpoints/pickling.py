@@ -7,9 +7,11 @@ cannot be used in another process, such as an open file, is refused instead of r
 
 from __future__ import annotations
 
+import functools
 import io
 import pickle
 import types
+import typing
 from collections.abc import Mapping, MutableMapping
 from typing import IO, Any
 
@@ -62,7 +64,20 @@ class Pickler(cloudpickle.Pickler):
             return _reduce_cell(obj)
         elif issubclass(kind, io.IOBase) and not isinstance(obj, io.BytesIO | io.StringIO):
             raise pickle.PicklingError("it contains an open file")
-        return super().reducer_override(obj)
+        elif kind is _CACHED:
+            return _cached, (obj.__wrapped__, obj.cache_parameters())
+        elif kind is functools.cached_property:  # Python 3.11 has a lock in it
+            return functools.cached_property, (obj.func,), (None, {"attrname": obj.attrname})
+        elif kind is typing.NewType:
+            return typing.NewType, (obj.__name__, obj.__supertype__)
+        elif _is_dispatching(obj):
+            return _dispatching, (obj.registry[object], dict(obj.registry))
+        reduced = super().reducer_override(obj)
+        if reduced is NotImplemented and _pickles_itself(kind) and _module_of(obj) == "__main__":
+            reduced = obj.__reduce_ex__(pickle.HIGHEST_PROTOCOL)
+            if isinstance(reduced, str):
+                raise pickle.PicklingError("it can only be found by its name, in this session")
+        return reduced
 
 
 class Unpickler(pickle.Unpickler):
@@ -108,6 +123,45 @@ def _set_function_state(function: types.FunctionType, state: dict[str, Any]) -> 
     function.__dict__.update(state.pop("__dict__"))
     for name, value in state.items():
         setattr(function, name, value)
+
+
+_CACHED = type(functools.lru_cache(len))
+
+
+def _cached(function: Any, parameters: dict[str, Any]) -> Any:
+    """What `functools.lru_cache` makes, which pickles itself by its name. The cache begins empty."""
+    return functools.lru_cache(**parameters)(function)
+
+
+def _is_dispatching(obj: Any) -> bool:
+    """Whether it is made by `functools.singledispatch`, with weak references to types that it has seen."""
+    return (
+        type(obj) is types.FunctionType
+        and obj.__code__.co_filename == functools.__file__
+        and {"registry", "dispatch", "register"} <= obj.__dict__.keys()
+    )
+
+
+def _dispatching(function: Any, registry: Mapping[type, Any]) -> Any:
+    made: Any = functools.singledispatch(function)
+    for kind, implementation in registry.items():
+        made.register(kind, implementation)
+    return made
+
+
+def _pickles_itself(kind: type) -> bool:
+    methods: list[tuple[Any, Any]] = [
+        (kind.__reduce__, object.__reduce__),
+        (kind.__reduce_ex__, object.__reduce_ex__),
+    ]
+    return kind not in Pickler.dispatch_table and any(own is not base for own, base in methods)
+
+
+def _module_of(obj: Any) -> Any:
+    try:
+        return obj.__module__
+    except Exception:  # of the user's code
+        return None
 
 
 def _reduce_cell(cell: types.CellType) -> tuple[Any, ...]:
