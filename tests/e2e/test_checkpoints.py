@@ -98,6 +98,18 @@ async def test_a_session_goes_on_from_its_checkpoint(
             await again.checkpoint("prepared")
 
 
+async def test_files_that_cannot_be_read_are_named(client: kernelbroker.Broker) -> None:
+    """A checkpoint says which files and directories it lacks, and is not complete."""
+    code = "import os\nos.mkdir('shut')\nopen('shut/in', 'w')\nopen('own', 'w')\nopen('out', 'w')\n"
+    async with client.session() as session:
+        await session.run(f"{code}os.chmod('shut', 0); os.chmod('own', 0)")
+        saved = await session.checkpoint("lacking")
+        await session.run("os.chmod('shut', 0o700)")
+    await client.delete_checkpoint("lacking")
+    assert {each.name for each in saved.missing} == {"file shut", "file own"}
+    assert not saved.complete
+
+
 async def test_a_fork_goes_its_own_way(client: kernelbroker.Broker) -> None:
     """After a fork, changes of variables and files in one session are not seen in the other."""
     async with client.session(env={"KEY": "k"}, secrets={"PASS": "hidden-word"}) as session:

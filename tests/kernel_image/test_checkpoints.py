@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 import platform
@@ -55,9 +56,15 @@ class Session:
             sys.modules["__main__"] = main
         self.hidden["__builtins__"] = self.names["__builtins__"]
 
-    def save(self, *, max_bytes: int = ROOM, configured: list[str] | None = None) -> dict[str, Any]:
+    def save(
+        self,
+        *,
+        max_bytes: int = ROOM,
+        configured: list[str] | None = None,
+        files: bool = False,
+    ) -> dict[str, Any]:
         path = Path(environment.WORKSPACE) / PATH
-        asked = {"max_bytes": max_bytes, "configured": configured or []}
+        asked = {"max_bytes": max_bytes, "configured": configured or [], "files": files}
         main, sys.modules["__main__"] = sys.modules["__main__"], self.module
         try:
             with saving.prepared(self.names, self.hidden, asked) as checkpoint:
@@ -467,6 +474,33 @@ def test_names_of_the_shell_are_not_saved(session: Session) -> None:
     """IPython's own names stay out; a user's underscored name, or a name that hides a builtin, is saved."""
     session.run("_private, list, In, _12, _i3 = 1, [2], ['x'], 4, 'i'")
     assert set(forms(session.save())) == {"_private", "list"}
+
+
+def test_files_that_cannot_be_read_are_missing(
+    session: Session, workspace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Unreadable files and directories, and paths that are too long, are named."""
+    for name in ("secret", "closed", "plain"):
+        (workspace / name).mkdir()
+        (workspace / name / "file").write_text(name)
+    monkeypatch.setattr(os, "access", lambda path, _: not path.endswith("/secret/file"))
+    scandir = os.scandir
+
+    def closed(path: str) -> Any:
+        if path.rstrip("/").endswith("/closed"):
+            raise PermissionError(errno.EACCES, "Permission denied", path)
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", closed)
+    monkeypatch.chdir(workspace / "plain")
+    for _ in range(20):  # a path of some 5,000 bytes
+        Path("d" * 250).mkdir()
+        os.chdir("d" * 250)
+    found = reasons(session.save(files=True))
+    assert found.pop("file secret/file") == "it cannot be read"
+    assert found.pop("file closed") == "it cannot be read: Permission denied"
+    (name,) = found
+    assert name.startswith("file plain/ddd") and found[name].endswith("File name too long")
 
 
 def test_files_come_back_as_they_were(session: Session, workspace: Path) -> None:

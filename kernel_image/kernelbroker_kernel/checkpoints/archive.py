@@ -15,7 +15,7 @@ import stat
 import struct
 import tarfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
@@ -152,13 +152,45 @@ class _Exactly:
         return self._file.read(size).ljust(size, b"\0")
 
 
-def _walk() -> Iterator[tuple[str, os.DirEntry[str]]]:
+def unreadable() -> Iterator[tuple[str, str]]:
+    """What a checkpoint with files will lack: the paths in the workspace that cannot be read, and why."""
+    failed: list[tuple[str, str]] = []
+    for path, entry in _walk(lambda path, error: failed.append((path, _reason(error)))):
+        try:
+            status = entry.stat(follow_symlinks=False)
+            if stat.S_ISREG(status.st_mode) and not os.access(entry.path, os.R_OK):
+                failed.append((path, "it cannot be read"))
+            elif stat.S_ISLNK(status.st_mode):
+                Path(entry.path).readlink()
+        except FileNotFoundError:  # removed meanwhile
+            pass
+        except OSError as error:
+            failed.append((path, _reason(error)))
+        yield from failed
+        failed.clear()
+    yield from failed
+
+
+def _reason(error: OSError) -> str:
+    return f"it cannot be read: {error.strerror}"
+
+
+def _walk(
+    on_error: Callable[[str, OSError], None] = lambda *_: None,
+) -> Iterator[tuple[str, os.DirEntry[str]]]:
     """All entries of the workspace, but no other mount and nothing of ours."""
     root = environment.WORKSPACE
     left_out = {CHECKPOINTS, *_mounts(root)}
     folders = [""]
     for folder in folders:  # grows while it is read: breadth first
-        with suppress(OSError), os.scandir(f"{root}/{folder}") as entries:
+        try:
+            entries = os.scandir(f"{root}/{folder}")
+        except FileNotFoundError:  # removed meanwhile
+            continue
+        except OSError as error:
+            on_error(folder.rstrip("/"), error)
+            continue
+        with entries:
             for entry in entries:
                 path = folder + entry.name
                 if path in left_out:

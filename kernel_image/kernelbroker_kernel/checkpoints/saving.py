@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import platform
 import sys
@@ -17,11 +18,13 @@ from .. import environment
 from ..delivery import Body, Delivery
 from ..errors import Refused, refusing
 from ..hooks import CellHooks
+from ..safe_repr import safe_text
 from . import archive
 from .values import Missing, Values
 
 MAX_LISTED = 2_000
 """Variables that an answer lists. The checkpoint has all."""
+_PATH_CHARS = 1_000
 _LIBRARIES = ("numpy", "pandas", "pyarrow", "polars", "sklearn")
 
 
@@ -93,6 +96,11 @@ def prepared(
         values.missing += _processes(hooks)
         changed = _changed_environ({} if hooks is None else hooks.environ)
         files = bool(options.get("files"))
+        if files:
+            values.missing += [
+                {"name": f"file {safe_text(path, _PATH_CHARS)}", "reason": reason}
+                for path, reason in itertools.islice(archive.unreadable(), MAX_LISTED)
+            ]
         manifest = _manifest(values, sorted(changed)[:MAX_LISTED], files=files)
         if not files:
             own = changed.keys() - set(options.get("configured", ()))
