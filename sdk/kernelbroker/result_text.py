@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from .bundle_text import bundle_text
 from .protocol import events
 
 MAX_CHARS = 20_000
@@ -137,7 +138,4 @@ def _overwritten(line: str) -> str:
 
 
 def _bundle_text(data: Mapping[str, Any]) -> str:
-    for mime in ("text/plain", "text/markdown", "text/latex"):
-        if isinstance(text := data.get(mime), str) and text:
-            return terminal_text(text)
-    return f"[{', '.join(data)}]" if data else ""
+    return terminal_text(bundle_text(data)) or (f"[{', '.join(data)}]" if data else "")

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from . import notebook
+from .bundle_text import bundle_text
 from .protocol import events
 
 _SUFFIXES = {
@@ -107,9 +108,8 @@ class Display:
 
     @property
     def text(self) -> str:
-        """The `text/plain` of the bundle; empty if it has none."""
-        text = self.data.get("text/plain", "")
-        return text if isinstance(text, str) else ""
+        """The bundle as text: Markdown, plain text, LaTeX, JSON, or the text of HTML; or empty."""
+        return bundle_text(self.data)
 
     def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:
         return notebook.safe_bundle(self.data)
