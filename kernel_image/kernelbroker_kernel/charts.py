@@ -71,7 +71,9 @@ def chart_of(figure: Any) -> dict[str, Any] | None:
         with warnings.catch_warnings(), time_limit(_SECONDS):
             warnings.simplefilter("ignore")
             chart = library.chart_figure_to_chart(figure)
-            data = None if chart is None else _plain(chart.model_dump(mode="json"))
+            data = (
+                None if chart is None else _plain(chart.model_dump(mode="json", fallback=_scalar))
+            )
     except (Exception, TimeIsUp):
         return None
     if data is None or not _is_known(data):
@@ -96,6 +98,11 @@ def _is_known(data: dict[str, Any]) -> bool:
     if data["type"] != "superchart":
         return bool(data["type"] != _UNKNOWN and data["elements"])
     return any(_is_known(part) for part in data["elements"])
+
+
+def _scalar(value: Any) -> Any:
+    """A value that is no JSON, such as NumPy's integers, which pandas has for ticks."""
+    return value.item() if hasattr(value, "item") else str(value)
 
 
 def _plain(value: Any) -> Any:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Iterator
 from typing import Any
 
+import pandas as pd
 import pytest
 from kernelbroker_kernel import charts
 from matplotlib import pyplot
@@ -28,6 +30,18 @@ def test_a_line_has_points_titles_and_units(axes: Any) -> None:
         *("line", "Speed", "time (s)", "s"),
     )
     assert chart["elements"] == [{"label": "v", "points": [[1, 2], [2, None], [3, None]]}]
+
+
+@pytest.mark.parametrize("freq", ["D", "MS", "h", "W"])
+def test_a_regular_series_has_its_chart(axes: Any, freq: str) -> None:
+    """pandas has numbers of NumPy for the ticks of a series with a frequency."""
+    series = pd.Series(range(40), index=pd.date_range("2024-01-01", periods=40, freq=freq))
+    series.plot(ax=axes)
+    chart = charts.chart_of(axes.figure)
+    assert chart is not None
+    assert chart["type"] == "line"
+    assert len(chart["elements"][0]["points"]) == 40
+    assert json.loads(json.dumps(chart)) == chart
 
 
 def test_bars_pies_and_scatters(axes: Any) -> None:
