@@ -29,7 +29,7 @@ from traitlets import List, Type, Unicode
 
 from . import charts, early_imports, fonts, last_words, package_path
 from .compat import named_like, streams
-from .compat.figures import show_those_of_agg
+from .compat.figures import show_those_of_agg, show_those_of_pillow
 from .compat.kernel import BoundedErrorKernel, BoundedErrorShell, PromptKernelApp
 from .compat.threads import keep_alive, send_without_threads
 from .contract import (
@@ -279,6 +279,8 @@ def import_all(imports: Iterable[str]) -> None:
     fonts.install()
     if "matplotlib" in sys.modules:
         show_those_of_agg()
+    if "PIL.Image" in sys.modules:  # of matplotlib
+        show_those_of_pillow()
     charts.load()
 
 

@@ -67,6 +67,14 @@ async def test_figures_of_agg_are_shown(client: kernelbroker.Broker, before: str
         assert shown.text.endswith("[]")
 
 
+async def test_pictures_of_pillow_are_shown(client: kernelbroker.Broker) -> None:
+    """`Image.show()` shows the picture, whatever programs the machine has to show it with."""
+    async with client.session() as session:
+        result = await session.run("from PIL import Image\nImage.new('RGB', (9, 7), 'red').show()")
+        assert [(each.width, each.height) for each in result.images] == [(9, 7)]
+        assert result.images[0].content.startswith(PNG)
+
+
 async def test_figure_in_tags(broker: BrokerProcess, session: kernelbroker.Session) -> None:
     """In the text form a picture is an <img> tag with base64 PNG."""
     path = f"/api/v1/sessions/{session.session_id}/exec"

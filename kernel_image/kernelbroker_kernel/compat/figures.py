@@ -1,6 +1,7 @@
-"""Makes `plt.show()` show figures of the backend Agg, which code sets to run without a display.
+"""Shows in the notebook what libraries show elsewhere, or not at all.
 
-With it matplotlib makes pictures, but shows none: on a machine without a display it passes over `show`.
+With the backend Agg, which code sets to run without a display, matplotlib passes over `plt.show()`.
+`Image.show()` of Pillow prefers a program of the machine, such as `xdg-open`, which has no display either.
 """
 
 from __future__ import annotations
@@ -26,6 +27,12 @@ def show_those_of_agg() -> None:
             importlib.import_module("matplotlib.backend_bases").FigureManagerBase.show = _show
 
     matplotlib.use = used
+
+
+def show_those_of_pillow() -> None:
+    """Prefer the notebook to programs of the machine."""
+    viewers: Any = importlib.import_module("PIL.ImageShow")
+    viewers._viewers.sort(key=lambda each: not isinstance(each, viewers.IPythonViewer))
 
 
 def _show(self: Any) -> None:
