@@ -22,7 +22,7 @@ from .code_errors import CodeOperationError, SandboxConnectionError, error_of
 from .discovery import Address
 from .file_transfer import upload
 from .http_request import HTTPRequest
-from .protocol.codec import encode
+from .protocol.codec import decode_json, encode
 from .protocol.errors import (
     ConnectionFailed,
     ConnectionLost,
@@ -289,7 +289,7 @@ class Code:
                 while piece := await request.read_available():
                     *lines, line = (line + piece).split(b"\n")
                     for text in lines:
-                        event = msgspec.json.decode(text)
+                        event = decode_json(text)
                         yield event
                         if event["type"] == "result":
                             return
@@ -323,7 +323,7 @@ class Code:
             try:
                 async with await self._sent(operation, parameters, "application/json") as request:
                     body = await request.read_all(_MAX_ANSWER)
-                answer = msgspec.json.decode(body, type=CodeOperationResponse)
+                answer = decode_json(body, CodeOperationResponse)
                 break
             except (ConnectionLost, msgspec.DecodeError) as exc:
                 if operation not in READING or attempt >= ATTEMPTS:

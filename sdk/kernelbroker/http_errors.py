@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from .discovery import Address
+from .protocol.codec import decode_json
 from .protocol.errors import KernelBrokerError, Unauthorized, from_code
 from .protocol.messages import ErrorBody, ErrorEnvelope
 
@@ -14,7 +15,7 @@ _CODES = {401: "unauthorized", 403: "unauthorized", 429: "too_many_requests", 50
 def error_from_answer(address: Address, status: int, body: bytes) -> KernelBrokerError:
     """The exception for an HTTP status of 400 and above, or for another unexpected one."""
     try:
-        error = msgspec.json.decode(body, type=ErrorEnvelope).error
+        error = decode_json(body, ErrorEnvelope).error
     except (msgspec.MsgspecError, UnicodeError):
         if status not in _CODES:
             return address.unreachable(f"HTTP {status}, and not from a kernelbroker")

@@ -23,6 +23,7 @@ import msgspec
 
 from .discovery import Address
 from .http_errors import error_from_answer
+from .protocol.codec import decode_json
 from .protocol.errors import ConnectionLost, Unauthorized
 
 T = TypeVar("T")
@@ -75,7 +76,7 @@ async def call(
         return None
     try:
         # An answer that is cut in its head looks to `http.client` like one without a body.
-        return msgspec.json.decode(answer)
+        return decode_json(answer)
     except (msgspec.DecodeError, UnicodeError) as exc:
         raise address.unreachable(f"the answer to {path} is not JSON") from exc
 

@@ -17,7 +17,7 @@ from .discovery import Address
 from .file_transfer import Progress, download
 from .http_request import MAX_BODY, HTTPRequest, call
 from .protocol import events
-from .protocol.codec import decode_as, decode_incoming, encode
+from .protocol.codec import decode_as, decode_incoming, decode_json, encode
 from .protocol.errors import ConnectionFailed, ConnectionLost, ProtocolError, Unavailable
 from .protocol.messages import (
     CheckpointInfo,
@@ -167,7 +167,7 @@ class SessionRequests:
                         attempts = 0
                         *lines, line = (line + piece).split(b"\n")
                         for text in filter(None, lines):  # an empty line is a sign of life
-                            event = msgspec.json.decode(text, type=dict[str, Any])
+                            event = decode_json(text, dict[str, Any])
                             yield event
                             after = event["seq"]
             except (ConnectionLost, ConnectionFailed, Unavailable):

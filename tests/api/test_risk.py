@@ -78,6 +78,16 @@ async def test_assess_reports_findings_without_running_code(
     assert set(worst) == {"rule", "level", "line", "column", "reason"}
 
 
+async def test_code_with_lone_surrogates_is_assessed(api: Api) -> None:
+    """It cannot be parsed, so it is unknown; the next code is assessed as before."""
+    answer = await api.ask(
+        "POST", "/api/v1/assess", b'{"code": "import os; os.system(\'\\udcff\')"}'
+    )
+    assert (answer.status, answer.json["level"]) == (200, "high")
+    answer = await api.ask("POST", "/api/v1/assess", {"code": "1"})
+    assert answer.json["level"] != "high"
+
+
 @pytest.mark.parametrize(
     ("body", "message"),
     [

@@ -43,6 +43,15 @@ async def stored(api: Api, after: int = 0) -> list[Any]:
     return list((await api.ask("GET", path, headers={"Accept": "application/json"})).json["events"])
 
 
+async def test_lone_surrogates(opened: Api) -> None:
+    """Any text that JSON can hold is stored and read."""
+    body = b'{"type": "plan", "steps": ["\\udcff"]}'
+    assert (await opened.ask("POST", EVENTS, body)).status == 201
+    answer = await opened.ask("GET", f"{EVENTS}?after=0", headers={"Accept": "application/json"})
+    assert answer.status == 200
+    assert "\udcff" in json.dumps(json.loads(answer.body)["events"], ensure_ascii=False)
+
+
 async def read(exchange: Exchange, count: int) -> list[tuple[str, int, Any]]:
     """The next events of a stream: type, id and data."""
     text, found = "", list[tuple[str, int, Any]]()

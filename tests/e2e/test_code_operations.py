@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import subprocess
 import tarfile
 import tempfile
@@ -158,6 +159,16 @@ async def test_tests_are_streamed(opened: kernelbroker.Session) -> None:
     assert events[0]["type"] == "started"
     assert events[-1]["result"]["passed"] == 8
     assert [each.execution_id for each in await opened.executions()] == [events[-1]["execution_id"]]
+
+
+async def test_lone_surrogates_in_results(opened: kernelbroker.Session) -> None:
+    """What is no text in UTF-8 is U+FFFD in a result, not an error."""
+    tests = "def test_it():\n    print('\\ud800')\n    assert 0, '\\udcff'\n"
+    code = await with_files(opened, {"test_odd.py": tests})
+    result = (await code.run_tests()).result
+    assert result["failed"] == 1
+    assert "\ufffd" in json.dumps(result, ensure_ascii=False)
+    json.dumps(result, ensure_ascii=False).encode()
 
 
 async def test_unittest_and_node(opened: kernelbroker.Session) -> None:

@@ -7,10 +7,17 @@ import json
 import math
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from kernelbroker.protocol.codec import decode_as, decode_incoming, decode_operation, encode
+from kernelbroker.protocol.codec import (
+    decode_as,
+    decode_incoming,
+    decode_json,
+    decode_operation,
+    encode,
+)
 from kernelbroker.protocol.errors import ProtocolError
 from kernelbroker.protocol.events import Clear, Display, ErrorDetail, Event, Result, Stdout
 from kernelbroker.protocol.messages import (
@@ -59,6 +66,25 @@ def test_any_event_is_valid_json(value: Any, text: str) -> None:
     """An event with any value is valid JSON, with null for NaN and infinities."""
     written = strict(encode(Display(data={"value": value, "text": text})))
     assert written["data"] == {"value": with_nulls(value), "text": text}
+
+
+@given(any_json, any_text)
+@repeatable
+def test_any_value_is_decoded_again(value: Any, text: str) -> None:
+    """What `encode` writes is read by `decode_json`, also with lone surrogates in values and names."""
+    written = encode({"value": value, text: text})
+    assert decode_json(written) == json.loads(written)
+
+
+def test_what_is_no_json_is_refused() -> None:
+    """Neither cut JSON, nor deep JSON, nor constants of JavaScript, nor another type."""
+    for data in (b'"\\udcff', b"[" * 100_000, b'["\\udcff", NaN]', b"\xff"):
+        with pytest.raises(msgspec.DecodeError):
+            decode_json(data)
+    with pytest.raises(msgspec.ValidationError):
+        decode_json(b'{"a": "x"}', dict[str, int])
+    with pytest.raises(msgspec.DecodeError):
+        decode_json(b'{"\\udcff": "a"}', dict[str, int])
 
 
 def test_not_a_number_beside_a_lone_surrogate() -> None:

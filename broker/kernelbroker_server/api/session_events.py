@@ -8,6 +8,7 @@ from collections.abc import AsyncGenerator
 from typing import Annotated, Any
 
 import msgspec
+from kernelbroker.protocol.codec import decode_json
 from kernelbroker.protocol.errors import BadRequest
 from kernelbroker.protocol.session_events import SessionEventList
 
@@ -51,7 +52,7 @@ class SessionEvents(Disconnectable, ApiHandler):
         after = min(self._after(), log.last)
         chosen = negotiate(self.request.headers.get("Accept", ""), SSE)
         if chosen is JSON:
-            events = [msgspec.json.decode(each.json) for each in log.read(after)]
+            events = [decode_json(each.json) for each in log.read(after)]
             self.reply(SessionEventList(events=events, last=log.last))
             return
         if log.has_ended and after == log.last:
@@ -70,7 +71,7 @@ class SessionEvents(Disconnectable, ApiHandler):
         `code_operation` (`operation`), `observation` (`content`), `test_output`, `result` (`success`).
         """
         stored = await self.tenant.events.post(session_id, self.body_as(dict[str, Any]))
-        self.reply(msgspec.json.decode(stored.json), 201)
+        self.reply(decode_json(stored.json), 201)
 
     def _after(self) -> int:
         """The `seq` of the last event that the client has. Raises BadRequest."""

@@ -10,6 +10,7 @@ import hashlib
 from pathlib import Path
 
 import msgspec
+from kernelbroker.protocol.codec import decode_json
 
 from .added_field import ADDED
 from .base import LaunchError, SandboxSpec
@@ -86,7 +87,7 @@ class SandboxRecord(msgspec.Struct, kw_only=True):
 def read(directory: Path) -> SandboxRecord | None:
     """Return the record of the sandbox with this directory; None if there is none of this version."""
     try:
-        return msgspec.json.decode((directory / _NAME).read_bytes(), type=SandboxRecord)
+        return decode_json((directory / _NAME).read_bytes(), SandboxRecord)
     except (OSError, msgspec.DecodeError):
         return None
 

@@ -10,7 +10,7 @@ import asyncio
 from typing import Any, Literal
 
 import msgspec
-from kernelbroker.protocol.codec import encode
+from kernelbroker.protocol.codec import decode_json, encode
 from kernelbroker.protocol.errors import Conflict
 from kernelbroker.protocol.visible import visible
 from mcp_types import (
@@ -67,7 +67,7 @@ def can_ask(call: Call) -> bool:
 def state_of(call: Call) -> State | None:
     """Return the state of an earlier answer that the client calls again with."""
     given = call.params.request_state
-    return None if given is None else msgspec.json.decode(given, type=State)
+    return None if given is None else decode_json(given, State)
 
 
 def response_of(call: Call) -> ElicitResult | None:
@@ -101,7 +101,7 @@ def with_progress(
 ) -> InputRequiredResult:
     """Return the answer with what an analysis has done in its state."""
     assert answer.request_state is not None
-    state = msgspec.json.decode(answer.request_state, type=State)
+    state = decode_json(answer.request_state, State)
     state.cells, state.texts = cells, texts
     return answer.model_copy(update={"request_state": encode(state).decode()})
 

@@ -17,7 +17,7 @@ from datetime import UTC, datetime
 from typing import Any, TypeAlias
 
 import msgspec
-from kernelbroker.protocol.codec import encode
+from kernelbroker.protocol.codec import decode_json, encode
 from kernelbroker.protocol.errors import NotFound, RequestError, SessionGone
 from kernelbroker.protocol.events import Event, Input, Stderr, Stdout
 from kernelbroker.results import ExecutionResult
@@ -210,7 +210,7 @@ class Task:
     async def _result(self, replay: Replay) -> CallToolResult:
         result = cells.result_of(self._events())
         if (kept := self._recall(_BEGUN)) is not None:
-            begun = msgspec.json.decode(kept, type=Begun)
+            begun = decode_json(kept, Begun)
             earlier = [await self._earlier(each) for each in begun.cells]
             return await replay(begun, [*earlier, result], self.session_id, self._options)
         is_last_value = self._log.request.result_var == LAST_VALUE

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import msgspec
+from kernelbroker.protocol.codec import decode_json
 from kernelbroker.protocol.errors import TooManyRequests, Unavailable
 from kernelbroker.protocol.findings import Assessment, Finding, RuleSet
 from kernelbroker.risk.report import report
@@ -224,7 +225,7 @@ class _Process:
         await self._writer.drain()
         if not (line := await self._reader.readline()):
             raise EOFError
-        return msgspec.json.decode(line, type=Answer)
+        return decode_json(line, Answer)
 
     async def end(self) -> int:
         """End the process if it has not ended. Returns its status; may be called twice."""

@@ -13,6 +13,7 @@ import time
 from typing import Any
 
 import msgspec
+from kernelbroker.protocol.codec import decode_json
 from kernelbroker.protocol.findings import Assessment, RuleSet
 from kernelbroker.risk import ParserMissing, assess
 
@@ -61,7 +62,7 @@ def _limit(what: int, value: int) -> None:
 
 
 def answer(line: bytes) -> Answer:
-    asked = msgspec.json.decode(line, type=Request)
+    asked = decode_json(line, Request)
     try:
         assessment = assess(
             asked.code,

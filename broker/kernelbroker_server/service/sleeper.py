@@ -13,6 +13,7 @@ import time
 from collections.abc import Sequence
 
 import msgspec
+from kernelbroker.protocol.codec import decode_json
 from kernelbroker.protocol.errors import Conflict, RequestError, Unavailable
 from kernelbroker.protocol.messages import MissingVariable
 
@@ -210,7 +211,7 @@ class Sleeper:
         What fails for the moment is left to the next broker.
         """
         try:
-            asleep = msgspec.json.decode(value, type=AsleepSession)
+            asleep = decode_json(value, AsleepSession)
         except msgspec.MsgspecError:
             logger.exception("a session that slept is of another version, and is left as it is")
             return

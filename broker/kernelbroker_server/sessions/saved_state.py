@@ -6,6 +6,7 @@ import contextlib
 import time
 
 import msgspec
+from kernelbroker.protocol.codec import decode_json
 from kernelbroker.protocol.errors import NotFound
 from kernelbroker.protocol.messages import SessionOptions
 
@@ -64,7 +65,7 @@ class AsleepSession(msgspec.Struct, kw_only=True):
 def change_asleep(store: EventStore, tenant: str, session_id: str, options: SessionOptions) -> None:
     """Let the later broker find the new options of a session, if it sleeps."""
     if (entry := store.entry(KIND, tenant, session_id)) is not None:
-        asleep = msgspec.json.decode(entry.value, type=AsleepSession)
+        asleep = decode_json(entry.value, AsleepSession)
         asleep.options = options
         asleep.idle_timeout = options.idle_timeout or asleep.idle_timeout
         asleep.max_lifetime = options.max_lifetime or asleep.max_lifetime

@@ -19,6 +19,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import msgspec
+from kernelbroker.protocol.codec import decode_json
 from kernelbroker.protocol.errors import NotFound, TooLarge, Unavailable
 from kernelbroker.protocol.messages import CheckpointInfo
 
@@ -180,7 +181,7 @@ def _records(directory: Path) -> Iterator[_Record]:
 def _read(path: Path) -> _Record | None:
     """A description; None if there is none that this version can read."""
     with contextlib.suppress(OSError, msgspec.MsgspecError), path.open("rb") as file:
-        return msgspec.json.decode(file.read(_MAX_DESCRIPTION), type=_Record)
+        return decode_json(file.read(_MAX_DESCRIPTION), _Record)
     return None
 
 

@@ -19,6 +19,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import msgspec
+from kernelbroker.protocol.codec import decode_json
 from kernelbroker.protocol.errors import Unavailable
 
 from ..backends.directories import remove_tree
@@ -68,7 +69,7 @@ def prefix_of(tenant: str, name: str) -> str:
 def decode_record(data: bytes) -> CopyRecord:
     """Raises Unavailable."""
     try:
-        return msgspec.json.decode(data, type=CopyRecord)
+        return decode_json(data, CopyRecord)
     except msgspec.MsgspecError as exc:
         raise Unavailable(f"the bucket has an invalid record: {exc}", retry_after=60) from exc
 

@@ -20,6 +20,7 @@ from playwright.async_api import Error, TimeoutError
 
 from ..errors import Refused
 from ..parameters import checked
+from ..surrogates import well_formed
 from .actions import ACTIONS
 from .chromium import Chromium
 from .screenshots import picture_of
@@ -60,7 +61,7 @@ class Server:
                         await work
                     await self._chromium.revive()
                     return
-            writer.write(json.dumps(work.result()).encode() + b"\n")
+            writer.write(json.dumps(well_formed(work.result())).encode() + b"\n")
             with suppress(OSError):
                 await writer.drain()
             if request["name"] == "close":

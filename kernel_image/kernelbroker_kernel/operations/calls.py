@@ -8,6 +8,7 @@ from typing import Any
 
 from ..errors import Refused
 from ..parameters import checked
+from ..surrogates import well_formed
 from . import archive, files, git, remote, search, snapshot
 
 READING: dict[str, Callable[..., dict[str, Any]]] = {
@@ -47,12 +48,12 @@ def timed(work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
     started_at = time.monotonic()
     response: dict[str, Any]
     try:
-        response = {"success": True, "result": work()}
+        response = {"success": True, "result": well_formed(work())}
     except Refused as refused:
         # For the files API a missing permission is a conflict; for operations it is one of security.
         denied = isinstance(refused.__cause__, PermissionError)
         code = "security" if denied else refused.code
-        response = {"success": False, "error": refused.message, "code": code}
+        response = {"success": False, "error": well_formed(refused.message), "code": code}
     except UnicodeError:
         response = {"success": False, "error": "a text has characters that no file can hold"}
         response["code"] = "bad_request"

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import json
-from typing import Any, TypeVar
+from typing import Any, TypeVar, overload
 
 import msgspec
 
@@ -56,6 +56,30 @@ def decode_as(data: bytes | str, type_: type[T]) -> T:
     shape: Any = type_  # mypy does not know that types are hashable
     value: T = _decode(data, type_, _decoder(shape))
     return value
+
+
+@overload
+def decode_json(data: bytes | str) -> Any: ...
+@overload
+def decode_json(data: bytes | str, type_: type[T]) -> T: ...
+def decode_json(data: bytes | str, type_: Any = Any) -> Any:
+    """Decode JSON as `msgspec.json.decode` does, and also if it has escapes of lone surrogates.
+
+    Raises:
+        msgspec.DecodeError: not JSON.
+        msgspec.ValidationError: of another type.
+    """
+    try:
+        return _decoder(type_).decode(data)
+    except msgspec.ValidationError:
+        raise
+    except (msgspec.DecodeError, UnicodeError, RecursionError) as exc:
+        try:
+            return msgspec.convert(json.loads(data, parse_constant=_refuse), type_)
+        except msgspec.ValidationError:
+            raise
+        except (ValueError, RecursionError):  # also UnicodeError, of a name of a field
+            raise msgspec.DecodeError(str(exc)) from None
 
 
 @functools.cache
