@@ -161,6 +161,64 @@ async def test_tests_are_streamed(opened: kernelbroker.Session) -> None:
     assert [each.execution_id for each in await opened.executions()] == [events[-1]["execution_id"]]
 
 
+EARLY = {
+    "the setup of pytest": {
+        "conftest.py": "import os; os._exit(0)\n",
+        "test_a.py": "def test_x(): assert 0\n",
+    },
+    "a test of pytest": {
+        "test_a.py": "import os\ndef test_a(): pass\ndef test_x(): os._exit(0)\ndef test_z(): assert 0\n"
+    },
+    "pytest.exit": {
+        "conftest.py": "import pytest\ndef pytest_sessionstart(): pytest.exit('bye', 0)\n",
+        "test_a.py": "def test_x(): assert 0\n",
+    },
+    "pytest.exit in a test": {
+        "test_a.py": "import pytest\ndef test_x(): pytest.exit('bye', 0)\ndef test_y(): assert 0\n"
+    },
+    "tests that are taken away": {
+        "conftest.py": "def pytest_collection_modifyitems(items): items.clear()\n",
+        "test_a.py": "def test_x(): assert 0\n",
+    },
+    "a test of unittest": {
+        "test_u.py": "import unittest, os\nclass A(unittest.TestCase):\n"
+        "    def test_a(self): os._exit(0)\n    def test_b(self): self.fail()\n"
+    },
+    "a test of Node": {
+        "package.json": '{"type": "module", "scripts": {"test": "node --test"}}',
+        "a.test.js": "import test from 'node:test';\ntest('x', () => process.exit(0));\n"
+        "test('y', () => { throw 1 });\n",
+    },
+}
+"""Programs of tests that end with status 0 before they have run them all."""
+
+
+@pytest.mark.parametrize("kind", EARLY)
+async def test_tests_that_leave_early_are_a_failure(
+    opened: kernelbroker.Session, kind: str
+) -> None:
+    """Without the record of its end, a run is no success, and a note says so."""
+    code = await with_files(opened, EARLY[kind])
+    response = await code.run_tests(framework="unittest" if "unittest" in kind else "auto")
+    assert not response.success
+    assert response.result["finished"] is False
+    assert "ended before all tests had been run" in response.result["note"]
+    assert response.error == response.result["note"]
+
+
+async def test_tests_that_are_deselected(opened: kernelbroker.Session) -> None:
+    """What a project leaves out by its own settings is not missing, nor is what is skipped or xfails."""
+    files = {
+        "pytest.ini": "[pytest]\naddopts = -k 'not slow'\n",
+        "test_a.py": "import pytest\ndef test_slow(): assert 0\ndef test_fast(): pass\n"
+        "@pytest.mark.skip\ndef test_skipped(): assert 0\n@pytest.mark.xfail\ndef test_x(): assert 0\n",
+    }
+    code = await with_files(opened, files)
+    response = await code.run_tests()
+    assert response.success, response
+    assert (response.result["finished"], response.result["passed"]) == (True, 1)
+
+
 async def test_lone_surrogates_in_results(opened: kernelbroker.Session) -> None:
     """What is no text in UTF-8 is U+FFFD in a result, not an error."""
     tests = "def test_it():\n    print('\\ud800')\n    assert 0, '\\udcff'\n"

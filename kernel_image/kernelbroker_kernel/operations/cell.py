@@ -54,6 +54,7 @@ def run() -> None:
     result = response.get("result", {})
     failed = result.get("failed", 0) or result.get("errors", 0) or result.get("exit_code", 0)
     failed = failed or result.get("outcome", "completed") != "completed"
+    failed = failed or not result.get("finished", True)
     if response["success"] and failed:
         response |= {"success": False, "error": _failure(result), "code": "failed"}
     hooks.exit_code = result.get("exit_code")
@@ -90,6 +91,8 @@ def _tested(target: str | None, framework: str, deadline: float | None) -> dict[
         if command.report == "jest":
             for record in testing.of_jest(Path(document.name).read_bytes()[:_MAX_REPORT]):
                 tests.add(record, root)
+    if command.report == "go":  # it knows by itself
+        tests.finished = status in (0, 1)
     announce()
     counts = tests.counts
     if not any(counts.values()) and status not in (0, 5):
@@ -98,10 +101,13 @@ def _tested(target: str | None, framework: str, deadline: float | None) -> dict[
         )
     ended_early = status not in (0, 1) and not (found == "pytest" and status in (2, 5))
     result = {"framework": found, **counts, "failures": tests.failures, "exit_code": status}
+    result["finished"] = tests.finished
     if found == "pytest" and status == 5:  # no tests were collected
         result["exit_code"] = 0
     if ended_early:
         result["note"] = f"{found} ended with status {status}: tests may be missing"
+    elif not (tests.finished or counts["failed"] or counts["errors"]):
+        result["note"] = f"{found} ended before all tests had been run: one of them, or its setup, exits"
     return result
 
 
@@ -183,4 +189,6 @@ def _failure(result: dict[str, Any]) -> str:
         return str(result["error"] or f"the agent ended with {result['outcome']}")
     if "framework" in result and (result["failed"] or result["errors"]):
         return f"{result['failed']} tests failed, {result['errors']} had errors, {result['passed']} passed"
+    if "note" in result:
+        return str(result["note"])
     return f"the program exited with status {result['exit_code']}"

@@ -40,15 +40,24 @@ class Command:
 
 @dataclass(slots=True)
 class Tests:
-    """The tests that have ended, and those of them that were not announced yet."""
+    """The tests that have ended, and those of them that were not announced yet.
+
+    Attributes:
+        finished: whether the runner said at its end that it has run all tests that it had found.
+    """
 
     counts: dict[str, int] = field(default_factory=lambda: dict.fromkeys(_OUTCOMES.values(), 0))
     failures: list[dict[str, Any]] = field(default_factory=list)
     pending: list[dict[str, Any]] = field(default_factory=list)
+    finished: bool = False
 
     def add(self, record: Any, root: Path) -> None:
         """Count a test. Records of another form are ignored: user code can write them as well."""
-        if not isinstance(record, dict) or not isinstance(record.get("test"), str):
+        if not isinstance(record, dict):
+            return
+        if isinstance(record.get("finished"), bool):
+            self.finished = record["finished"]
+        if not isinstance(record.get("test"), str):
             return
         outcome = record.get("outcome")
         if not isinstance(outcome, str) or outcome not in _OUTCOMES:
@@ -220,6 +229,7 @@ def of_jest(document: bytes) -> Iterable[dict[str, Any]]:
                     "message": text.partition("\n")[0],
                     "output": text,
                 }
+        yield {"finished": True}
     except (ValueError, KeyError, TypeError, AttributeError):
         return
 

@@ -6,6 +6,8 @@ import json
 import os
 from typing import Any
 
+import pytest
+
 _TEXT_CHARS = 8_000
 
 
@@ -13,6 +15,21 @@ class Reporter:
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
         os.set_inheritable(descriptor, False)
+        self._found = self._ended = 0
+
+    @pytest.hookimpl(tryfirst=True)  # before others can take some away
+    def pytest_collection_modifyitems(self, items: list[Any]) -> None:
+        self._found = len(items)
+
+    def pytest_deselected(self, items: list[Any]) -> None:
+        self._found -= len(items)
+
+    def pytest_runtest_logfinish(self) -> None:
+        self._ended += 1
+
+    def pytest_sessionfinish(self) -> None:
+        """It is not called if the process exits before."""
+        self._send({"finished": self._ended >= self._found})
 
     def pytest_collectreport(self, report: Any) -> None:
         if report.failed:
@@ -40,6 +57,9 @@ class Reporter:
                     :_TEXT_CHARS
                 ],
             }
+        self._send(record)
+
+    def _send(self, record: dict[str, Any]) -> None:
         os.write(self._descriptor, json.dumps(record).encode() + b"\n")
 
 

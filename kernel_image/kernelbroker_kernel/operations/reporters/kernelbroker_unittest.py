@@ -86,7 +86,10 @@ def main() -> None:
     else:
         suite = loader.loadTestsFromName(target)
     made: Any = Result
+    count = suite.countTestCases()
     result = unittest.TextTestRunner(resultclass=made, verbosity=2).run(suite)
+    finished = {"finished": result.testsRun >= count or not result.wasSuccessful()}
+    os.write(Result.report, json.dumps(finished).encode() + b"\n")
     sys.exit(not result.wasSuccessful())
 
 
