@@ -26,6 +26,11 @@ def is_ticket(ticket: object) -> bool:
     return isinstance(ticket, str) and _TICKET.fullmatch(ticket) is not None
 
 
+_Socket: Any = socket.socket
+"""Code replaces it, to forbid connections. The kernel's own go on."""
+_recv_fds = socket.recv_fds
+
+
 class Body:
     """The data to send. `size` is in bytes, or None if it is not known beforehand."""
 
@@ -46,7 +51,7 @@ class Delivery:
             raise Refused("bad_request", "the ticket is invalid")
         self._body = body
         self._path = socket_path(ticket)
-        self._listener = socket.socket(socket.AF_UNIX)
+        self._listener = _Socket(socket.AF_UNIX)
 
     def __enter__(self) -> Self:
         self._listener.bind(self._path)
@@ -61,11 +66,11 @@ class Delivery:
     def deliver(self) -> None:
         """Wait for the connection, and send the HTTP response. Raises OSError if the connection breaks."""
         self._listener.settimeout(FETCH_S)
-        giver, _ = self._listener.accept()
-        with giver:
+        accepted, _ = self._listener._accept()  # `accept` looks the class up in its module
+        with _Socket(fileno=accepted) as giver:
             giver.settimeout(FETCH_S)
-            _, (descriptor, *_), _, _ = socket.recv_fds(giver, 1, 1, socket.MSG_CMSG_CLOEXEC)
-        with socket.socket(fileno=descriptor) as connection:
+            _, (descriptor, *_), _, _ = _recv_fds(giver, 1, 1, socket.MSG_CMSG_CLOEXEC)
+        with _Socket(fileno=descriptor) as connection:
             connection.settimeout(SILENCE_S)
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
             size = self._body.size

@@ -5,6 +5,7 @@ Values come from the request and may be any JSON. Nothing here depends on IPytho
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import suppress
 from os import chdir, environ
 from os.path import normpath
@@ -15,6 +16,9 @@ from . import contract
 
 WORKSPACE = environ.get("KERNELBROKER_WORKSPACE", contract.WORKSPACE)
 """Sandboxes without a jail have the workspace at another path."""
+
+at_start: Mapping[str, str] = environ
+"""The environment variables at the kernel's start, which a cell cannot change. Set by the hooks."""
 
 
 def configure(settings: Any) -> None:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import os
 
+from . import environment
+
 
 def socket_path(ticket: str) -> str:
     """Its path, in the directory that the kernel shares with the gateway."""
-    return os.path.join(os.environ["JUPYTER_RUNTIME_DIR"], f"export-{ticket}")  # noqa: PTH118
+    directory = environment.at_start["JUPYTER_RUNTIME_DIR"]
+    return os.path.join(directory, f"export-{ticket}")  # noqa: PTH118

@@ -20,6 +20,7 @@ from IPython.core.error import InputRejected
 from IPython.core.getipython import get_ipython
 
 from . import environment, package_path, variables
+from .cell_output import CellOutput
 from .changed_files import Snapshot, changes, scan
 from .compat.kernel import failed_while_showing
 from .contract import METADATA_KEY
@@ -129,7 +130,8 @@ class CellHooks:
         self.exit_code: int | None = None
         self.reported_names: dict[str, Any] | None = None
         self.node: Any = None
-        self.environ = dict(environ)
+        self.environ = environment.at_start = dict(environ)
+        self._output = CellOutput()
         self.summary: dict[str, Any] | None = None
         self._shell = shell
         self._exited = False
@@ -189,6 +191,9 @@ class CellHooks:
             return  # a cell that the user's cell ran
         shell = self._shell
         shell.kernel.code_is_over()
+        self._output.flush()
+        if is_ours(shell) and (replaced := self._output.restore()):
+            self._output.tell(replaced)
         self._execution = self._refusal = None
         options = request_options(shell)
         status = None if result is None else exit_status(result.error_in_exec)

@@ -21,6 +21,7 @@ from typing import Any
 
 from IPython.core.getipython import get_ipython
 
+from . import environment
 from .environment import WORKSPACE
 from .errors import CellError, Interrupted
 from .hooks import request_options
@@ -78,7 +79,7 @@ def _install(options: dict[str, Any]) -> None:
             text=True,
             errors="replace",
             # --no-color would keep bold text.
-            env={**os.environ, "TMPDIR": scratch, "TERM": "dumb"},
+            env={**environment.at_start, **os.environ, "TMPDIR": scratch, "TERM": "dumb"},
             process_group=0,
         )
         try:
@@ -158,13 +159,13 @@ def _arguments(options: dict[str, Any], copy: Path, made: Path, constraints: Pat
     argv += ["install", "--prefix", str(made), "--constraint", str(constraints)]
     argv += ["--only-binary", ":all:", "--progress-bar", "off", "--no-warn-script-location"]
     argv += ["--retries", _RETRIES]
-    if certificates := os.environ.get("PIP_CERT"):  # --isolated ignores it
+    if certificates := environment.at_start.get("PIP_CERT"):  # --isolated ignores it
         argv += ["--cert", certificates]
     if not options.get("index"):
         argv.append("--no-index")
     elif options.get("index_url"):
         argv += ["--index-url", str(options["index_url"])]
-    if wheels := os.environ.get("KERNELBROKER_WHEELS"):
+    if wheels := environment.at_start.get("KERNELBROKER_WHEELS"):
         argv += ["--find-links", wheels]
     return [*argv, "--", *map(str, options.get("requirements") or ())]
 

@@ -8,6 +8,7 @@ bounded (see `compat.kernel`); and an interrupt reaches only the user's code.
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import json
 import os
@@ -17,7 +18,7 @@ import sys
 import traceback
 import warnings
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, NoReturn
 
 import zmq
 from ipykernel.displayhook import ZMQShellDisplayHook
@@ -92,6 +93,8 @@ class DisplayHook(ZMQShellDisplayHook):
 @named_like(ZMQInteractiveShell)
 class Shell(BoundedErrorShell):
     displayhook_class = Type(DisplayHook)
+    _pid_of_cell: int | None = None
+    """The process in which the latest cell began."""
 
     def init_history(self) -> None:
         history: Any = SessionHistory(shell=self, parent=self)
@@ -111,10 +114,29 @@ class Shell(BoundedErrorShell):
         raise SystemExit(*filter(None, [argument]))
 
     async def run_ast_nodes(self, *args: Any, **kwargs: Any) -> bool:
-        """Run the user's code: all preparations are done."""
+        """Run the user's code: all preparations are done. A process that it forks ends with it."""
+        self._pid_of_cell = pid = os.getpid()
         self.kernel.code_begins()
         failed: bool = await super().run_ast_nodes(*args, **kwargs)
+        if os.getpid() != pid:
+            _end_fork(int(failed))
         return failed
+
+    def showtraceback(self, exc_tuple: Any = None, *args: Any, **kwargs: Any) -> None:
+        if self._pid_of_cell not in (None, os.getpid()):
+            error = sys.exc_info()[1] if exc_tuple is None else exc_tuple[1]
+            if (status := exit_status(error)) is None or isinstance(getattr(error, "code", 0), str):
+                traceback.print_exception(error)
+            _end_fork(1 if status is None else status)
+        super().showtraceback(exc_tuple, *args, **kwargs)
+
+
+def _end_fork(status: int) -> NoReturn:
+    """End a process that a cell has forked: it must not become a second kernel."""
+    for stream in (sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__):
+        with contextlib.suppress(Exception):  # of user code, or closed
+            stream.flush()  # type: ignore[union-attr]
+    os._exit(status)
 
 
 @named_like(IPythonKernel)

@@ -107,7 +107,9 @@ def _tested(target: str | None, framework: str, deadline: float | None) -> dict[
     if ended_early:
         result["note"] = f"{found} ended with status {status}: tests may be missing"
     elif not (tests.finished or counts["failed"] or counts["errors"]):
-        result["note"] = f"{found} ended before all tests had been run: one of them, or its setup, exits"
+        result["note"] = (
+            f"{found} ended before all tests had been run: one of them, or its setup, exits"
+        )
     return result
 
 
