@@ -139,7 +139,8 @@ def _get(image: str) -> str:
     builder = CHECKOUT / "compose/images.py"
     if name.startswith("kernelbroker-") and builder.exists():
         return f"Build it: {command(sys.executable, builder, 'build', name)}"
-    return f"Load it from the archive, or pull it: {command('docker', 'pull', image)}"
+    pull = command("docker", "pull", image)
+    return f"Build it (make image), load it from the archive, or pull it: {pull}"
 
 
 def _kernel_packages(patient: Patient) -> str:
