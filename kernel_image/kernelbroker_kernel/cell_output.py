@@ -7,7 +7,10 @@ import sys
 from contextlib import suppress
 from typing import Any
 
+from .time_limit import time_limit
+
 _NAMES = ("stdout", "stderr")
+_FLUSH_S = 1.0
 
 _libc: Any = None
 _c_stdout: Any = None
@@ -23,16 +26,19 @@ class CellOutput:
         self._streams = {name: getattr(sys, name) for name in _NAMES}
 
     def flush(self) -> None:
-        """Send what waits in buffers: of C's standard output, of `sys.__stdout__`, of what replaces ours.
+        """Empty the buffers of C's standard output, of `sys.__stdout__`, and of what stands in for ours.
 
-        What leads to the pipes of the kernel is read by its own streams, when these are flushed.
+        They lead to the pipes of the kernel, which its own streams read at the end of the cell.
         """
         if _c_stdout is not None:
             _libc.fflush(_c_stdout)
-        for name in _NAMES:
-            for stream in (*_named(name), self._streams[name]):
-                with suppress(Exception):  # of user code, or closed
-                    stream.flush()
+        for name, own in self._streams.items():
+            first, now = getattr(sys, f"__{name}__", None), getattr(sys, name, None)
+            with suppress(Exception):  # closed
+                first.flush()  # type: ignore[union-attr]
+            if now is not own and now is not first:  # it may be the user's code
+                with suppress(BaseException), time_limit(_FLUSH_S):
+                    now.flush()  # type: ignore[union-attr]
 
     def restore(self) -> list[str]:
         """Put the kernel's streams back. Returns the names of those that the cell has replaced."""
@@ -48,8 +54,3 @@ class CellOutput:
         text = f"[{names} {verb} replaced and not restored: later cells print again]\n"
         with suppress(Exception):
             self._streams["stderr"].write(text)
-
-
-def _named(name: str) -> tuple[Any, Any]:
-    """What Python calls by this name, at first and now. A cell can delete both."""
-    return getattr(sys, f"__{name}__", None), getattr(sys, name, None)

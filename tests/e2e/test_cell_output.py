@@ -38,6 +38,11 @@ async def test_output_comes_with_its_cell(
         ("import io, sys\nsys.stdout = io.StringIO()\nprint('away')", "[sys.stdout was"),
         ("import sys\nsys.stdout = sys.stderr = None", "[sys.stdout and sys.stderr were"),
         ("import sys\ndel sys.stdout", "[sys.stdout was"),
+        (
+            "import sys\nclass Slow:\n    def write(self, text): pass\n    def flush(self):\n"
+            "        while True: pass\nsys.stdout = Slow()",
+            "[sys.stdout was",
+        ),
     ],
 )
 async def test_replaced_streams_are_put_back(
