@@ -27,6 +27,7 @@ from kernelbroker_server import app, factories
 from kernelbroker_server.__main__ import _serve
 from kernelbroker_server.app import Broker
 from kernelbroker_server.audit import Audit
+from kernelbroker_server.backends import procfs
 from kernelbroker_server.backends.backend_set import BackendSet
 from kernelbroker_server.backends.base import BackendUnavailable, Isolation, LaunchError
 from kernelbroker_server.config import ConfigError, Settings
@@ -207,6 +208,38 @@ async def test_mcp_without_its_packages(directory: Path, monkeypatch: pytest.Mon
     broker = Broker(settings(directory, mcp={"enabled": True}))
     with pytest.raises(ConfigError, match=r"pip install 'kernelbroker-server\[mcp\]'"):
         await broker.start()
+
+
+LATE = ["tenants.resume_asleep", "_workspaces.start", "_webhooks.resume", "runtime file"]
+
+
+@pytest.mark.parametrize("step", LATE)
+async def test_a_start_that_fails_late(
+    directory: Path, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    """What has been started is stopped: the port, the pools and the store. The next broker starts."""
+
+    def fail(*_: object) -> None:
+        raise OSError("no room")
+
+    broker = Broker(settings(directory))
+    with monkeypatch.context() as patched:
+        if step == "runtime file":
+            patched.setattr(app.runtime_file, "write", fail)
+        else:
+            *path, attribute = step.split(".")
+            owner: Any = broker
+            for part in path:
+                owner = getattr(owner, part)
+            patched.setattr(owner, attribute, fail)
+        with pytest.raises(OSError, match="no room"):
+            await broker.start()
+    with pytest.raises(ConnectionRefusedError):
+        await asyncio.open_connection("127.0.0.1", int(broker.url.rpartition(":")[2]))
+    assert not procfs.started_in(directory)
+    following = Broker(settings(directory))
+    await following.start()
+    await following.stop()
 
 
 STEPS = [

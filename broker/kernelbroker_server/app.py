@@ -12,6 +12,7 @@ import dataclasses
 import logging
 import os
 import socket
+import ssl
 from collections.abc import Sequence
 from functools import partial
 from importlib.metadata import version
@@ -42,7 +43,7 @@ from .sessions.admission import Admission
 from .shutdown import Step, run_all
 from .startup_check import StartupCheck, check_isolation, check_networks
 from .supervisor import Supervisor
-from .surfaces import make_surfaces
+from .surfaces import Surface, make_surfaces
 from .telemetry.audit_observer import AuditObserver
 from .telemetry.events import combine_observers
 from .telemetry.execution_log import log_executions
@@ -223,6 +224,17 @@ class Broker:
             await self._store.stop()
             self._audit.close()
             raise
+        try:
+            await self._begin(surfaces, tls)
+        except BaseException:  # adopted sandboxes are left to the next broker
+            await self.stop(leave=True)
+            for each in self._sockets:
+                each.close()
+            raise
+
+    async def _begin(self, surfaces: Sequence[Surface], tls: ssl.SSLContext | None) -> None:
+        """Serve, and start what runs beside."""
+        settings, keyring = self.settings, self._service.keyring
         self.url = url_of(settings, self._sockets[0], is_tls=tls is not None)
         application = make_application(self._service, [r for each in surfaces for r in each.routes])
         self._server = BrokerServer(application, self._service.unauthenticated, tls)
@@ -231,8 +243,8 @@ class Broker:
             await self._cluster.start(settings.cluster.url or self.url, self.supervisor)
         self._server.add_sockets(self._sockets)
         keyring.start(self.supervisor)
-        for each in surfaces:
-            each.start(self.supervisor)
+        for surface in surfaces:
+            surface.start(self.supervisor)
         self._workspaces.start(self.supervisor)
         self.supervisor.start("session expiry", self.tenants.close_expired)
         self.supervisor.start("metrics of the last hour", self._operations.keep_history)
