@@ -95,6 +95,9 @@ class Broker:
         self._timeouts = timeouts
         self._sessions: set[Session] = set()
 
+    def __repr__(self) -> str:
+        return f"<kernelbroker.Broker at {self.url}>"
+
     @property
     def url(self) -> str:
         """The broker's address."""

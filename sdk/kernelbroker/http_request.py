@@ -10,11 +10,14 @@ from __future__ import annotations
 
 import asyncio
 import http.client
+import os
 import socket
 import ssl
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import cache
 from types import TracebackType
 from typing import IO, Any, TypeVar
 from urllib.parse import urlsplit
@@ -26,6 +29,8 @@ from .http_errors import error_from_answer
 from .protocol.codec import decode_json
 from .protocol.errors import ConnectionLost, Unauthorized
 
+_MAX_THREADS = 1_000
+"""Requests that may wait at the same time."""
 T = TypeVar("T")
 
 CHUNK = 4 * 2**20
@@ -294,7 +299,7 @@ class HTTPRequest:
                 has_begun = True
             return work()
 
-        running = asyncio.get_running_loop().run_in_executor(None, begin)
+        running = asyncio.get_running_loop().run_in_executor(_threads(), begin)
         try:
             return await asyncio.shield(running)
         except asyncio.CancelledError:
@@ -313,6 +318,16 @@ class HTTPRequest:
                 OSError
             ):  # `SSLSocket.shutdown` would meddle with the thread's TLS state.
                 socket.socket.shutdown(self._connection.sock, socket.SHUT_RDWR)
+
+
+@cache
+def _threads() -> ThreadPoolExecutor:
+    """Threads of our own: a request that waits must hold none of the default executor of the caller."""
+    return ThreadPoolExecutor(_MAX_THREADS, thread_name_prefix="kernelbroker-http")
+
+
+if hasattr(os, "register_at_fork"):  # a forked process has none of them
+    os.register_at_fork(after_in_child=_threads.cache_clear)
 
 
 async def _connected_socket(host: str, port: int) -> socket.socket:

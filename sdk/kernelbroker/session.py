@@ -98,6 +98,10 @@ class Session:
         self._has_submitted = False
         self._upload = upload
 
+    def __repr__(self) -> str:
+        state = "closed" if self._is_closed else "not open" if self._connection is None else "open"
+        return f"<kernelbroker.Session {self.session_id!r}, {state}, at {self._address.url}>"
+
     @property
     def session_id(self) -> str:
         """The given id, else a generated one. After an opening that failed it is a new one."""

@@ -17,6 +17,31 @@ from tests.support.requires import require
 from tests.support.waiting import until
 
 
+async def test_requests_that_wait_hold_nobody_up(silent: str) -> None:
+    """However many wait, others go on, and so does what the caller runs in threads."""
+    async with kernelbroker.connect(silent, "t", timeout=30) as client:
+        waiting = [asyncio.create_task(client.health()) for _ in range(60)]
+        await until(
+            lambda: (
+                sum(each.name.startswith("kernelbroker-http") for each in threading.enumerate())
+                >= 60
+            )
+        )
+        async with asyncio.timeout(2):
+            assert await asyncio.to_thread(lambda: 5) == 5
+        for each in waiting:
+            each.cancel()
+        async with asyncio.timeout(5):
+            await asyncio.wait(waiting)
+
+
+async def test_objects_say_what_they_are(silent: str) -> None:
+    """`repr` has the address, and of a session its id and state, but no token."""
+    async with kernelbroker.connect(silent, "secret") as client:
+        assert repr(client) == f"<kernelbroker.Broker at {silent}>"
+        assert repr(client.session("a b")) == f"<kernelbroker.Session 'a b', not open, at {silent}>"
+
+
 @pytest.fixture
 async def silent() -> AsyncIterator[str]:
     """The address of a server that accepts requests and never answers."""
