@@ -20,6 +20,8 @@ from urllib.request import urlopen
 from playwright.sync_api import expect, sync_playwright
 
 DEADLINE_S = 90
+IDLE = ".jp-Notebook-ExecutionIndicator[data-status=idle]"
+"""JupyterLab hides it if the toolbar has no room when it is laid out."""
 
 
 def free_port():
@@ -104,7 +106,7 @@ def drive(url, kernelspec, screenshot, count):
         expect.set_options(timeout=DEADLINE_S * 1000)
         try:
             page.goto(f"{url}/lab/tree/analysis.ipynb?reset")
-            page.wait_for_selector(".jp-Notebook-ExecutionIndicator[data-status=idle]")
+            page.wait_for_selector(IDLE, state="attached")
             page.get_by_role("button", name="No", exact=True).click()  # the news
             for number in range(count):
                 run_cell(page, page.locator(".jp-Notebook .jp-CodeCell").nth(number), kernelspec)
