@@ -87,8 +87,8 @@ coverage: environments ## The share of the lines of SDK and broker that the test
 	@rm -f .coverage .coverage.*
 	-@COVERAGE_FILE=$(CURDIR)/.coverage $(BROKER)/bin/python -m coverage run $(RUN_TESTS) -p no:randomly $(TESTS)
 	@$(BROKER)/bin/python -m coverage combine --quiet
-	@$(BROKER)/bin/python -m coverage report --include 'sdk/*' --fail-under 85
-	@$(BROKER)/bin/python -m coverage report --include 'broker/*' --fail-under 85
+	@$(BROKER)/bin/python -m coverage report --include 'sdk/*'
+	@$(BROKER)/bin/python -m coverage report --include 'broker/*'
 
 check: environments ## Style, types, layers, documentation, packaging
 	$(BROKER)/bin/ruff check .

@@ -43,7 +43,7 @@ from .sessions.admission import Admission
 from .shutdown import Step, run_all
 from .startup_check import StartupCheck, check_isolation, check_networks
 from .supervisor import Supervisor
-from .surfaces import Surface, make_surfaces
+from .surfaces import make_surfaces
 from .telemetry.audit_observer import AuditObserver
 from .telemetry.events import combine_observers
 from .telemetry.execution_log import log_executions
@@ -191,7 +191,7 @@ class Broker:
         Raises:
             ConfigError, BackendUnavailable: with what to change.
         """
-        settings, keyring = self.settings, self._service.keyring
+        settings = self.settings
         tls = credentials.tls(settings.tls)
         mark_data_dirs(settings)
         try:
@@ -206,35 +206,29 @@ class Broker:
             self._audit.close()
             raise
         try:
-            check_isolation(settings, self.backends)
-            check_networks(self.pools.values())
-            surfaces = make_surfaces(
-                settings,
-                self._store,
-                self.backends.data_dir,
-                keyring,
-                self.tenants,
-                self._service.observer,
-                takes_over=bool(sockets),
-            )
-            self._sockets = [each.dup() for each in sockets] or listen(settings)
-            await self._adoption.run(self._workspaces.rescue)
-        except BaseException:
-            await self.backends.stop()
-            await self._store.stop()
-            self._audit.close()
-            raise
-        try:
-            await self._begin(surfaces, tls)
+            await self._begin(sockets, tls)
         except BaseException:  # adopted sandboxes are left to the next broker
             await self.stop(leave=True)
             for each in self._sockets:
                 each.close()
             raise
 
-    async def _begin(self, surfaces: Sequence[Surface], tls: ssl.SSLContext | None) -> None:
-        """Serve, and start what runs beside."""
+    async def _begin(self, sockets: Sequence[socket.socket], tls: ssl.SSLContext | None) -> None:
+        """Take over what an earlier broker has left, serve, and start what runs beside."""
         settings, keyring = self.settings, self._service.keyring
+        check_isolation(settings, self.backends)
+        check_networks(self.pools.values())
+        surfaces = make_surfaces(
+            settings,
+            self._store,
+            self.backends.data_dir,
+            keyring,
+            self.tenants,
+            self._service.observer,
+            takes_over=bool(sockets),
+        )
+        self._sockets = [each.dup() for each in sockets] or listen(settings)
+        await self._adoption.run(self._workspaces.rescue)
         self.url = url_of(settings, self._sockets[0], is_tls=tls is not None)
         application = make_application(self._service, [r for each in surfaces for r in each.routes])
         self._server = BrokerServer(application, self._service.unauthenticated, tls)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import ipaddress
-import shlex
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, TypeAlias
@@ -12,6 +10,7 @@ from typing import Annotated, Any, Literal, Self, TypeAlias
 from pydantic import BaseModel, Field, SecretStr, field_validator, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
+from .advice import install_extra
 from .config_cluster import ClusterSettings
 from .config_code import CodeSettings
 from .config_kubernetes import KubernetesSettings
@@ -71,10 +70,7 @@ class ExtraMissing(ConfigError):
 
     def __init__(self, setting: str, extra: str, module: str | None = None) -> None:
         needed = module or f"the extra {extra}"
-        install = shlex.join(
-            [sys.executable, "-m", "pip", "install", f"kernelbroker-server[{extra}]"]
-        )
-        super().__init__(f"{setting} needs {needed}. Install it: `{install}`")
+        super().__init__(f"{setting} needs {needed}. Install it: {install_extra(extra)}")
 
 
 class Settings(BaseSettings):

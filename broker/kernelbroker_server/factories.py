@@ -6,11 +6,11 @@ Nothing is started here. If settings cannot be used, ConfigError says what to ch
 from __future__ import annotations
 
 import logging
-import shlex
 from pathlib import Path
 
 from kernelbroker.protocol.findings import SandboxKind
 
+from .advice import command
 from .audit import Audit
 from .backend_factory import docker, kubernetes
 from .backends.backend_set import BackendSet
@@ -118,12 +118,10 @@ def _kernels_environment() -> str:
     """How the kernels' environment is made and named, as commands if this is a checkout."""
     python = CHECKOUT / ".venv-kernel/bin/python"
     if python.exists():
-        named = f"KERNELBROKER_LOCAL__KERNEL_PYTHON={shlex.quote(str(python))}"
-        return f"Name the python of the kernels' environment: `export {named}`"
+        named = command("export", f"KERNELBROKER_LOCAL__KERNEL_PYTHON={python}")
+        return f"Name the python of the kernels' environment: {named}"
     if (CHECKOUT / "Makefile").exists():
-        return (
-            f"Make the kernels' environment: `{shlex.join(['make', '-C', str(CHECKOUT), 'setup'])}`"
-        )
+        return f"Make the kernels' environment: {command('make', '-C', CHECKOUT, 'setup')}"
     return (
         "Make the kernels' environment (python3 -m venv DIR && DIR/bin/pip install -r "
         "kernel_image/requirements.txt) and name DIR/bin/python"

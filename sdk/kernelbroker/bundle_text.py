@@ -61,8 +61,13 @@ def bundle_text(data: Mapping[str, Any]) -> str:
         return latex
     for mime, value in data.items():
         if mime == "application/json" or mime.endswith("+json"):
-            return json.dumps(value, indent=2, ensure_ascii=False)
+            return json_text(value)
     return html_text(_text(data, "text/html")) or plain
+
+
+def json_text(value: Any) -> str:
+    """A JSON value, indented."""
+    return json.dumps(value, indent=2, ensure_ascii=False)
 
 
 def html_text(source: str) -> str:

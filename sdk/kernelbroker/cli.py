@@ -28,6 +28,7 @@ import io
 import json
 import os
 import re
+import shlex
 import signal
 import sys
 import termios
@@ -109,7 +110,7 @@ def _print_completion(shell: str) -> int:
         from argcomplete.shell_integration import shellcode
     except ImportError as exc:
         raise cli_operating.NotInstalled(
-            f"completion needs argcomplete: {sys.executable} -m pip install argcomplete"
+            f"completion needs argcomplete: {shlex.quote(sys.executable)} -m pip install argcomplete"
         ) from exc
     print(shellcode(["kernelbroker"], shell=shell))
     return 0

@@ -16,7 +16,7 @@ def error_from_answer(address: Address, status: int, body: bytes) -> KernelBroke
     """The exception for an HTTP status of 400 and above, or for another unexpected one."""
     try:
         error = decode_json(body, ErrorEnvelope).error
-    except (msgspec.MsgspecError, UnicodeError):
+    except msgspec.MsgspecError:
         if status not in _CODES:
             return address.unreachable(f"HTTP {status}, and not from a kernelbroker")
         error = ErrorBody(code=_CODES[status], message=f"HTTP {status}.")

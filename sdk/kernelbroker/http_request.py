@@ -82,7 +82,7 @@ async def call(
     try:
         # An answer that is cut in its head looks to `http.client` like one without a body.
         return decode_json(answer)
-    except (msgspec.DecodeError, UnicodeError) as exc:
+    except msgspec.DecodeError as exc:
         raise address.unreachable(f"the answer to {path} is not JSON") from exc
 
 

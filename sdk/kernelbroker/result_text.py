@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -72,11 +71,6 @@ def _frames(lines: Sequence[str]) -> Iterator[list[str]]:
 
 def _told(left_out: int) -> list[str]:
     return [f"[... frames inside of libraries: {left_out} ...]", ""] if left_out else []
-
-
-def json_text(value: Any) -> str:
-    """A JSON value, indented."""
-    return json.dumps(value, indent=2, ensure_ascii=False)
 
 
 def removed_note(names: Sequence[str]) -> str:

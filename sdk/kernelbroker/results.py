@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from . import notebook, result_text
+from .bundle_text import json_text
 from .dataframe_info import DataFrameInfo
 from .protocol import events
 from .protocol.errors import ExecutionFailed
@@ -134,7 +135,7 @@ class ExecutionResult:
         if self.dataframe is not None:
             notes.append(f"{self.dataframe.title}\n{self.dataframe.markdown}")
         elif self.return_value is not None:
-            notes.append(result_text.json_text(self.return_value))
+            notes.append(json_text(self.return_value))
         if self.error and self.error_detail is None:
             notes.append(self.error)
         if self.removed:

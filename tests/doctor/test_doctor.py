@@ -24,9 +24,10 @@ from typing import Any
 
 import pytest
 from kernelbroker import cli
+from kernelbroker_server import advice
 from kernelbroker_server.config import Settings
 from kernelbroker_server.config_file import load
-from kernelbroker_server.doctor import remedies, sandboxes
+from kernelbroker_server.doctor import sandboxes
 from kernelbroker_server.doctor.checks import CHECKS, examine
 from kernelbroker_server.doctor.findings import Finding, Level
 from kernelbroker_server.doctor.patient import Patient
@@ -281,7 +282,7 @@ def test_a_remedy_names_the_configuration(directory: Path) -> None:
 def test_remedies_for_root(user: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Who is not root is told to use sudo."""
     monkeypatch.setattr(os, "geteuid", lambda: user)
-    assert remedies.as_root("chown", 5, "a b") == ("`sudo " if user else "`") + "chown 5 'a b'`"
+    assert advice.as_root("chown", 5, "a b") == ("`sudo " if user else "`") + "chown 5 'a b'`"
 
 
 def test_a_clock_that_is_behind(directory: Path) -> None:

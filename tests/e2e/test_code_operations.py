@@ -206,6 +206,36 @@ async def test_tests_that_leave_early_are_a_failure(
     assert response.error == response.result["note"]
 
 
+LEFT_OUT = {
+    "a conftest": {
+        "conftest.py": "def pytest_collection_modifyitems(items):\n"
+        "    items[:] = [each for each in items if 'slow' not in each.name]\n",
+        "test_a.py": "def test_slow(): assert 0\ndef test_fast(): pass\n",
+    },
+    "a class of unittest": {
+        "test_u.py": "import unittest\nclass A(unittest.TestCase):\n    @classmethod\n"
+        "    def setUpClass(cls): raise unittest.SkipTest('not here')\n    def test_a(self): self.fail()\n"
+        "    def test_b(self): self.fail()\nclass B(unittest.TestCase):\n    def test_c(self): pass\n",
+    },
+    "a program beside node's tests": {
+        "package.json": '{"type": "module", "scripts": {"test": "node --test"}}',
+        "a.test.js": "import test from 'node:test';\ntest('x', () => {});\n",
+        "b.test.js": "import assert from 'node:assert';\nassert(1);\n",
+    },
+}
+
+
+@pytest.mark.parametrize("kind", LEFT_OUT)
+async def test_what_a_project_leaves_out_is_not_missing(
+    opened: kernelbroker.Session, kind: str
+) -> None:
+    """A run without some tests, by the project's own choice, is whole."""
+    code = await with_files(opened, LEFT_OUT[kind])
+    response = await code.run_tests(framework="unittest" if "unittest" in kind else "auto")
+    assert response.success, response
+    assert response.result["finished"] is True
+
+
 async def test_tests_that_are_deselected(opened: kernelbroker.Session) -> None:
     """What a project leaves out by its own settings is not missing, nor is what is skipped or xfails."""
     files = {

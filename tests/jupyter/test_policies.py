@@ -51,10 +51,15 @@ async def test_risky_cells_get_an_error(
     assert len(await session.executions()) == 1
 
 
-async def test_cells_after_a_refused_one_are_skipped(kernel: KernelClient) -> None:
+async def test_cells_after_a_refused_one_are_skipped(
+    kernel: KernelClient, session: kernelbroker.Session
+) -> None:
     """Whoever runs a whole notebook sees that it stops there, as after any other error."""
-    first = "import time; time.sleep(0.5); first = 1"  # until the others have arrived
+    first = "import os, time\nwhile not os.path.exists('go'): time.sleep(0.01)\nfirst = 1"
     sent = [await kernel.execute(code) for code in (first, RISKY, "never = 1", "print('never')")]
+    # The broker reads messages in their order: with this reply it has all of them.
+    await kernel.ask("kernel_info_request", {}, channel="control")
+    await session.files.write("go", "")
     replies = [reply_of(await kernel.done(each)) for each in sent]
     assert [each["status"] for each in replies] == ["ok", "error", "aborted", "aborted"]
     going_on = await kernel.execute(RISKY, stop_on_error=False)

@@ -713,20 +713,16 @@ def turns(state: PoolState, stream: Callable[[int], list[Action]], number: int) 
     return given
 
 
-def test_a_place_of_ones_own_comes_beside_a_stream_of_callers() -> None:
+@pytest.mark.parametrize("own", [True, False])
+def test_one_kind_of_callers_does_not_hold_up_the_other(own: bool) -> None:
     """A stream of callers for any sandbox does not hold up one for its own, nor the other way round."""
     state = make(max_size=1, max_waiters=100)
-    state.acquire(1)
-    state.acquire(2)
-    state.acquire_own(3)
-    given = turns(state, state.acquire, 4)
-    assert any(isinstance(each, Place) and each.waiter == 3 for each in given), given
-    state = make(max_size=1, max_waiters=100)
-    state.acquire_own(1)
-    state.acquire_own(2)
-    state.acquire(3)
-    given = turns(state, state.acquire_own, 4)
-    assert any(isinstance(each, Assign) and each.waiter == 3 for each in given), given
+    stream, one = (state.acquire, state.acquire_own) if own else (state.acquire_own, state.acquire)
+    stream(1)
+    stream(2)
+    one(3)
+    given = turns(state, stream, 4)
+    assert any(isinstance(each, Place if own else Assign) and each.waiter == 3 for each in given)
 
 
 def test_a_sandbox_that_is_being_launched_makes_room() -> None:

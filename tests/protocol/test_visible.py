@@ -15,6 +15,8 @@ HIDDEN = {
     "a tag": ("\U000e0041", "⟨U+E0041⟩"),
     "a line that is no line for Python": ("a\u2028b", "a⟨U+2028⟩b"),
     "a letter without a form": ("\u3164 = 1", "⟨U+3164⟩ = 1"),
+    "a beam of music": ("\U0001d173", "⟨U+1D173⟩"),
+    "half a character": ("\ud800", "⟨U+D800⟩"),
     "delete": ("\x7f\x85", "⟨U+007F⟩⟨U+0085⟩"),
 }
 

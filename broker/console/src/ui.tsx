@@ -123,7 +123,7 @@ export function State({ state }: { state: string }) {
   );
 }
 
-const HIDDEN = /(\r(?!\n)|[\u115f\u1160\u3164\uffa0]|(?![\t\n\r])[\p{Cc}\p{Cf}\p{Zl}\p{Zp}])/u;
+const HIDDEN = /(\r(?!\n)|[\u115f\u1160\u3164\uffa0]|(?![\t\n\r])[\p{Cc}\p{Cf}\p{Cs}\p{Zl}\p{Zp}])/u;
 /** Text that a person decides on: characters that hide or reorder others are shown as what they are. */
 export function Visible({ text }: { text: string }) {
   return (

@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from subprocess import Popen
 
+from ..advice import as_root
 from ..egress.proxy import Proxy
 from ..supervisor import SupervisedTask, Supervisor
 from . import (
@@ -58,7 +59,10 @@ _PROBE = ("-c", "")
 _PROBE_ID = "probe"
 _PROBE_TIMEOUT_S = 20.0
 _WATCH_INTERVAL_S = 0.25
-_ADVICE = "Install bubblewrap 0.8 or later (`apt-get install bubblewrap`) and allow user namespaces"
+_ADVICE = (
+    f"Install bubblewrap 0.8 or later ({as_root('apt-get', 'install', 'bubblewrap')}) and allow user "
+    "namespaces"
+)
 
 
 class LocalBackend(Backend):

@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from .. import credentials
+from ..advice import as_root, command, server
 from ..app import Broker
 from ..backends.base import BackendUnavailable
 from ..config import ConfigError, Settings
 from ..tenants.tokens import TokenError, TokenFile
 from .findings import Finding, error, from_error, ok, warning
 from .patient import Patient
-from .remedies import as_root, command, server
 
 _EXPIRES_SOON_S = 30 * 86_400
 _EXPIRED, _NOT_YET_VALID = 10, 9

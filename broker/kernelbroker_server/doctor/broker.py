@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from importlib.metadata import PackageNotFoundError, version
 
+from ..advice import as_root, install
 from ..backends.base import Isolation
 from ..paths import CHECKOUT
 from .findings import Finding, error, ok
 from .patient import Patient
-from .remedies import as_root, install
 
 _DISTRIBUTIONS = ("kernelbroker", "kernelbroker-kernel")
 """What the broker needs in its own version."""

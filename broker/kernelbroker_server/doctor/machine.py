@@ -9,12 +9,12 @@ import socket
 import time
 from pathlib import Path
 
+from ..advice import as_root
 from ..machine_memory import memory_bytes
 from ..open_files import files_needed
 from ..sessions.state_directory import LOCK
 from .findings import Finding, error, ok, warning
 from .patient import Patient
-from .remedies import as_root
 
 _FEWEST_FILES = 1024
 _PER_SANDBOX = 64 * 1024**2

@@ -15,13 +15,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .. import factories
+from ..advice import as_root, command, install, install_extra
 from ..backends.base import Backend, BackendUnavailable, LaunchError, SandboxSpec
 from ..backends.startup_check import CheckFailed, addresses_reached, run_cell
 from ..config import ConfigError
 from ..paths import CHECKOUT
 from .findings import Finding, error, from_error, ok, warning
 from .patient import Patient
-from .remedies import as_root, command, install
 
 if TYPE_CHECKING:
     from ..backends.engine import Engine
@@ -51,7 +51,7 @@ def engine(patient: Patient) -> list[Finding]:
     if not names:
         return []
     if importlib.util.find_spec("docker") is None:
-        remedy = f"Install it: {install('kernelbroker-server[docker]')}"
+        remedy = f"Install it: {install_extra('docker')}"
         return [error("engine", 'backend = "docker" needs a library', remedy)]
     return asyncio.run(_engine(patient, own.docker.host))
 

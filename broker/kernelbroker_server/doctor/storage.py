@@ -11,6 +11,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+from ..advice import as_root, command, sdk
 from ..backends.sockets import SUN_PATH_BYTES
 from ..lasting_key import LASTING_KEYS, DamagedKey, lasting_key
 from ..paths import foreign_files, named_paths
@@ -19,7 +20,6 @@ from ..sessions.schema import APPLICATION_ID, MIGRATIONS
 from ..sessions.state_directory import DATABASE, KEPT_ASIDE, LOCK
 from .findings import Finding, error, ok, warning
 from .patient import Patient
-from .remedies import as_root, command, sdk
 
 _FEWEST_BYTES = 256 * 1024**2
 _FEWEST_INODES = 10_000

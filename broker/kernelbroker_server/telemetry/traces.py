@@ -21,6 +21,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
+from ..advice import install_extra
 from .events import ExecutionEnded, RequestEnded, TelemetryEvent
 
 logger = logging.getLogger(__name__)
@@ -47,9 +48,9 @@ def tracing(environ: Mapping[str, str], version: str) -> Traces | None:
         from opentelemetry.sdk.trace.export import BatchSpanProcessor
     except ModuleNotFoundError as error:
         logger.warning(
-            "an OpenTelemetry endpoint is set, but %s is not installed: "
-            "pip install 'kernelbroker-server[traces]'",
+            "an OpenTelemetry endpoint is set, but %s is not installed: %s",
             error.name,
+            install_extra("traces"),
         )
         return None
     provider = TracerProvider(

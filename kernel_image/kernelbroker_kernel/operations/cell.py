@@ -108,7 +108,7 @@ def _tested(target: str | None, framework: str, deadline: float | None) -> dict[
         result["note"] = f"{found} ended with status {status}: tests may be missing"
     elif not (tests.finished or counts["failed"] or counts["errors"]):
         result["note"] = (
-            f"{found} ended before all tests had been run: one of them, or its setup, exits"
+            f"{found} ended before all tests had been run: a test or the setup exits, or takes tests away"
         )
     return result
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..result_text import join_blocks, json_text, shorten
+from ..bundle_text import json_text
+from ..result_text import join_blocks, shorten
 from ..rich_outputs import Image
 from . import language as languages
 from .cells import MAX_TEXT_CHARS, Inputs, Ran

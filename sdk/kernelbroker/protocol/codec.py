@@ -21,15 +21,12 @@ from .wrong_fields import words_of
 T = TypeVar("T")
 
 _encoder = msgspec.json.Encoder()
-_operation_decoder: msgspec.json.Decoder[Operation] = msgspec.json.Decoder(Operation)
-_incoming_decoder: msgspec.json.Decoder[Event | Reply] = msgspec.json.Decoder(Event | Reply)
 
 
 class _Head(msgspec.Struct):
     type: str
 
 
-_head_decoder = msgspec.json.Decoder(_Head)
 _INCOMING_TYPES = frozenset(cls.__struct_config__.tag for cls in (*Event.__args__, *Reply.__args__))
 
 
@@ -53,8 +50,7 @@ def decode_as(data: bytes | str, type_: type[T]) -> T:
     Raises:
         ProtocolError: not JSON, or of another type; the message has the position.
     """
-    shape: Any = type_  # mypy does not know that types are hashable
-    value: T = _decode(data, type_, _decoder(shape))
+    value: T = _decode(data, type_)
     return value
 
 
@@ -93,7 +89,8 @@ def decode_operation(data: bytes | str) -> Operation:
     Raises:
         ProtocolError: not an operation, or one with an unknown field.
     """
-    return _decode(data, Operation, _operation_decoder)
+    operation: Operation = _decode(data, Operation)
+    return operation
 
 
 def decode_incoming(data: bytes | str) -> Event | Reply | None:
@@ -103,10 +100,11 @@ def decode_incoming(data: bytes | str) -> Event | Reply | None:
         ProtocolError: not JSON, or the fields do not match the type.
     """
     try:
-        return _decode(data, Event | Reply, _incoming_decoder)
+        incoming: Event | Reply = _decode(data, Event | Reply)
+        return incoming
     except ProtocolError:
         try:
-            head = _decode(data, _Head, _head_decoder)
+            head: _Head = _decode(data, _Head)
         except ProtocolError:
             pass
         else:
@@ -115,19 +113,13 @@ def decode_incoming(data: bytes | str) -> Event | Reply | None:
         raise
 
 
-def _decode(data: bytes | str, type_: Any, decoder: msgspec.json.Decoder[T]) -> T:
+def _decode(data: bytes | str, type_: Any) -> Any:
     try:
-        return decoder.decode(data)
+        return decode_json(data, type_)
     except msgspec.ValidationError as exc:
         raise ProtocolError(words_of(exc, type_)) from exc
-    except (msgspec.DecodeError, UnicodeError, RecursionError) as exc:
-        try:
-            value: T = msgspec.convert(json.loads(data, parse_constant=_refuse), type_)
-        except msgspec.ValidationError as again:
-            raise ProtocolError(words_of(again, type_)) from exc
-        except (ValueError, RecursionError):
-            raise ProtocolError(f"not JSON: {exc}") from exc
-        return value
+    except msgspec.DecodeError as exc:
+        raise ProtocolError(f"not JSON: {exc}") from exc
 
 
 def _refuse(constant: str) -> None:

@@ -5,14 +5,11 @@ from __future__ import annotations
 import re
 import unicodedata
 
-_KEPT = {0x09, 0x0A, 0x0D}  # tabs and ends of lines
-_CHARACTERS = "".join(
-    chr(code)
-    for code in [*range(0x3000), *range(0xFE00, 0x10000), *range(0xE0000, 0xE0080)]
-    if code not in _KEPT and unicodedata.category(chr(code)) in ("Cc", "Cf", "Zl", "Zp")
-)
-_FILLERS = "\u115f\u1160\u3164\uffa0"  # of Hangul: letters without a form
-_HIDDEN = re.compile(rf"[{re.escape(_CHARACTERS)}{_FILLERS}]|\r(?!\n)")
+_HIDDEN = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
+"""Categories of characters that are not seen, or that change the order of others."""
+_FILLERS = frozenset("\u115f\u1160\u3164\uffa0")
+"""Letters of Hangul without a form."""
+_KEPT = frozenset("\t\n\r")
 
 
 def visible(text: str) -> str:
@@ -20,4 +17,9 @@ def visible(text: str) -> str:
 
     Such characters hide code, or show it in another order than it has (CVE-2021-42574).
     """
-    return _HIDDEN.sub(lambda found: f"⟨U+{ord(found[0]):04X}⟩", text)
+    shown = {
+        ord(each): f"⟨U+{ord(each):04X}⟩"
+        for each in set(text) - _KEPT
+        if each in _FILLERS or unicodedata.category(each) in _HIDDEN
+    }
+    return re.sub(r"\r(?!\n)", "⟨U+000D⟩", text).translate(shown)

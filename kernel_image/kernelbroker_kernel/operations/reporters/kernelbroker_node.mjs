@@ -20,7 +20,8 @@ function write(outcome, data) {
 // A file whose process exits before its first test ends is one test that passes. If it has tests, they are missing.
 function hasTests(file) {
   try {
-    return /["']node:test["']/.test(readFileSync(file, "utf8"));
+    const source = readFileSync(file, "utf8");
+    return /["']node:test["']/.test(source) && /\b(test|it|describe|suite)\s*[.(]/.test(source);
   } catch {
     return false;
   }

@@ -27,9 +27,14 @@ class Reporter:
     def pytest_runtest_logfinish(self) -> None:
         self._ended += 1
 
-    def pytest_sessionfinish(self) -> None:
-        """It is not called if the process exits before."""
-        self._send({"finished": self._ended >= self._found})
+    def pytest_sessionfinish(self, session: Any) -> None:
+        """Say whether all tests have been run. It is not called if the process exits before.
+
+        A project may take some of its tests away, as a `conftest.py` does for slow ones, but not all.
+        """
+        chosen = len(getattr(session, "items", ()))
+        finished = self._ended >= chosen and (self._ended > 0 or self._found == 0)
+        self._send({"finished": finished})
 
     def pytest_collectreport(self, report: Any) -> None:
         if report.failed:

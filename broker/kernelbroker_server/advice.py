@@ -1,6 +1,6 @@
-"""Commands in remedies, as they can be typed: with the programs, files and users of this machine.
+"""Commands in messages, as they can be typed: with the programs, files and users of this machine.
 
-In a remedy, commands stand between backquotes.
+In a message, commands stand between backquotes.
 """
 
 from __future__ import annotations
@@ -30,6 +30,11 @@ def sdk(*words: str) -> str:
 def as_root(*words: object) -> str:
     """A command that only root may run."""
     return command(*(() if os.geteuid() == 0 else ("sudo",)), *words)
+
+
+def install_extra(name: str) -> str:
+    """A command that installs the packages of an extra of `kernelbroker-server`."""
+    return install(f"kernelbroker-server[{name}]")
 
 
 def install(*requirements: object, python: Path | str = sys.executable) -> str:
