@@ -7,7 +7,10 @@ broker removes from the stream.
 A user's cell has these options (all optional)::
 
     {"on_error": "rollback" | "rollback_all" | "keep", "max_variables": int, "cwd": str,
-     "env": {name: value}, "notebook": bool}
+     "env": {name: value}, "notebook": bool, "workspace": {"known": bool, "watch": bool}}
+
+The workspace is `known` if no client and no other kernel has changed files since this kernel's last cell.
+With `watch`, the kernel may ask the system for reports of changes; see `changed_files`.
 
 A cell of a notebook's client is `notebook`. It finds a stock kernel, except that the reply has the summary.
 A cell without any options finds one in all.

@@ -21,7 +21,7 @@ from IPython.core.getipython import get_ipython
 
 from . import environment, package_path, variables
 from .cell_output import CellOutput
-from .changed_files import Snapshot, changes, scan
+from .changed_files import WorkspaceChanges
 from .compat.kernel import failed_while_showing
 from .contract import METADATA_KEY
 from .environment import WORKSPACE
@@ -109,7 +109,6 @@ class _Execution:
     names: frozenset[str]
     trees: list[ast.AST]
     override: environment.Override
-    files: Snapshot
     started_at: float = 0.0
 
 
@@ -132,6 +131,7 @@ class CellHooks:
         self.node: Any = None
         self.environ = environment.at_start = dict(environ)
         self._output = CellOutput()
+        self._files = WorkspaceChanges(WORKSPACE)
         self.summary: dict[str, Any] | None = None
         self._shell = shell
         self._exited = False
@@ -150,7 +150,12 @@ class CellHooks:
         options = request_options(shell)
         override = environment.Override(options.get("cwd"), options.get("env"))
         self._execution = execution = _Execution(
-            request_id, info.raw_cell, frozenset(shell.user_ns), [], override, scan(WORKSPACE)
+            request_id, info.raw_cell, frozenset(shell.user_ns), [], override
+        )
+        workspace = options.get("workspace")
+        workspace = workspace if isinstance(workspace, dict) else {}
+        self._files.begin(
+            known=workspace.get("known") is True, watch=workspace.get("watch") is True
         )
         self._refusal = None
         self.exit_code, self.reported_names, self._exited = None, None, False
@@ -217,7 +222,7 @@ class CellHooks:
                 with suppress(BaseException), time_limit(REMOVAL_S):
                     remove_new_names(shell.user_ns, execution.names, defining, removed)
             summary["execution_time"] = ended_at - execution.started_at
-            changed, truncated = changes(execution.files, scan(WORKSPACE))
+            changed, truncated = self._files.end()
             summary |= {"files": changed, "files_truncated": truncated}
         limit = options.get("max_variables")
         limit = limit if type(limit) is int and limit >= 0 else MAX_VARIABLES

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import ctypes
-import errno
 import os
 import re
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from struct import Struct
 
 from tornado.iostream import StreamClosedError
 
@@ -19,28 +16,34 @@ from .contract import FRAMES_ALIVE_S, WATCH_PATH
 from .errors import Refused, refusing
 from .file_server import Handler
 from .frames import ALIVE, frame
+from .inotify import (
+    ATTRIB,
+    CREATE,
+    DELETE,
+    DELETE_SELF,
+    IGNORED,
+    ISDIR,
+    MODIFY,
+    MOVE_SELF,
+    MOVED_FROM,
+    MOVED_TO,
+    Inotify,
+)
 
 MAX_DIRECTORIES = 1000
 """Of one recursive watch; those beyond it are not watched."""
-_READ_BYTES = 64 * 1024
-_EVENT = Struct("iIII")
-_MODIFY, _ATTRIB, _MOVED_FROM, _MOVED_TO = 0x2, 0x4, 0x40, 0x80
-_CREATE, _DELETE, _DELETE_SELF, _MOVE_SELF = 0x100, 0x200, 0x400, 0x800
-_ONLYDIR, _ISDIR, _IGNORED = 0x01000000, 0x40000000, 0x8000
-_ALL = _MODIFY | _ATTRIB | _MOVED_FROM | _MOVED_TO | _CREATE | _DELETE | _DELETE_SELF | _MOVE_SELF
+_ALL = MODIFY | ATTRIB | MOVED_FROM | MOVED_TO | CREATE | DELETE | DELETE_SELF | MOVE_SELF
 _TYPES = {
-    _CREATE: "create",
-    _MOVED_TO: "create",
-    _MODIFY: "write",
-    _DELETE: "remove",
-    _MOVED_FROM: "rename",
-    _ATTRIB: "chmod",
+    CREATE: "create",
+    MOVED_TO: "create",
+    MODIFY: "write",
+    DELETE: "remove",
+    MOVED_FROM: "rename",
+    ATTRIB: "chmod",
 }
 
 _NAMELESS = re.compile("#[0-9]+")
 """The system's names of files that have none, such as uploads."""
-
-_libc = ctypes.CDLL(None, use_errno=True)
 
 
 class Watch(Handler):
@@ -94,9 +97,13 @@ class Notify:
     """The watches of one directory and, if asked, of those below it."""
 
     def __init__(self, root: Path) -> None:
-        self.descriptor = _libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
-        if self.descriptor < 0:
-            raise Refused("conflict", "the sandbox has too many watches; stop one of them")
+        try:
+            self._inotify = Inotify()
+        except OSError as error:
+            raise Refused(
+                "conflict", "the sandbox has too many watches; stop one of them"
+            ) from error
+        self.descriptor = self._inotify.descriptor
         self._root = root
         self._folders: dict[int, str] = {}
         self._is_recursive = False
@@ -107,10 +114,7 @@ class Notify:
         """Watch a directory, by its path below the root. Raises OSError."""
         self._is_recursive = recursive
         path = self._root / folder
-        number = _libc.inotify_add_watch(self.descriptor, os.fsencode(path), _ALL | _ONLYDIR)
-        if number < 0:
-            code = ctypes.get_errno()
-            raise OSError(code, os.strerror(code))
+        number = self._inotify.add(path, _ALL)
         self._folders[number] = folder
         if recursive:
             with suppress(OSError), os.scandir(path) as entries:
@@ -125,40 +129,30 @@ class Notify:
 
     def read(self) -> Iterator[dict[str, str]]:
         """The changes that have been reported."""
-        try:
-            data = os.read(self.descriptor, _READ_BYTES)
-        except OSError as error:
-            if error.errno == errno.EAGAIN:
-                return
-            raise
-        offset = 0
-        while offset < len(data):
-            number, mask, cookie, size = _EVENT.unpack_from(data, offset)
-            name = os.fsdecode(data[offset + _EVENT.size :][:size].rstrip(b"\0"))
-            offset += _EVENT.size + size
+        for number, mask, cookie, name in self._inotify.read():
             folder = self._folders.get(number, "")
-            if mask & _IGNORED:
+            if mask & IGNORED:
                 self._folders.pop(number, None)
                 continue
             path = f"{folder}/{name}".strip("/")
-            if self._is_recursive and mask & _ISDIR and mask & (_CREATE | _MOVED_TO):
+            if self._is_recursive and mask & ISDIR and mask & (CREATE | MOVED_TO):
                 self._add_below(path)
             if _NAMELESS.fullmatch(name) or name.startswith(workspace.UPLOAD_PREFIX):
-                if mask & _MOVED_FROM:
+                if mask & MOVED_FROM:
                     self._uploads = {cookie: name}
                 continue
-            if mask & _MOVED_TO and (upload := self._uploads.pop(cookie, None)) is not None:
+            if mask & MOVED_TO and (upload := self._uploads.pop(cookie, None)) is not None:
                 if not upload.endswith(workspace.REPLACES_SUFFIX):
                     yield {"path": path, "type": "create"}
                 yield {"path": path, "type": "write"}
                 continue
             for flag, kind in _TYPES.items():
                 # A watched directory reports its own end to the watch of its parent as well.
-                if mask & flag and (name or flag == _ATTRIB):
+                if mask & flag and (name or flag == ATTRIB):
                     yield {"path": path, "type": kind}
 
     def close(self) -> None:
-        os.close(self.descriptor)
+        self._inotify.close()
 
 
 ROUTES = [(f"{WATCH_PATH}/(.*)", Watch)]

@@ -28,7 +28,8 @@ class ExecutionResult:
         dataframe: properties and preview of the table that `result_var` names.
         return_value: any other value that `result_var` names, as JSON, or a summary of it.
         variables: the variables that the session holds.
-        files: workspace files that were created or changed.
+        files: workspace files that the cell, or a process of the sandbox since the last cell, has created
+            or changed. Of more than 200, those near the top and the newest.
         exit_code: of a shell cell, or of `sys.exit`.
         error: one line, `Name: message`, or None.
         error_detail: name and message of the error, the traceback, and the cause.

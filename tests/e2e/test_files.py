@@ -342,6 +342,52 @@ open("out/汉.txt", "w").write("")
         assert len(await session.files.read(file.path)) == file.size
 
 
+MANY_FILES = """
+import os, subprocess
+os.makedirs("many/images")
+for number in range(1100):
+    open(f"many/images/{number}.png", "w").close()
+"""
+PROCESS = """
+subprocess.Popen("sleep 0.3; echo x > many/by_process; mv many/by_process many/done", shell=True)
+"""
+
+
+async def test_changed_files_beside_many_others(client: kernelbroker.Broker) -> None:
+    """Among many files, results list those that changed, whatever in the sandbox wrote them, and once."""
+    async with client.session() as session:
+        other = await session.context("other")
+
+        async def changed(code: str, by: kernelbroker.Session = session) -> list[str]:
+            result = await by.run(code)
+            assert result.success
+            assert result.truncated is None
+            return [file.path for file in result.files]
+
+        made = await session.run(MANY_FILES)
+        assert made.truncated is not None
+        assert made.truncated.files
+        assert len(made.files) == 200
+        twenty = "for i in range(20): open(f'many/new{i}', 'w').close()"
+        report = "os.makedirs('many/out'); open('many/out/report.pdf', 'w').close()"
+        assert len(await changed(f"{report}\n{twenty}")) == 21
+        assert await changed(PROCESS) == []
+        await until_file(session, "many/done")
+        assert await changed("1") == ["many/done"]
+        await session.files.write("many/by_client", "x")
+        assert await changed("open('many/images/17.png', 'a').write('x')") == ["many/images/17.png"]
+        assert await changed("open('many/by_other', 'w').close()", by=other) == ["many/by_other"]
+        assert await changed("1") == []
+        assert await changed("1", by=other) == []
+
+
+async def until_file(session: kernelbroker.Session, path: str) -> None:
+    async def exists() -> bool:
+        return await session.files.exists(path)
+
+    await until(exists)
+
+
 def test_the_synchronous_client_transfers_files(broker: BrokerProcess, tmp_path: Path) -> None:
     """The synchronous client has the same calls; progress is reported in the caller's thread."""
     local = tmp_path / "local"

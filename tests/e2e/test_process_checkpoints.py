@@ -93,6 +93,24 @@ async def succeed(session: kernelbroker.Session, code: str) -> str:
     return result.stdout
 
 
+async def test_changed_files_of_a_saved_workspace(broker: BrokerProcess) -> None:
+    """Processes with many files can be saved, and where they go on, only what changes there is listed."""
+    many = "for number in range(1000): open(f'{number}.txt', 'w').close()"
+    async with (
+        kernelbroker.connect(broker.url, broker.token) as client,
+        client.session() as session,
+    ):
+        await succeed(session, many)
+        assert [file.path for file in (await session.run("open('17.txt', 'w').close()")).files] == [
+            "17.txt"
+        ]
+        async with await session.fork(mode="process") as fork:
+            assert (await fork.run("1")).files == []
+            assert [
+                file.path for file in (await fork.run("open('18.txt', 'w').close()")).files
+            ] == ["18.txt"]
+
+
 async def test_the_page_s_program(client: kernelbroker.Broker) -> None:
     """The program in docs/checkpoints.md goes on with a generator, in a new session and in a fork."""
     async with client.session() as session:

@@ -1,16 +1,27 @@
-"""The workspace files that changed between two scans."""
+"""The workspace files that changed from cell to cell, in small workspaces and in large ones."""
 
 from __future__ import annotations
 
 import json
+import mmap
 import os
-from collections.abc import Callable
+import shutil
+import subprocess
+import tarfile
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
+from statistics import median
+from time import perf_counter
 
 import msgspec
 import pytest
 from kernelbroker.protocol import events
-from kernelbroker_kernel.changed_files import MAX_DEPTH, MAX_ENTRIES, MAX_REPORTED, changes, scan
+from kernelbroker_kernel import changed_files
+from kernelbroker_kernel.changed_files import MAX_REPORTED, WATCHED_FROM, WorkspaceChanges, scan
+
+WATCHES = (False, True)
+BEGUN: list[WorkspaceChanges] = []
 
 
 def touch(path: Path, text: str = "x") -> None:
@@ -18,17 +29,92 @@ def touch(path: Path, text: str = "x") -> None:
     path.write_text(text)
 
 
-def changed(root: Path, act: Callable[[], object]) -> tuple[list[str], bool]:
-    before = scan(str(root))
-    act()
-    found, truncated = changes(before, scan(str(root)))
-    json.dumps(found)
-    msgspec.convert(found, list[events.FileChange])
-    return [change["path"] for change in found], truncated
+def fill(root: Path, count: int, folder: str = "images") -> None:
+    """Make many old files, so that the system is asked for reports."""
+    (root / folder).mkdir(parents=True, exist_ok=True)
+    for number in range(count):
+        (root / folder / f"{number:05}.png").touch()
+
+
+def begun(root: Path, *, watch: bool = True) -> WorkspaceChanges:
+    """What a kernel knows that has run one cell."""
+    files = WorkspaceChanges(str(root))
+    files.begin(watch=watch)
+    files.end()
+    BEGUN.append(files)
+    return files
+
+
+@pytest.fixture(autouse=True)
+def _queues() -> Iterator[None]:
+    """The system has few queues for all tests that run at the same time."""
+    yield
+    while BEGUN:
+        BEGUN.pop().begin(watch=False)
+
+
+def queues() -> list[int]:
+    """The descriptors of this process that are queues of reports."""
+    return [int(each.name) for each in Path("/proc/self/fd").iterdir() if is_inotify(each)]
+
+
+def is_inotify(descriptor: Path) -> bool:
+    with suppress(OSError):
+        return "inotify" in str(descriptor.readlink())
+    return False
+
+
+def found(files: WorkspaceChanges) -> list[str]:
+    """The paths of what changed until the next cell's end, which are all."""
+    files.begin(known=True)
+    changes, truncated = files.end()
+    json.dumps(changes)
+    msgspec.convert(changes, list[events.FileChange])
+    assert not truncated
+    return [change["path"] for change in changes]
+
+
+@pytest.fixture(params=["scanned", "watched"])
+def root(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    """A workspace of each size."""
+    if request.param == "watched":
+        fill(tmp_path, WATCHED_FROM + 100)
+    return tmp_path
 
 
 def make_pipe(root: Path) -> None:
     os.mkfifo(root / "pipe")
+
+
+def rewrite_with_old_time(root: Path) -> None:
+    stat = (root / "old.txt").stat()
+    (root / "old.txt").write_text("y")
+    os.utime(root / "old.txt", ns=(stat.st_atime_ns, stat.st_mtime_ns))
+
+
+def replace_with_old_time(root: Path) -> None:
+    stat = (root / "old.txt").stat()
+    (root / "draft").write_text("y")
+    os.utime(root / "draft", ns=(stat.st_atime_ns, stat.st_mtime_ns))
+    (root / "draft").rename(root / "old.txt")
+
+
+def unpack(root: Path) -> None:
+    """An archive restores size and time of modification."""
+    with tarfile.open(root / ".." / "archive.tar", "w") as archive:
+        archive.add(root / "old.txt", "old.txt")
+    subprocess.run(["tar", "-xf", str(root / ".." / "archive.tar")], cwd=root, check=True)
+
+
+def map_into_memory(root: Path) -> None:
+    with (root / "old.txt").open("r+b") as file, mmap.mmap(file.fileno(), 1) as mapped:
+        mapped[:] = b"y"
+        mapped.flush()
+
+
+def move_directory(root: Path) -> None:
+    touch(root / "a/f.txt")
+    (root / "a").rename(root / "b")
 
 
 CASES: dict[str, tuple[Callable[[Path], object], list[str]]] = {
@@ -38,6 +124,19 @@ CASES: dict[str, tuple[Callable[[Path], object], list[str]]] = {
     "size changed": (lambda root: touch(root / "old.txt", "longer"), ["old.txt"]),
     "time changed": (lambda root: os.utime(root / "old.txt", ns=(1, 1)), ["old.txt"]),
     "rights changed": (lambda root: (root / "old.txt").chmod(0o600), []),
+    "rights taken": (lambda root: (root / "old.txt").chmod(0), []),
+    "second name": (lambda root: os.link(root / "old.txt", root / "new.txt"), ["new.txt"]),
+    "time set back": (rewrite_with_old_time, ["old.txt"]),
+    "replaced with the old time": (replace_with_old_time, ["old.txt"]),
+    "unpacked over it": (unpack, ["old.txt"]),
+    "mapped into memory": (map_into_memory, ["old.txt"]),
+    "removed and made again": (
+        lambda root: ((root / "old.txt").unlink(), touch(root / "old.txt", "new")),
+        ["old.txt"],
+    ),
+    "directories at once": (lambda root: touch(root / "a/b/c/d/e/f.txt"), ["a/b/c/d/e/f.txt"]),
+    "very deep": (lambda root: touch(root.joinpath(*["d"] * 200, "f.txt")), ["d/" * 200 + "f.txt"]),
+    "directory moved": (move_directory, ["b/f.txt"]),
     "renamed": (lambda root: (root / "old.txt").rename(root / "new.txt"), ["new.txt"]),
     "removed": (lambda root: (root / "old.txt").unlink(), []),
     "link": (lambda root: (root / "link").symlink_to(root / "old.txt"), []),
@@ -52,65 +151,195 @@ CASES: dict[str, tuple[Callable[[Path], object], list[str]]] = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_new_and_changed_files(tmp_path: Path, case: str) -> None:
+def test_new_and_changed_files(root: Path, case: str) -> None:
     """Only new and changed regular files are reported."""
-    touch(tmp_path / "old.txt")
+    touch(root / "old.txt")
+    files = begun(root)
     act, expected = CASES[case]
-    assert changed(tmp_path, lambda: act(tmp_path)) == (expected, False)
+    act(root)
+    assert found(files) == expected
+    assert found(files) == []
 
 
-def test_change_of_size_alone(tmp_path: Path) -> None:
+def test_size_and_whether_a_file_is_new(root: Path) -> None:
     """A change has the file's size, and whether the file is new."""
-    before = scan(str(tmp_path))
-    touch(tmp_path / "f", "four")
-    created = scan(str(tmp_path))
-    assert changes(before, created) == ([{"path": "f", "size": 4, "created": True}], False)
-    touch(tmp_path / "f", "longer")
-    changed = {"path": "f", "size": 6, "created": False}
-    assert changes(created, scan(str(tmp_path))) == ([changed], False)
+    files = begun(root)
+    touch(root / "f", "four")
+    files.begin(known=True)
+    assert files.end() == ([{"path": "f", "size": 4, "created": True}], False)
+    touch(root / "f", "longer")
+    files.begin(known=True)
+    assert files.end() == ([{"path": "f", "size": 6, "created": False}], False)
+    (root / "f").unlink()
+    files.end()
+    touch(root / "f")
+    assert files.end()[0] == [{"path": "f", "size": 1, "created": True}]
+
+
+def test_what_others_change(root: Path) -> None:
+    """What a background process makes between two cells is the next cell's, a client's nobody's."""
+    files = begun(root)
+    touch(root / "by a process")
+    assert found(files) == ["by a process"]
+    touch(root / "by a client")
+    files.begin(known=False)
+    touch(root / "by the cell")
+    assert [each["path"] for each in files.end()[0]] == ["by the cell"]
 
 
 def test_missing_workspace(tmp_path: Path) -> None:
     """A missing workspace has no files."""
     assert scan(str(tmp_path / "absent")).files == {}
+    assert found(begun(tmp_path / "absent")) == []
 
 
-def test_scan_is_bounded_in_depth(tmp_path: Path) -> None:
-    """Directories beyond the greatest depth are not scanned, and the result is truncated."""
-    deepest = tmp_path.joinpath(*["d"] * (MAX_DEPTH - 1))
-    deepest.mkdir(parents=True)
-    assert changed(tmp_path, lambda: touch(deepest / "f")) == (
-        ["d/" * (MAX_DEPTH - 1) + "f"],
-        False,
-    )
-    assert changed(tmp_path, lambda: touch(deepest / "d/f")) == ([], True)
+@pytest.mark.parametrize("watch", WATCHES)
+def test_nothing_is_missed_in_a_large_workspace(tmp_path: Path, watch: bool) -> None:
+    """Whatever changes beside thousands of files is told, and nothing is called truncated."""
+    fill(tmp_path, 5000)
+    files = begun(tmp_path, watch=watch)
+    made = [f"new{number}" for number in range(20)] + [
+        "output/report.pdf",
+        "images/00017.png",
+        "z/z/z/z/z/z/z/z/z/z",
+    ]
+    for path in made:
+        touch(tmp_path / path)
+    assert found(files) == sorted(made)
 
 
-def test_reported_files_are_bounded(tmp_path: Path) -> None:
-    """The number of reported files is bounded, and the result is truncated."""
+@pytest.mark.parametrize("watch", WATCHES)
+def test_reported_files_are_bounded(tmp_path: Path, watch: bool) -> None:
+    """Of too many, those near the top are reported, and the newest of the others, as truncated."""
+    fill(tmp_path, WATCHED_FROM + 1)
+    files = begun(tmp_path, watch=watch)
+    fill(tmp_path, MAX_REPORTED + 1000, folder="deep/er")
+    touch(tmp_path / "report.pdf")
+    os.utime(tmp_path / "report.pdf", ns=(1, 1))
+    files.begin(known=True)
+    changes, truncated = files.end()
+    paths = [change["path"] for change in changes]
+    assert truncated
+    assert len(paths) == MAX_REPORTED
+    assert paths == sorted(paths)
+    assert {"report.pdf", f"deep/er/{MAX_REPORTED + 999:05}.png"} <= set(paths)
+    assert found(files) == []
 
-    def act() -> None:
-        for number in range(MAX_REPORTED + 1):
-            touch(tmp_path / str(number))
 
-    found, truncated = changed(tmp_path, act)
-    assert (len(found), truncated) == (MAX_REPORTED, True)
+def test_a_directory_that_others_bring_in(tmp_path: Path) -> None:
+    """A directory with files that is moved into the workspace, out of it, and in it."""
+    fill(tmp_path / "data", WATCHED_FROM + 1)
+    fill(tmp_path / "outside", 3)
+    files = begun(tmp_path / "data")
+    (tmp_path / "outside").rename(tmp_path / "data/inside")
+    expected = [f"inside/images/{number:05}.png" for number in range(3)]
+    assert found(files) == expected
+    (tmp_path / "data/inside").rename(tmp_path / "outside")
+    assert found(files) == []
+    touch(tmp_path / "outside/images/00001.png", "changed outside")
+    (tmp_path / "outside").rename(tmp_path / "data/inside")
+    assert found(files) == expected
+    (tmp_path / "data/images").rename(tmp_path / "data/pictures")
+    touch(tmp_path / "data/pictures/00001.png", "changed")
+    files.begin(known=True)
+    changes, truncated = files.end()
+    assert (len(changes), truncated) == (MAX_REPORTED, True)  # all have another path
+    touch(tmp_path / "data/pictures/00002.png", "changed")
+    assert found(files) == ["pictures/00002.png"]
 
 
-def test_scan_is_bounded_in_entries(tmp_path: Path) -> None:
+def test_thousands_of_changes_in_one_cell(tmp_path: Path) -> None:
+    """When the system has dropped reports, nothing is missed."""
+    fill(tmp_path, WATCHED_FROM + 1)
+    files = begun(tmp_path)
+    for number in range(20_000):
+        (tmp_path / "images" / f"x{number}").touch()
+        (tmp_path / "images" / f"x{number}").unlink()
+    touch(tmp_path / "last")
+    assert found(files) == ["last"]
+    touch(tmp_path / "later")
+    assert found(files) == ["later"]
+
+
+def test_mapped_files_stay_watched(tmp_path: Path) -> None:
+    """Memory that belongs to a file changes without a report of the system's."""
+    fill(tmp_path, WATCHED_FROM + 1)
+    files = begun(tmp_path)
+    touch(tmp_path / "array.npy", "12345678")
+    with (tmp_path / "array.npy").open("r+b") as file:
+        mapped = mmap.mmap(file.fileno(), 8)
+    assert found(files) == ["array.npy"]
+    touch(tmp_path / "other")
+    assert found(files) == ["other"]
+    mapped[:1] = b"x"
+    mapped.flush()
+    assert found(files) == ["array.npy"]
+    mapped.close()
+
+
+@pytest.mark.parametrize("reused", [False, True])
+def test_code_that_closes_all_descriptors(tmp_path: Path, reused: bool) -> None:
+    """A queue that a user's code has closed is not needed, and no descriptor of the user's is closed."""
+    fill(tmp_path, WATCHED_FROM + 1)
+    files = begun(tmp_path)
+    touch(tmp_path / "first")
+    (descriptor,) = queues()
+    os.close(descriptor)
+    if reused:
+        assert os.open(tmp_path / "first", os.O_RDONLY) == descriptor
+    assert found(files) == ["first"]
+    if reused:
+        assert os.read(descriptor, 1) == b"x"
+        os.close(descriptor)
+    touch(tmp_path / "second")
+    assert found(files) == ["second"]
+
+
+def test_without_reports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the system has no more queues, and where processes are saved, the workspace is scanned."""
+
+    def refuse() -> None:
+        raise OSError(24, "Too many open files")
+
+    monkeypatch.setattr(changed_files, "Inotify", refuse)
+    fill(tmp_path, WATCHED_FROM + 1)
+    files = begun(tmp_path)
+    touch(tmp_path / "images/00001.png")
+    assert found(files) == ["images/00001.png"]
+    monkeypatch.undo()
+    begun(tmp_path, watch=False)
+    assert queues() == []
+    begun(tmp_path, watch=True)
+    assert len(queues()) == 1
+
+
+def test_scan_is_bounded_in_entries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Files that a bounded scan left out are not reported as new later."""
-    for number in range(MAX_ENTRIES):
-        touch(tmp_path / "folder" / str(number))
-        os.utime(tmp_path / "folder" / str(number), ns=(1, 1))
-    before = scan(str(tmp_path))
-    assert before.truncated
-    assert len(before.files) < MAX_ENTRIES
-    later = type(before)(before.files, True, before.taken_ns + 10**12)
-    (tmp_path / "folder" / next(iter(before.files)).removeprefix("folder/")).unlink()
-    (tmp_path / "folder" / list(before.files)[1].removeprefix("folder/")).unlink()
-    after = scan(str(tmp_path))
-    assert after.files.keys() - before.files.keys()  # scanned for the first time, but not new
-    assert changes(later, after) == ([], True)
+    monkeypatch.setattr(changed_files, "MAX_ENTRIES", 1000)
+    fill(tmp_path, 2000)
+    files = begun(tmp_path)
+    for known in list(scan(str(tmp_path)).files)[:500]:
+        (tmp_path / known).unlink()
+    monkeypatch.setattr(changed_files, "CLOCK_SLACK_NS", -(10**12))
+    files.begin(known=True)
+    assert files.end() == ([], True)
+    monkeypatch.undo()
     touch(tmp_path / "new")
-    assert changes(before, scan(str(tmp_path)))[1]
-    assert "new" in [change["path"] for change in changes(before, scan(str(tmp_path)))[0]]
+    files.begin(known=True)
+    assert [each["path"] for each in files.end()[0]] == ["new"]
+
+
+def test_a_cell_costs_what_it_changes(tmp_path: Path) -> None:
+    """With 20,000 files, a cell that changes one costs less than a twentieth of looking at all."""
+    fill(tmp_path, 20_000)
+    files = begun(tmp_path)
+    costs = []
+    for number in range(20):
+        touch(tmp_path / "one", str(number))
+        before = perf_counter()
+        assert found(files) == ["one"]
+        costs.append(perf_counter() - before)
+    before = perf_counter()
+    scan(str(tmp_path))
+    assert median(costs) < (perf_counter() - before) / 20
+    shutil.rmtree(tmp_path)

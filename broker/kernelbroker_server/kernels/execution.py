@@ -39,7 +39,7 @@ from .failures import (
 )
 from .framing import MAX_WEIGHT, Incoming
 from .outputs import DisplayContent, OutputLimits, Outputs, StreamContent
-from .requests import REPORT_BYTES, InternalCell, NotebookCell, cell, report_cell
+from .requests import REPORT_BYTES, InternalCell, NotebookCell, cell, report_cell, with_option
 
 _MAX_REPORT_WEIGHT = 6 * REPORT_BYTES
 _MAX_SUMMARY_WEIGHT = 6 * 1024**2
@@ -117,6 +117,10 @@ class CellExecution:
         ]
         self._cell_id, self._report_id = state.ids[0], state.ids[1] if state.ids[1:] else None
         self._outputs = Outputs(limits, clean_beginning, state)
+
+    def add_option(self, name: str, value: Any) -> None:
+        """Add an option for the kernel's hooks to the cell's request, before it is sent."""
+        self.outgoing[0] = with_option(self.outgoing[0], name, value)
 
     @property
     def phase(self) -> Phase:

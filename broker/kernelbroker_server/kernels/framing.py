@@ -105,6 +105,10 @@ class Outgoing:
     frame: bytes | None = None
 
 
+METADATA_PART, CONTENT_PART = 3, 4
+"""Indices in what `split_frame` returns."""
+
+
 def encode_frame(message: Outgoing, session: str) -> bytes:
     if message.frame is not None:
         return message.frame

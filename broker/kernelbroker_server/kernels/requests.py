@@ -7,14 +7,15 @@ becomes part of any code but the user's own.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+from kernelbroker.protocol.codec import decode_as, encode
 from kernelbroker.protocol.events import Result
 from kernelbroker.protocol.messages import ExecutionRequest
 from kernelbroker_kernel import contract
 
-from .framing import Outgoing
+from .framing import METADATA_PART, Outgoing, join_parts, split_frame
 from .outputs import OutputLimits
 
 REPORT_BYTES = 4 * 1024**2
@@ -95,6 +96,18 @@ def cell(
         }
         code = contract.LANGUAGE_CODE
     return execute_request(code, options, silent=False, allow_stdin=allow_stdin)
+
+
+def with_option(message: Outgoing, name: str, value: Any) -> Outgoing:
+    """The request with another option; a client's own frame gets it, too."""
+    if message.frame is None:
+        options = {**message.metadata[contract.METADATA_KEY], name: value}
+        return replace(message, metadata={**message.metadata, contract.METADATA_KEY: options})
+    parts = split_frame(message.frame)
+    metadata = decode_as(parts[METADATA_PART], dict[str, Any])
+    metadata[contract.METADATA_KEY][name] = value
+    parts[METADATA_PART] = encode(metadata)
+    return replace(message, frame=join_parts(parts))
 
 
 def report_cell(request: ExecutionRequest) -> Outgoing:

@@ -16,7 +16,7 @@ from kernelbroker.protocol.messages import ExecutionRequest
 from kernelbroker_kernel.contract import METADATA_KEY
 
 from ..kernels.channel import ChannelClosed
-from ..kernels.framing import RequestHeader, join_parts, split_frame
+from ..kernels.framing import CONTENT_PART, METADATA_PART, RequestHeader, join_parts, split_frame
 from ..kernels.requests import NotebookCell, notebook_options
 from ..sessions.session import Session
 from .executions import Executions
@@ -26,7 +26,6 @@ from .sessions import Sessions
 _KERNEL_ID = re.compile(r"\w+-\w+-\w+-\w+-\w+", re.ASCII)
 """The ids that Jupyter's servers accept in a path."""
 _NAMESPACE = uuid.UUID("7b0f2f3e-3f0a-5c8e-9a55-6b3c1f1f6c1d")
-_METADATA, _CONTENT = 3, 4
 
 
 class _CellContent(msgspec.Struct):
@@ -138,7 +137,7 @@ class Kernels:
             BadRequest, SessionGone, Unavailable
         """
         try:
-            restart = decode_as(split_frame(frame)[_CONTENT], _ShutdownContent).restart
+            restart = decode_as(split_frame(frame)[CONTENT_PART], _ShutdownContent).restart
         except ProtocolError as exc:
             raise BadRequest(f"the shutdown_request is invalid: {exc}") from exc
         if restart:
@@ -162,8 +161,8 @@ class Kernels:
         parts = split_frame(frame)
         try:
             header = decode_as(parts[1], RequestHeader)
-            content = decode_as(parts[_CONTENT], _CellContent)
-            metadata = decode_as(parts[_METADATA], dict[str, Any])
+            content = decode_as(parts[CONTENT_PART], _CellContent)
+            metadata = decode_as(parts[METADATA_PART], dict[str, Any])
         except ProtocolError as exc:
             raise BadRequest(f"the execute_request is invalid: {exc}") from exc
         request = ExecutionRequest(
@@ -174,7 +173,7 @@ class Kernels:
             session, msgspec.structs.replace(request, code=assessed)
         )
         options = notebook_options(session.limits.output)
-        parts[_METADATA] = encode({**metadata, **options})
+        parts[METADATA_PART] = encode({**metadata, **options})
         self._executions.submit(
             session,
             request,
@@ -187,7 +186,7 @@ class Kernels:
 def stops_on_error(frame: bytes) -> bool:
     """Whether the cells that wait are to be skipped if the one of this `execute_request` fails."""
     try:
-        content = decode_as(split_frame(frame)[_CONTENT], _CellContent)
+        content = decode_as(split_frame(frame)[CONTENT_PART], _CellContent)
     except ProtocolError:
         return True
     return content.stop_on_error and not content.silent
@@ -196,7 +195,7 @@ def stops_on_error(frame: bytes) -> bool:
 def has_failed(frame: bytes) -> bool:
     """Whether an `execute_reply` says that its cell has failed."""
     try:
-        return decode_as(split_frame(frame)[_CONTENT], _ReplyContent).status == "error"
+        return decode_as(split_frame(frame)[CONTENT_PART], _ReplyContent).status == "error"
     except ProtocolError:
         return True
 
@@ -205,10 +204,10 @@ def without_options(frame: bytes) -> bytes:
     """Return an `execute_reply` to a notebook's cell as a stock kernel would send it."""
     parts = split_frame(frame)
     try:
-        metadata = decode_as(parts[_METADATA], dict[str, Any])
+        metadata = decode_as(parts[METADATA_PART], dict[str, Any])
     except ProtocolError:
         return frame
     if metadata.pop(METADATA_KEY, None) is None:
         return frame
-    parts[_METADATA] = encode(metadata)
+    parts[METADATA_PART] = encode(metadata)
     return join_parts(parts)

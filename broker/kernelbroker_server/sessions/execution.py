@@ -174,6 +174,7 @@ class Execution:
         state_lost: bool,
         tell: Callable[[Result, Place | None], None] | None = None,
         remark: Callable[[Result], Awaitable[str | None]],
+        workspace_known: bool = False,
     ) -> str | None:
         """Run in this sandbox until the result is stored.
 
@@ -182,6 +183,7 @@ class Execution:
             state_lost: the session has lost its variables since the last execution; the result says so.
             tell: told the result, and the place, before the result is stored.
             remark: returns a message about the workspace, sent on standard error before the result.
+            workspace_known: nobody else has changed files since this kernel's last cell.
 
         Returns:
             The cause why the sandbox cannot be used again; None if it can.
@@ -192,6 +194,8 @@ class Execution:
             self._end(Failure("sandbox_lost", "SandboxLost", "its sandbox ended with the broker"))
             return None
         self._running_on = warm
+        can_watch = warm.sandbox.process_saver is None
+        self._cell.add_option("workspace", {"known": workspace_known, "watch": can_watch})
         self._tell = None if self.is_silent else tell
         self._state_lost = state_lost
         if self._progress is None:

@@ -98,6 +98,8 @@ class SessionRunner:
         self._restarts, self._settled = Waiters(), Waiters()
         self._tasks = SessionTasks(self._id, self._context)
         self._watching: SupervisedTask | None = None
+        self._changes: int | None = None
+        """`QuotaWatch.changes` after the last cell, if this kernel knows all of them."""
 
     def open(self, *, adopted: bool = False) -> None:
         if not adopted:  # otherwise the store has it
@@ -295,6 +297,7 @@ class SessionRunner:
                 warm = self._lease.current
                 assert warm is not None, "the session has a sandbox"
                 lost: str | None = "sandbox_lost"
+                changes = self.watch.changes
                 try:
                     self.watch.begin()
                     with bound(**execution.ids):
@@ -304,17 +307,29 @@ class SessionRunner:
                             state_lost=run.state_lost,
                             tell=self._lease.tell,
                             remark=self.watch.before_result,
+                            workspace_known=changes == self._changes,
                         )
                 except Exception:
                     logger.exception("execution %s failed unexpectedly", execution.id)
                     execution.give_up()
                 finally:
                     self.watch.end()
+                    self._count_changes(execution, changes)
                     if not execution.is_detached:
                         self._ended(execution)
                         self.apply(self.machine.execution_ended(execution.id, lost=lost))
         finally:
             del self._turns[execution.id], self._carriers[execution.id]
+
+    def _count_changes(self, execution: Execution, before: int) -> None:
+        """Let the other kernels of the session know that a cell has changed files."""
+        result = execution.log.result
+        if execution.is_silent and result is not None:  # the kernel has not looked at the files
+            return
+        is_alone = self.watch.changes == before
+        if result is None or result.files:
+            self.watch.changes += 1
+        self._changes = self.watch.changes if is_alone and result is not None else None
 
     def _detach(self) -> None:
         for name, execution in self.executions.items():

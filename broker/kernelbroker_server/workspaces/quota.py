@@ -73,6 +73,10 @@ class Quota:
             return Standing.FAR_OVER
         return Standing.OVER
 
+    def is_half_used(self, usage: Usage) -> bool:
+        """Whether a usage that was not measured just now may be over the limit."""
+        return usage.size > self.size // 2 or usage.files > self.files // 2
+
     def complaint(self, usage: Usage) -> str | None:
         """The message for a workspace over its limit, with advice; None if it is within."""
         if usage.size > self.size:

@@ -60,6 +60,8 @@ class QuotaWatch:
     Attributes:
         listeners: called with an action and its reason when the quota is exceeded: the session and its
             contexts.
+        changes: grows whenever a client, or a cell of one of these kernels, has changed files. It tells a
+            kernel whether others have.
     """
 
     def __init__(
@@ -74,6 +76,7 @@ class QuotaWatch:
         self._state = QuotaState(quota, initial, grace)
         self._measure = usage
         self.listeners: set[Callable[[QuotaAction, str], None]] = set()
+        self.changes = 0
         self._running = 0
         self._cells = 0
         self._received = self._received_before = Usage()
@@ -123,6 +126,7 @@ class QuotaWatch:
     def visited(self) -> None:
         """Call this when a client changed files. The next growth is then not blamed on background code."""
         self._visited = True
+        self.changes += 1
         self.look_soon()
 
     @contextlib.asynccontextmanager
@@ -160,10 +164,15 @@ class QuotaWatch:
     async def before_result(self, result: Result) -> str | None:
         """The message about the quota for this result, if there is one.
 
-        Measures only if the cell wrote files or the quota was exceeded, since a client waits.
+        Measures only if what the cell wrote may have exceeded the quota, since a client waits.
         """
         truncated = result.truncated is not None and result.truncated.files
-        if result.files or truncated or self._state.complaint:
+        written = Usage(sum(file.size for file in result.files), len(result.files))
+        if (
+            truncated
+            or self._state.complaint
+            or self._quota.is_half_used(_sum(self.usage, written))
+        ):
             await self._look()
             return self._state.complaint
         return None
