@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import itertools
 import tempfile
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -47,6 +47,10 @@ class Brokers:
         broker.data_dir, broker.run_dir = self.directory / "data", self.directory / "run"
         self.all.append(broker)
         return broker.start()
+
+    def use_database(self, url: Callable[[str], str]) -> None:
+        """Reach the database at another URL, made of its own."""
+        self._settings["STORE"] = url(str(self._settings["STORE"]))
 
     def stop(self) -> None:
         for broker in self.all:

@@ -6,11 +6,14 @@ import contextlib
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import tempfile
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import psycopg
 
@@ -82,6 +85,69 @@ class Server:
 
     def url(self, name: str) -> str:
         return f"postgresql://{_USER}@/{name}?host={self.directory}"
+
+
+class Relay:
+    """A network between brokers and a server, which can go silent, as when all packets are dropped."""
+
+    def __init__(self, server: Server) -> None:
+        self._path = str(server.directory / ".s.PGSQL.5432")
+        self._passes = threading.Event()
+        self._passes.set()
+        self._sockets: list[socket.socket] = []
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._start(self._accept)
+
+    def url(self, database: str) -> str:
+        """The database of this URL, through the relay."""
+        name = urlsplit(database).path.removeprefix("/")
+        port = self._listener.getsockname()[1]
+        return f"postgresql://{_USER}@127.0.0.1:{port}/{name}?sslmode=disable&gssencmode=disable"
+
+    def silence(self) -> None:
+        """Connections stay, and new ones are accepted, but nothing arrives."""
+        self._passes.clear()
+
+    def speak(self) -> None:
+        """What was held back arrives, and what is sent from now on."""
+        self._passes.set()
+
+    def close(self) -> None:
+        self._passes.set()
+        for each in (self._listener, *self._sockets):
+            with contextlib.suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
+            each.close()
+
+    def _start(self, work: Callable[..., None], *values: object) -> None:
+        threading.Thread(target=work, args=values, daemon=True).start()
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):  # closed
+            while True:
+                client, _ = self._listener.accept()
+                server = socket.socket(socket.AF_UNIX)
+                server.connect(self._path)
+                self._sockets += [client, server]
+                self._start(self._pass, client, server)
+                self._start(self._pass, server, client)
+
+    def _pass(self, source: socket.socket, target: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while data := source.recv(65536):
+                self._passes.wait()
+                target.sendall(data)
+        with contextlib.suppress(OSError):
+            target.shutdown(socket.SHUT_RDWR)
+
+
+@contextlib.contextmanager
+def relay(server: Server) -> Iterator[Relay]:
+    found = Relay(server)
+    try:
+        yield found
+    finally:
+        found.close()
 
 
 @contextlib.contextmanager

@@ -11,7 +11,7 @@ from ..sessions.registry import Registry
 from ..sessions.store import ExecutionLog
 from ..telemetry.events import ConfirmationAnswered, Observer, code_hash
 from ..telemetry.origin import current_origin
-from .executions import Executions, Submitted
+from .executions import Executions, Submitted, expect_stored
 from .pending_confirmations import Decision, PendingConfirmation, PendingConfirmations
 from .target import Target
 
@@ -86,4 +86,6 @@ class Confirmations:
         log = self._executions.submit(
             session, request, assessment=asked.assessment, internal_cell=asked.internal_cell
         )
-        return Submitted(session, log, session.id)
+        submitted = Submitted(session, log, session.id)
+        await expect_stored(submitted)
+        return submitted

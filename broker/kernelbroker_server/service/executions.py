@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import msgspec
 from kernelbroker.protocol.codec import encode
-from kernelbroker.protocol.errors import RequestError, SessionGone
+from kernelbroker.protocol.errors import RequestError, SessionGone, Unavailable
 from kernelbroker.protocol.findings import Assessment
 from kernelbroker.protocol.messages import ExecutionRequest
 
@@ -64,6 +64,15 @@ class Submitted:
             return
         with contextlib.suppress(SessionGone):
             self.session.interrupt(self.log.id)
+
+
+async def expect_stored(submitted: Submitted) -> None:
+    """Wait until an accepted execution is stored. Raises Unavailable; then it was taken back."""
+    if not await submitted.log.stored():
+        submitted.interrupt()
+        raise Unavailable(
+            "the cell could not be stored in time, and is not run; /health says why", retry_after=2
+        )
 
 
 class Executions(StoredExecutions):
@@ -253,7 +262,7 @@ class Executions(StoredExecutions):
         Raises:
             as `submit` and `Sessions.open`.
         """
-        submitted = await self.accept(request, target, key, allow_stdin=allow_stdin)
+        submitted = await self._once(key, lambda: self._submit_to(request, target, allow_stdin))
         try:
             yield submitted
         finally:
@@ -268,16 +277,26 @@ class Executions(StoredExecutions):
         *,
         allow_stdin: bool = False,
     ) -> Submitted:
-        """Submit a cell as `execute` does. It runs to its end, whether its client waits or not.
+        """Submit a cell as `execute` does, and store it. It runs to its end, with or without its client.
 
         Raises:
+            Unavailable: it was not stored in time, and is taken back.
             as `submit` and `Sessions.open`.
         """
+
+        async def submit() -> Submitted:
+            submitted = await self._submit_to(request, target, allow_stdin)
+            await expect_stored(submitted)
+            return submitted
+
+        return await self._once(key, submit)
+
+    async def _once(
+        self, key: IdempotencyKey | None, submit: Callable[[], Coroutine[Any, Any, Submitted]]
+    ) -> Submitted:
         if key is None:
-            return await self._submit_to(request, target, allow_stdin)
-        submitted, replayed = await self._submitted.once(
-            key, lambda: self._submit_to(request, target, allow_stdin)
-        )
+            return await submit()
+        submitted, replayed = await self._submitted.once(key, submit)
         return replace(submitted, replayed=replayed)
 
     async def _submit_to(

@@ -38,7 +38,9 @@ _END_NAMES = {
 
 
 NOT_STORED = Failure(
-    "rejected", "NotStored", "the disk of the broker is full; make room, and send the cell again"
+    "rejected",
+    "NotStored",
+    "the broker could not store the cell, so it did not run; its /health says why. Send it again",
 )
 
 # Actions, for the runner.

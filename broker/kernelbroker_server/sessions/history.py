@@ -48,6 +48,9 @@ class History:
     Args:
         retention: seconds for which the executions of ended sessions are kept.
         clock: seconds since the epoch.
+
+    Attributes:
+        unread: the rows that could not be read.
     """
 
     def __init__(
@@ -56,11 +59,15 @@ class History:
         self._database = database
         self._retention = retention
         self._clock = clock
-        self._unread = set[tuple[object, ...]]()
+        self.unread = set[tuple[object, ...]]()
 
     def problems(self) -> list[str]:
         """Return what an operator should know."""
-        count = len(self._unread)
+        return self.problems_of(self.unread)
+
+    @staticmethod
+    def problems_of(unread: Collection[object]) -> list[str]:
+        count = len(unread)
         text = f"store: rows that cannot be read, and are left out: {count}; the broker's log names them"
         return [text] if count else []
 
@@ -75,8 +82,8 @@ class History:
                 yield make(row)
             except (ProtocolError, ValueError, TypeError, LookupError) as exc:
                 names = [each for each in row if isinstance(each, str | int)][:3]
-                if (place := (what, *names)) not in self._unread:
-                    self._unread.add(place)
+                if (place := (what, *names)) not in self.unread:
+                    self.unread.add(place)
                     logger.error("%s cannot be read, and is left out: %s: %s", what, names, exc)
 
     def entries(self) -> list[Entry]:

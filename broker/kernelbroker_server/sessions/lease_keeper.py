@@ -7,15 +7,14 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from typing import Any
 
 import psycopg
 
 from .broker_leases import BrokerLeases, Superseded
+from .postgres_connection import PatientConnection, connect
 
 logger = logging.getLogger(__name__)
 
-_CONNECT_S = 5
 _RETRY_S = 0.5
 
 
@@ -49,17 +48,12 @@ class LeaseKeeper:
         self._thread.join()
 
     def _run(self) -> None:
-        connection: psycopg.Connection[Any] | None = None
+        connection: PatientConnection | None = None
         while not self._stopping.is_set():
             pause = self._seconds / 4
             try:
                 if connection is None or connection.closed:
-                    connection = psycopg.connect(
-                        self._url,
-                        autocommit=True,
-                        connect_timeout=_CONNECT_S,
-                        application_name="kernelbroker lease",
-                    )
+                    connection = connect(self._url, "lease", patience=self._seconds / 2)
                 asked_at = time.monotonic()
                 BrokerLeases(connection).renew(self._broker, self._seconds)
                 self.valid_until = asked_at + self._seconds

@@ -8,20 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 
-import psycopg
 from kernelbroker.protocol.codec import decode_as
 from kernelbroker.protocol.errors import ProtocolError
 from kernelbroker.protocol.messages import SessionOptions
 
 from .broker_leases import NOW, BrokerLeases, Estate, LeaseState
 from .changes import changes
+from .postgres_connection import PatientConnection, connect
 from .postgres_schema import MIGRATIONS, Migration, migrate
 from .queries import Queries, Row, Unended
 from .records import EntryPut, Record, SessionOpened
 
 _DELETED_AT_ONCE = 200
 """Executions that one transaction deletes."""
-_CONNECT_S = 5
+_HURRY_S = 2.0
 _OPENING, _OPENING_S = "opening", 300.0
 """The kind of claims on room for a session that is being opened, and how long one may take."""
 
@@ -31,15 +31,21 @@ class PostgresDatabase(Queries):
 
     Args:
         url: as libpq reads it: `postgresql://USER@HOST/NAME`.
+        patience: seconds for one answer of the server.
 
     Attributes:
         broker: the number of the lease; 0 before `register`.
     """
 
-    def __init__(self, url: str, migrations: Sequence[Migration] = MIGRATIONS) -> None:
+    _connection: PatientConnection
+
+    def __init__(
+        self, url: str, migrations: Sequence[Migration] = MIGRATIONS, *, patience: float = 30.0
+    ) -> None:
         """Connect, and bring the tables to the present version. Raises NewerSchema."""
         self.broker = 0
         self._url = url
+        self._patience = patience
         super().__init__(self._connect())
         try:
             migrate(self._connection, migrations)
@@ -47,13 +53,9 @@ class PostgresDatabase(Queries):
             self._connection.close()
             raise
 
-    def _connect(self) -> psycopg.Connection[Row]:
-        return psycopg.connect(
-            self._url,
-            autocommit=True,
-            connect_timeout=_CONNECT_S,
-            application_name="kernelbroker store",
-            options="-c synchronous_commit=off",
+    def _connect(self) -> PatientConnection:
+        return connect(
+            self._url, "store", patience=self._patience, options="-c synchronous_commit=off"
         )
 
     def reconnect(self) -> None:
@@ -62,12 +64,22 @@ class PostgresDatabase(Queries):
             self._connection.close()
             self._connection = self._connect()
 
+    def hurry(self) -> None:
+        """Wait for seconds at most, from now on and for what is asked now. Another thread may call this."""
+        self._connection.patience = self._patience = _HURRY_S
+
     def close(self) -> None:
         self._connection.close()
 
     @property
     def leases(self) -> BrokerLeases:
         return BrokerLeases(self._connection)
+
+    @property
+    def connected_leases(self) -> BrokerLeases:
+        """The same, behind `reconnect`. Not within a transaction."""
+        self.reconnect()
+        return self.leases
 
     def last_number_of(self, keys: Collection[str]) -> int:
         """The highest number of an execution of these sessions."""

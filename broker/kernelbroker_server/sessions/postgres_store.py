@@ -32,6 +32,7 @@ from .lease_keeper import LeaseKeeper
 from .memory_store import MemoryStore
 from .postgres_database import PostgresDatabase
 from .postgres_log import PostgresLog
+from .postgres_reads import Readers
 from .postgres_schema import NewerSchema
 from .recorded_store import RecordedStore
 from .records import Record, encode_record
@@ -47,6 +48,12 @@ _MAX_WAITING = 32 * 1024**2
 _GROUP_BYTES = 4 * 1024**2
 """Of records in one transaction, about."""
 _GROUP_RECORDS = 2_000
+_READ_S = 10.0
+"""For how long an answer of the database is awaited."""
+_COMMIT_S = 10.0
+"""For how long a session waits until it is stored."""
+_STOP_S = 10.0
+"""For how long the broker's end waits until the last changes are stored."""
 
 
 class PostgresHistory(History):
@@ -102,9 +109,11 @@ class _Commits:
 class _Open:
     """The parts of an open store."""
 
-    history: PostgresHistory
+    database: PostgresDatabase
+    """Of the thread that commits."""
     thread: StoreThread
     commits: _Commits
+    readers: Readers[PostgresHistory]
     keeper: LeaseKeeper
 
 
@@ -143,6 +152,7 @@ class PostgresStore(RecordedStore):
         self._open: _Open | None = None
         self._waiting: deque[tuple[Record, int]] = deque()
         self._waiting_size = 0
+        self._unread = set[tuple[object, ...]]()
 
     # Opening and closing.
 
@@ -154,34 +164,51 @@ class PostgresStore(RecordedStore):
             self.broker = database.broker = await asyncio.to_thread(register)
         except (psycopg.Error, NewerSchema) as exc:
             raise OSError(None, f"the database cannot be used: {exc}") from exc
-        history = PostgresHistory(database, self._retention, self._clock)
         commits = _Commits(asyncio.get_running_loop())
         tidy = partial(database.expire_at, self._retention, self._max_history, self._clock)
         thread = StoreThread(partial(self._copy, database, commits), tidy, group=0)
         keeper = LeaseKeeper(self.url, self.broker, self.lease, self._end_superseded)
-        self._open = _Open(history, thread, commits, keeper)
+        readers = Readers(self._reading_database, self._history)
+        self._open = _Open(database, thread, commits, readers, keeper)
+
+    def _reading_database(self) -> PostgresDatabase:
+        database = PostgresDatabase(self.url, patience=_READ_S)
+        database.broker = self.broker
+        return database
+
+    def _history(self, database: PostgresDatabase) -> PostgresHistory:
+        history = PostgresHistory(database, self._retention, self._clock)
+        history.unread = self._unread
+        return history
 
     async def stop(self) -> None:
-        """Store what waits, and end the lease: others can take over what is still open."""
+        """Store what waits, and end the lease: others can take over what is still open.
+
+        A database that does not answer holds this up for seconds.
+        """
         if (opened := self._open) is None:
             return
         self._open = None
+        if opened.thread.problem is None:
+            await opened.commits.wait(_STOP_S)
+        opened.database.hurry()
         await opened.thread.stop()
+        await opened.readers.stop()
         await asyncio.to_thread(opened.keeper.stop)
         try:
             if not self._superseded:
-                await asyncio.to_thread(opened.history.database.leave)
+                await asyncio.to_thread(opened.database.leave)
         except (psycopg.Error, Superseded) as exc:
             logger.warning("the lease of this broker could not be ended: %s", exc)
         finally:
-            opened.history.database.close()
+            opened.database.close()
 
     def problems(self) -> Sequence[str]:
         if (opened := self._open) is None:
             return []
         error = opened.thread.problem
         found = [] if error is None else [f"store: new results are not stored: {error}"]
-        return found + opened.history.problems()
+        return found + History.problems_of(self._unread)
 
     # The lease.
 
@@ -212,7 +239,7 @@ class PostgresStore(RecordedStore):
 
     async def _lease(self, change: Callable[[BrokerLeases], T]) -> T:
         try:
-            return await self._query(lambda history: change(history.database.leases))
+            return await self._query(lambda history: change(history.database.connected_leases))
         except Superseded:
             self._end_superseded()
             raise Unavailable("another broker has taken over", retry_after=1) from None
@@ -220,8 +247,13 @@ class PostgresStore(RecordedStore):
     # Changes.
 
     async def flushed(self) -> None:
-        if (opened := self._open) is not None:
-            await opened.commits.wait()
+        if (opened := self._open) is not None and not await opened.commits.wait(_COMMIT_S):
+            raise Unavailable(self._silence(opened), retry_after=2)
+
+    @staticmethod
+    def _silence(opened: _Open) -> str:
+        why = opened.thread.problem or "it does not answer in time"
+        return f"the store's database takes no changes: {why}"
 
     async def reserve(self, tenant: str, session_id: str, limit: int) -> bool:
         return await self._query(
@@ -309,7 +341,10 @@ class PostgresStore(RecordedStore):
         if (opened := self._open) is None:
             raise Unavailable("the broker is shutting down", retry_after=10)
         try:
-            return await opened.thread.run(partial(query, opened.history))
+            # The answer has what was recorded before.
+            if not await opened.commits.wait(0 if opened.thread.problem else _READ_S):
+                raise Unavailable(self._silence(opened), retry_after=2)
+            return await opened.readers.run(query)
         except psycopg.Error as exc:
             logger.warning("the database cannot be asked: %s", exc)
             raise Unavailable(

@@ -256,7 +256,7 @@ class Registry(TakenOverSessions):
         workspace = await self.claim(record)
         session = self._factory.session(record, workspace, source, place=place)
         await session.open()
-        await self._store.flushed()
+        await self._stored(session)
         self._sessions[session_id] = session
         self._gone.forget(session_id)
         return session
@@ -264,7 +264,7 @@ class Registry(TakenOverSessions):
     async def _open_context(self, record: SessionRecord, session: Session) -> Session:
         context = self._factory.context(record, session)
         await context.open()
-        await self._store.flushed()
+        await self._stored(context)
         try:
             session.add_context(context)
         except RequestError as exc:
@@ -273,6 +273,14 @@ class Registry(TakenOverSessions):
         self._sessions[context.id] = context
         self._gone.forget(context.id)
         return context
+
+    async def _stored(self, session: Session) -> None:
+        """Wait until a session that was just opened is stored, or close it."""
+        try:
+            await self._store.flushed()
+        except BaseException:
+            self.close_soon(session, "it could not be stored")
+            raise
 
     async def own_spec(self, record: SessionRecord) -> SandboxSpec | None:
         """The spec of a session whose sandboxes are launched for it; None if they are the pool's."""

@@ -1,0 +1,82 @@
+"""PostgreSQL: a silent server is not awaited for ever, and a long search delays no commit."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+import psycopg
+import pytest
+from kernelbroker.protocol.errors import Unavailable
+from kernelbroker.protocol.messages import SessionOptions
+from kernelbroker_server.sessions import postgres_store
+from kernelbroker_server.sessions.postgres_connection import connect
+from kernelbroker_server.sessions.postgres_store import PostgresStore
+from kernelbroker_server.sessions.store import SessionRecord
+
+from tests.support.postgres import Server, relay
+
+
+def test_a_silent_server(postgres: Server) -> None:
+    """A connection whose server does not answer fails, and is closed."""
+    with relay(postgres) as network:
+        connection = connect(network.url(postgres.new_database()), "test", patience=0.5)
+        assert connection.execute("SELECT 1").fetchone() == (1,)
+        network.silence()
+        begun = time.monotonic()
+        with pytest.raises(psycopg.OperationalError, match=r"within 0\.5 s"):
+            connection.execute("SELECT 2")
+        assert 0.4 < time.monotonic() - begun < 5
+        assert connection.closed
+
+
+def test_a_slow_transaction(postgres: Server) -> None:
+    """So does a statement that takes too long; its transaction has no effect."""
+    url = postgres.new_database()
+    with connect(url, "test", patience=0.5) as connection:
+        connection.execute("CREATE TABLE numbers (n int)")
+        with pytest.raises(psycopg.OperationalError, match="answer"), connection.transaction():
+            connection.execute("INSERT INTO numbers VALUES (1)")
+            connection.execute("SELECT pg_sleep(60)")
+    with connect(url, "test", patience=10) as later:
+        assert later.execute("SELECT count(*) FROM numbers").fetchone() == (0,)
+
+
+async def test_a_long_search_delays_no_commit(postgres: Server) -> None:
+    """While the history is searched, what is recorded is committed."""
+    store = PostgresStore(postgres.new_database())
+    await store.start()
+    try:
+        searching = asyncio.create_task(
+            store._query(lambda history: history.database._query("SELECT pg_sleep(2)"))
+        )
+        await asyncio.sleep(0.3)  # it is there
+        for number in range(5):
+            store.record_session(SessionRecord(f"k{number}", "t", f"s{number}", SessionOptions()))
+            begun = time.monotonic()
+            await store.flushed()
+            assert time.monotonic() - begun < 1
+        assert not searching.done()
+        assert len(await searching) == 1
+    finally:
+        await store.stop()
+
+
+async def test_what_cannot_be_stored_is_told(
+    postgres: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Waiting for the store ends, with a reason, and the store ends in time."""
+    for name in ("_COMMIT_S", "_READ_S", "_STOP_S"):
+        monkeypatch.setattr(postgres_store, name, 0.5)
+    with relay(postgres) as network:
+        store = PostgresStore(network.url(postgres.new_database()))
+        await store.start()
+        network.silence()
+        store.record_session(SessionRecord("key", "t", "s", SessionOptions()))
+        with pytest.raises(Unavailable, match="takes no changes: it does not answer"):
+            await store.flushed()
+        with pytest.raises(Unavailable, match="takes no changes"):
+            await store.closed_reason("t", "other")
+        begun = time.monotonic()
+        await store.stop()
+        assert time.monotonic() - begun < 25
