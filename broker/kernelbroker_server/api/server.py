@@ -10,13 +10,17 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import socket
 import ssl
+from collections.abc import Iterable
 from typing import Any
 
 from tornado.http1connection import HTTP1ServerConnection
 from tornado.httpserver import HTTPServer
 from tornado.iostream import IOStream
 from tornado.web import Application
+
+from .accepting import Acceptor
 
 _MAX_UNAUTHENTICATED = 256
 """Connections. One more closes the oldest."""
@@ -102,6 +106,12 @@ class BrokerServer(HTTPServer):
         )
         self._unauthenticated = unauthenticated
         self._is_plain = tls is None
+
+    def add_sockets(self, sockets: Iterable[socket.socket]) -> None:
+        for each in sockets:
+            acceptor = Acceptor(each, self._handle_connection, answers=self._is_plain)
+            self._sockets[each.fileno()] = each
+            self._handlers[each.fileno()] = acceptor.stop
 
     def handle_stream(self, stream: IOStream, address: tuple[Any, ...]) -> None:
         stream.read_chunk_size = _READ_BYTES
