@@ -1,7 +1,7 @@
 """Accepts connections as long as there are descriptors for what runs, and pauses when there are not.
 
-Tornado's own way calls `accept` again at once when the process has no more descriptors: it fills the log and
-a processor until there are some again.
+Tornado's own way calls `accept` again at once when the process has no more descriptors, which fills the log
+and a processor until there are some again.
 """
 
 from __future__ import annotations
