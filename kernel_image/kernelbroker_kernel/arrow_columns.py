@@ -184,8 +184,8 @@ class Columns:
 
     def _categories(self, place: int, column: Any) -> Any:
         true = column.cat.categories
-        is_kept = _is_text(true) or (
-            is_a(true.dtype, "numpy", "dtype") and true.dtype.kind in "iufbM"
+        is_kept = true.name is None and (
+            _is_text(true) or (is_a(true.dtype, "numpy", "dtype") and true.dtype.kind in "iufbM")
         )
         if not is_kept or not len(column):  # the stream of an empty table has no categories
             labels = self._labels_of(true, self._parts(place))
@@ -225,6 +225,11 @@ class Columns:
             self._is_kept[dtype] = _is_kept(column.iloc[:0])
         if self._is_kept[dtype]:
             return column
+        if (zone := _zone_in_arrow(column)) is not None:  # the moments are the same
+            if (was := safe_text(dtype.tz, 100)) != (now := safe_text(zone, 100)):
+                problem = f"has the time zone {was}, which Arrow has as {now}"
+                self._changes.add(self._parts(place), problem, f"the zone {now}")
+            return column.dt.tz_convert(zone)
         return self._text(place, column, f"is {dtype}, of which Arrow makes another type")
 
     def _text(self, place: int, column: Any, problem: str) -> None:
@@ -277,7 +282,26 @@ def _is_kept(empty: Any) -> bool:
         back = pyarrow.Table.from_pandas(pandas.DataFrame({"a": empty})).to_pandas()
     except arrow_errors():
         return False
-    return are_same(empty.dtype, back.dtypes.iloc[0])
+    found = back.dtypes.iloc[0]
+    # Time zones are equal to pandas whose names are not.
+    return are_same(empty.dtype, found) and str(_zone(empty.dtype)) == str(_zone(found))
+
+
+def _zone(dtype: Any) -> Any:
+    return getattr(dtype, "tz", None)
+
+
+def _zone_in_arrow(column: Any) -> Any:
+    """The time zone that Arrow makes of the column's; None if that has none, or Arrow has none for it."""
+    import pandas
+    import pyarrow
+
+    if not isinstance(column.dtype, pandas.DatetimeTZDtype):
+        return None
+    try:
+        return _zone(pyarrow.array(column.iloc[:0], from_pandas=True).to_pandas().dtype)
+    except arrow_errors():
+        return None
 
 
 def _is_text(index: Any) -> bool:

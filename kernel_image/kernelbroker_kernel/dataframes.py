@@ -183,7 +183,9 @@ def _are_plain(columns: Any) -> bool:
 
     text = pandas.Index([], dtype="str").dtype
     # The dtype first: objects may be unhashable, and so neither unique nor repeated.
-    if columns.nlevels > 1 or not are_same(columns.dtype, text) or not columns.is_unique:
+    if columns.nlevels > 1 or not are_same(columns.dtype, text):
+        return False
+    if not columns.is_unique or columns.hasnans:
         return False
     return columns.name is None or type(columns.name) is str
 
