@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 from .contract import DROPPED_MIME, MAX_MESSAGE_BYTES
@@ -10,6 +11,10 @@ from .error_bounds import bounded_error
 
 _OUTPUTS = frozenset({"display_data", "execute_result", "update_display_data"})
 _MAX_PARSED_BYTES = 4 * MAX_MESSAGE_BYTES
+_TEXT = re.compile(rb'"text/plain"\s*:\s*"')
+_CHARACTERS = re.compile(rb'(?:[^"\\]++|\\u[0-9a-fA-F]{4}|\\[^u])*+')
+"""The inside of a JSON string, without an escape that is cut."""
+_COUNT = re.compile(rb'"execution_count"\s*:\s*(\d{1,9})\b')
 _ENVELOPE_BYTES = 64 * 1024
 """Room for the rest of a message around its text."""
 _MAX_ID_CHARS = 1000
@@ -38,7 +43,7 @@ def replacement(parts: list[Any], size: int) -> list[bytes]:
 
 
 def _text_alone(data: bytes, size: int) -> dict[str, Any]:
-    content = _object(data) if size <= _MAX_PARSED_BYTES else {}
+    content, unread = (_object(data), 0) if size <= _MAX_PARSED_BYTES else _beginning(data)
     bundle = content.get("data")
     bundle = bundle if isinstance(bundle, dict) else {}
     dropped: dict[str, Any] = {
@@ -51,7 +56,8 @@ def _text_alone(data: bytes, size: int) -> dict[str, Any]:
     if isinstance(text, str):
         shown = _fitting(text, MAX_MESSAGE_BYTES - _ENVELOPE_BYTES)
         kept["data"]["text/plain"] = shown
-        dropped["text_bytes"] = len(text[len(shown) :].encode("utf-8", "surrogatepass"))
+        lost = len(text[len(shown) :].encode("utf-8", "surrogatepass"))
+        dropped["text_bytes"] = lost + unread
     if isinstance(count := content.get("execution_count"), int):
         kept["execution_count"] = count
     transient = content.get("transient")
@@ -59,6 +65,31 @@ def _text_alone(data: bytes, size: int) -> dict[str, Any]:
     if isinstance(display_id, str):
         kept["transient"] = {"display_id": display_id[:_MAX_ID_CHARS]}
     return kept
+
+
+def _beginning(data: bytes) -> tuple[dict[str, Any], int]:
+    """What is kept of an output that is too large to be parsed, and the bytes that follow its text.
+
+    Its plain text ends where a message is full. Then all that follows is counted as text: to tell them
+    apart, all would have to be read.
+    """
+    found = _TEXT.search(data, 0, _ENVELOPE_BYTES)
+    inside = found and _CHARACTERS.match(data, found.end(), found.end() + MAX_MESSAGE_BYTES)
+    if found is None or inside is None:
+        return {}, 0
+    bundle = _object(f'{{"text/plain": "{inside[0].decode("utf-8", "ignore")}"}}')
+    unread = 0
+    if data[inside.end() : inside.end() + 1] == b'"':  # the text is whole: another form is large
+        bundle["others"] = None
+    else:
+        unread = len(data) - inside.end()
+        text = bundle.get("text/plain", "")
+        if "\ud800" <= text[-1:] <= "\udbff":  # the first half of a character
+            bundle["text/plain"] = text[:-1]
+    content: dict[str, Any] = {"data": bundle}
+    if counts := _COUNT.findall(data[: found.start()] + data[-_ENVELOPE_BYTES:]):
+        content["execution_count"] = int(counts[-1])
+    return content, unread
 
 
 def _fitting(text: str, room: int) -> str:
@@ -75,7 +106,7 @@ def _json(value: Any) -> bytes:
         return json.dumps(value).encode()
 
 
-def _object(data: bytes) -> dict[str, Any]:
+def _object(data: bytes | str) -> dict[str, Any]:
     """A JSON object; empty if it is none, since user code can send anything."""
     try:
         value = json.loads(data)

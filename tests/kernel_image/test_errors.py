@@ -169,6 +169,46 @@ def test_the_text_of_a_dropped_output_is_cut(letter: str) -> None:
     assert kept["data"][DROPPED_MIME] == {"bytes": 60 * 1024**2, "text_bytes": lost, "rich": True}
 
 
+@pytest.mark.parametrize("as_utf_8", [True, False])
+@pytest.mark.parametrize("letter", ["x", "é", "\x00", "\\", '"', "\N{GRINNING FACE}", "\u2028"])
+def test_the_beginning_of_an_enormous_text(letter: str, as_utf_8: bool) -> None:
+    """A text that is too large to be parsed has its beginning; no character of it is cut."""
+    each = len(json.dumps(letter, ensure_ascii=not as_utf_8).encode()) - 2
+    text = letter * (80 * 1024**2 // each)
+    content = {"data": {"text/plain": text}, "metadata": {}, "execution_count": 3}
+    data = json.dumps(content, ensure_ascii=not as_utf_8).encode()
+    message = replacement(parts("execute_result", data), len(data))
+    assert sum(map(len, message)) <= MAX_MESSAGE_BYTES
+    kept = json.loads(message[3])
+    assert kept["execution_count"] == 3
+    shown = kept["data"]["text/plain"]
+    assert text.startswith(shown)
+    assert len(shown) > 15 * 1024**2 // each
+    dropped = kept["data"][DROPPED_MIME]
+    assert (dropped["bytes"], dropped["rich"]) == (len(data), False)
+    assert dropped["text_bytes"] > 60 * 1024**2
+
+
+@pytest.mark.parametrize("first", ["text/plain", "text/html"])
+def test_the_text_of_an_enormous_output(first: str) -> None:
+    """Where another form is too large to be parsed, a text before it is whole, and one after it is lost."""
+    forms = {"text/plain": 'a "text"\n', "text/html": "<b>" * 30 * 1024**2}
+    data = {"data": dict(sorted(forms.items(), key=lambda form: form[0] != first))}
+    message = replacement(parts("display_data", json.dumps(data).encode()), 90 * 1024**2)
+    kept = json.loads(message[3])["data"]
+    assert kept[DROPPED_MIME] == {"bytes": 90 * 1024**2, "text_bytes": 0, "rich": True}
+    assert kept.get("text/plain") == (forms["text/plain"] if first == "text/plain" else None)
+
+
+@pytest.mark.parametrize(
+    "data", [b"", b'{"data": {"text/plain": "', b'{"data": {"text/plain": "\\', b"\xff"]
+)
+def test_an_enormous_output_that_is_not_json(data: bytes) -> None:
+    """An output that user code has made up does no harm."""
+    message = replacement(parts("display_data", data), 10**8)
+    assert json.loads(message[3])["data"][DROPPED_MIME]["bytes"] == 10**8
+
+
 @pytest.mark.parametrize("text", ["é" * 2 * 1024**2, "a\ud800é" * 1024**2, "\\ud800é" * 1024**2])
 def test_large_messages_are_packed_as_utf_8(text: str) -> None:
     """A character of a large message takes the bytes of UTF-8, and lone surrogates arrive."""
