@@ -217,6 +217,8 @@ class _Reports:
                     return None  # the files below it have other paths now
                 elif report.mask & (CREATE | MOVED_TO) and path not in PASSED_OVER:
                     below = scan(self._root, self.add, f"{path}/")
+                    if below.truncated:
+                        return None
                     paths.update(below.files)
                     count += below.entries
         return paths

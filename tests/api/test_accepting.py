@@ -73,6 +73,21 @@ async def test_a_shortage(listener: Short, caplog: pytest.LogCaptureFixture, num
     assert (await served(listener))[1] != []
 
 
+async def test_one_shortage_after_another(listener: Short, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each time a client is told."""
+    monkeypatch.setattr(accepting, "_PAUSE_S", 0.01)
+    acceptor = Acceptor(listener, lambda *_: None, answers=True)
+    try:
+        for _ in range(3):
+            listener.failures = [OSError(errno.EMFILE, "none are left")]
+            reader, writer = await asyncio.open_connection(*listener.getsockname())
+            async with asyncio.timeout(10):
+                assert (await reader.read()).startswith(b"HTTP/1.1 503")
+            writer.close()
+    finally:
+        acceptor.stop()
+
+
 async def test_a_client_that_has_left(listener: Short) -> None:
     """A connection that was given up before it was accepted is none."""
     listener.failures = [ConnectionAbortedError(errno.ECONNABORTED, "aborted")]

@@ -277,6 +277,21 @@ def test_mapped_files_stay_watched(tmp_path: Path) -> None:
     mapped.close()
 
 
+def test_a_new_directory_that_is_too_large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the scan of a new directory is cut, what changes below it later is found."""
+    fill(tmp_path, WATCHED_FROM + 1)
+    files = begun(tmp_path)
+    monkeypatch.setattr(changed_files, "MAX_ENTRIES", WATCHED_FROM + 100)
+    fill(tmp_path, WATCHED_FROM + 200, folder="new")
+    touch(tmp_path / "new/below/file")
+    files.begin(known=True)
+    assert files.end()[1]
+    monkeypatch.undo()
+    files.begin(known=False)
+    touch(tmp_path / "new/below/file", "changed")
+    assert found(files) == ["new/below/file"]
+
+
 @pytest.mark.parametrize("reused", [False, True])
 def test_code_that_closes_all_descriptors(tmp_path: Path, reused: bool) -> None:
     """A queue that a user's code has closed is not needed, and no descriptor of the user's is closed."""

@@ -15,6 +15,7 @@ from kernelbroker_server.sessions.postgres_store import PostgresStore
 from kernelbroker_server.sessions.store import SessionRecord
 
 from tests.support.postgres import Server, relay
+from tests.support.waiting import until
 
 
 def test_a_silent_server(postgres: Server) -> None:
@@ -44,13 +45,23 @@ def test_a_slow_transaction(postgres: Server) -> None:
 
 async def test_a_long_search_delays_no_commit(postgres: Server) -> None:
     """While the history is searched, what is recorded is committed."""
-    store = PostgresStore(postgres.new_database())
+    url = postgres.new_database()
+    store = PostgresStore(url)
     await store.start()
     try:
         searching = asyncio.create_task(
             store._query(lambda history: history.database._query("SELECT pg_sleep(2)"))
         )
-        await asyncio.sleep(0.3)  # it is there
+
+        def it_is_there() -> bool:
+            with connect(url, "test", patience=10) as other:
+                found = other.execute(
+                    "SELECT count(*) FROM pg_stat_activity WHERE query = 'SELECT pg_sleep(2)'"
+                    " AND state = 'active'"
+                )
+                return found.fetchone() == (1,)
+
+        await until(it_is_there)
         for number in range(5):
             store.record_session(SessionRecord(f"k{number}", "t", f"s{number}", SessionOptions()))
             begun = time.monotonic()

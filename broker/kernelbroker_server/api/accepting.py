@@ -52,7 +52,7 @@ class Acceptor:
         self._answers = answers
         self._loop = asyncio.get_running_loop()
         self._pause: asyncio.TimerHandle | None = None
-        self._spare: int | None = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+        self._spare: int | None = _open_spare()
         """Given up for a moment, so that a client that cannot be served learns it."""
         self._told_at = -_TOLD_EVERY_S
         self._loop.add_reader(listener, self._accept)
@@ -93,8 +93,6 @@ class Acceptor:
         self._spare = None
         with suppress(OSError):
             self._refuse(self._listener.accept()[0])
-        with suppress(OSError):
-            self._spare = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
 
     def _refuse(self, connection: socket.socket) -> None:
         with connection, suppress(OSError):
@@ -116,7 +114,14 @@ class Acceptor:
         self._pause = self._loop.call_later(_PAUSE_S, self._go_on)
 
     def _go_on(self) -> None:
+        if self._spare is None:
+            with suppress(OSError):  # there is still a shortage
+                self._spare = _open_spare()
         self._loop.add_reader(self._listener, self._accept)
+
+
+def _open_spare() -> int:
+    return os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
 
 
 def _most_connections() -> int:
