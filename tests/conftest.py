@@ -37,9 +37,12 @@ def engines_that_are_away() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def _no_settings_of_the_caller(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Remove the developer's settings of a broker from the environment."""
+    """Remove the developer's settings of a broker from the environment.
+
+    Those of tests, which were read before, go too: a broker refuses settings that it does not know.
+    """
     for name in list(os.environ):
-        if name.startswith("KERNELBROKER_") and not name.startswith("KERNELBROKER_TEST_"):
+        if name.startswith("KERNELBROKER_"):
             monkeypatch.delenv(name)
 
 

@@ -163,6 +163,21 @@ def test_no_request_leaves_the_origin(console: Console, open_page: OpenPage) -> 
     assert len([url for url in asked if "/console/assets/" in url]) > 5
 
 
+def test_late_events_of_a_page_that_was_left(console: Console, open_page: OpenPage) -> None:
+    """A browser reports scrolling with the next frame, when the element may be gone."""
+    fill(console)
+    page = open_page("#/sessions/shown")
+    page.locator("button.entry", has_text="df").click()
+    see(page, "[role=gridcell]")
+    see(page, ".text.long")
+    boxes = ".text.long, .stream, .grid"
+    assert page.evaluate(f"(window.boxes = [...document.querySelectorAll('{boxes}')]).length") >= 3
+    page.goto(f"{console.url}#/sessions")
+    see(page, ".page table")
+    late = "boxes.map(each => [each.isConnected, each.dispatchEvent(new Event('scroll'))])"
+    assert [connected for connected, _ in page.evaluate(late)].count(True) == 0
+
+
 @pytest.fixture(scope="module", autouse=True)
 def nothing_waits_afterwards(console: Console) -> Iterator[None]:
     """The session that `fill` opens ends, and with it what waits there for a person."""
@@ -196,6 +211,29 @@ def serious_faults(page: Page, axe: str) -> object:
     if not page.evaluate("typeof axe === 'object'"):
         page.evaluate(axe)  # by the debugger, which no policy stops
     return page.evaluate(AXE)
+
+
+def luminance(color: str) -> float:
+    """Of `#rrggbb`, as WCAG 2 defines it."""
+    parts = (int(color[place : place + 2], 16) / 255 for place in (1, 3, 5))
+    red, green, blue = (
+        part / 12.92 if part <= 0.03928 else ((part + 0.055) / 1.055) ** 2.4 for part in parts
+    )
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
+def test_labels_have_enough_contrast() -> None:
+    """Each colour is readable on its soft one (4.5 to 1), in both schemes."""
+    styles = (SOURCE / "src" / "styles.css").read_text()
+    schemes = re.findall(r"{[^}]*--ok-soft:[^}]*}", styles)
+    assert len(schemes) == 2
+    for scheme in schemes:
+        colors = dict(re.findall(r"--([a-z-]+): (#[0-9a-f]{6});", scheme))
+        names = [name for name in colors if f"{name}-soft" in colors]
+        assert len(names) == 5
+        for name in names:
+            dark, light = sorted(luminance(colors[each]) for each in (name, f"{name}-soft"))
+            assert (light + 0.05) / (dark + 0.05) >= 4.5, (name, colors[name])
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

@@ -85,8 +85,8 @@ export function Lines({ terminal, label, follows = false }: { terminal: Pick<Ter
   }
   const first = Math.max(0, Math.floor(top / LINE_PX) - OVERSCAN);
   const last = Math.min(lines.length, Math.ceil((top + height) / LINE_PX) + OVERSCAN);
-  const scrolled = () => {
-    const element = box.current!;
+  const scrolled = (event: { currentTarget: HTMLElement }) => {
+    const element = event.currentTarget; // may come when the box is gone
     // Lines that came meanwhile have moved the end; only scrolling up leaves it.
     if (element.scrollTop < lastTop.current) atEnd.current = false;
     if (follows && element.scrollTop + element.clientHeight >= element.scrollHeight - LINE_PX) atEnd.current = true;
