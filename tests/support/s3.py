@@ -106,10 +106,13 @@ class S3Server:
 
 
 def _free_ports(count: int) -> list[int]:
-    """Ports whose number plus 10,000, which SeaweedFS uses for gRPC, is free as well."""
+    """Ports whose number plus 10,000, which SeaweedFS uses for gRPC, is free as well.
+
+    Neither is one of those that the system gives to connections (from 32,768 on).
+    """
     found: list[int] = []
     while len(found) < count:
-        port = secrets.randbelow(20_000) + 20_000
+        port = secrets.randbelow(10_000) + 12_000
         with socket.socket() as one, socket.socket() as other:
             try:
                 one.bind(("127.0.0.1", port))
