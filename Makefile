@@ -15,6 +15,7 @@ JOBS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
 TESTS ?= tests
 RUN_TESTS = -m pytest -n $(JOBS) --no-loadscope-reorder --timeout 300
 PYTEST = $(BROKER)/bin/python $(RUN_TESTS)
+IN_ORDER = -p no:randomly --durations 20 # fixtures such as brokers are made once
 DISTRIBUTIONS := setup.cfg broker/pyproject.toml broker/setup.py kernel_image/pyproject.toml
 
 # Otherwise each of the many processes of a test run would compile all files.
@@ -22,7 +23,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help setup environments run demo images image kernel-image code-image agent-images browser-image broker-image dind-image bundle \
-  test test-fast coverage check docs public-api protos console bench lock clean node release
+  test test-all test-fast coverage check docs public-api protos console bench lock clean node release
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 20
@@ -77,8 +78,12 @@ bundle: $(BROKER)/.dev ## Pack the archives for machines without a registry into
 environments: $(BROKER)/.dev $(KERNEL)/.made
 	@$(BROKER)/bin/python docs/build_site.py
 
-test: environments ## All tests, with real kernels in real jails and, where an engine answers, containers
-	@$(PYTEST) -p no:randomly --durations 20 $(TESTS) # in order: fixtures such as brokers are made once
+# `make test` leaves out the tests with the mark `thorough` (tests/support/extent.py), unless TESTS names some.
+test: environments ## Each feature, with real kernels in real jails and, where an engine answers, containers; 10 minutes
+	@$(PYTEST) $(IN_ORDER) $(if $(filter-out tests,$(TESTS)),,-m "not thorough") $(TESTS)
+
+test-all: environments ## All tests, as CI: also crashes, attacks, each engine, browsers and programs of others; half an hour
+	@$(PYTEST) $(IN_ORDER) $(TESTS)
 
 test-fast: environments ## The tests that start no sandbox and take no seconds, in a minute or two
 	@$(PYTEST) -m "not sandbox and not slow" $(TESTS)

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 from xdist.scheduler import LoadScopeScheduling
 
+from tests.support.extent import WHOLE, is_thorough
 from tests.support.requires import require, table
-from tests.support.whole import WHOLE
 
 _DIRECTORY = Path.cwd()
 _TESTS = Path(__file__).parent
@@ -56,6 +56,11 @@ def pytest_configure() -> None:
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     unwanted = "not sandbox" in config.option.markexpr and collection_path.parent == _TESTS
     return True if unwanted and collection_path.name in _ALL_SANDBOX else None
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    if is_thorough(str(item.path.relative_to(_TESTS)), item.nodeid):
+        item.add_marker("thorough")
 
 
 @pytest.hookimpl(trylast=True)  # pytest orders by its own rules first

@@ -7,6 +7,8 @@ import secrets
 import tempfile
 from pathlib import Path
 
+from .kept_aside import set_aside
+
 _KEY_BYTES = 32
 E2B_KEY, SEAL_KEY = "e2b-key", "seal-key"
 """The keys of E2B's access tokens, and of what MCP clients get to echo."""
@@ -18,7 +20,7 @@ class DamagedKey(Exception):
 
 
 def lasting_key(source: Path | bytes | None, name: str) -> bytes:
-    """Return the key with this name; a new one if there is none.
+    """Return the key with this name; a new one if there is none, or only what is left of one.
 
     Args:
         source: the state directory, or the secret of brokers that share a store; None for a key that ends
@@ -26,18 +28,32 @@ def lasting_key(source: Path | bytes | None, name: str) -> bytes:
 
     Raises:
         OSError
-        DamagedKey
     """
     if source is None:
         return secrets.token_bytes(_KEY_BYTES)
     if isinstance(source, bytes):
         return hmac.digest(source, f"key {name}".encode(), "sha256")
     path = source / name
-    if not path.exists():
-        with tempfile.NamedTemporaryFile(dir=source, delete=False) as file:  # mode 0600
-            file.write(secrets.token_bytes(_KEY_BYTES))
-        Path(file.name).rename(path)
+    try:
+        return read_key(path)
+    except FileNotFoundError:
+        pass
+    except DamagedKey as exc:
+        set_aside(path, "damaged", exc)
+    with tempfile.NamedTemporaryFile(dir=source, delete=False) as file:  # mode 0600
+        file.write(secrets.token_bytes(_KEY_BYTES))
+    Path(file.name).rename(path)
+    return read_key(path)
+
+
+def read_key(path: Path) -> bytes:
+    """Return the key in a file.
+
+    Raises:
+        OSError
+        DamagedKey
+    """
     key = path.read_bytes()
     if len(key) != _KEY_BYTES:
-        raise DamagedKey(f"{path} is damaged: remove it")
+        raise DamagedKey(f"{path} is no key of {_KEY_BYTES} bytes")
     return key

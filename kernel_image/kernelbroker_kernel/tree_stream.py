@@ -162,27 +162,31 @@ class TreeWriter:
     def feed(self, data: bytes) -> None:
         """Write what has come. Raises TreeError, OSError."""
         self._buffer += data
-        while True:
-            if self._expected:
-                piece = bytes(self._buffer[: self._expected])
-                if not piece:
-                    return
-                del self._buffer[: len(piece)]
+        try:
+            while self._feed():
+                pass
+        except (ValueError, TypeError, KeyError, OverflowError, RecursionError) as error:
+            raise TreeError("the stream is not one of a tree") from error
+
+    def _feed(self) -> bool:
+        """Write the next record, or some of an extent. Returns whether there may be more."""
+        if self._expected:
+            piece = bytes(self._buffer[: self._expected])
+            del self._buffer[: len(piece)]
+            if piece:
                 self._write(piece)
-                continue
-            if len(self._buffer) < 4:
-                return
-            length = int.from_bytes(self._buffer[:4], "big")
-            if length > _MAX_RECORD_BYTES or self._ended:
-                raise TreeError("the stream is not one of a tree")
-            if len(self._buffer) < 4 + length:
-                return
-            text = bytes(self._buffer[4 : 4 + length])
-            del self._buffer[: 4 + length]
-            try:
-                self._take(json.loads(text))
-            except (ValueError, TypeError, KeyError, OverflowError) as error:
-                raise TreeError("the stream is not one of a tree") from error
+            return bool(piece)
+        if len(self._buffer) < 4:
+            return False
+        length = int.from_bytes(self._buffer[:4], "big")
+        if length > _MAX_RECORD_BYTES or self._ended:
+            raise TreeError("the stream is not one of a tree")
+        if len(self._buffer) < 4 + length:
+            return False
+        text = bytes(self._buffer[4 : 4 + length])
+        del self._buffer[: 4 + length]
+        self._take(json.loads(text))
+        return True
 
     def finish(self) -> None:
         """Check that the whole tree has come. Raises TreeError."""
@@ -191,7 +195,9 @@ class TreeWriter:
 
     def close(self) -> None:
         """Release the descriptors, and remove what helped to write. Calling it twice does no harm."""
-        self._end_file()
+        if self._file is not None:
+            os.close(self._file)
+            self._file = None
         if self._current != -1:
             os.close(self._current)
             self._current = -1
@@ -303,9 +309,11 @@ class TreeWriter:
 
     def _end_file(self) -> None:
         if self._file is not None:
-            os.utime(self._file, ns=(self._times, self._times))
-            os.close(self._file)
-            self._file = None
+            file, self._file = self._file, None
+            try:
+                os.utime(file, ns=(self._times, self._times))
+            finally:
+                os.close(file)
 
 
 def _checked(name: str) -> str:

@@ -15,9 +15,9 @@ from kernelbroker_server.api.websocket import SessionSocket
 from kernelbroker_server.pool.state import PoolLimits
 
 from tests.support.backend import FakeBackend
+from tests.support.extent import WHOLE
 from tests.support.gateway import Cell
 from tests.support.http import TOKEN, Api, serving
-from tests.support.whole import WHOLE
 from tests.support.world import world
 
 _CONFIG = """

@@ -235,6 +235,21 @@ def test_other_damage_of_the_state(directory: Path) -> None:
     assert "kept aside" in text
 
 
+def test_descriptions_that_cannot_be_read(directory: Path) -> None:
+    """A damaged record of a workspace, and a description of a checkpoint of a newer version, are found."""
+    record = directory / "data" / ".workspaces" / ("0" * 40) / "record.json"
+    record.parent.mkdir(parents=True)
+    record.write_bytes(b'{"tenant": "de')
+    only(faults(of_local(directory)), "files", "record.json", "Start the broker")
+    record.unlink()
+    description = directory / "data" / ".checkpoints" / ("0" * 32) / "mark.json"
+    description.parent.mkdir(parents=True)
+    description.write_text('{"version": 99}')
+    only(faults(of_local(directory)), "files", "mark.json", "go back to that")
+    description.unlink()
+    assert faults(of_local(directory)) == []
+
+
 def test_a_broker_that_hangs(directory: Path) -> None:
     """A state directory that a process has, although no broker answers, is found."""
     held = StateDirectory(directory / "data" / ".state")

@@ -29,8 +29,8 @@ from tests.e2e.support import (
     until,
     whole_system,
 )
+from tests.support.extent import WHOLE
 from tests.support.requires import engine, requires
-from tests.support.whole import WHOLE
 
 pytestmark = whole_system
 

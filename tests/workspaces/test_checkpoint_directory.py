@@ -127,7 +127,7 @@ async def test_limits(store: DirectoryCheckpoints, path: Path) -> None:
 
 
 async def test_what_expired_or_was_left_is_removed(store: DirectoryCheckpoints, path: Path) -> None:
-    """Expired checkpoints and old nameless files go; a damaged description is ignored."""
+    """Expired checkpoints and old nameless files go, unless a damaged description may name them."""
     await store.save("a", info("old"), chunks(b"x"))
     await store.save("a", info("kept"), chunks(b"x"))
     await store.save("a", info(".fork-1"), chunks(b"x"), retention=-1)
@@ -135,7 +135,8 @@ async def test_what_expired_or_was_left_is_removed(store: DirectoryCheckpoints, 
     description = directory / "old.json"
     record = msgspec.json.decode(description.read_bytes())
     description.write_bytes(msgspec.json.encode(record | {"until": 1.0}))
-    (directory / "damaged.json").write_bytes(b"{")
+    damaged = directory / "damaged.json"
+    damaged.write_bytes(b"{")
     for name in ("left.data", "fresh.data"):
         (directory / name).write_bytes(b"x")
     os.utime(directory / "left.data", (1, 1))
@@ -143,6 +144,11 @@ async def test_what_expired_or_was_left_is_removed(store: DirectoryCheckpoints, 
         await store.get("a", "old")
     await store.reap()
     assert [each.name for each in await store.list("a")] == ["kept"]
+    assert [str(damaged) in each for each in store.problems] == [True]
+    assert (directory / "left.data").exists()
+    damaged.unlink()
+    await store.reap()
+    assert not store.problems
     kept = {each.name for each in directory.iterdir() if each.suffix == ".data"}
     assert len(kept) == 2 and "fresh.data" in kept
     assert not description.exists()

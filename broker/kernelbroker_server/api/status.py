@@ -47,6 +47,7 @@ class Health(Authenticated):
         failing = service.supervisor.failing()
         reasons = [f"template {name}: {reason}" for name, reason in failures.items()]
         reasons += service.store.problems()
+        reasons += service.tenants.workspaces.problems()
         reasons += [f"background task {task.name}: restarted after an error" for task in failing]
         self.reply(
             {

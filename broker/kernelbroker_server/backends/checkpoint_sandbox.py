@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
+from kernelbroker.protocol.codec import decode_json
 from kernelbroker_kernel.contract import WORKSPACE
 
 from . import checkpoint_jail, jail
@@ -105,7 +106,7 @@ class CheckpointSandbox(LocalSandbox, ProcessSaver):
         assert self._criu is not None
         running = self._jail
         try:
-            meta = msgspec.json.decode((images / _META).read_bytes(), type=_Meta)
+            meta = decode_json((images / _META).read_bytes(), _Meta)
             await self._close_handover()
             await running.clear()
             await running.files.unpack(images / _ARCHIVE)

@@ -65,7 +65,7 @@ class Directories:
         if id_file is None or id_file == NO_ID_FILE:
             return cls.create(data_dir, run_dir)
         with contextlib.suppress(FileNotFoundError):
-            earlier = id_file.read_text()
+            earlier = id_file.read_text("ascii", "replace")
             if _BROKER_ID.fullmatch(earlier):
                 directories = cls.resume(data_dir, run_dir, earlier)
                 if directories is not None:

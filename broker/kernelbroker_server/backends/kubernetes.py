@@ -115,7 +115,7 @@ class KubernetesBackend(Backend):
             await api.close()
             raise BackendUnavailable(f"kubernetes.data_dir cannot be used: {error}") from error
         self._context = context = PodContext(
-            api, directories, self._settings, data_id, **self._timeouts
+            api, directories, self._settings, data_id, confirm=self.confirm, **self._timeouts
         )
         try:
             if (pause := await self._reap(context, rescue)) > 0:

@@ -43,6 +43,8 @@ _LOOK_S = 2.0
 """Between two looks at a Pod that is being deleted, in case the watch has missed its end."""
 _DELETED_S = 20.0
 """After which a Pod is deleted without its node, which may be lost."""
+_HELD_S = 40.0
+"""After which nobody waits for a Pod any more whose deletion something in the cluster holds up."""
 _RESTARTED_S = 10.0
 
 
@@ -242,6 +244,7 @@ class KubernetesSandbox(ClosableSandbox):
 
     async def kill(self) -> None:
         if not self._deleted.is_set():
+            await self._context.confirm()
             self.closing = True  # so that what it does to the Pod is no other end
             try:
                 await self.control.kill()
@@ -269,18 +272,26 @@ class KubernetesSandbox(ClosableSandbox):
 
     async def _delete(self) -> bool:
         """Delete the Pod, and wait until it has gone. Returns whether it has."""
-        api, began = self._context.api, time.monotonic()
+        api = self._context.api
+        await self._context.confirm()
+        began = time.monotonic()
         try:
             while not self._deleted.is_set():
-                is_late = time.monotonic() - began > _DELETED_S
-                await api.delete("pods", self._name, at_once=is_late)
+                passed = time.monotonic() - began
+                await api.delete("pods", self._name, at_once=passed > _DELETED_S)
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(self._deleted.wait(), _LOOK_S)
                     return True
                 try:
-                    await api.get("pods", self._name)
+                    pod = await api.get("pods", self._name)
                 except NotThere:
                     return True
+                if passed > _HELD_S:
+                    held = (
+                        ", ".join(pod["metadata"].get("finalizers", ())) or "nothing that it names"
+                    )
+                    log.error("Pod %s was deleted, but is held by %s", self._name, held)
+                    return True  # its processes have ended, and its deletion goes on by itself
         except KubernetesError as error:
             log.error(
                 "Pod %s could not be deleted; it is tried again when the API answers: %s",

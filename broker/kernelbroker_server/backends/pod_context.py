@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from . import sandbox_record
-from .base import SandboxSpec
+from .base import Confirm, SandboxSpec, owns_all
 from .directories import Directories
 from .kubernetes_api import KubernetesApi
 from .pod_manifest import LABEL_BROKER, LABEL_DATA, PodSettings
@@ -19,6 +19,7 @@ class PodContext:
         data_id: of the `data_dir`.
         start_timeout, schedule_timeout: seconds until a Pod must run, and until it must have a node.
         unreachable_after: seconds without a sign of life after which a Pod counts as lost.
+        confirm: see `Backend.confirm`.
     """
 
     api: KubernetesApi
@@ -28,6 +29,7 @@ class PodContext:
     start_timeout: float = 60.0
     schedule_timeout: float = 15.0
     unreachable_after: float = 30.0
+    confirm: Confirm = owns_all
 
     @property
     def labels(self) -> dict[str, str]:

@@ -6,9 +6,10 @@ import asyncio
 import contextlib
 from collections.abc import Callable
 from pathlib import Path
-from typing import TypeVar
+from typing import Annotated, TypeAlias, TypeVar
 
 import msgspec
+from kernelbroker.protocol.codec import decode_json
 from kernelbroker_kernel.contract import (
     POD_END_PATH,
     POD_EXIT_PATH,
@@ -28,19 +29,31 @@ _ANSWER_BYTES = 64 * 1024
 _ASK_S = 10.0
 
 
+# The Pod is hostile: numbers that no sandbox can have are no answer.
+_Count: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+_Seconds: TypeAlias = Annotated[float, msgspec.Meta(ge=0, le=1e12)]
+_Status: TypeAlias = Annotated[int, msgspec.Meta(ge=-255, le=255)]
+
+
 class GatewayEnd(msgspec.Struct):
     """How the gateway ended. If `restarted`, its whole container did, and only the API knows why."""
 
-    status: int
+    status: _Status
     oom: bool
     output: str
     restarted: bool = False
 
 
 class _Used(msgspec.Struct):
-    memory: int | None = None
-    memory_stat: dict[str, int] = {}
-    cpu_s: float | None = None
+    memory: _Count | None = None
+    memory_stat: dict[str, _Count] = {}
+    cpu_s: _Seconds | None = None
+
+
+class _Size(msgspec.Struct):
+    size: _Count
+    files: _Count
+    complete: bool
 
 
 class PodControl:
@@ -75,7 +88,8 @@ class PodControl:
         return _decoded(await self._ask("GET", POD_USAGE_PATH), _Used).cpu_s
 
     async def workspace_usage(self, max_files: int) -> Usage:
-        return _decoded(await self._ask("GET", f"{POD_USAGE_PATH}?files={max_files}"), Usage)
+        found = _decoded(await self._ask("GET", f"{POD_USAGE_PATH}?files={max_files}"), _Size)
+        return Usage(found.size, found.files, found.complete)
 
     async def kill(self) -> None:
         """End all processes but the first one."""
@@ -137,6 +151,6 @@ async def _answered(request: GatewayRequest) -> None:
 
 def _decoded(text: bytes, kind: type[T]) -> T:
     try:
-        return msgspec.json.decode(text, type=kind)
-    except (msgspec.MsgspecError, RecursionError) as error:
+        return decode_json(text, kind)
+    except msgspec.MsgspecError as error:
         raise TransferFailed("the sandbox's answer is invalid") from error

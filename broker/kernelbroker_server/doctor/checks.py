@@ -18,6 +18,7 @@ CHECKS: Sequence[Check] = (
     access.certificates,
     storage.directories,
     storage.state,
+    storage.files,
     machine.ports,
     machine.limits,
     machine.clock,

@@ -13,11 +13,16 @@ from pathlib import Path
 
 from ..advice import as_root, command, sdk
 from ..backends.sockets import SUN_PATH_BYTES
-from ..lasting_key import LASTING_KEYS, DamagedKey, lasting_key
+from ..kept_aside import kept_aside
+from ..lasting_key import LASTING_KEYS, DamagedKey, read_key
 from ..paths import foreign_files, named_paths
 from ..sessions.journal import Damaged, SegmentReader, left_segments
 from ..sessions.schema import APPLICATION_ID, MIGRATIONS
-from ..sessions.state_directory import DATABASE, KEPT_ASIDE, LOCK
+from ..sessions.state_directory import DATABASE, LOCK
+from ..workspaces.checkpoint_directory import unread_descriptions
+from ..workspaces.directory_store import CHECKPOINTS
+from ..workspaces.layout import RECORD, Layout
+from ..workspaces.recovery import damaged_records
 from .findings import Finding, error, ok, warning
 from .patient import Patient
 
@@ -116,8 +121,7 @@ def state(patient: Patient) -> list[Finding]:
             f"{each} was kept aside, since it could not be used",
             "If it is of a newer version, go back to that and rename it; else move or delete it",
         )
-        for sign in KEPT_ASIDE
-        for each in sorted(path.glob(f"*.{sign}-*"))
+        for each in kept_aside(path)
     ]
     found += _keys(path)
     try:
@@ -133,6 +137,25 @@ def state(patient: Patient) -> list[Finding]:
         remedy = f"Give it to the broker's user: {as_root('chown', '-R', os.geteuid(), path)}"
         found.append(error("state", f"{exc.filename}: {exc.strerror}", remedy))
     return found or [ok("state", f"{path} can be read")]
+
+
+def files(patient: Patient) -> list[Finding]:
+    """Whether what describes workspaces and checkpoints can be read."""
+    found: list[Finding] = []
+    try:
+        for path in {patient.data_dir(name) for name in patient.backends}:
+            for directory in damaged_records(Layout(path)):
+                message = f"{directory / RECORD}: the record of a workspace cannot be read"
+                remedy = f"Start the broker, which makes a new one from the link in {path / 'workspaces'}"
+                found.append(warning("files", message, remedy))
+            for tenant in (path / CHECKPOINTS).glob("*"):
+                for each in unread_descriptions(tenant):
+                    remedy = "If it is of a newer version, go back to that; else move or delete it"
+                    found.append(warning("files", f"{each}: the checkpoint cannot be read", remedy))
+    except OSError as exc:
+        remedy = "Let the broker's user read it"
+        found.append(error("files", f"{exc.filename}: {exc.strerror}", remedy))
+    return found or [ok("files", "workspaces and checkpoints can be read")]
 
 
 @contextlib.contextmanager
@@ -151,7 +174,7 @@ def _keys(path: Path) -> list[Finding]:
     for name in LASTING_KEYS:
         try:
             if (path / name).exists():
-                lasting_key(path, name)
+                read_key(path / name)
         except (OSError, DamagedKey) as exc:
             remedy = (
                 f"Remove it, which makes what it has signed invalid: {command('rm', path / name)}"

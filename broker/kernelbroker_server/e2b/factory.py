@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from ..config import ConfigError, Settings
-from ..lasting_key import E2B_KEY, DamagedKey, lasting_key
+from ..lasting_key import E2B_KEY, lasting_key
 from .access import AccessTokens
 from .surface import E2bSurface
 from .surface_options import SurfaceOptions
@@ -24,8 +24,6 @@ def make_surface(settings: Settings, keys: Path | bytes | None) -> E2bSurface:
         key = lasting_key(keys, E2B_KEY)
     except OSError as exc:
         raise ConfigError(f"state_dir: {exc.filename}: {exc.strerror}") from exc
-    except DamagedKey as exc:
-        raise ConfigError(f"state_dir: {exc}") from exc
     return E2bSurface(
         SurfaceOptions(AccessTokens(key), settings.e2b.templates, settings.e2b.domains)
     )

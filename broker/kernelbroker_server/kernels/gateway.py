@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import msgspec
+from kernelbroker.protocol.codec import decode_json
 from kernelbroker_kernel.contract import CHANNELS_AFTER, KERNELS_PATH, MAX_MESSAGE_BYTES
 from tornado.httpclient import HTTPError, HTTPRequest, HTTPResponse
 from tornado.iostream import UnsatisfiableReadError
@@ -48,6 +49,12 @@ _UNREACHABLE = (
     TypeError,
     RecursionError,
 )
+
+
+class _Started(msgspec.Struct):
+    """The answer to the start of a kernel."""
+
+    id: str
 
 
 class _Hello(msgspec.Struct):
@@ -117,7 +124,7 @@ class GatewayConnection:
         with _unreachable(timeout):
             async with asyncio.timeout(timeout):
                 response = await self._post("/api/kernels", timeout=timeout, body=body)
-                kernel_id = json.loads(response.body)["id"]
+                kernel_id = decode_json(response.body, _Started).id
                 if not _KERNEL_ID.fullmatch(kernel_id):
                     raise ValueError("the kernel has no valid id")
                 websocket = await self._connect(kernel_id, "")
@@ -181,7 +188,7 @@ class GatewayConnection:
             async with asyncio.timeout(timeout):
                 query = "" if after is None else f"&{CHANNELS_AFTER}={after}"
                 websocket = await self._connect(kernel_id, query)
-                hello = msgspec.json.decode(await websocket.recv(), type=_Hello)
+                hello = decode_json(await websocket.recv(), _Hello)
         if after is not None and hello.first != after + 1:
             websocket.transport.abort()
             raise ChannelClosed(

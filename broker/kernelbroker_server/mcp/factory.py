@@ -6,7 +6,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from ..config import ConfigError, Settings
-from ..lasting_key import SEAL_KEY, DamagedKey, lasting_key
+from ..lasting_key import SEAL_KEY, lasting_key
 from ..sessions.store import EventStore
 from ..tenants.jwt_tokens import JwtTokens
 from .analysis_model import load_model
@@ -54,5 +54,3 @@ def _seal_key(keys: Path | bytes | None) -> bytes:
         return lasting_key(keys, SEAL_KEY)
     except OSError as exc:
         raise ConfigError(f"state_dir: {exc.filename}: {exc.strerror}") from exc
-    except DamagedKey as exc:
-        raise ConfigError(f"state_dir: {exc}") from exc

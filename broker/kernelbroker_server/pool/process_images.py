@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 import msgspec
+from kernelbroker.protocol.codec import decode_json
 
 from ..backends.base import LaunchError
 from ..backends.directories import remove_tree
@@ -103,7 +104,7 @@ async def restore(warm: WarmSandbox, stream: AsyncIterator[bytes]) -> None:
     try:
         await _make(images)
         await _unpack(stream, images)
-        kernel = msgspec.json.decode((images / _KERNEL).read_bytes(), type=_Kernel)
+        kernel = decode_json((images / _KERNEL).read_bytes(), _Kernel)
         await warm.gateway.detach()
         await saver.restore_processes(images)
         await warm.gateway.attach(_ATTACH_S, kernel.kernel_id)

@@ -14,7 +14,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import msgspec
-from kernelbroker.protocol.codec import encode
+from kernelbroker.protocol.codec import decode_json, encode
 from kernelbroker.protocol.errors import BadRequest, Conflict, Forbidden, Unavailable
 from tornado.httpclient import HTTPClientError, HTTPRequest
 from tornado.simple_httpclient import SimpleAsyncHTTPClient
@@ -185,7 +185,7 @@ async def _asked(forge: Forge, path: str, content: dict[str, Any] | None) -> dic
 
 def _checked(forge: Forge, status: int, body: bytes) -> dict[str, Any]:
     try:
-        decoded = msgspec.json.decode(body or b"{}")
+        decoded = decode_json(body or b"{}")
     except msgspec.DecodeError:
         decoded = {}
     found = decoded if isinstance(decoded, dict) else {}

@@ -102,6 +102,7 @@ class TenantServices:
 
     Attributes:
         routes: where cells can run, of tenants that may use all templates.
+        workspaces: the store of all tenants' files.
         stopping: whether new sessions are refused.
     """
 
@@ -128,7 +129,7 @@ class TenantServices:
         self._forges = forges or Forges()
         self.stopping = False
         self._admission = admission
-        self._workspaces = workspaces
+        self.workspaces = workspaces
         self._store = store
         self._pools = pools
         self._limits = limits
@@ -149,7 +150,7 @@ class TenantServices:
                 pools,
                 self._limits,
                 queue,
-                self._workspaces,
+                self.workspaces,
                 self._store,
                 self._observer,
                 self._supervisor,
@@ -163,7 +164,7 @@ class TenantServices:
                 registry,
                 queue,
                 policies,
-                self._workspaces,
+                self.workspaces,
                 self._store,
                 self._webhooks,
                 self._observer,

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
+from ..kept_aside import kept_aside
 from .database import Database
 from .history import History
 from .journal import Damaged, Journal, Segment, SegmentReader, left_segments
@@ -64,7 +65,7 @@ class Archive(History):
         self._database: Database = database
         try:
             self.serial = self._replay(segments)
-            if self._has_gap or directory.kept_aside():
+            if self._has_gap or kept_aside(directory.path):
                 self._database.repair()
         except BaseException:
             self._database.abandon()

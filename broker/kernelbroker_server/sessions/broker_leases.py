@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
+from kernelbroker.protocol.codec import decode_json
 
 NOW = "extract(epoch from clock_timestamp())::float8"
 
@@ -150,10 +151,10 @@ class BrokerLeases:
             ).fetchone()
             if row is None:
                 return None
-            directories = msgspec.json.decode(row[0], type=dict[str, list[str]])
-            own = msgspec.json.decode(
+            directories = decode_json(row[0], dict[str, list[str]])
+            own = decode_json(
                 self._one("SELECT estate FROM brokers WHERE id = %s", taker)[0],
-                type=dict[str, list[str]],
+                dict[str, list[str]],
             )
             for name, ids in directories.items():
                 own[name] = [*own.get(name, ()), *ids]

@@ -23,6 +23,7 @@ from kernelbroker.protocol.errors import Unavailable
 from kernelbroker.protocol.findings import Finding
 from kernelbroker.protocol.messages import ExecutionRequest
 
+from ..kept_aside import kept_aside
 from .archive import Archive
 from .backlog import Backlog
 from .durable_log import DurableLog
@@ -72,7 +73,6 @@ class DurableStore(RecordedStore):
         self._path = path
         self._on_superseded = on_superseded
         self._open: _Open | None = None
-        self._aside: list[Path] = []
 
     # Opening and closing.
 
@@ -93,7 +93,6 @@ class DurableStore(RecordedStore):
         except BaseException:
             directory.release()
             raise
-        self._aside = directory.kept_aside()
         for entry in archive.entries():
             super().put_entry(entry)
         self._next_number = archive.last_number + 1
@@ -119,8 +118,8 @@ class DurableStore(RecordedStore):
 
     def problems(self) -> Sequence[str]:
         found = [
-            f"{path}: kept aside, since it could not be used; move or delete it, and restart"
-            for path in self._aside
+            f"{path}: kept aside, since it could not be used; move or delete it"
+            for path in kept_aside(self._path)
         ]
         opened = self._open
         error = None if opened is None else opened.backlog.failure or opened.thread.problem

@@ -24,6 +24,7 @@ from .memory_store import REMEMBERED
 from .past_sessions import PastPage, Place, expect_size, page_of
 from .queries import Queries, Row, Unended
 from .rows import event_of, past_session_of, record_of
+from .session_log import StoredHead
 from .store import (
     Entry,
     ExecutionLog,
@@ -264,8 +265,7 @@ class History:
 
     def session_events(self, key: str) -> list[bytes]:
         def event(row: tuple[str, int, bytes]) -> bytes:
-            found = decode_as(row[2], dict[str, Any])
-            _ = found["seq"], found["type"]
+            decode_as(row[2], StoredHead)
             return row[2]
 
         stored = self._database.session_events(key)

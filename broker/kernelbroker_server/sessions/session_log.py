@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 from kernelbroker.protocol.codec import decode_as, encode
@@ -45,6 +45,16 @@ class StoredSessionEvent(NamedTuple):
     seq: int
     type: str
     json: bytes
+
+
+class StoredHead(msgspec.Struct):
+    """What the broker reads of an event that is stored."""
+
+    seq: int
+    type: str
+    source: str = ""
+    execution_id: str | None = None
+    operation: str | None = None
 
 
 Keep = Callable[[StoredSessionEvent, int], None]
@@ -129,16 +139,16 @@ class SessionLog:
     def restore(self, events: Iterable[bytes], *, keep: bool = False) -> None:
         """Fill the log with events that were stored before; with `keep`, store them as its own."""
         for json in events:
-            found = decode_as(json, dict[str, Any])
-            stored = StoredSessionEvent(found["seq"], found["type"], json)
+            found = decode_as(json, StoredHead)
+            stored = StoredSessionEvent(found.seq, found.type, json)
             self._add(stored)
             if keep:
                 self._keep(stored, self._events[0].seq)
-            if found.get("source") != BROKER or not (name := found.get("execution_id")):
+            if found.source != BROKER or not (name := found.execution_id):
                 continue
-            if found["type"] == "code_operation":
-                self._operations[name] = found["operation"]
-            elif found["type"] == "result":
+            if found.type == "code_operation":
+                self._operations[name] = found.operation or ""
+            elif found.type == "result":
                 self._operations.pop(name, None)
 
     def end(self) -> None:

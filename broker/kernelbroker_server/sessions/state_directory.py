@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import fcntl
 import json
-import logging
 import os
 import socket
 import time
 from pathlib import Path
 
-logger = logging.getLogger(__name__)
+from ..kept_aside import set_aside
 
 DATABASE, LOCK = "store.sqlite3", "lock"
 _EPOCH, _EPOCH_BYTES = "epoch", 8
-KEPT_ASIDE = ("damaged", "newer")
-"""In the names of files that are kept aside."""
 
 
 class InUse(OSError):
@@ -65,7 +62,9 @@ class StateDirectory:
 
     def raise_epoch(self) -> None:
         """Take the directory over from every earlier broker. Raises OSError."""
-        self.epoch = self._newest_epoch() + 1
+        self.epoch = (
+            self._newest_epoch() + 1
+        ) % 256**_EPOCH_BYTES  # a damaged file may hold any number
         os.pwrite(self._epoch, self.epoch.to_bytes(_EPOCH_BYTES, "big"), 0)
 
     @property
@@ -77,23 +76,10 @@ class StateDirectory:
         return int.from_bytes(os.pread(self._epoch, _EPOCH_BYTES, 0), "big")
 
     def set_aside(self, path: Path, sign: str, reason: object) -> None:
-        """Rename a file that cannot be used, and log it. Nothing removes it.
-
-        Args:
-            sign: `damaged` or `newer`.
-        """
-        stamp = f"{sign}-{time.strftime('%Y%m%d-%H%M%S')}"
-        for name in (path.name, f"{path.name}-wal"):
-            if (each := self.path / name).exists():
-                target = self.path / f"{name}.{stamp}"
-                while target.exists():
-                    target = target.with_name(f"{target.name}x")
-                each.rename(target)
-                logger.error("%s cannot be used and is kept as %s: %s", each, target.name, reason)
-
-    def kept_aside(self) -> list[Path]:
-        """The files that this broker or an earlier one has set aside."""
-        return sorted(path for sign in KEPT_ASIDE for path in self.path.glob(f"*.{sign}-*"))
+        """Keep a file of the store aside, with what SQLite has beside it. Raises OSError."""
+        for each in (path, path.with_name(f"{path.name}-wal")):
+            if each.exists():
+                set_aside(each, sign, reason)
 
 
 def _holder(lock: int) -> str:

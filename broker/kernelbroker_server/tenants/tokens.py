@@ -21,6 +21,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
+from kernelbroker.protocol.codec import decode_json
 
 TOKEN_NAME = r"^[A-Za-z0-9][A-Za-z0-9_.@-]{0,63}$"
 TENANT_NAME = r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$"
@@ -157,7 +158,7 @@ class TokenFile:
 
     def _read(self) -> _Content:
         try:
-            return msgspec.json.decode(self._path.read_bytes(), type=_Content)
+            return decode_json(self._path.read_bytes(), _Content)
         except FileNotFoundError:
             return _Content()
         except OSError as error:

@@ -11,10 +11,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
+import logging
 import os
 import secrets
 import time
-from collections.abc import AsyncIterable, AsyncIterator, Iterator
+from collections.abc import AsyncIterable, AsyncIterator, Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -25,6 +26,8 @@ from kernelbroker.protocol.messages import CheckpointInfo
 
 from ..cancellation import run_to_completion
 from .checkpoint_store import CheckpointLimits, CheckpointStore
+
+logger = logging.getLogger(__name__)
 
 _CHUNK = 1024 * 1024
 _ABANDONED_S = 3600.0
@@ -41,10 +44,15 @@ class _Record(msgspec.Struct, kw_only=True):
 
 
 class DirectoryCheckpoints(CheckpointStore):
-    """Stores checkpoints below a directory, which is made when it is needed."""
+    """Stores checkpoints below a directory, which is made when it is needed.
+
+    Attributes:
+        problems: the descriptions that the last `reap` could not read. What belongs to them is kept.
+    """
 
     def __init__(self, directory: Path, limits: CheckpointLimits | None = None) -> None:
         self.limits = limits or CheckpointLimits()
+        self.problems: Sequence[str] = ()
         self._directory = directory
         self._writing: dict[str, int] = {}
         """Bytes that each tenant's running saves have written."""
@@ -148,6 +156,7 @@ class DirectoryCheckpoints(CheckpointStore):
 
     def _reap(self) -> None:
         now = time.time()
+        problems = []
         with contextlib.suppress(FileNotFoundError):
             for directory in self._directory.iterdir():
                 named = set()
@@ -155,11 +164,20 @@ class DirectoryCheckpoints(CheckpointStore):
                     named.add(record.data)
                     if record.until <= now:
                         _remove(directory, record.info.name, record)
+                if unread := unread_descriptions(directory):  # their data files have no name here
+                    problems += [
+                        f"{each}: cannot be read; the checkpoint is left out" for each in unread
+                    ]
+                    continue
                 for path in directory.iterdir():
                     with contextlib.suppress(FileNotFoundError):
                         old = path.stat().st_mtime < now - _ABANDONED_S
                         if old and path.suffix != ".json" and path.name not in named:
                             path.unlink()
+        for each in problems:
+            if each not in self.problems:
+                logger.error("%s", each)
+        self.problems = problems
 
     async def _record(self, tenant: str, name: str) -> _Record:
         path = self._of(tenant) / f"{name}.json"
@@ -170,6 +188,13 @@ class DirectoryCheckpoints(CheckpointStore):
 
     def _of(self, tenant: str) -> Path:
         return self._directory / hashlib.sha256(tenant.encode()).hexdigest()[:32]
+
+
+def unread_descriptions(directory: Path) -> list[Path]:
+    """The descriptions of a tenant's checkpoints that are damaged or of a newer version. Raises OSError."""
+    return [
+        path for path in sorted(directory.glob("*.json")) if path.exists() and _read(path) is None
+    ]
 
 
 def _records(directory: Path) -> Iterator[_Record]:

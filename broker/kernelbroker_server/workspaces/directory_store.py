@@ -11,7 +11,7 @@ import contextlib
 import logging
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from kernelbroker.protocol.errors import Conflict, NotFound, Unavailable
@@ -35,6 +35,7 @@ from .workspace_directory import WorkspaceDirectory
 
 logger = logging.getLogger(__name__)
 
+CHECKPOINTS = ".checkpoints"
 _REAP_S = 30.0
 _RELEASE_S = 30.0
 """Timeout for a workspace whose session is ending."""
@@ -63,7 +64,7 @@ class DirectoryStore(WorkspaceStore):
         limits: CheckpointLimits | None = None,
         replica: Callable[[Layout], Replica] | None = None,
     ) -> None:
-        self.checkpoints = DirectoryCheckpoints(data_dir / ".checkpoints", limits)
+        self.checkpoints = DirectoryCheckpoints(data_dir / CHECKPOINTS, limits)
         self.layout = Layout(data_dir)
         self.retention = retention
         self._max_size = max_size
@@ -73,6 +74,7 @@ class DirectoryStore(WorkspaceStore):
         self._meter = UsageMeter()
         self._replica = None if replica is None else replica(self.layout)
         self._holdings: dict[Key, Holding] = {}
+        self._problems: list[str] = []
         has = None if self._replica is None else self._replica.has
         self.files = DirectoryFiles(
             Visits(self.layout, self._claims, self.put_away, self._hold, has)
@@ -86,6 +88,9 @@ class DirectoryStore(WorkspaceStore):
             await self._reaper.stop()
         if self._tasks:
             await asyncio.wait(self._tasks)
+
+    def problems(self) -> Sequence[str]:
+        return [*self._problems, *self.checkpoints.problems]
 
     def rescue(self, dead: Path) -> bool:
         """Take back the files of a dead broker's sandboxes; see `Backend.start`."""
@@ -275,6 +280,7 @@ class DirectoryStore(WorkspaceStore):
             await self._replica.reap()
         for path in await asyncio.to_thread(self.layout.remains):
             await remove_tree(path)
+        self._problems = await asyncio.to_thread(recovery.mend_records, self.layout)
         records = await asyncio.to_thread(self.layout.records)
         await asyncio.to_thread(recovery.publish_all, self.layout, records)
         ours = {claim.session_id for claim in self._claims.values()}

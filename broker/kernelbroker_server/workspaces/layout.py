@@ -17,16 +17,21 @@ import contextlib
 import fcntl
 import hashlib
 import os
+import re
 import secrets
 import time
 from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
+from kernelbroker.protocol.codec import decode_json
 from kernelbroker.protocol.errors import Conflict
+
+from ..kept_aside import set_aside
 
 RECORD, FILES = "record.json", "files"
 _LOCK = "lock"
+_STORE_ID = re.compile(r"[0-9a-f]{32}")
 MAX_COUNT = 1_000_000
 """Inodes of a workspace that are counted when it is put back."""
 NO_TENANT = ""
@@ -95,6 +100,8 @@ class Layout:
     def store_id(self) -> str:
         """The id of this directory among those that share a replica; made if there is none. Blocks."""
         path = self.data_dir / ".store-id"
+        if path.exists() and not _STORE_ID.fullmatch(path.read_text("ascii", "replace")):
+            set_aside(path, "damaged", "it has no id")
         if not path.exists():
             new = path.with_name(f".store-id-{secrets.token_hex(8)}")
             new.write_text(secrets.token_hex(16))
@@ -104,8 +111,7 @@ class Layout:
         return path.read_text()
 
     def directory(self, tenant: str, name: str) -> Path:
-        digest = hashlib.sha256(f"{tenant}\0{name}".encode()).hexdigest()[:40]
-        return self.private / digest
+        return self.private / _digest(tenant, name)
 
     def directories(self) -> list[Path]:
         return [path for path in self._entries() if not path.name.startswith(".")]
@@ -133,11 +139,23 @@ class Layout:
             return None
         return self.public / _component(record.tenant) / _component(record.name)
 
+    def links(self) -> dict[str, tuple[str, str, Path]]:
+        """The public links, by the names of their directories: tenant, name, and the files' place."""
+        return {
+            _digest(link.parent.name, link.name): (link.parent.name, link.name, link.resolve())
+            for link in self.public.glob("*/*")
+            if link.is_symlink()
+        }
+
     def _entries(self) -> list[Path]:
         try:
             return list(self.private.iterdir())
         except FileNotFoundError:
             return []
+
+
+def _digest(tenant: str, name: str) -> str:
+    return hashlib.sha256(f"{tenant}\0{name}".encode()).hexdigest()[:40]
 
 
 def _component(name: str) -> str:
@@ -148,10 +166,12 @@ def _component(name: str) -> str:
 
 
 def read_record(directory: Path) -> Record | None:
+    """The record of a workspace; None if there is none that this version can read."""
     try:
-        return msgspec.json.decode((directory / RECORD).read_bytes(), type=Record)
+        record = decode_json((directory / RECORD).read_bytes(), Record)
     except (OSError, msgspec.DecodeError):
         return None
+    return record if _digest(record.tenant, record.name) == directory.name else None
 
 
 def take_lock(directory: Path, create: int) -> int | None:

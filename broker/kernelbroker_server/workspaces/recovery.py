@@ -8,7 +8,8 @@ import os
 from pathlib import Path
 
 from ..backends.usage import measure
-from .layout import MAX_COUNT, Claimed, Layout, Record, read_record, take_lock
+from ..kept_aside import set_aside
+from .layout import MAX_COUNT, RECORD, Claimed, Layout, Record, read_record, take_lock
 from .workspace_directory import WorkspaceDirectory
 
 log = logging.getLogger(__name__)
@@ -28,6 +29,54 @@ def put_back_abandoned(layout: Layout, record: Record) -> None:
         workspace.close()
 
 
+def mend_records(layout: Layout) -> list[str]:
+    """Make new records in place of those that cannot be read, from the public links.
+
+    Returns what cannot be mended, and stays as it is.
+    """
+    damaged = damaged_records(layout)
+    links = layout.links() if damaged else {}
+    problems = []
+    for directory in damaged:
+        if directory.name not in links:
+            problems.append(
+                f"{directory}: its {RECORD} cannot be read, and no link names it; its files stay in it"
+            )
+            continue
+        tenant, name, place = links[directory.name]
+        try:
+            lock = take_lock(directory, os.O_CREAT)
+        except Claimed:  # whoever has it writes a new one
+            continue
+        if lock is None:
+            continue
+        record = Record(tenant=tenant, name=name, is_made=True)
+        if not place.is_relative_to(layout.private.resolve()):
+            is_below = place.is_relative_to(layout.data_dir.resolve())
+            record.sandbox = str(
+                place.relative_to(layout.data_dir.resolve()) if is_below else place
+            )
+        workspace = WorkspaceDirectory(layout, directory, lock, record)
+        try:
+            if _is_damaged(directory):
+                set_aside(
+                    directory / RECORD, "damaged", f"the workspace {name} of {tenant} has a new one"
+                )
+                workspace.write()
+        finally:
+            workspace.close()
+    return problems
+
+
+def damaged_records(layout: Layout) -> list[Path]:
+    """The directories of workspaces whose records are damaged or of a newer version."""
+    return [each for each in layout.directories() if _is_damaged(each)]
+
+
+def _is_damaged(directory: Path) -> bool:
+    return (directory / RECORD).exists() and read_record(directory) is None
+
+
 def rescue(layout: Layout, dead: Path) -> bool:
     """Take back the files of a dead broker's sandboxes, which have all ended.
 
@@ -37,6 +86,11 @@ def rescue(layout: Layout, dead: Path) -> bool:
     Returns whether this succeeded. If not, the directories of the dead broker must not be removed.
     """
     well = True
+    try:
+        mend_records(layout)
+    except OSError:
+        log.exception("Records of workspaces cannot be read")
+        well = False
     for directory in layout.directories():
         record = read_record(directory)
         if record is None or not (record.session_id or record.sandbox):

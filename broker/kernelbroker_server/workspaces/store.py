@@ -8,6 +8,7 @@ no paths of the host: `directory_store.py` uses a directory, and another store m
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -139,6 +140,10 @@ class WorkspaceStore(ABC):
             Conflict: another session has it.
             Unavailable: the store cannot be written to.
         """
+
+    def problems(self) -> Sequence[str]:
+        """What cannot be read, and is left out."""
+        return ()
 
     @abstractmethod
     async def list(self, tenant: str) -> list[StoredWorkspace]:
