@@ -27,7 +27,7 @@ ANSWERS: dict[str, bytes] = {
     "deep JSON": b"[" * 60_000,
     "deep JSON in a field": b'{"a":' * 10_000,
     "of another type": b"7",
-    "not UTF-8": b'{"output": "\xff"}',
+    "not UTF-8": b'"\xff"',
     "large numbers": json.dumps(
         {"status": 10**30, "oom": False, "output": "", "memory": 10**30, "cpu_s": 1, "size": 10**30}
         | {"files": 10**30, "complete": True, "memory_stat": {"inactive_file": 10**30}}
