@@ -6,10 +6,12 @@ import asyncio
 import contextlib
 import errno
 import fcntl
+import gc
 import os
 import sqlite3
 import stat
 import time
+import weakref
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -19,7 +21,7 @@ from kernelbroker.protocol.errors import Unavailable
 from kernelbroker.protocol.events import Image, Result, Started, Stdout
 from kernelbroker.protocol.messages import ExecutionRequest, SessionOptions
 from kernelbroker.protocol.session_events import Observation
-from kernelbroker_server.sessions import backlog, journal, schema
+from kernelbroker_server.sessions import backlog, journal, memory_store, schema
 from kernelbroker_server.sessions.database import Database
 from kernelbroker_server.sessions.durable_store import DurableStore
 from kernelbroker_server.sessions.records import SessionEnded
@@ -597,3 +599,33 @@ async def test_a_backlog_is_bounded(tmp_path: Path) -> None:
         kept.remove_first()
     kept.append(record)
     kept.close()
+
+
+async def test_a_slow_watcher_holds_no_old_logs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A watcher that reads late gets every execution whole, and meanwhile costs what the session does."""
+    monkeypatch.setattr(memory_store, "_EXECUTION_BYTES", 10_000)
+    names = [f"e{number}" for number in range(20)]
+    async with opened(tmp_path) as store:
+        store.record_session(SessionRecord("1", "t", "mine", SessionOptions()))
+        with store.watch("1") as watcher:
+            logs = []
+            for name in names:
+                log = store.create_execution("1", name, ExecutionRequest(code="1"))
+                log.begin()
+                for event in (Started(), Stdout(content=name * 1000), Result(success=True)):
+                    log.append(event)
+                logs.append(weakref.ref(log))
+                del log
+            gc.collect()
+            assert sum(each() is not None for each in logs) < 8
+            for name in names:
+                found = await watcher.get()
+                assert found is not None
+                assert found.id == name
+                events = [each async for each in found.follow()]
+                assert [each.event.seq for each in events] == [1, 2, 3]
+                assert events[1].event == Stdout(content=name * 1000, execution_id=name, seq=2)
+            store.end_session("1", "over")
+            assert await watcher.get() is None

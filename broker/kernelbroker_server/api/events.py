@@ -26,12 +26,12 @@ from kernelbroker.protocol.errors import (
 from kernelbroker.protocol.messages import Identifier
 from tornado.iostream import StreamClosedError
 from tornado.web import HTTPError
-from tornado.websocket import WebSocketClosedError, WebSocketHandler
+from tornado.websocket import WebSocketClosedError
 
 from ..sessions.store import ExecutionLog, ExecutionSummary
 from .base import Authenticated, error_body
 from .descriptions import details, execution_fields
-from .text_frames import write_texts
+from .text_frames import WebSocket, write_texts
 
 logger = logging.getLogger(__name__)
 
@@ -72,7 +72,7 @@ _Operation: TypeAlias = Watch | Unwatch | Follow | Unfollow
 _Key: TypeAlias = tuple[str, ...]
 
 
-class Events(Authenticated, WebSocketHandler):
+class Events(Authenticated, WebSocket):
     """One client's connection."""
 
     _union: ClassVar[Any] = _Operation
@@ -117,7 +117,8 @@ class Events(Authenticated, WebSocketHandler):
                 case Unfollow(session_id=session, execution_id=execution):
                     self._stop((session, execution))
         except (ProtocolError, KernelBrokerError) as exc:
-            await self._send({"type": "error", "error": error_body(exc, self.request_id)})
+            with contextlib.suppress(WebSocketClosedError, StreamClosedError):
+                await self._send({"type": "error", "error": error_body(exc, self.request_id)})
 
     def _start(self, key: _Key, work: Coroutine[Any, Any, None]) -> None:
         """Do this until the connection closes, in place of what was done under the key before."""

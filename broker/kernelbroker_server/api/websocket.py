@@ -45,7 +45,7 @@ from kernelbroker.protocol.messages import (
 )
 from tornado.iostream import StreamClosedError
 from tornado.web import HTTPError
-from tornado.websocket import WebSocketClosedError, WebSocketHandler
+from tornado.websocket import WebSocketClosedError
 
 from ..kernels.channel import ChannelClosed
 from ..sessions.session import Session
@@ -55,7 +55,7 @@ from .base import Authenticated, error_body
 from .descriptions import session_info, utc_time
 from .operation_names import Echo, echo, name_of
 from .other_brokers import Relayed
-from .text_frames import write_texts
+from .text_frames import WebSocket, write_texts
 
 logger = logging.getLogger(__name__)
 
@@ -67,7 +67,7 @@ _MAX_EARLY = 32
 """Operations that a client may send while its session is being opened."""
 
 
-class SessionSocket(Authenticated, WebSocketHandler):
+class SessionSocket(Authenticated, WebSocket):
     """One client's connection."""
 
     async def get(self, *args: Any, **kwargs: Any) -> None:

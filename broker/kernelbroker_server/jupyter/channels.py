@@ -9,8 +9,9 @@ import logging
 from kernelbroker.protocol.errors import BadRequest, ProtocolError
 from tornado.iostream import StreamClosedError
 from tornado.web import HTTPError
-from tornado.websocket import WebSocketClosedError, WebSocketHandler
+from tornado.websocket import WebSocketClosedError
 
+from ..api.text_frames import WebSocket
 from ..kernels.framing import SUBPROTOCOL
 from ..sessions.session import Session
 from .client import Client
@@ -26,7 +27,7 @@ _MAX_ID_CHARS = 256
 _TOO_SLOW = "it reads too slowly, and misses messages"
 
 
-class Channels(JupyterHandler, WebSocketHandler):
+class Channels(JupyterHandler, WebSocket):
     """One client's connection to a kernel."""
 
     _link: KernelLink | None = None

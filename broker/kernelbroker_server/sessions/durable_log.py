@@ -51,6 +51,10 @@ class DurableLog(MemoryLog):
         self._is_known = True
         """Whether another broker would know of the execution."""
 
+    @property
+    def is_stored(self) -> bool:
+        return self._is_stored and not self._is_behind()
+
     def created(self, key: str) -> None:
         """Store the execution itself."""
         self._store(

@@ -40,6 +40,11 @@ class MemoryLog(ExecutionLog):
         self._readers: list[asyncio.Future[None]] = []
         """Of readers that have read everything and wait."""
 
+    @property
+    def is_stored(self) -> bool:
+        """Whether the store finds it again when it is not in memory."""
+        return False
+
     def append(self, event: Event) -> None:
         if self.result is not None:
             raise RuntimeError(f"an event after the result of {self.id}")

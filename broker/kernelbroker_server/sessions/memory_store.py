@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import time
 from collections import OrderedDict
@@ -15,6 +14,7 @@ from collections.abc import (
     Sequence,
 )
 from dataclasses import dataclass, field
+from functools import partial
 
 from kernelbroker.protocol.findings import Finding
 from kernelbroker.protocol.messages import ExecutionRequest
@@ -37,8 +37,6 @@ _EXECUTION_BYTES = 32 * 1024**2
 """Bytes that they may hold together, besides the latest."""
 _WATCHER_LAG = 200
 """Executions that a watcher may be behind before it is cut off."""
-_BATCH_EVENTS = 256
-"""Events that a reader gets at once."""
 _SESSION_BYTES = 1_000
 """What an ended session takes besides its executions, about."""
 
@@ -76,6 +74,9 @@ class MemorySession:
                 held -= each.weight
                 self.ended_weight -= each.weight
                 del self.logs[each.id]
+                if each.is_stored:
+                    for watcher in self.watchers:
+                        watcher.forget(each)
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +172,7 @@ class MemoryStore(MemoryEntries):
             self._remember(key, session, reason)
             session.events.end()
             for watcher in session.watchers:
-                watcher.put_nowait(None)
+                watcher.put(None)
 
     def _remember(self, key: str, session: MemorySession, reason: str) -> None:
         weight = _SESSION_BYTES + session.events.weight
@@ -213,10 +214,10 @@ class MemoryStore(MemoryEntries):
         session = self._sessions[key]
         session.add(log)
         for watcher in session.watchers:
-            if watcher.qsize() < _WATCHER_LAG:
-                watcher.put_nowait(log)
-            elif watcher.qsize() == _WATCHER_LAG:
-                watcher.put_nowait(None)
+            if watcher.lag < _WATCHER_LAG:
+                watcher.put(log)
+            elif watcher.lag == _WATCHER_LAG:
+                watcher.put(None)
 
     def executions(self, key: str) -> Mapping[str, ExecutionLog]:
         session = self._sessions.get(key)
@@ -224,17 +225,18 @@ class MemoryStore(MemoryEntries):
 
     @contextlib.contextmanager
     def watch(self, key: str) -> Iterator[Watcher]:
-        queue: Watcher = asyncio.Queue()
         session = self._sessions.get(key)
+        place = ("", "") if session is None else (session.record.tenant, session.record.session_id)
+        watcher = Watcher(partial(self.past_execution, *place))
         if session is None:
-            queue.put_nowait(None)
-            yield queue
+            watcher.put(None)
+            yield watcher
             return
-        session.watchers.add(queue)
+        session.watchers.add(watcher)
         try:
-            yield queue
+            yield watcher
         finally:
-            session.watchers.discard(queue)
+            session.watchers.discard(watcher)
 
     # History.
 

@@ -9,7 +9,6 @@ id may be used again. An event is stored before it is delivered: readers see onl
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import time
 from abc import ABC, abstractmethod
@@ -24,6 +23,7 @@ from kernelbroker.protocol.findings import Finding
 from kernelbroker.protocol.messages import ExecutionRequest, SessionOptions
 
 from ..telemetry.origin import Origin, current_origin
+from . import watcher
 from .entries import Entry as Entry
 from .past_sessions import PastPage, Place
 from .session_log import SessionLogs
@@ -185,7 +185,7 @@ class ExecutionSummary(NamedTuple):
     origin: Origin = Origin()
 
 
-Watcher: TypeAlias = "asyncio.Queue[ExecutionLog | None]"
+Watcher: TypeAlias = watcher.Watcher[ExecutionLog]
 
 
 class EventStore(SessionLogs):
@@ -279,10 +279,7 @@ class EventStore(SessionLogs):
 
     @abstractmethod
     def watch(self, key: str) -> contextlib.AbstractContextManager[Watcher]:
-        """Return a queue of the executions that are created from now on.
-
-        None ends the queue: the watcher fell behind, or the session ended.
-        """
+        """Return a queue of the executions that are created from now on."""
 
     # History: what can be read, also of sessions that have ended. It is bounded in time and size.
 
