@@ -2,6 +2,9 @@
 
 It knows what `service/external_browsers.py` needs: a window with cookies of its own, to open a page there,
 and a picture of it. https://chromedevtools.github.io/devtools-protocol/ describes the messages.
+
+Who reaches the endpoint of the protocol has the windows of all tenants. So no page does, nor what it
+frames, redirects to, opens or starts: each of these is held until its requests to the endpoint are blocked.
 """
 
 from __future__ import annotations
@@ -10,18 +13,24 @@ import asyncio
 import base64
 import contextlib
 import json
+from collections.abc import Coroutine
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 from tornado.httpclient import AsyncHTTPClient, HTTPClientError
 from tornado.websocket import WebSocketClientConnection, WebSocketError, websocket_connect
 
 _CONNECT_S = 10.0
 _ANSWER_S = 30.0
+_PICTURE_S = 5.0
+"""After which a picture is asked for again."""
 _MAX_MESSAGE = 32 * 1024**2
 _MAX_HEIGHT = 12_000
 _MAX_TITLE = 500
+
+
+_PORTS = {"http": 80, "ws": 80, "https": 443, "wss": 443}
 
 
 class CdpError(Exception):
@@ -47,6 +56,8 @@ class CdpBrowser:
 
     def __init__(self, endpoint: str) -> None:
         self._endpoint = endpoint
+        self._blocked = _patterns(endpoint)
+        self._tasks: set[asyncio.Task[None]] = set()
         self._socket: WebSocketClientConnection | None = None
         self._reading: asyncio.Task[None] | None = None
         self._connecting = asyncio.Lock()
@@ -63,8 +74,23 @@ class CdpBrowser:
         attached = await self._send("Target.attachToTarget", {"targetId": target, "flatten": True})
         window = Window(context, target, attached["sessionId"], asyncio.Event())
         self._windows[window.session] = window
-        await self._send("Page.enable", session=window.session)
+        try:
+            await self._protect(window.session, has_pages=True)
+            await self._send("Page.enable", session=window.session)
+        except CdpError:
+            await self.close(window)
+            raise
         return window
+
+    def reaches_endpoint(self, url: str) -> bool:
+        """Whether an address may be that of the endpoint, by whatever name of its host."""
+        try:
+            parts, own = urlsplit(url.strip()), urlsplit(self._endpoint)
+            return (parts.port or _PORTS.get(parts.scheme.lower(), 0)) == _port(own) and (
+                _port(own) not in _PORTS.values() or parts.hostname == own.hostname
+            )
+        except ValueError:
+            return True
 
     def has(self, window: Window) -> bool:
         """Whether the window is still there."""
@@ -80,6 +106,36 @@ class CdpBrowser:
             if opened.get("loaderId"):  # otherwise it is the same page
                 await window.loaded.wait()
             return await self.where(window)
+
+    async def _protect(self, session: str, *, has_pages: bool) -> None:
+        """Block the endpoint for a target, and for all that it makes. Raises CdpError.
+
+        Args:
+            has_pages: it is no worker. Blocked addresses are not blocked for what is navigated to.
+        """
+        await self._send("Network.enable", session=session)
+        await self._send("Network.setBlockedURLs", {"urls": self._blocked}, session)
+        if has_pages:
+            patterns = [{"urlPattern": each} for each in self._blocked]
+            await self._send("Fetch.enable", {"patterns": patterns}, session)
+        related = {"autoAttach": True, "waitForDebuggerOnStart": True, "flatten": True}
+        await self._send("Target.setAutoAttach", related, session)
+
+    async def _protect_related(self, session: str, kind: str) -> None:
+        """Let a frame, a worker or another window go on when it is protected. Else it stands still."""
+        with contextlib.suppress(CdpError):
+            await self._protect(session, has_pages="worker" not in kind)
+            await self._send("Runtime.runIfWaitingForDebugger", session=session)
+
+    async def _refuse(self, session: str, request: str) -> None:
+        with contextlib.suppress(CdpError):
+            asked = {"requestId": request, "errorReason": "AccessDenied"}
+            await self._send("Fetch.failRequest", asked, session)
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     async def where(self, window: Window) -> dict[str, Any]:
         """Return the `url` and the `title` of the page. Raises CdpError."""
@@ -97,7 +153,11 @@ class CdpBrowser:
             height = min(size["height"], _MAX_HEIGHT)
             clip = {"x": 0, "y": 0, "width": size["width"], "height": height, "scale": 1}
             asked |= {"clip": clip, "captureBeyondViewport": True}
-        answer = await self._send("Page.captureScreenshot", asked, window.session)
+        try:  # a page that goes elsewhere meanwhile answers to none of it
+            async with asyncio.timeout(_PICTURE_S):
+                answer = await self._send("Page.captureScreenshot", asked, window.session)
+        except TimeoutError:
+            answer = await self._send("Page.captureScreenshot", asked, window.session)
         return base64.b64decode(answer["data"])
 
     async def close(self, window: Window) -> None:
@@ -183,12 +243,31 @@ class CdpBrowser:
             if not answered.done():
                 answered.set_result(message)
             return
-        session = message.get("sessionId") or message.get("params", {}).get("sessionId", "")
+        method, params = message.get("method"), message.get("params", {})
+        if method == "Target.attachedToTarget" and "sessionId" in message:
+            self._start(self._protect_related(params["sessionId"], params["targetInfo"]["type"]))
+            return
+        if method == "Fetch.requestPaused":
+            self._start(self._refuse(message["sessionId"], params["requestId"]))
+            return
+        session = message.get("sessionId") or params.get("sessionId", "")
         window = self._windows.get(session)
         if window is None:
             return
-        if message["method"] in ("Page.loadEventFired", "Inspector.targetCrashed"):
+        if method in ("Page.loadEventFired", "Inspector.targetCrashed"):
             window.loaded.set()
-        elif message["method"] == "Target.detachedFromTarget":
+        elif method == "Target.detachedFromTarget":
             del self._windows[session]
             window.loaded.set()
+
+
+def _port(parts: SplitResult) -> int:
+    return parts.port or _PORTS[parts.scheme]
+
+
+def _patterns(endpoint: str) -> list[str]:
+    """What is blocked: the port of the endpoint on each host, or its host if the port is a usual one."""
+    parts = urlsplit(endpoint)
+    if _port(parts) in _PORTS.values():
+        return [f"*://{parts.hostname}/*"]
+    return [f"*://*:{_port(parts)}/*"]

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
+import contextlib
+import http.server
 import json
 import shutil
 import subprocess
 import tempfile
+import threading
 import time
+import urllib.request
 import warnings
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import kernelbroker
 import pytest
@@ -231,6 +237,94 @@ async def test_the_external_browser(broker: BrokerProcess, client: kernelbroker.
         assert "http:// or https://" in str(refused.error)
     status, answer = await call(broker, "POST", "/api/v1/browser/click", {})
     assert (status, answer["error"]["code"]) == (404, "not_found")
+
+
+@contextlib.contextmanager
+def serving(pages: dict[str, tuple[int, dict[str, str], str]]) -> Iterator[str]:
+    """A server with these pages: status, headers and HTML by path."""
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            status, headers, text = pages.get(self.path, (404, {}, ""))
+            self.send_response(status)
+            for name, value in {"Content-Type": "text/html", **headers}.items():
+                self.send_header(name, value)
+            self.end_headers()
+            self.wfile.write(text.encode())
+
+        def log_message(self, *_args: object) -> None:
+            """Nobody reads it."""
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+async def test_no_page_reaches_the_endpoint(
+    endpoint: str, broker: BrokerProcess, client: kernelbroker.Broker
+) -> None:
+    """No address, redirect or frame reaches DevTools, where the windows of all tenants are."""
+    router = BrowserRouter(broker=client)
+    port = urlsplit(endpoint).port
+    for host in (
+        "127.0.0.1",
+        "localhost",
+        "127.1",
+        "[::1]",
+        "0.0.0.0",
+        "2130706433",
+        "a.localhost",
+    ):
+        asked = BrowserAction("navigate", {"url": f"http://{host}:{port}/json/list"})
+        refused = await router.execute(asked)
+        assert "DevTools" in str(refused.error), host
+    pages: dict[str, tuple[int, dict[str, str], str]] = {}
+    ways = pages_that_close(endpoint, "")
+    with serving(pages) as server:
+        for path in ways:
+            new = f"{endpoint}/json/new?about:blank"
+            other = (await asyncio.to_thread(devtools, new, "PUT"))["id"]
+            pages.update(pages_that_close(endpoint, other))
+            shown = await router.execute(BrowserAction("navigate", {"url": f"{server}{path}"}))
+            assert shown.success == (path not in ("/redirect", "/twice", "/file")), (path, shown)
+            await asyncio.sleep(0.3)
+            targets = await asyncio.to_thread(devtools, f"{endpoint}/json/list")
+            assert other in [each["id"] for each in targets], path
+        plain = await router.execute(BrowserAction("navigate", {"url": f"{server}/plain"}))
+        assert plain.data["title"] == "plain"
+    await router.execute(BrowserAction("close"))
+
+
+def pages_that_close(endpoint: str, target: str) -> dict[str, tuple[int, dict[str, str], str]]:
+    """Pages that try to close a window of the browser, each in another way."""
+    close = f"{endpoint}/json/close/{target}"
+    hidden = close.replace("127.0.0.1", "localhost")
+    worker = f"new Worker(URL.createObjectURL(new Blob([`fetch('{close}', {{mode: 'no-cors'}})`])))"
+    return {
+        "/redirect": (302, {"Location": close}, ""),
+        "/twice": (302, {"Location": "/redirect"}, ""),
+        "/refresh": (200, {}, f"<meta http-equiv=refresh content='0; url={close}'>x"),
+        "/frame": (200, {}, f"<iframe src='{close}'></iframe><iframe src='{hidden}'></iframe>"),
+        "/nested": (200, {}, f"<iframe srcdoc=\"<iframe src='{close}'></iframe>\"></iframe>"),
+        "/image": (200, {}, f"<img src='{close}'><script src='{hidden}'></script>"),
+        "/fetch": (200, {}, f"<script>fetch('{close}', {{mode: 'no-cors'}})</script>"),
+        "/worker": (200, {}, f"<script>{worker}</script>"),
+        "/window": (200, {}, f"<script>open('{close}')</script>"),
+        "/link": (200, {}, f"<a id=a target=_blank href='{close}'>x</a><script>a.click()</script>"),
+        "/form": (200, {}, f"<form id=f action='{close}'></form><script>f.submit()</script>"),
+        "/plain": (200, {}, "<title>plain</title>"),
+        "/file": (302, {"Location": "file:///etc/passwd"}, ""),
+    }
+
+
+def devtools(url: str, method: str = "GET") -> Any:
+    request = urllib.request.Request(url, method=method)
+    with urllib.request.urlopen(request, timeout=10) as answer:
+        return json.loads(answer.read())
 
 
 async def test_the_engine_browses(client: kernelbroker.Broker) -> None:

@@ -116,6 +116,8 @@ class ExternalBrowsers:
             raise BadRequest("the parameter 'url' is missing")
         if url is not None and not _is_web(url):
             raise BadRequest("url must be an address that begins with http:// or https://")
+        if url is not None and browser.reaches_endpoint(url):
+            raise BadRequest("url must not be the address of the browser's own DevTools endpoint")
         if not isinstance(full_page, bool):
             raise BadRequest("full_page must be true or false")
 
