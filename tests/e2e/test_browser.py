@@ -169,6 +169,15 @@ async def test_a_page_that_hangs_ends_by_its_timeout(session: kernelbroker.Sessi
     assert await browser.evaluate("document.title") == "Next"
 
 
+async def test_a_page_opens_after_one_that_could_not(session: kernelbroker.Session) -> None:
+    """A failed navigation is told, and the next one succeeds, however soon it comes."""
+    for _ in range(6):
+        with pytest.raises(BrowserError, match="ERR_CONNECTION_REFUSED"):
+            await session.browser.navigate("http://127.0.0.1:4444/")
+        opened = await session.browser.navigate(f"{SITE}/next")
+        assert opened.title == "Next"
+
+
 async def test_an_interrupt_ends_an_action(session: kernelbroker.Session) -> None:
     """An action is an execution: the session's interrupt ends it, and the next one works."""
     await session.browser.navigate(f"{SITE}/next")

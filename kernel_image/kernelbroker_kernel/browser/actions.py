@@ -25,6 +25,8 @@ _SETTLE_S = 0.1
 """A click that opens a page or a window shows this only a moment later."""
 _LOAD_MS = 5_000
 """How long an action waits for the rest of a page, such as its pictures."""
+_ERROR_PAGE_MS = 1_000
+"""How long the browser may take to show that a page could not be opened."""
 _ENDS = ("framenavigated", "download", "requestfailed", "close")
 """What the request for a page leads to."""
 _TRUE = ("true", "on", "yes", "1", "checked")
@@ -39,6 +41,11 @@ async def navigate(chromium: Chromium, timeout: float, url: str) -> dict[str, An
         )
     except Error as error:
         if "Download is starting" not in str(error) and "ERR_ABORTED" not in str(error):
+            if "net::ERR_" in str(error):  # its page of errors would interrupt what is opened next
+                with suppress(TimeoutError):
+                    await chromium.page.wait_for_url(
+                        "chrome-error:**", wait_until="commit", timeout=_ERROR_PAGE_MS
+                    )
             raise
         await asyncio.sleep(_SETTLE_S)
         await chromium.saved()
