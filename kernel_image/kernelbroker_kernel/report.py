@@ -12,7 +12,7 @@ from typing import Any
 from IPython.core.getipython import get_ipython
 
 from . import preview, readers, return_value
-from .contract import REPORT_MIME
+from .contract import OPERATION_VARIABLE, REPORT_MIME
 from .hooks import installed, publish, request_options
 from .safe_repr import safe_text
 from .time_limit import TimeIsUp, time_limit
@@ -32,7 +32,10 @@ def run() -> None:
     shell: Any = get_ipython()
     hooks = installed(shell)
     options = request_options(shell).get("report")
-    if hooks is not None and not hooks.failed and isinstance(options, dict):
+    if hooks is None or not isinstance(options, dict):
+        return
+    # An operation that was interrupted may tell how far it has come.
+    if not hooks.failed or OPERATION_VARIABLE in (hooks.reported_names or ()):
         names = shell.user_ns if hooks.reported_names is None else hooks.reported_names
         publish(shell, REPORT_MIME, report(names, options))
 

@@ -377,9 +377,8 @@ class Code:
         """The answer, unless the operation was refused."""
         if not answer.success and not (operation in RUNNING and answer.code == FAILED):
             sandbox_id = await self.sandbox_id()
-            raise error_of(
-                answer.code or FAILED, answer.error or "it failed", sandbox_id, operation
-            )
+            message = answer.error or "it failed"
+            raise error_of(answer.code or FAILED, message, sandbox_id, operation, answer.result)
         return answer
 
     def _remember(self, path: str, answer: CodeOperationResponse) -> None:

@@ -12,6 +12,9 @@ The tree::
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from .protocol.errors import KernelBrokerError
 
 
@@ -23,16 +26,23 @@ class CodeOperationError(KernelBrokerError):
         sandbox_id: the session.
         operation: its name.
         code: of the error, as the broker names it.
+        result: how far the operation had come: the tests that had ended, for `run_tests`; else empty.
     """
 
     def __init__(
-        self, message: str, sandbox_id: str = "", operation: str = "", code: str = "failed"
+        self,
+        message: str,
+        sandbox_id: str = "",
+        operation: str = "",
+        code: str = "failed",
+        result: Mapping[str, Any] | None = None,
     ) -> None:
         super().__init__(message)
         self.message = message
         self.sandbox_id = sandbox_id
         self.operation = operation
         self.code = code
+        self.result = dict(result or {})
 
 
 class SandboxTimeoutError(CodeOperationError):
@@ -67,6 +77,12 @@ _BY_CODE: dict[str, type[CodeOperationError]] = {
 }
 
 
-def error_of(code: str, message: str, sandbox_id: str, operation: str) -> CodeOperationError:
+def error_of(
+    code: str,
+    message: str,
+    sandbox_id: str,
+    operation: str,
+    result: Mapping[str, Any] | None = None,
+) -> CodeOperationError:
     """The exception for the code of an error."""
-    return _BY_CODE.get(code, CodeOperationError)(message, sandbox_id, operation, code)
+    return _BY_CODE.get(code, CodeOperationError)(message, sandbox_id, operation, code, result)

@@ -20,6 +20,7 @@ from kernelbroker import (
     SandboxSecurityError,
     SandboxTimeoutError,
 )
+from kernelbroker.code import Framework
 
 from tests.e2e.support import BrokerProcess, call, whole_system
 from tests.support.requires import requires
@@ -234,6 +235,101 @@ async def test_what_a_project_leaves_out_is_not_missing(
     response = await code.run_tests(framework="unittest" if "unittest" in kind else "auto")
     assert response.success, response
     assert response.result["finished"] is True
+
+
+FAILING = {
+    "helper.py": "def check(test):\n    test.assertIn(1, [2])\n",
+    "test_classes.py": """import unittest
+from helper import check
+class T(unittest.TestCase):
+    def test_equal(self):
+        self.assertEqual(1, 2)
+    def test_helper(self):
+        check(self)
+    def test_subs(self):
+        for number in range(3):
+            with self.subTest(number=number):
+                self.assertNotEqual(number, 1)
+    @unittest.expectedFailure
+    def test_expected(self):
+        self.fail()
+""",
+    "test_functions.py": """import json
+import pytest
+def test_library():
+    json.loads("{")
+def test_raises():
+    with pytest.raises(ValueError):
+        pass
+@pytest.mark.xfail
+def test_expected():
+    assert 0
+@pytest.mark.xfail
+def test_unexpected():
+    pass
+@pytest.fixture
+def broken():
+    raise OSError("no")
+def test_broken(broken):
+    pass
+def test_fine():
+    pass
+""",
+}
+
+
+@pytest.mark.parametrize("framework", ["pytest", "unittest"])
+async def test_failures_are_in_the_project(
+    opened: kernelbroker.Session, framework: Framework
+) -> None:
+    """A failure is where the project's own code stands, and tests are counted as their runner does."""
+    code = await with_files(opened, FAILING)
+    ran = await code.run_tests(framework=framework)
+    result = ran.result
+    found = {
+        each["test"].replace("::", ".").rpartition(".")[2]: (each["file"], each["line"])
+        for each in result["failures"]
+    }
+    classes = {
+        "test_equal": ("test_classes.py", 5),
+        "test_helper": ("helper.py", 2),
+        "test_subs" if framework == "pytest" else "test_subs (number=1)": ("test_classes.py", 11),
+    }
+    functions = {
+        "test_library": ("test_functions.py", 4),
+        "test_raises": ("test_functions.py", 6),
+        "test_broken": ("test_functions.py", 16),
+    }
+    counts = {name: result[name] for name in ("passed", "failed", "errors", "skipped", "xfailed")}
+    if framework == "unittest":
+        assert found == classes
+        assert counts == {"passed": 0, "failed": 3, "errors": 0, "skipped": 0, "xfailed": 1}
+    else:
+        assert found == classes | functions
+        assert counts == {"passed": 2, "failed": 5, "errors": 1, "skipped": 0, "xfailed": 2}
+        assert result["xpassed"] == 1
+        assert "5 failed, 2 passed, 2 xfailed, 1 xpassed, 1 error" in ran.stdout
+
+
+@pytest.mark.parametrize("framework", ["pytest", "unittest"])
+async def test_tests_that_hang(opened: kernelbroker.Session, framework: Framework) -> None:
+    """A run that takes too long keeps what it has counted, and names the test that hangs."""
+    lines = ["import time, unittest", "class T(unittest.TestCase):"]
+    for name, body in (
+        ("a", "pass"),
+        ("b", "self.fail()"),
+        ("c", "time.sleep(100)"),
+        ("d", "pass"),
+    ):
+        lines.append(f"    def test_{name}(self): {body}")
+    code = await with_files(opened, {"test_hangs.py": "\n".join(lines)})
+    with pytest.raises(kernelbroker.SandboxTimeoutError, match="test_c") as caught:
+        await code.run_tests("test_hangs.py", framework=framework, timeout=3)
+    result = caught.value.result
+    assert (result["passed"], result["failed"], result["finished"]) == (1, 1, False)
+    assert "test_c" in result["running"]
+    assert "test_b" in result["failures"][0]["test"]
+    assert (await opened.run("1 + 1")).success
 
 
 async def test_tests_that_are_deselected(opened: kernelbroker.Session) -> None:

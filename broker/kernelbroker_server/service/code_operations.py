@@ -180,6 +180,12 @@ def response_of(result: Result) -> CodeOperationResponse:
         detail = result.error_detail
         code = "failed" if detail is None or detail.cause == "exception" else detail.cause
         response = CodeOperationResponse(success=False, error=result.error, code=code)
+        if isinstance(result.return_value, dict):
+            so_far = result.return_value.get("result")
+            if isinstance(so_far, dict):
+                response.result = so_far
+                if running := so_far.get("running"):
+                    response.error = f"{result.error}; this test was running: {running}"
         if result.execution_time is not None:
             response.execution_time_ms = round(result.execution_time * 1000)
     response.execution_id = result.execution_id

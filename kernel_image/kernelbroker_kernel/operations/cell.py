@@ -49,6 +49,9 @@ def run() -> None:
 
     try:
         response = calls.timed(work)
+    except _TestsInterrupted as interrupted:
+        hooks.reported_names = {OPERATION_VARIABLE: {"result": interrupted.result}}
+        raise Interrupted from None
     except KeyboardInterrupt:
         raise Interrupted from None
     result = response.get("result", {})
@@ -59,6 +62,14 @@ def run() -> None:
         response |= {"success": False, "error": _failure(result), "code": "failed"}
     hooks.exit_code = result.get("exit_code")
     hooks.reported_names = {OPERATION_VARIABLE: response}
+
+
+class _TestsInterrupted(KeyboardInterrupt):
+    """The tests did not end in time. `result` is what they have reported."""
+
+    def __init__(self, result: dict[str, Any]) -> None:
+        super().__init__()
+        self.result = result
 
 
 def run_tests(target: str | None = None, framework: str = "auto") -> dict[str, Any]:
@@ -87,7 +98,15 @@ def _tested(target: str | None, framework: str, deadline: float | None) -> dict[
         found, command = testing.command(framework, target, document.name)
         path = os.pathsep.join(filter(None, (str(testing.REPORTERS), os.environ.get("PYTHONPATH"))))
         env = {"PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1", "CI": "true"}
-        status = run_program(command.argv, env, command.report, add, deadline)
+        try:
+            status = run_program(command.argv, env, command.report, add, deadline)
+        except KeyboardInterrupt:
+            announce()
+            reported = {"framework": found, **tests.counts, **tests.expected}
+            reported["failures"] = tests.failures
+            raise _TestsInterrupted(
+                reported | {"finished": False, "running": tests.running}
+            ) from None
         if command.report == "jest":
             for record in testing.of_jest(Path(document.name).read_bytes()[:_MAX_REPORT]):
                 tests.add(record, root)
@@ -95,12 +114,13 @@ def _tested(target: str | None, framework: str, deadline: float | None) -> dict[
         tests.finished = status in (0, 1)
     announce()
     counts = tests.counts
-    if not any(counts.values()) and status not in (0, 5):
+    if not any(counts.values()) and not tests.expected and status not in (0, 5):
         raise Refused(
             "failed", f"{found} ended with status {status} before any test; see its output"
         )
     ended_early = status not in (0, 1) and not (found == "pytest" and status in (2, 5))
-    result = {"framework": found, **counts, "failures": tests.failures, "exit_code": status}
+    result = {"framework": found, **counts, **tests.expected, "failures": tests.failures}
+    result["exit_code"] = status
     result["finished"] = tests.finished
     if found == "pytest" and status == 5:  # no tests were collected
         result["exit_code"] = 0

@@ -20,6 +20,8 @@ MAX_FAILURES = 200
 _MAX_PENDING = 1_000
 _MAX_SHOWN = 64 * 1024
 _OUTCOMES = {"passed": "passed", "failed": "failed", "error": "errors", "skipped": "skipped"}
+_EXPECTED = {"xfailed": "skipped", "xpassed": "passed"}
+"""Of tests that are expected to fail. Runners count them apart; who watches the tests sees the second."""
 _SKIPPED_DIRECTORIES = frozenset({".git", "node_modules", ".venv", "venv", "__pycache__"})
 _MAX_LOOKED_AT = 5_000
 
@@ -43,13 +45,17 @@ class Tests:
     """The tests that have ended, and those of them that were not announced yet.
 
     Attributes:
+        expected: how many of the tests that are expected to fail have failed, and passed.
         finished: whether the runner said at its end that it has run all tests that it had found.
+        running: the test that has begun last, until it ends.
     """
 
     counts: dict[str, int] = field(default_factory=lambda: dict.fromkeys(_OUTCOMES.values(), 0))
+    expected: dict[str, int] = field(default_factory=dict)
     failures: list[dict[str, Any]] = field(default_factory=list)
     pending: list[dict[str, Any]] = field(default_factory=list)
     finished: bool = False
+    running: str | None = None
 
     def add(self, record: Any, root: Path) -> None:
         """Count a test. Records of another form are ignored: user code can write them as well."""
@@ -57,15 +63,25 @@ class Tests:
             return
         if isinstance(record.get("finished"), bool):
             self.finished = record["finished"]
+        if isinstance(record.get("started"), str):
+            self.running = record["started"][:1000]
         if not isinstance(record.get("test"), str):
             return
         outcome = record.get("outcome")
-        if not isinstance(outcome, str) or outcome not in _OUTCOMES:
+        if not isinstance(outcome, str):
             return
-        self.counts[_OUTCOMES[outcome]] += 1
+        if outcome in _EXPECTED:
+            self.expected[outcome] = self.expected.get(outcome, 0) + 1
+            outcome = _EXPECTED[outcome]
+        elif outcome in _OUTCOMES:
+            self.counts[_OUTCOMES[outcome]] += 1
+        else:
+            return
         seconds = record.get("seconds")
         known = seconds if isinstance(seconds, int | float) else 0.0
         test = record["test"][:1000]
+        if test == self.running:
+            self.running = None
         if len(self.pending) < _MAX_PENDING:
             self.pending.append({"test": test, "outcome": outcome, "seconds": known})
         if outcome in ("failed", "error") and len(self.failures) < MAX_FAILURES:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -24,6 +25,9 @@ class Reporter:
     def pytest_deselected(self, items: list[Any]) -> None:
         self._found -= len(items)
 
+    def pytest_runtest_logstart(self, nodeid: str) -> None:
+        self._send({"started": nodeid})
+
     def pytest_runtest_logfinish(self) -> None:
         self._ended += 1
 
@@ -41,10 +45,13 @@ class Reporter:
             self._write(report, report.nodeid, "error")
 
     def pytest_runtest_logreport(self, report: Any) -> None:
-        if report.when == "call" or report.outcome != "passed":
+        is_subtest = hasattr(report, "context")  # its test is counted as well
+        if (report.when == "call" and not is_subtest) or report.outcome != "passed":
             outcome = report.outcome
             if outcome == "failed" and report.when != "call":
                 outcome = "error"
+            if hasattr(report, "wasxfail"):
+                outcome = {"skipped": "xfailed", "passed": "xpassed"}.get(outcome, outcome)
             self._write(report, report.nodeid, outcome)
 
     def _write(self, report: Any, test: str, outcome: str) -> None:
@@ -53,10 +60,10 @@ class Reporter:
         if outcome in ("failed", "error"):
             crash = getattr(report.longrepr, "reprcrash", None)
             text = report.longreprtext
-            location = getattr(report, "location", None) or ("", None, "")
+            file, line = _place(report, crash)
             record |= {
-                "file": crash.path if crash else report.fspath or location[0],
-                "line": crash.lineno if crash else (location[1] or 0) + 1,
+                "file": file,
+                "line": line,
                 "message": (crash.message if crash else text.strip().rpartition("\n")[2])[:2_000],
                 "output": "\n".join(filter(None, (text, report.capstdout, report.capstderr)))[
                     :_TEXT_CHARS
@@ -66,6 +73,26 @@ class Reporter:
 
     def _send(self, record: dict[str, Any]) -> None:
         os.write(self._descriptor, json.dumps(record).encode() + b"\n")
+
+
+def _place(report: Any, crash: Any) -> tuple[str, int]:
+    """The last line of the project that an error went through; without one, where its test begins."""
+    entries = getattr(getattr(report.longrepr, "reprtraceback", None), "reprentries", ())
+    found = [(crash.path, crash.lineno)] if crash else []
+    for entry in reversed(entries):
+        if (location := getattr(entry, "reprfileloc", None)) is not None:
+            found.append((location.path, location.lineno))
+    for path, line in found:
+        if _is_own(str(path)):
+            return str(path), int(line)
+    file, line, _ = getattr(report, "location", None) or (report.fspath, None, "")
+    return str(report.fspath or file), (line or 0) + 1
+
+
+def _is_own(path: str) -> bool:
+    """Whether a file is the project's, and no library that is installed in it."""
+    relative = os.path.relpath(path)
+    return not relative.startswith("..") and "site-packages" not in Path(relative).parts
 
 
 def pytest_configure(config: Any) -> None:

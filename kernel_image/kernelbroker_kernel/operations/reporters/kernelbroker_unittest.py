@@ -19,6 +19,7 @@ class Result(unittest.TextTestResult):  # type: ignore[type-arg,unused-ignore]
 
     def startTest(self, test: unittest.TestCase) -> None:  # noqa: N802
         self._started_at = time.monotonic()
+        os.write(self.report, json.dumps({"started": test.id()}).encode() + b"\n")
         super().startTest(test)
 
     def addSuccess(self, test: unittest.TestCase) -> None:  # noqa: N802
@@ -27,7 +28,7 @@ class Result(unittest.TextTestResult):  # type: ignore[type-arg,unused-ignore]
 
     def addExpectedFailure(self, test: unittest.TestCase, err: Any) -> None:  # noqa: N802
         super().addExpectedFailure(test, err)
-        self._write(test, "passed")
+        self._write(test, "xfailed")
 
     def addUnexpectedSuccess(self, test: unittest.TestCase) -> None:  # noqa: N802
         super().addUnexpectedSuccess(test)
