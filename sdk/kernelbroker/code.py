@@ -18,12 +18,18 @@ from urllib.parse import quote
 
 import msgspec
 
-from .code_errors import CodeOperationError, SandboxConnectionError, error_of
+from .code_errors import (
+    CodeOperationError,
+    OperationConfirmationRequired,
+    SandboxConnectionError,
+    error_of,
+)
 from .discovery import Address
 from .file_transfer import upload
 from .http_request import HTTPRequest
 from .protocol.codec import decode_json, encode
 from .protocol.errors import (
+    ConfirmationRequired,
     ConnectionFailed,
     ConnectionLost,
     RequestError,
@@ -170,6 +176,7 @@ class Code:
         target: str | None = None,
         framework: Framework = "auto",
         timeout: float | None = None,
+        confirm: str | None = None,
     ) -> CodeOperationResponse:
         """Run the tests. `result` has `passed`, `failed`, `errors`, `skipped`, `failures` and `framework`.
 
@@ -177,19 +184,39 @@ class Code:
 
         Args:
             target: a file, a directory, or a test as the framework names it.
+            confirm: the `confirmation` of the ConfirmationRequired that this call got before.
+
+        Raises:
+            ConfirmationRequired: the broker's policy asks first.
+            SandboxTimeoutError: its `result` has the tests that had ended, and which one was `running`.
         """
-        return await self._run("run_tests", target=target, framework=framework, timeout=timeout)
+        return await self._run(
+            "run_tests", target=target, framework=framework, timeout=timeout, confirm=confirm
+        )
 
     async def build(
-        self, command: str | None = None, timeout: float | None = None
+        self,
+        command: str | None = None,
+        timeout: float | None = None,
+        confirm: str | None = None,
     ) -> CodeOperationResponse:
-        """Build the project, by a command or the one that its files suggest. `result` has `exit_code`."""
-        return await self._run("build", command=command, timeout=timeout)
+        """Build the project, by a command or the one that its files suggest. `result` has `exit_code`.
 
-    async def run(self, command: str, timeout: float | None = None) -> CodeOperationResponse:
+        Raises:
+            ConfirmationRequired: as `run_tests`.
+        """
+        return await self._run("build", command=command, timeout=timeout, confirm=confirm)
+
+    async def run(
+        self, command: str, timeout: float | None = None, confirm: str | None = None
+    ) -> CodeOperationResponse:
         """Run a shell command in the project. `result` has `exit_code`; its output is in `stdout` and
-        `stderr`."""
-        return await self._run("run", command=command, timeout=timeout)
+        `stderr`.
+
+        Raises:
+            ConfirmationRequired: as `run_tests`.
+        """
+        return await self._run("run", command=command, timeout=timeout, confirm=confirm)
 
     async def git_status(self) -> CodeOperationResponse:
         """`result` has `branch`, `files` with `path` and `status`, and `clean`."""
@@ -393,6 +420,8 @@ def _translated(
     """An error of the connection or the broker as one of an operation; tokens and sessions keep theirs."""
     if isinstance(exc, SessionGone | Unauthorized):
         return exc
+    if isinstance(exc, ConfirmationRequired):
+        return OperationConfirmationRequired(exc, sandbox_id, operation)
     if isinstance(exc, RequestError):
         return error_of(exc.code, exc.message, sandbox_id, operation)
     return SandboxConnectionError(str(exc), sandbox_id, operation, "connection")

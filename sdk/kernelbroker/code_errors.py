@@ -7,6 +7,7 @@ The tree::
     ├── SandboxResourceError              no space, out of memory, or too large
     ├── SandboxSecurityError              a path or a permission is refused
     ├── SandboxConnectionError            the broker could not be reached
+    ├── OperationConfirmationRequired     a policy asks first; it is a `ConfirmationRequired`, too
     └── CodeOperationValidationError      a parameter is invalid
 """
 
@@ -15,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from .protocol.errors import KernelBrokerError
+from .protocol.errors import ConfirmationRequired, KernelBrokerError
 
 
 class CodeOperationError(KernelBrokerError):
@@ -63,6 +64,16 @@ class SandboxConnectionError(CodeOperationError):
 
 class CodeOperationValidationError(CodeOperationError):
     """A parameter is missing, unknown, or has an invalid value."""
+
+
+class OperationConfirmationRequired(CodeOperationError, ConfirmationRequired):
+    """The operation is risky. Call it again with `confirm=exc.confirmation` to run it anyway."""
+
+    def __init__(self, cause: ConfirmationRequired, sandbox_id: str, operation: str) -> None:
+        super().__init__(cause.message, sandbox_id, operation, cause.code)
+        self.request_id, self.retry_after = cause.request_id, cause.retry_after
+        self.findings = cause.findings
+        self.confirmation, self.expires_in = cause.confirmation, cause.expires_in
 
 
 _BY_CODE: dict[str, type[CodeOperationError]] = {

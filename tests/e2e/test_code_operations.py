@@ -22,7 +22,7 @@ from kernelbroker import (
 )
 from kernelbroker.code import Framework
 
-from tests.e2e.support import BrokerProcess, call, whole_system
+from tests.e2e.support import BrokerProcess, call, running_broker, whole_system
 from tests.support.requires import requires
 
 pytestmark = [*whole_system, requires("git", "ripgrep", "node")]
@@ -330,6 +330,30 @@ async def test_tests_that_hang(opened: kernelbroker.Session, framework: Framewor
     assert "test_c" in result["running"]
     assert "test_b" in result["failures"][0]["test"]
     assert (await opened.run("1 + 1")).success
+
+
+async def test_a_risky_operation_is_confirmed() -> None:
+    """A policy that asks does so by ConfirmationRequired, and the token lets the operation run, once."""
+    templates = {"careful": {"policy": "confirm", "pool": {"min_size": 0}}}
+    risky = "rm -rf ~/x /etc/x; echo gone"
+    with running_broker(TEMPLATES=json.dumps(templates), POOL__MIN_SIZE=0) as broker:
+        async with (
+            kernelbroker.connect(broker.url, broker.token) as client,
+            client.session(template="careful") as session,
+        ):
+            code = await with_files(session, {"a.sh": "echo a"})
+            with pytest.raises(kernelbroker.ConfirmationRequired) as asked:
+                await code.run(risky)
+            assert isinstance(asked.value, kernelbroker.CodeOperationError)
+            assert asked.value.findings and asked.value.operation == "run"
+            token = asked.value.confirmation
+            assert (await code.run(risky, confirm=token)).stdout == "gone\n"
+            with pytest.raises(kernelbroker.ConfirmationRequired):
+                await code.run(risky, confirm=token)
+            assert (await code.run("echo fine")).stdout == "fine\n"
+            with pytest.raises(kernelbroker.ConfirmationRequired) as asked:
+                await code.build(risky)
+            assert (await code.build(risky, confirm=asked.value.confirmation)).success
 
 
 async def test_tests_that_are_deselected(opened: kernelbroker.Session) -> None:

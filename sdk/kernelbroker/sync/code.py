@@ -70,16 +70,22 @@ class Code:
         target: str | None = None,
         framework: code.Framework = "auto",
         timeout: float | None = None,
+        confirm: str | None = None,
     ) -> CodeOperationResponse:
-        return self._thread.call(self._async.run_tests(target, framework, timeout))
+        return self._thread.call(self._async.run_tests(target, framework, timeout, confirm))
 
     def build(
-        self, command: str | None = None, timeout: float | None = None
+        self,
+        command: str | None = None,
+        timeout: float | None = None,
+        confirm: str | None = None,
     ) -> CodeOperationResponse:
-        return self._thread.call(self._async.build(command, timeout))
+        return self._thread.call(self._async.build(command, timeout, confirm))
 
-    def run(self, command: str, timeout: float | None = None) -> CodeOperationResponse:
-        return self._thread.call(self._async.run(command, timeout))
+    def run(
+        self, command: str, timeout: float | None = None, confirm: str | None = None
+    ) -> CodeOperationResponse:
+        return self._thread.call(self._async.run(command, timeout, confirm))
 
     def git_status(self) -> CodeOperationResponse:
         return self._thread.call(self._async.git_status())
