@@ -62,9 +62,8 @@ class StateDirectory:
 
     def raise_epoch(self) -> None:
         """Take the directory over from every earlier broker. Raises OSError."""
-        self.epoch = (
-            self._newest_epoch() + 1
-        ) % 256**_EPOCH_BYTES  # a damaged file may hold any number
+        # A damaged file may hold any number.
+        self.epoch = (self._newest_epoch() + 1) % 256**_EPOCH_BYTES
         os.pwrite(self._epoch, self.epoch.to_bytes(_EPOCH_BYTES, "big"), 0)
 
     @property
