@@ -7,6 +7,7 @@ import contextlib
 import statistics
 import time
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -319,6 +320,27 @@ async def test_a_policy_asks_before_code_is_isolated(machines: Machines) -> None
             submit(session, RISKY)
         log = submit(session, RISKY, confirm=refused.value.confirmation)
         assert (await result_of(log)).template == "guarded"
+
+
+async def test_a_timeout_that_is_not_the_clients_own(machines: Machines) -> None:
+    """It is at most that of the sandbox where the cell runs; a client's own that is longer is refused."""
+    async with machines.world(max_timeout=300) as made:
+        session = await made.open(template="auto")
+        pool = made.registry.routes.find("docker_simple")
+        assert pool is not None
+        pool.spec = replace(pool.spec, limits=replace(pool.spec.limits, timeout=120.0))
+        executions = made.service.executions
+        request = ExecutionRequest(code=FILES, timeout=300)
+        assessment = await executions.assess_for(session, request)
+        with pytest.raises(BadRequest, match="at most 120 s"):
+            executions.submit(session, request, assessment=assessment)
+        log = executions.submit(session, request, assessment=assessment, may_shorten=True)
+        assert log.request.timeout == 120
+        assert (await result_of(log)).template == "guarded"
+        request = ExecutionRequest(code=FILES, timeout=50)
+        assessment = await executions.assess_for(session, request)
+        log = executions.submit(session, request, assessment=assessment, may_shorten=True)
+        assert log.request.timeout == 50
 
 
 async def test_a_move_to_a_full_pool_is_told_and_loses_nothing(machines: Machines) -> None:

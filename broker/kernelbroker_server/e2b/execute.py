@@ -68,7 +68,9 @@ class Execute(Disconnectable, ContextCall):
                 on_disconnect="interrupt",
             )
             target = Target(session.id, must_exist=True)
-            async with self.tenant.executions.execute(request, target) as submitted:
+            async with self.tenant.executions.execute(
+                request, target, may_shorten=True
+            ) as submitted:
                 try:
                     await self._answer(submitted.log)
                 finally:

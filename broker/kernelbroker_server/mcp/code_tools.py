@@ -64,7 +64,11 @@ async def run_code(call: Call, args: RunCode) -> ToolResult:
         request.confirm = confirm
         assessment = await executions.assess_for(session, request)
         return executions.submit(
-            session, request, allow_stdin=asking.can_ask(call), assessment=assessment
+            session,
+            request,
+            allow_stdin=asking.can_ask(call),
+            assessment=assessment,
+            may_shorten=True,
         )
 
     log: ExecutionLog | InputRequiredResult

@@ -73,7 +73,9 @@ async def submit(
     outcome = "queued"
     try:
         assessment = await executions.assess_action(session, action, given)
-        return executions.submit(session, request, assessment=assessment, internal_cell=cell)
+        return executions.submit(
+            session, request, assessment=assessment, internal_cell=cell, may_shorten=True
+        )
     except RequestError as exc:
         outcome = exc.code
         raise

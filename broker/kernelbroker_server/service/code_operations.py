@@ -155,7 +155,13 @@ async def submit(
                 "template: use the agent `native`, whose operations are assessed one by one"
             )
         assessment = await executions.assess_for(session, request)
-        log = executions.submit(session, request, assessment=assessment, internal_cell=cell)
+        log = executions.submit(
+            session,
+            request,
+            assessment=assessment,
+            internal_cell=cell,
+            may_shorten=timeout is None,
+        )
         _begin(session, name, given, log.id, log.id)
         if log.result is not None:  # it was rejected, or has run before
             session.events.mirror(log.id, log.result)

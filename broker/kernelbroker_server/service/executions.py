@@ -159,6 +159,7 @@ class Executions(StoredExecutions):
         internal_cell: InternalCell | None = None,
         notebook_cell: NotebookCell | None = None,
         scope: str | None = None,
+        may_shorten: bool = False,
     ) -> ExecutionLog:
         """Queue a cell in a session, or another one in its place.
 
@@ -167,6 +168,8 @@ class Executions(StoredExecutions):
         Args:
             assessment: what `assess_for` returned.
             scope: the scope of a confirmation; the session if None.
+            may_shorten: the timeout is not the client's own: it is at most that of the sandbox where the
+                cell runs, which a session of the template `auto` finds out only now.
 
         Raises:
             BadRequest, TooManyRequests, Conflict, SessionGone
@@ -184,7 +187,11 @@ class Executions(StoredExecutions):
         except Rejected as exc:
             return self._reject(session, request, exc)
         spec = session.spec if place is None else place.pool.spec
-        timeout = self._check(request, session.limits_in(spec))
+        limits = session.limits_in(spec)
+        if may_shorten and request.timeout is not None:
+            shorter = min(request.timeout, limits.max_timeout)
+            request = msgspec.structs.replace(request, timeout=shorter)
+        timeout = self._check(request, limits)
         self._queue.admit()
         try:
             findings = self._policies.check(
@@ -253,6 +260,7 @@ class Executions(StoredExecutions):
         key: IdempotencyKey | None = None,
         *,
         allow_stdin: bool = False,
+        may_shorten: bool = False,
     ) -> AsyncIterator[Submitted]:
         """Submit a cell to an open session, to a new session, or without a session.
 
@@ -262,7 +270,10 @@ class Executions(StoredExecutions):
         Raises:
             as `submit` and `Sessions.open`.
         """
-        submitted = await self._once(key, lambda: self._submit_to(request, target, allow_stdin))
+        submitted = await self._once(
+            key,
+            lambda: self._submit_to(request, target, allow_stdin, may_shorten=may_shorten),
+        )
         try:
             yield submitted
         finally:
@@ -300,7 +311,12 @@ class Executions(StoredExecutions):
         return replace(submitted, replayed=replayed)
 
     async def _submit_to(
-        self, request: ExecutionRequest, target: Target, allow_stdin: bool
+        self,
+        request: ExecutionRequest,
+        target: Target,
+        allow_stdin: bool,
+        *,
+        may_shorten: bool = False,
     ) -> Submitted:
         if (started := self._policies.pending.started(request.confirm, request)) is not None:
             return Submitted(None, started[1], started[0])  # by a person
@@ -312,7 +328,13 @@ class Executions(StoredExecutions):
             options = session_options(target, self._registry)
             session, _ = await self._registry.open(options)
         assessment = await self.assess_for(session, request)
-        log = self.submit(session, request, allow_stdin=allow_stdin, assessment=assessment)
+        log = self.submit(
+            session,
+            request,
+            allow_stdin=allow_stdin,
+            assessment=assessment,
+            may_shorten=may_shorten,
+        )
         return Submitted(session, log, session.id)
 
     async def _submit_alone(

@@ -179,6 +179,7 @@ class Kernels:
             request,
             allow_stdin=content.allow_stdin,
             assessment=assessment,
+            may_shorten=True,
             notebook_cell=NotebookCell(join_parts(parts), header.msg_id, content.silent, on_end),
         )
 

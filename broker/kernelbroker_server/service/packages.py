@@ -52,7 +52,13 @@ async def install(executions: Executions, session: Session, asked: InstallReques
     what = {"requirements": requirements, "index": has_index, "index_url": spec.index_url}
     cell = InternalCell(INSTALL_CODE, {"install": what}, silent=False, packages=requirements)
     assessment = await executions.assess_for(session, request)
-    return executions.submit(session, request, assessment=assessment, internal_cell=cell)
+    return executions.submit(
+        session,
+        request,
+        assessment=assessment,
+        internal_cell=cell,
+        may_shorten=asked.timeout is None,
+    )
 
 
 def requirement(text: str) -> str:
