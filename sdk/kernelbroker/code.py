@@ -102,14 +102,19 @@ class Code:
         self._bases.clear()
 
     async def read(
-        self, path: str, start: int | None = None, end: int | None = None
+        self,
+        path: str,
+        start: int | None = None,
+        end: int | None = None,
+        *,
+        numbers: bool = True,
     ) -> CodeOperationResponse:
-        """Read the lines of a text file, with their numbers.
+        """Read the lines of a text file, with their numbers, or as they are with `numbers=False`.
 
         `result` has `content`, `start`, `end`, `total_lines`, `truncated`, `encoding`, `size`, `sha256` and
         `binary`; a binary file has no content.
         """
-        answer = await self._ask("read", path=path, start=start, end=end)
+        answer = await self._ask("read", path=path, start=start, end=end, numbers=numbers)
         self._remember(path, answer)
         return answer
 

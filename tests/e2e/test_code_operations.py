@@ -356,6 +356,18 @@ async def test_a_risky_operation_is_confirmed() -> None:
             assert (await code.build(risky, confirm=asked.value.confirmation)).success
 
 
+async def test_a_text_is_read_as_it_is(opened: kernelbroker.Session) -> None:
+    """Without numbers the content is that of the file, with its ends of lines, and can be edited."""
+    text = "one\r\n\ttwo\r\nthree"
+    code = await with_files(opened, {"a.txt": ""})
+    await opened.files.write("project/a.txt", text.encode())
+    assert (await code.read("a.txt", numbers=False)).result["content"] == text
+    assert (await code.read("a.txt", 2, 2, numbers=False)).result["content"] == "\ttwo\r\n"
+    assert (await code.read("a.txt", 2, 2)).result["content"] == "     2\t\ttwo"
+    await code.edit("a.txt", old="\ttwo\r\n", new="")
+    assert (await code.read("a.txt", numbers=False)).result["content"] == "one\r\nthree"
+
+
 async def test_tests_that_are_deselected(opened: kernelbroker.Session) -> None:
     """What a project leaves out by its own settings is not missing, nor is what is skipped or xfails."""
     files = {

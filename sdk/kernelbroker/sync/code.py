@@ -28,9 +28,14 @@ class Code:
         self._thread.call(self._async.upload(local, replace=replace, exclude=exclude))
 
     def read(
-        self, path: str, start: int | None = None, end: int | None = None
+        self,
+        path: str,
+        start: int | None = None,
+        end: int | None = None,
+        *,
+        numbers: bool = True,
     ) -> CodeOperationResponse:
-        return self._thread.call(self._async.read(path, start, end))
+        return self._thread.call(self._async.read(path, start, end, numbers=numbers))
 
     def list(
         self, path: str = ".", glob: str | None = None, depth: int = 1
