@@ -23,8 +23,8 @@ from tornado.websocket import WebSocketClientConnection, WebSocketError, websock
 
 _CONNECT_S = 10.0
 _ANSWER_S = 30.0
-_PICTURE_S = 5.0
-"""After which a picture is asked for again."""
+_PICTURES, _PICTURE_S, _PAUSE_S = 3, 5.0, 0.1
+"""How often a picture is asked for, and after which time again."""
 _MAX_MESSAGE = 32 * 1024**2
 _MAX_HEIGHT = 12_000
 _MAX_TITLE = 500
@@ -153,11 +153,14 @@ class CdpBrowser:
             height = min(size["height"], _MAX_HEIGHT)
             clip = {"x": 0, "y": 0, "width": size["width"], "height": height, "scale": 1}
             asked |= {"clip": clip, "captureBeyondViewport": True}
-        try:  # a page that goes elsewhere meanwhile answers to none of it
-            async with asyncio.timeout(_PICTURE_S):
-                answer = await self._send("Page.captureScreenshot", asked, window.session)
-        except TimeoutError:
-            answer = await self._send("Page.captureScreenshot", asked, window.session)
+        for _ in range(_PICTURES - 1):
+            # A page that goes elsewhere meanwhile has no picture, or does not answer.
+            with contextlib.suppress(TimeoutError, CdpError):
+                async with asyncio.timeout(_PICTURE_S):
+                    answer = await self._send("Page.captureScreenshot", asked, window.session)
+                    return base64.b64decode(answer["data"])
+            await asyncio.sleep(_PAUSE_S)
+        answer = await self._send("Page.captureScreenshot", asked, window.session)
         return base64.b64decode(answer["data"])
 
     async def close(self, window: Window) -> None:
