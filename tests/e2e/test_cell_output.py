@@ -16,8 +16,12 @@ WRITTEN = {
     "the descriptor": ("import os\nos.write(1, b'raw\\n');", "raw"),
     "Python's own stream": ("import sys\nprint('own', file=sys.__stdout__)", "own"),
     "in order": (
-        "import os, sys\nfor n in range(3):\n    print('p', n)\n    os.system(f'echo s {n}')",
-        "p 0\ns 0\np 1\ns 1\np 2\ns 2",
+        "import os, sys\nfor n in range(60):\n    print('p', n)\n    os.system(f'echo s {n}')",
+        "\n".join(f"p {n}\ns {n}" for n in range(60)),
+    ),
+    "in order at once": (
+        "import os\nfor n in range(60):\n    print('p', n)\n    os.write(1, f's {n}\\n'.encode());",
+        "\n".join(f"p {n}\ns {n}" for n in range(60)),
     ),
 }
 

@@ -15,6 +15,8 @@ import sys
 import threading
 from collections import deque
 from collections.abc import Iterator
+from fcntl import ioctl
+from termios import FIONREAD
 from typing import Any
 
 from ipykernel.iostream import OutStream
@@ -26,6 +28,8 @@ _LINE_S = 0.02
 """The time that the rest of a line has to arrive before the line is sent without it."""
 _WAITING_CHARS = 4 * 1024**2
 """After so many a write waits until they are sent."""
+_NONE = bytes(4)
+"""The number of bytes in an empty pipe, as the system gives it."""
 _PIPE_BYTES = 1024 * 1024
 """More than a pipe holds, so that one read empties it."""
 
@@ -95,6 +99,8 @@ class Stream(PromptStream):
         if not isinstance(string, str):
             raise TypeError(f"write() argument must be str, not {type(string)}")
         if string:
+            if self._fid is not None and self._should_watch and self._is_behind(self._fid):
+                self._empty(self._fid)  # what programs have written before comes before
             self._written.append((key, string))
             self._waiting += len(string)
             if not self._flush_pending:
@@ -191,6 +197,14 @@ class Stream(PromptStream):
                     self.write(text)
             finally:
                 self._emptier = None
+
+    def _is_behind(self, pipe: int) -> bool:
+        """Whether programs have written what is not among our texts yet."""
+        try:
+            is_read = not self._emptying.locked() and ioctl(pipe, FIONREAD, _NONE) == _NONE
+        except OSError:  # user code closed it
+            return False
+        return not is_read and not self._in_sending_thread()  # who empties it may wait for that
 
     def _read(self, pipe: int) -> bytes:
         try:
