@@ -12,8 +12,8 @@ KEPT_ASIDE = ("damaged", "newer")
 """In the names of files that are kept aside."""
 
 
-def set_aside(path: Path, sign: str, reason: object) -> None:
-    """Rename a file that cannot be used, and log it. Raises OSError.
+def set_aside(path: Path, sign: str, reason: object) -> Path:
+    """Rename a file that cannot be used, and log it. Returns its new path. Raises OSError.
 
     Args:
         sign: `damaged` or `newer`.
@@ -23,6 +23,7 @@ def set_aside(path: Path, sign: str, reason: object) -> None:
         target = target.with_name(f"{target.name}x")
     path.rename(target)
     logger.error("%s cannot be used and is kept as %s: %s", path, target.name, reason)
+    return target
 
 
 def kept_aside(directory: Path) -> list[Path]:

@@ -16,7 +16,7 @@ import pytest
 from kernelbroker_server.backends.base import Usage
 from kernelbroker_server.backends.directories import Directories, remove_tree
 from kernelbroker_server.workspaces.layout import Claimed, Layout, Record
-from kernelbroker_server.workspaces.recovery import rescue
+from kernelbroker_server.workspaces.recovery import mend_records, rescue
 from kernelbroker_server.workspaces.workspace_directory import WorkspaceDirectory
 
 from tests.support.requires import requires
@@ -234,6 +234,70 @@ async def test_rescue_of_a_dead_brokers_files(tmp_path: Path) -> None:
     assert (workspace.files / "file").read_text() == "lost"
     with pytest.raises(Claimed):
         claim(layout, "alive")
+
+
+def record_of(layout: Layout, name: str) -> Path:
+    return layout.directory("t", name) / "record.json"
+
+
+def test_a_damaged_record_on_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files of which only the public link tells where they are stay there until there is a record."""
+    dead, _ = brokers(tmp_path, 2)
+    layout = Layout(tmp_path / "data")
+    workspace = claim(layout, "lost")
+    sandbox = dead.sandboxes / "lost" / "workspace"
+    sandbox.mkdir(parents=True)
+    workspace.give(sandbox)
+    (sandbox / "file").write_text("kept")
+    workspace.close()
+    record_of(layout, "lost").write_bytes(b"\xff")
+
+    def fails(_self: object) -> None:
+        raise OSError(errno.ENOSPC, "no space")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(WorkspaceDirectory, "write", fails)
+        assert not rescue(layout, dead.data)
+        assert ["no space" in each for each in mend_records(layout)] == [True]
+    assert record_of(layout, "lost").read_bytes() == b"\xff"
+    assert rescue(layout, dead.data)
+    assert (claim(layout, "lost", "s2").files / "file").read_text() == "kept"
+
+
+@pytest.mark.parametrize("target", ["outside", "a loop", "nothing"])
+def test_a_damaged_record_whose_link_leads_elsewhere(tmp_path: Path, target: str) -> None:
+    """What an application has made of a public link is never taken for the files of a sandbox."""
+    dead, _ = brokers(tmp_path, 2)
+    layout = Layout(tmp_path / "data")
+    workspace = claim(layout, "mine")
+    workspace.files.mkdir()
+    (workspace.files / "file").write_text("kept")
+    workspace.publish()
+    workspace.close()
+    outside = tmp_path / "outside" / "workspace"
+    outside.mkdir(parents=True)
+    (outside / "theirs").touch()
+    link = layout.public / "t" / "mine"
+    link.unlink()
+    link.symlink_to({"outside": outside, "a loop": link}.get(target, tmp_path / "nothing"))
+    record_of(layout, "mine").write_bytes(b"{")
+    assert rescue(layout, dead.data)
+    assert (outside / "theirs").exists()
+    (record,) = layout.records()
+    assert (record.name, record.sandbox, record.is_made) == ("mine", None, True)
+    assert (claim(layout, "mine", "s2").files / "file").read_text() == "kept"
+
+
+def test_a_damaged_record_without_a_link(layout: Layout) -> None:
+    """It is told and left alone. One that a session has locked is left to the session."""
+    workspace = claim(layout, "mine")
+    workspace.publish()
+    record_of(layout, "mine").write_bytes(b"{")
+    assert mend_records(layout) == []
+    workspace.close()
+    (layout.public / "t" / "mine").unlink()
+    assert ["no link names it" in each for each in mend_records(layout)] == [True]
+    assert record_of(layout, "mine").read_bytes() == b"{"
 
 
 @pytest.mark.parametrize("step", ["take", "put_back"])

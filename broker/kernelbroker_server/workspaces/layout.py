@@ -142,7 +142,11 @@ class Layout:
     def links(self) -> dict[str, tuple[str, str, Path]]:
         """The public links, by the names of their directories: tenant, name, and the files' place."""
         return {
-            _digest(link.parent.name, link.name): (link.parent.name, link.name, link.resolve())
+            _digest(link.parent.name, link.name): (
+                link.parent.name,
+                link.name,
+                Path(os.path.realpath(link)),
+            )
             for link in self.public.glob("*/*")
             if link.is_symlink()
         }

@@ -38,34 +38,41 @@ def mend_records(layout: Layout) -> list[str]:
     links = layout.links() if damaged else {}
     problems = []
     for directory in damaged:
-        if directory.name not in links:
-            problems.append(
-                f"{directory}: its {RECORD} cannot be read, and no link names it; its files stay in it"
-            )
+        if (link := links.get(directory.name)) is None:
+            problems.append(f"{directory}: its {RECORD} cannot be read, and no link names it")
             continue
-        tenant, name, place = links[directory.name]
         try:
-            lock = take_lock(directory, os.O_CREAT)
-        except Claimed:  # whoever has it writes a new one
-            continue
-        if lock is None:
-            continue
-        record = Record(tenant=tenant, name=name, is_made=True)
-        if not place.is_relative_to(layout.private.resolve()):
-            is_below = place.is_relative_to(layout.data_dir.resolve())
-            record.sandbox = str(
-                place.relative_to(layout.data_dir.resolve()) if is_below else place
-            )
-        workspace = WorkspaceDirectory(layout, directory, lock, record)
-        try:
-            if _is_damaged(directory):
-                set_aside(
-                    directory / RECORD, "damaged", f"the workspace {name} of {tenant} has a new one"
-                )
-                workspace.write()
-        finally:
-            workspace.close()
+            _mend(layout, directory, *link)
+        except OSError as exc:
+            problems.append(f"{directory}: its {RECORD} cannot be made again: {exc.strerror}")
     return problems
+
+
+def _mend(layout: Layout, directory: Path, tenant: str, name: str, files: Path) -> None:
+    """Make a new record, unless a session has the workspace and will write one. Raises OSError."""
+    try:
+        lock = take_lock(directory, os.O_CREAT)
+    except Claimed:
+        return
+    if lock is None:
+        return
+    record = Record(tenant=tenant, name=name, is_made=True)
+    if (files.parent.parent.name, files.name) == ("sandboxes", "workspace"):
+        data_dir = layout.data_dir.resolve()
+        is_below = files.is_relative_to(data_dir)
+        record.sandbox = str(files.relative_to(data_dir) if is_below else files)
+    workspace = WorkspaceDirectory(layout, directory, lock, record)
+    try:
+        if _is_damaged(directory):
+            reason = f"the workspace {name} of {tenant} has a new one"
+            aside = set_aside(directory / RECORD, "damaged", reason)
+            try:
+                workspace.write()
+            except OSError:
+                aside.rename(directory / RECORD)  # for the next attempt
+                raise
+    finally:
+        workspace.close()
 
 
 def damaged_records(layout: Layout) -> list[Path]:
@@ -86,10 +93,11 @@ def rescue(layout: Layout, dead: Path) -> bool:
     Returns whether this succeeded. If not, the directories of the dead broker must not be removed.
     """
     well = True
-    try:
-        mend_records(layout)
-    except OSError:
-        log.exception("Records of workspaces cannot be read")
+    mend_records(layout)
+    if (unread := damaged_records(layout)) and not layout.links().keys().isdisjoint(
+        each.name for each in unread
+    ):
+        log.error("Records of workspaces cannot be mended, so %s is kept", dead)
         well = False
     for directory in layout.directories():
         record = read_record(directory)
