@@ -56,7 +56,6 @@ class CdpBrowser:
 
     def __init__(self, endpoint: str) -> None:
         self._endpoint = endpoint
-        self._blocked = _patterns(endpoint)
         self._tasks: set[asyncio.Task[None]] = set()
         self._socket: WebSocketClientConnection | None = None
         self._reading: asyncio.Task[None] | None = None
@@ -113,10 +112,11 @@ class CdpBrowser:
         Args:
             has_pages: it is no worker. Blocked addresses are not blocked for what is navigated to.
         """
+        blocked = _patterns(self._endpoint)
         await self._send("Network.enable", session=session)
-        await self._send("Network.setBlockedURLs", {"urls": self._blocked}, session)
+        await self._send("Network.setBlockedURLs", {"urls": blocked}, session)
         if has_pages:
-            patterns = [{"urlPattern": each} for each in self._blocked]
+            patterns = [{"urlPattern": each} for each in blocked]
             await self._send("Fetch.enable", {"patterns": patterns}, session)
         related = {"autoAttach": True, "waitForDebuggerOnStart": True, "flatten": True}
         await self._send("Target.setAutoAttach", related, session)

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import gc
 from typing import Any
 
-import pytest
 from kernelbroker_server.api.text_frames import WebSocket
 from tornado.httpserver import HTTPServer
 from tornado.testing import bind_unused_port
@@ -19,23 +17,15 @@ _HANDSHAKE = (
 )
 
 
-@pytest.mark.parametrize("is_awaited", [True, False])
-async def test_a_client_leaves_while_it_is_written_to(is_awaited: bool) -> None:
-    """No exception is reported that nobody has retrieved, also if nobody waits for the message."""
+async def test_a_client_leaves_while_it_is_written_to() -> None:
+    """No exception is reported that nobody has retrieved, though nobody waits for the message."""
     closed = asyncio.Event()
 
     class Handler(WebSocket):
         def open(self, *_args: str, **_kwargs: str) -> None:
-            self.writing = asyncio.create_task(self.talk())
-
-        async def talk(self) -> None:
-            sent = self.write_message(b"x" * 64 * 1024**2, binary=True)
-            if is_awaited:
-                with contextlib.suppress(Exception):
-                    await sent
+            self.write_message(b"x" * 64 * 1024**2, binary=True)
 
         def on_close(self) -> None:
-            self.writing.cancel()
             closed.set()
 
     reported: list[dict[str, Any]] = []

@@ -217,13 +217,13 @@ async def test_damaged_rows(state: Left, damage: str) -> None:
 
 
 @pytest.mark.long
-async def test_each_damaged_file(state: Left) -> None:
-    """One file after the other, in each way."""
-    for damage in DAMAGES:
-        for number in range(len(state.files())):
-            change([state.files()[number]], damage)
-            await expect_start(state, starts=2)
-            state.put_back()
+@pytest.mark.parametrize("damage", DAMAGES)
+async def test_each_damaged_file(state: Left, damage: str) -> None:
+    """One file after the other, and two starts of a broker."""
+    for number in range(len(state.files())):
+        change([state.files()[number]], damage)
+        await expect_start(state, starts=2)
+        state.put_back()
 
 
 @pytest.mark.parametrize("damage", DAMAGES)

@@ -287,9 +287,7 @@ class KubernetesSandbox(ClosableSandbox):
                 except NotThere:
                     return True
                 if passed > _HELD_S:
-                    held = (
-                        ", ".join(pod["metadata"].get("finalizers", ())) or "nothing that it names"
-                    )
+                    held = ", ".join(pod["metadata"].get("finalizers", ())) or "an unknown cause"
                     log.error("Pod %s was deleted, but is held by %s", self._name, held)
                     return True  # its processes have ended, and its deletion goes on by itself
         except KubernetesError as error:
