@@ -73,7 +73,7 @@ class Stream(PromptStream):
         """Their characters, about: threads may count at the same time."""
         self._latest: tuple[object, frozenset[Any]] = (None, frozenset())
         """The last request's header, as it is and as it stands in `_written`."""
-        self._emptying = threading.Lock()
+        self._emptying = threading.RLock()  # a signal's handler may write meanwhile
         self._emptier: int | None = None
         """The thread that empties the pipe."""
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
@@ -201,7 +201,7 @@ class Stream(PromptStream):
     def _is_behind(self, pipe: int) -> bool:
         """Whether programs have written what is not among our texts yet."""
         try:
-            is_read = not self._emptying.locked() and ioctl(pipe, FIONREAD, _NONE) == _NONE
+            is_read = self._emptier is None and ioctl(pipe, FIONREAD, _NONE) == _NONE
         except OSError:  # user code closed it
             return False
         return not is_read and not self._in_sending_thread()  # who empties it may wait for that

@@ -18,6 +18,7 @@ from ..contract import AGENT_EVENT_MIME, OPERATION_VARIABLE, TEST_OUTPUT_MIME
 from ..errors import CellError, Interrupted, Refused
 from ..hooks import installed, publish, request_options
 from ..parameters import checked
+from ..surrogates import well_formed
 from . import agent_run, calls, project, testing
 from .running import run_program
 
@@ -50,7 +51,7 @@ def run() -> None:
     try:
         response = calls.timed(work)
     except _TestsInterrupted as interrupted:
-        hooks.reported_names = {OPERATION_VARIABLE: {"result": interrupted.result}}
+        hooks.reported_names = {OPERATION_VARIABLE: {"result": well_formed(interrupted.result)}}
         raise Interrupted from None
     except KeyboardInterrupt:
         raise Interrupted from None
@@ -196,6 +197,8 @@ def _tests_until(deadline: float) -> dict[str, Any]:
         return _tested(None, "auto", deadline)
     except Refused as refused:
         return {"error": refused.message}
+    except _TestsInterrupted:  # what the agent has done is not told by its tests
+        raise KeyboardInterrupt from None
 
 
 _OPERATIONS: dict[str, Callable[..., dict[str, Any]]] = {

@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 
 _TEXT_CHARS = 8_000
+_ROOT = Path.cwd()
+"""The project; tests may change to other directories."""
 
 
 class Reporter:
@@ -91,7 +93,7 @@ def _place(report: Any, crash: Any) -> tuple[str, int]:
 
 def _is_own(path: str) -> bool:
     """Whether a file is the project's, and no library that is installed in it."""
-    relative = os.path.relpath(path)
+    relative = os.path.relpath(_ROOT / path, _ROOT)
     return not relative.startswith("..") and "site-packages" not in Path(relative).parts
 
 
