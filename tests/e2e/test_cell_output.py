@@ -95,3 +95,28 @@ async def test_what_we_need_is_taken_at_the_start(client: kernelbroker.Broker) -
         await session.run("import os, socket\nos.environ.clear()\nsocket.socket = None")
         assert (await session.table("df"))["a"].tolist() == [1, 2]
         assert (await session.run("int(df.a.sum())")).text == "3"
+
+
+HANDLER = """
+import os, signal
+handled = 0
+def handler(*_):
+    global handled
+    handled += 1
+    print("h")
+signal.signal(signal.SIGALRM, handler)
+signal.setitimer(signal.ITIMER_REAL, 0.0005, 0.0005)
+for _ in range(3000):
+    print("p")
+    _ = os.write(1, b"s\\n")
+signal.setitimer(signal.ITIMER_REAL, 0)
+"""
+
+
+async def test_a_handler_prints_meanwhile(session: kernelbroker.Session) -> None:
+    """A signal's handler that prints in the middle of a print neither waits for it nor loses text."""
+    result = await session.run(HANDLER, timeout=30, result_var="handled")
+    assert result.success, result.error
+    found = [result.stdout.count(letter) for letter in "psh"]
+    assert found == [3000, 3000, result.return_value]
+    assert result.return_value > 0
