@@ -317,7 +317,7 @@ async def test_tests_that_hang(opened: kernelbroker.Session, framework: Framewor
     lines = ["import time, unittest", "class T(unittest.TestCase):"]
     for name, body in (
         ("a", "pass"),
-        ("b", "self.fail()"),
+        ("b", "self.fail('\\udcff')"),
         ("c", "time.sleep(100)"),
         ("d", "pass"),
     ):
@@ -329,6 +329,7 @@ async def test_tests_that_hang(opened: kernelbroker.Session, framework: Framewor
     assert (result["passed"], result["failed"], result["finished"]) == (1, 1, False)
     assert "test_c" in result["running"]
     assert "test_b" in result["failures"][0]["test"]
+    json.dumps(result, ensure_ascii=False).encode()
     assert (await opened.run("1 + 1")).success
 
 
