@@ -205,7 +205,7 @@ async def test_restarts(client: kernelbroker.Broker) -> None:
         await context.run("x = 2\nopen('kept', 'w').close()")
         await context.restart()
         result = await context.run("import os\nprint('x' in globals(), os.path.exists('kept'))")
-        assert (result.stdout, result.kernel_restarted) == ("False True\n", False)
+        assert (result.stdout, result.kernel_restarted) == ("False True\n", True)
         assert (await session.run("print(x)")).stdout == "1\n"
         await context.run("x = 2")
         await session.restart()

@@ -444,18 +444,19 @@ async def test_restart_ends_the_running_cell(backend: FakeBackend) -> None:
         result = await result_of(execution)
         assert (cause_of(result), result.error_detail.name) == ("interrupted", "Restarted")
         assert await kernel_of(following) != name
-        assert not (await result_of(following)).kernel_restarted
+        assert (await result_of(following)).kernel_restarted, "the fresh kernel's first result"
+        assert not (await result_of(submit(session))).kernel_restarted
         assert name.removesuffix(".sock") not in backend.live
 
 
-async def test_restart_while_idle_reports_no_lost_state(backend: FakeBackend) -> None:
-    """A requested restart is not reported as lost state."""
+async def test_the_first_result_after_a_restart_says_so(backend: FakeBackend) -> None:
+    """A restart is told by the first result of the fresh kernel, and by no other one."""
     async with world(backend) as w:
         session = await w.open()
         async with asyncio.timeout(DEADLINE_S):
             await session.restart()
         assert session.restarts >= 1
-        assert not (await result_of(submit(session))).kernel_restarted
+        assert [(await result_of(submit(session))).kernel_restarted for _ in range(2)] == [True, False]
 
 
 async def test_restart_without_a_sandbox(backend: FakeBackend) -> None:
@@ -487,7 +488,7 @@ async def test_restart_while_a_cell_waits_for_its_turn(crowd: Crowd) -> None:
     async with asyncio.timeout(DEADLINE_S):
         await restarting
     result = await result_of(waiting)
-    assert (result.success, result.kernel_restarted) == (True, False)
+    assert (result.success, result.kernel_restarted) == (True, True)
     assert crowd.other.restarts == 1
 
 

@@ -312,13 +312,15 @@ def test_a_condemned_sandbox_runs_no_cell() -> None:
     assert effects.Run("e", state_lost=True) in decided
 
 
-def test_a_restart_does_not_count_as_loss() -> None:
-    """After a requested restart, no result reports lost variables."""
+def test_a_restart_is_told_by_the_next_result() -> None:
+    """After a requested restart, the first result reports the lost variables, and no other one."""
     session = ready()
     session.restart()
     session.sandbox_ready()
-    session.submit("e")
-    assert session.turn_granted("e") == [effects.Run("e", state_lost=False)]
+    for name, told in (("first", True), ("second", False)):
+        session.submit(name)
+        assert session.turn_granted(name) == [effects.Run(name, state_lost=told)]
+        session.execution_ended(name, lost=None)
 
 
 def test_silent_executions_do_not_report_lost_state() -> None:

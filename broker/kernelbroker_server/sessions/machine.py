@@ -120,6 +120,7 @@ class SessionMachine(MachineSteps):
     def restart(self) -> list[Effect]:
         """Replace the kernel: variables are lost, files are kept. `AnswerRestarts` follows.
 
+        The next result says that they are lost, since who reads it need not be who asked for the restart.
         A restart during a replacement is answered when that replacement ends. Raises SessionGone.
         """
         self.expect_open()
@@ -232,7 +233,7 @@ class SessionMachine(MachineSteps):
         first = self.state is SessionState.OPENING
         self._track.move(SessionState.READY)
         if self._restarts:
-            self._unreported_loss = ""  # it was asked for
+            self._unreported_loss = "restarted"
         effects: list[Effect] = [Opened()] if first else []
         return [*effects, *self._answer(None), *self._advance()]
 
