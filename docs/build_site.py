@@ -32,6 +32,7 @@ LANGUAGES = ("multi", "stemmer.support", "zh")
 """What the search needs besides English."""
 
 
+ALL_WORDS = ROOT / "docs" / "search_all_words.js"
 _HAN = re.compile(r"(?<=[\u4e00-\u9fff])(?=[\u4e00-\u9fff])")
 
 
@@ -113,6 +114,9 @@ def build(strict: bool) -> None:
             if path.name.removeprefix("lunr.").removesuffix(".min.js") not in LANGUAGES:
                 path.unlink()
         separate_characters(made / "search" / "search_index.json")
+        (worker,) = made.glob("assets/javascripts/workers/search.*.js")
+        with worker.open("a") as script:
+            script.write("\n" + ALL_WORDS.read_text())
         (made / DIGEST).write_text(of_sources)
         if SITE.exists():
             SITE.rename(Path(temporary, "old"))

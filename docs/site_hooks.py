@@ -17,6 +17,9 @@ from mkdocs.structure.files import File
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = {"CHANGELOG.md": "changelog.md", "benchmarks/README.md": "benchmarks.md"}
 """Files outside of docs/ that are pages of the site, with their names there."""
+GENERATED = ("rest.md", "sdk.md", "sdk-modules.md", "configuration.md", "cli.md", "licenses.md", "changelog.md")
+"""Pages that have every name: the search shows them behind those that explain."""
+FIRST = ("faq.md", "start.md", "guides/")
 ICON = "broker/kernelbroker_server/console/static/icon.svg"
 # A link, not a picture; its text may hold code.
 _LINK = re.compile(r"(?<!!)\[((?:`[^`]*`|[^\[\]`])*)\]\(([^)\s]+)\)")
@@ -38,6 +41,8 @@ def on_files(files: Any, config: Any) -> Any:
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     """Let links lead to pages of the site, and join the lines of Chinese text, which has no spaces."""
     name = page.file.src_uri
+    weight = 0.2 if name in GENERATED else 2 if name.startswith(FIRST) else 1
+    page.meta["search"] = {"boost": weight}
     if name.startswith("zh/"):
         markdown = _BROKEN_LINE.sub("", markdown)
     of_repository = {ours: source for source, ours in PAGES.items()}

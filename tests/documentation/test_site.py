@@ -249,6 +249,40 @@ def test_search(browser: Browser, broker: BrokerProcess, words: str, title: str)
         assert page.locator("h1").first.inner_text()
 
 
+# What people type, and the page and section that must come first.
+_ASKED = {
+    "OOM": "faq/#out-of-memory-oom-a-cell-ends-with-out_of_memory",
+    "GPU": "faq/#can-code-use-a-gpu",
+    "pip": "faq/#how-do-i-install-a-package-with-pip",
+    "close session": "faq/#how-do-i-keep-a-session-or-close-one",
+    "how do I close a session": "faq/#how-do-i-keep-a-session-or-close-one",
+    "timeout": "faq/#timeout-a-cell-ended-after-30-seconds",
+    "permission": "faq/#permission-denied-or-read-only-a-cell-cannot-write-a-file",
+    "upload file": "faq/#how-do-i-send-files-and-get-them-back",
+    "401": "faq/#401-the-token-is-wrong",
+    "session close console": "api/#sessions",
+}
+
+
+def test_what_people_type_is_answered_first(browser: Browser, broker: BrokerProcess) -> None:
+    """All words must match if a section has them all, and pages that were generated come last."""
+    generated = ("rest/", "sdk/", "sdk-modules/", "configuration/", "cli/", "changelog/", "licenses/")
+    with opened(browser, broker) as page:
+        field = page.locator(".md-search__input")
+        field.click()
+        for words, expected in _ASKED.items():
+            field.fill("")
+            page.locator(".md-search-result__item").first.wait_for(state="detached")
+            field.fill(words)
+            field.press("End")
+            page.locator(".md-search-result__item").first.wait_for()
+            found = page.locator(".md-search-result__link").all()
+            links = [str(each.get_attribute("href")) for each in found]
+            paths = [re.sub(r"\?[^#]*", "", link).removeprefix(f"{broker.url}/docs/") for link in links]
+            assert expected in paths[:2], (words, paths[:4])  # behind its page
+            assert not any(path.startswith(generated) for path in paths[:3]), (words, paths)
+
+
 def test_the_api_page_has_every_call(browser: Browser, broker: BrokerProcess) -> None:
     """The page of all calls, as the browser shows it, has the types that calls refer to."""
     with opened(browser, broker, "rest/") as page:
