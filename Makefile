@@ -88,12 +88,12 @@ test-all: environments ## All tests, as CI: also crashes, attacks, each engine, 
 test-fast: environments ## The tests that start no sandbox and take no seconds, in a minute or two
 	@$(PYTEST) -m "not sandbox and not slow" $(TESTS)
 
-coverage: environments ## The share of the lines of SDK and broker that the tests run (TESTS), with the processes that they start
+coverage: environments ## The share of the lines of SDK, broker and the sandboxes' package that the tests run (TESTS), in all processes and jails
 	@rm -f .coverage .coverage.*
-	-@COVERAGE_FILE=$(CURDIR)/.coverage $(BROKER)/bin/python -m coverage run $(RUN_TESTS) -p no:randomly $(TESTS)
+	-@COVERAGE_FILE=$(CURDIR)/.coverage tests/support/kernel_coverage/run $(KERNEL) \
+		$(BROKER)/bin/python -m coverage run $(RUN_TESTS) -p no:randomly $(TESTS)
 	@$(BROKER)/bin/python -m coverage combine --quiet
-	@$(BROKER)/bin/python -m coverage report --include 'sdk/*'
-	@$(BROKER)/bin/python -m coverage report --include 'broker/*'
+	@for part in sdk broker kernel_image; do $(BROKER)/bin/python -m coverage report --include "$$part/*"; done
 
 check: environments ## Style, types, layers, documentation, packaging
 	$(BROKER)/bin/ruff check .

@@ -82,7 +82,8 @@ async def test_sessions_leave_nothing() -> None:
         before = State.now()
         await use(broker, SESSIONS)
         await until(is_idle, "an idle broker")
+        # On a busy machine the ends of the last connections come later.
+        await until(lambda: len(asyncio.all_tasks()) <= before.tasks, "the end of all tasks")
         after = State.now()
         assert after.descriptors <= before.descriptors
-        assert after.tasks <= before.tasks
         assert (after.objects - before.objects) / SESSIONS < OBJECTS_PER_SESSION, (before, after)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import re
 import time
 from typing import Any
@@ -72,7 +71,6 @@ LARGEST: dict[str, tuple[str, str, Any]] = {
 
 async def longest(api: Api, method: str, path: str, body: bytes) -> tuple[float, str, int]:
     """The longest step while a request is answered, what it ran, and the status."""
-    gc.collect()  # not in the steps that are measured
     with measured_steps() as steps:
         answer = await api.ask(method, path, body)
         assert (await api.ask("GET", "/health/live")).status == 200

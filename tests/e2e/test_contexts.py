@@ -384,7 +384,9 @@ async def test_a_gateway_that_lost_its_template_starts_kernels() -> None:
             await session.run(f"os.kill({parent}, 9)")
 
             async def started() -> bool:
-                return (await context.run("import os\nprint(os.getppid())")).stdout == f"{own}\n"
+                result = await context.run("import os\nprint(os.getppid())")
+                assert result.stdout == f"{own}\n", (own, result.stdout, result.error)
+                return True
 
             await until(started)
             assert not (await session.run("1")).kernel_restarted
