@@ -45,9 +45,10 @@ def _described(parser: argparse.ArgumentParser, about: str = "", depth: int = 2)
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
             meanings = {each.dest: each.help or "" for each in action._choices_actions}
-            named = {id(each): name for name, each in reversed(action.choices.items())}  # aliases are left out
+            # The first name of each command; further ones are aliases.
+            names = {id(command): name for name, command in reversed(action.choices.items())}
             for name, command in action.choices.items():
-                if named[id(command)] != name:
+                if names[id(command)] != name:
                     continue
                 commands += _described(command, meanings.get(name, ""), min(depth + 1, 4))
         elif not isinstance(action, argparse._HelpAction):

@@ -17,7 +17,15 @@ from mkdocs.structure.files import File
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = {"CHANGELOG.md": "changelog.md", "benchmarks/README.md": "benchmarks.md"}
 """Files outside of docs/ that are pages of the site, with their names there."""
-GENERATED = ("rest.md", "sdk.md", "sdk-modules.md", "configuration.md", "cli.md", "licenses.md", "changelog.md")
+GENERATED = (
+    "changelog.md",
+    "cli.md",
+    "configuration.md",
+    "licenses.md",
+    "rest.md",
+    "sdk-modules.md",
+    "sdk.md",
+)
 """Pages that have every name: the search shows them behind those that explain."""
 FIRST = ("faq.md", "start.md", "guides/")
 ICON = "broker/kernelbroker_server/console/static/icon.svg"

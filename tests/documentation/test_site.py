@@ -266,7 +266,15 @@ _ASKED = {
 
 def test_what_people_type_is_answered_first(browser: Browser, broker: BrokerProcess) -> None:
     """All words must match if a section has them all, and pages that were generated come last."""
-    generated = ("rest/", "sdk/", "sdk-modules/", "configuration/", "cli/", "changelog/", "licenses/")
+    generated = (
+        "rest/",
+        "sdk/",
+        "sdk-modules/",
+        "configuration/",
+        "cli/",
+        "changelog/",
+        "licenses/",
+    )
     with opened(browser, broker) as page:
         field = page.locator(".md-search__input")
         field.click()
@@ -278,7 +286,9 @@ def test_what_people_type_is_answered_first(browser: Browser, broker: BrokerProc
             page.locator(".md-search-result__item").first.wait_for()
             found = page.locator(".md-search-result__link").all()
             links = [str(each.get_attribute("href")) for each in found]
-            paths = [re.sub(r"\?[^#]*", "", link).removeprefix(f"{broker.url}/docs/") for link in links]
+            paths = [
+                re.sub(r"\?[^#]*", "", link).removeprefix(f"{broker.url}/docs/") for link in links
+            ]
             assert expected in paths[:2], (words, paths[:4])  # behind its page
             assert not any(path.startswith(generated) for path in paths[:3]), (words, paths)
 

@@ -456,7 +456,10 @@ async def test_the_first_result_after_a_restart_says_so(backend: FakeBackend) ->
         async with asyncio.timeout(DEADLINE_S):
             await session.restart()
         assert session.restarts >= 1
-        assert [(await result_of(submit(session))).kernel_restarted for _ in range(2)] == [True, False]
+        assert [(await result_of(submit(session))).kernel_restarted for _ in range(2)] == [
+            True,
+            False,
+        ]
 
 
 async def test_restart_without_a_sandbox(backend: FakeBackend) -> None:

@@ -44,7 +44,19 @@ class Server:
         initdb = _program("initdb")
         assert initdb is not None
         subprocess.run(
-            [initdb, "-D", "data", "-U", _USER, "-A", "trust", "-E", "UTF8", "--no-locale", "--no-sync"],
+            [
+                initdb,
+                "-D",
+                "data",
+                "-U",
+                _USER,
+                "-A",
+                "trust",
+                "-E",
+                "UTF8",
+                "--no-locale",
+                "--no-sync",
+            ],
             cwd=directory,
             check=True,
             capture_output=True,

@@ -226,7 +226,8 @@ class Result(EventBase, tag="result"):
     ended with the cell, or of `sys.exit`; with 0 the cell is a success. `removed` has the names that the
     failed cell had created, and that are gone (see `on_error`). `kernel_restarted` is true if the
     variables were lost: in the result of the cell that cost them, or else in the first result of the fresh
-    kernel, also after a restart that a client asked for. `findings` are the warnings of the broker's policy.
+    kernel, also after a restart that a client asked for. `findings` are the warnings of the broker's
+    policy.
 
     In a session whose template is `auto`, `sandbox` is the kind of sandbox where the execution ran, or
     `REJECT`; `template` and `isolation` are those of the sandbox; `moved` is set if the session moved

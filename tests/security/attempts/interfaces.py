@@ -107,7 +107,8 @@ code = '''if True:
         print(errno.errorcode[exc.errno])
     else:
         print("done")'''
-verdict = subprocess.run([sys.executable, "-c", code], start_new_session=True, capture_output=True, text=True).stdout.strip()""",
+argv = [sys.executable, "-c", code]
+verdict = subprocess.run(argv, start_new_session=True, capture_output=True, text=True).stdout.strip()""",
                 "EPERM",
                 "EPERM EIO done",  # a terminal of the container alone
             ),

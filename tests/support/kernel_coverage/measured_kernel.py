@@ -1,4 +1,4 @@
-"""Measures the sandboxes' package in each Python of a jail of `make coverage`, where this is a module of site-packages."""
+"""Measures the sandboxes' package: `make coverage` puts this module into the site-packages of the jails."""
 
 from __future__ import annotations
 
