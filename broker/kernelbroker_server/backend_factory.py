@@ -72,6 +72,7 @@ def kubernetes(
         namespace=settings.namespace,
         start_timeout=settings.start_timeout,
         schedule_timeout=settings.schedule_timeout,
+        require_policies=settings.require_network_policies,
         id_file=id_file,
     )
 

@@ -48,6 +48,9 @@ class KubernetesSettings(_Section):
     """How long a Pod may take until it runs."""
     schedule_timeout: float = Field(default=15, gt=0)
     """How long a Pod that no node can take waits. Allow minutes if nodes are added on demand."""
+    require_network_policies: bool = True
+    """Refuse templates with `network = "none"` in a cluster that does not enforce NetworkPolicies: code
+    would reach the cluster's network."""
     claims: dict[str, str] = {}
     """PersistentVolumeClaims by the directory whose files they have: `sandbox.shared_data`,
     `packages.wheels`, and those of projects. Pods cannot see directories of the broker."""

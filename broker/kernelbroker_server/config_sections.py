@@ -298,6 +298,11 @@ class LimitSettings(_Section):
     """Executions of one tenant that may wait, over all its sessions; more are refused with 429."""
     contexts: int = Field(default=16, ge=0, le=100)
     """Contexts of one session: further kernels in its sandbox. 0 for none."""
+    disk_reserve: ByteSize = _size(
+        512 * _MIB,
+        "What sandboxes leave free of the disk of data_dir, at most a twentieth of it: while less is free, "
+        "no workspace may grow. 0 for no reserve.",
+    )
 
 
 class JwtSettings(_Section):

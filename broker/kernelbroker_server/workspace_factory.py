@@ -33,6 +33,7 @@ def workspaces(settings: Settings, data_dir: Path) -> DirectoryStore:
             count=checkpoints.tenant_count,
             retention=checkpoints.retention,
         ),
+        kept_free=int(settings.limits.disk_reserve),
         replica=_replica(settings),
     )
 

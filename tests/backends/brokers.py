@@ -57,6 +57,7 @@ async def main():
         del common["run_dir"]
         if "kernelbroker_kernel" not in command:
             common["run_cell"] = run_cell
+        common["require_policies"] = False
         backend = KubernetesBackend(settings=POD_SETTINGS, kubeconfig=KUBECONFIG, **common)
     elif not kind.startswith("local"):
         transport = Transport.TCP if kind == "docker-tcp" else Transport.UNIX

@@ -739,6 +739,15 @@ async def test_a_missing_module_is_named(kind: str) -> None:
 # Cancellation, stop, and what a dead broker leaves
 
 
+async def launched_when_free(backend: Backend) -> Sandbox:
+    """The name is free again only when nothing is left. A cluster collects a Pod's Secret later."""
+    async with asyncio.timeout(DEADLINE_S):
+        while True:
+            with contextlib.suppress(LaunchError):
+                return await backend.launch("one", SandboxSpec())
+            await asyncio.sleep(0.01)
+
+
 @pytest.mark.parametrize("verb", ["launch", "remove"])
 async def test_cancelled_at_every_await(kind: str, verb: str) -> None:
     """A cancelled launch leaves nothing behind; a cancelled removal still completes."""
@@ -747,18 +756,12 @@ async def test_cancelled_at_every_await(kind: str, verb: str) -> None:
             if verb == "launch":
                 cancelled = await cancelled_at(backend.launch("one", SandboxSpec()), step)
             else:
-                sandbox = await backend.launch("one", SandboxSpec())
+                sandbox = await launched_when_free(backend)
                 cancelled = await cancelled_at(backend.remove(sandbox), step)
             if not cancelled:
                 assert step > 1
                 return
-            # The name is free again only when nothing is left.
-            async with asyncio.timeout(DEADLINE_S):
-                while True:
-                    with contextlib.suppress(LaunchError):
-                        again = await backend.launch("one", SandboxSpec())
-                        break
-                    await asyncio.sleep(0.01)
+            again = await launched_when_free(backend)
             assert await ask(again, "result = os.listdir('/data')") == []
             await backend.remove(again)
     raise AssertionError("it never came to its end")

@@ -11,9 +11,11 @@ from typing import Any
 
 import pytest
 from kernelbroker_server.backends import kubernetes_sandbox
-from kernelbroker_server.backends.base import SandboxSpec
+from kernelbroker_server.backends.base import LaunchError, Network, SandboxSpec
 from kernelbroker_server.backends.directories import Directories
+from kernelbroker_server.backends.kubernetes import KubernetesBackend
 from kernelbroker_server.backends.kubernetes_api import NotThere
+from kernelbroker_server.backends.kubernetes_check import NetworkCheck
 from kernelbroker_server.backends.kubernetes_sandbox import KubernetesSandbox
 from kernelbroker_server.backends.pod_context import PodContext
 from kernelbroker_server.backends.pod_control import PodControl
@@ -55,6 +57,60 @@ async def a_pod_that_answers(body: bytes) -> AsyncIterator[PodControl]:
         yield PodControl(TcpEndpoint("127.0.0.1", server.sockets[0].getsockname()[1], "token"))
     finally:
         server.close()
+
+
+@pytest.mark.parametrize(
+    ("policies", "required", "network", "is_refused"),
+    [
+        ("not enforced: sandboxes reach other sandboxes", True, Network.NONE, True),
+        ("not enforced: sandboxes reach other sandboxes", False, Network.NONE, False),
+        ("not enforced: sandboxes reach other sandboxes", True, Network.OPEN, False),
+        ("enforced", True, Network.NONE, False),
+    ],
+)
+def test_no_network_needs_policies(
+    tmp_path: Path, policies: str, required: bool, network: Network, is_refused: bool
+) -> None:
+    """Where nothing keeps Pods off the network, templates without one are refused, unless that is set."""
+    settings = PodSettings(image="image")
+    backend = KubernetesBackend(settings=settings, data_dir=tmp_path, require_policies=required)
+    backend._policies = policies
+    refusal = pytest.raises(LaunchError, match="require_network_policies = false")
+    with refusal if is_refused else contextlib.nullcontext():
+        backend.require_network(SandboxSpec(network=network))
+
+
+def test_what_the_check_at_startup_tries() -> None:
+    """A Pod tries its neighbour, the API, the cloud's metadata and its node; what it reaches is named."""
+
+    class Pod:
+        endpoint = TcpEndpoint("10.0.0.2", 8888, "token")
+        node_address = "10.1.0.1"
+
+    async def launch(name: str, spec: SandboxSpec) -> Any:
+        return Pod()
+
+    async def remove(sandbox: Any) -> None:
+        pass
+
+    tried: list[str] = []
+
+    async def run_cell(sandbox: Any, code: str, timeout: float) -> str:
+        tried.append(code)
+        return json.dumps([False, False, True, True])
+
+    check = NetworkCheck(launch, remove, run_cell, "https://10.96.0.1:6443")
+    reached = asyncio.run(check.run())
+    for address in (
+        ("10.0.0.2", 8888),
+        ("10.96.0.1", 6443),
+        ("169.254.169.254", 80),
+        ("10.1.0.1", 10250),
+    ):
+        assert str(address) in tried[0]
+    assert reached == (
+        "not enforced: sandboxes reach the cloud's metadata and the kubelet of their node"
+    )
 
 
 def open_files() -> int:

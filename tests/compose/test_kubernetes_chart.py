@@ -288,7 +288,8 @@ class Installed:
             "broker.storage.persistent": False,
             "broker.resources.requests": {"cpu": "50m", "memory": "100Mi"},
             "broker.drainSeconds": 1,
-            "broker.settings": "[pool]\nmin_size = 1\nmax_size = 2\n",
+            "broker.settings": "[pool]\nmin_size = 1\nmax_size = 2\n"
+            "[kubernetes]\nrequire_network_policies = false\n",
         }
 
     def helm(

@@ -42,6 +42,7 @@ STORE = (
     ".checkpoints",
     ".kernelbroker",
     ".kubernetes-id",
+    ".reserve",
     ".store-id",
 )
 """Below data_dir: results and files stay there when all else of the broker has gone."""
@@ -65,7 +66,9 @@ def backend_settings(kind: str) -> dict[str, object]:
     The kinds are local, local-fork, docker, gvisor and kubernetes.
     """
     if kind == "kubernetes":
-        return {"BACKEND": kind, "KUBERNETES__KUBECONFIG": KUBECONFIG}
+        # The cluster of the tests enforces no policies.
+        allowed = {"KUBERNETES__REQUIRE_NETWORK_POLICIES": False}
+        return {"BACKEND": kind, "KUBERNETES__KUBECONFIG": KUBECONFIG} | allowed
     if kind.startswith("local"):
         return {"BACKEND": "local", "LOCAL__FORK_SERVER": kind == "local-fork"}
     return {

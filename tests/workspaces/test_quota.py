@@ -16,6 +16,7 @@ from kernelbroker_server.backends.base import UNKNOWN, Limits, SandboxSpec, Usag
 from kernelbroker_server.sessions.session import Session
 from kernelbroker_server.workspaces import quota as quota_module
 from kernelbroker_server.workspaces import quota_watch
+from kernelbroker_server.workspaces.disk_room import DiskRoom
 from kernelbroker_server.workspaces.layout import Layout
 from kernelbroker_server.workspaces.quota import Quota, QuotaAction, QuotaState, Standing
 from kernelbroker_server.workspaces.quota_watch import QuotaWatch
@@ -26,6 +27,8 @@ from tests.support.results import cause_of
 from tests.support.waiting import DEADLINE_S, until
 from tests.support.world import events_of, result_of, submit, world
 
+ROOM = DiskRoom(Path(), 0)
+"""It is never short."""
 MIB = 1024**2
 SLACK = MIB
 SPEC = SandboxSpec(limits=Limits(workspace_size=MIB, workspace_files=50))
@@ -406,7 +409,7 @@ async def test_short_cells_share_a_measurement() -> None:
         return Usage()
 
     quota = Quota(size=1, files=1)
-    watch = QuotaWatch(quota, Usage(), usage=usage, grace=1.0)
+    watch = QuotaWatch(quota, Usage(), usage=usage, grace=1.0, room=ROOM)
     task = asyncio.create_task(watch.run())
     begun = time.monotonic()
     try:
@@ -445,6 +448,7 @@ class Measured:
             Usage(),
             usage=self._measure,
             grace=2.0,
+            room=ROOM,
         )
         self.watch.listeners.add(lambda action, _: self.actions.append(action))
 

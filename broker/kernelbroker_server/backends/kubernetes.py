@@ -29,7 +29,7 @@ from .base import (
 )
 from .directories import Directories
 from .kubernetes_api import KubernetesApi, KubernetesError
-from .kubernetes_check import NetworkCheck
+from .kubernetes_check import ENFORCED, NetworkCheck
 from .kubernetes_sandbox import KubernetesSandbox
 from .pod_context import PodContext
 from .pod_manifest import LABEL_BROKER, LABEL_DATA, LABEL_SANDBOX, PodSettings
@@ -42,6 +42,7 @@ from .startup_check import RunCell, run_cell
 
 log = logging.getLogger(__name__)
 
+_NOT_TRIED = "not tried"
 _DATA_ID = ".kubernetes-id"
 """In `data_dir`: its name in the cluster, where other brokers have directories of the same path."""
 
@@ -54,6 +55,7 @@ class KubernetesBackend(Backend):
         data_dir: the directory of workspaces while no Pod has them, with a subdirectory for each broker.
         kubeconfig, context, namespace: see `KubernetesApi`.
         start_timeout, schedule_timeout: see `PodContext`.
+        require_policies: refuse sandboxes without a network if nothing keeps Pods off the network.
         command: the arguments of the image's Python, before the gateway's options.
         run_cell: runs the cell of the check at startup; it must fit the command.
         id_file: has the broker's id for the next broker, which adopts the sandboxes that live without this
@@ -74,6 +76,7 @@ class KubernetesBackend(Backend):
         namespace: str | None = None,
         start_timeout: float = 60.0,
         schedule_timeout: float = 15.0,
+        require_policies: bool = True,
         command: Sequence[str] = GATEWAY_COMMAND,
         run_cell: RunCell = run_cell,
         id_file: Path | None = None,
@@ -82,11 +85,12 @@ class KubernetesBackend(Backend):
         self._settings = settings
         self._api = KubernetesApi(kubeconfig, context, namespace)
         self._timeouts = {"start_timeout": start_timeout, "schedule_timeout": schedule_timeout}
+        self._require_policies = require_policies
         self._command = command
         self._run_cell = run_cell
         self._id_file = id_file
         self._version = ""
-        self._policies = "not tried"
+        self._policies = _NOT_TRIED
         self._context: PodContext | None = None
         self._orphans: PodOrphans | None = None
         self._watch: PodWatch | None = None
@@ -133,7 +137,7 @@ class KubernetesBackend(Backend):
         except BaseException:
             await self.stop()
             raise
-        if self._policies != "enforced":
+        if self._policies != ENFORCED:
             log.warning("Nothing keeps Pods off the network: see docs/kubernetes.md")
 
     def orphans(self, specs: Sequence[SandboxSpec]) -> Sequence[Orphan]:
@@ -156,6 +160,20 @@ class KubernetesBackend(Backend):
             log.error("Pods of an earlier broker could not be deleted: %s", error)
         for sandbox in unwanted:  # their files are rescued
             await self.remove(sandbox)
+
+    def require_network(self, spec: SandboxSpec) -> None:
+        super().require_network(spec)
+        if (
+            self._require_policies
+            and spec.network is Network.NONE
+            and self._policies not in (ENFORCED, _NOT_TRIED)
+        ):
+            raise LaunchError(
+                f'the template {spec.template} has network = "none", but NetworkPolicies are '
+                f"{self._policies}. Use a network plugin that enforces them, with the policies of "
+                "docs/kubernetes.md; or, if no untrusted code runs there, set "
+                "kubernetes.require_network_policies = false"
+            )
 
     async def launch(self, sandbox_id: str, spec: SandboxSpec) -> KubernetesSandbox:
         self.require_network(spec)

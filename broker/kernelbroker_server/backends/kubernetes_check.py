@@ -13,6 +13,10 @@ from .pod_orphans import CHECKS
 from .startup_check import CheckFailed, RunCell, addresses_reached
 
 _CHECK_S = 60.0
+ENFORCED = "enforced"
+_METADATA = ("169.254.169.254", 80)
+"""Of most clouds: it gives credentials of the node to whoever asks."""
+_KUBELET = 10250
 
 
 class NetworkCheck:
@@ -33,7 +37,7 @@ class NetworkCheck:
         self._api = urlsplit(api)
 
     async def run(self) -> str:
-        """Return whether NetworkPolicies are enforced: "enforced", or which addresses were reached.
+        """Return whether NetworkPolicies are enforced: `ENFORCED`, or which addresses were reached.
 
         Raises:
             BackendUnavailable: no cell runs.
@@ -42,11 +46,16 @@ class NetworkCheck:
         try:
             await asyncio.wait(launches)
             one, two = [launch.result() for launch in launches]
-            targets = [
-                (two.endpoint.host, two.endpoint.port),
-                (self._api.hostname or "", self._api.port or 443),
-            ]
-            neighbour, api = await addresses_reached(self._run_cell, one, targets, _CHECK_S)
+            targets = {
+                "other sandboxes": (two.endpoint.host, two.endpoint.port),
+                "the API": (self._api.hostname or "", self._api.port or 443),
+                "the cloud's metadata": _METADATA,
+            }
+            if (node := one.node_address) is not None:
+                targets["the kubelet of their node"] = (node, _KUBELET)
+            verdicts = await addresses_reached(
+                self._run_cell, one, list(targets.values()), _CHECK_S
+            )
         except (LaunchError, CheckFailed, OSError, TimeoutError) as error:
             raise BackendUnavailable(
                 f"No sandbox can run a cell as a Pod: {error}. See docs/kubernetes.md."
@@ -55,9 +64,5 @@ class NetworkCheck:
             await asyncio.wait(launches)
             done = [each.result() for each in launches if each.exception() is None]
             await asyncio.gather(*(self._remove(sandbox) for sandbox in done))
-        reached = [
-            name
-            for name, is_reached in (("other sandboxes", neighbour), ("the API", api))
-            if is_reached
-        ]
-        return f"not enforced: sandboxes reach {' and '.join(reached)}" if reached else "enforced"
+        reached = [name for name, is_reached in zip(targets, verdicts, strict=True) if is_reached]
+        return f"not enforced: sandboxes reach {' and '.join(reached)}" if reached else ENFORCED

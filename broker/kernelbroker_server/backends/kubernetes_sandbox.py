@@ -299,6 +299,11 @@ class KubernetesSandbox(ClosableSandbox):
             return False
         return True
 
+    @property
+    def node_address(self) -> str | None:
+        """The address of its node, while it is known."""
+        return str(self._pod.get("status", {}).get("hostIP") or "") or None
+
     async def _measured(self, measure: Callable[[], Awaitable[T | None]]) -> T | None:
         if self._deleted.is_set() or not self.endpoint.host:
             return None

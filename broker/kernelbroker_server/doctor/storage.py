@@ -21,6 +21,7 @@ from ..sessions.schema import APPLICATION_ID, MIGRATIONS
 from ..sessions.state_directory import DATABASE, LOCK
 from ..workspaces.checkpoint_directory import unread_descriptions
 from ..workspaces.directory_store import CHECKPOINTS
+from ..workspaces.disk_room import Disk, kept_of
 from ..workspaces.layout import RECORD, Layout
 from ..workspaces.recovery import damaged_records
 from .findings import Finding, error, ok, warning
@@ -100,6 +101,10 @@ def _room(patient: Patient, path: Path) -> list[Finding]:
     where = f"the file system of {path}"
     if free < _FEWEST_BYTES:
         return [error("directories", f"{where} has only {free // 1024**2} MiB left", remedy)]
+    disk, kept = Disk.of(existing), int(patient.settings.limits.disk_reserve)
+    if disk.free < kept_of(disk, kept):
+        message = f"{where} has {free // 1024**2} MiB left, and limits.disk_reserve is more"
+        return [error("directories", f"{message}: no workspace may grow", remedy)]
     if inodes.f_files and inodes.f_favail < _FEWEST_INODES:
         message = f"{where} has room for only {inodes.f_favail} more files"
         return [error("directories", message, remedy)]

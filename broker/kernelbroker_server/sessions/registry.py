@@ -80,6 +80,7 @@ class Registry(TakenOverSessions):
             self.routes,
             workspaces.checkpoints,
             projects or ProjectRoots(),
+            workspaces.room,
         )
         self._sessions: dict[str, Session] = {}
         self._opening: dict[str, Opening] = {}

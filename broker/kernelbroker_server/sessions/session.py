@@ -19,6 +19,7 @@ from ..kernels.channel import ChannelClosed
 from ..kernels.requests import InternalCell, NotebookCell
 from ..supervisor import Supervisor
 from ..telemetry.events import SessionEmitter
+from ..workspaces.disk_room import DiskRoom
 from ..workspaces.quota_watch import QuotaWatch
 from .admission import TenantQueue
 from .effects import Failure
@@ -64,6 +65,7 @@ class Session(SandboxUser):
         emit: SessionEmitter,
         on_ended: Callable[[Session, str], None],
         supervisor: Supervisor,
+        room: DiskRoom,
         asleep_at: float | None = None,
         context_of: Session | None = None,
     ) -> None:
@@ -85,6 +87,7 @@ class Session(SandboxUser):
             lease.workspace.initial_usage,
             usage=lease.usage,
             grace=limits.interrupt_grace,
+            room=room,
         )
         watch = watch if context_of is None else context_of._runner.watch
         self._runner = runner = SessionRunner(

@@ -13,6 +13,7 @@ from ..pool.warm_sandbox import WarmSandbox
 from ..supervisor import Supervisor
 from ..telemetry.events import Observer, SessionEmitter
 from ..workspaces.checkpoint_store import CheckpointStore
+from ..workspaces.disk_room import DiskRoom
 from ..workspaces.store import Workspace
 from .admission import TenantQueue
 from .lease import Lease
@@ -43,6 +44,7 @@ class SessionFactory:
     routes: Routes
     checkpoints: CheckpointStore
     projects: ProjectRoots
+    room: DiskRoom
 
     def session(
         self,
@@ -145,6 +147,7 @@ class SessionFactory:
             emit,
             self.on_ended,
             self.supervisor,
+            self.room,
             asleep_at,
             context_of,
         )

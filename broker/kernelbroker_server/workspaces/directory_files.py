@@ -11,6 +11,7 @@ from kernelbroker.protocol.messages import FileList
 from ..cancellation import run_to_completion
 from . import file_content, file_tree
 from .directory_plans import DirectoryPlan
+from .disk_room import DiskRoom
 from .file_content import OpenFile
 from .file_paths import components, of_entry
 from .quota import Quota
@@ -21,8 +22,9 @@ from .visits import Visit, Visits
 class DirectoryFiles(StoredFiles):
     """The files of the workspaces of a `DirectoryStore`."""
 
-    def __init__(self, visits: Visits) -> None:
+    def __init__(self, visits: Visits, room: DiskRoom) -> None:
         self._visits = visits
+        self._room = room
 
     async def make(
         self, tenant: str, name: str, bounds: Bounds, plan: DirectoryPlan | None, quota: Quota
@@ -34,7 +36,7 @@ class DirectoryFiles(StoredFiles):
             record.max_size, record.max_age = bounds.size, bounds.retention
             await run_to_completion(asyncio.to_thread(visit.directory.write))
             if plan is not None:
-                await _follow(plan, visit, _bounded(quota, visit))
+                await _follow(plan, visit, self._bounded(quota, visit))
         return is_new
 
     @contextlib.asynccontextmanager
@@ -59,7 +61,7 @@ class DirectoryFiles(StoredFiles):
     ) -> None:
         of_entry(path)  # before a workspace is made
         async with self._visits.visit(tenant, name, make=True) as visit:
-            await _write(visit, path, data, _bounded(quota, visit))
+            await _write(visit, path, data, self._bounded(quota, visit))
 
     async def list(self, tenant: str, name: str, path: str, *, recursive: bool) -> FileList:
         components(path)
@@ -76,9 +78,9 @@ class DirectoryFiles(StoredFiles):
             deletion = asyncio.to_thread(file_tree.delete, root, path, recursive=recursive)
             await run_to_completion(deletion)
 
-
-def _bounded(quota: Quota, visit: Visit) -> Quota:
-    return quota.lowered_to(visit.directory.record.max_size)
+    def _bounded(self, quota: Quota, visit: Visit) -> Quota:
+        quota = quota.lowered_to(visit.directory.record.max_size)
+        return quota.held_at(visit.held) if self._room.is_short else quota
 
 
 async def _write(

@@ -27,6 +27,7 @@ from .checkpoint_store import CheckpointLimits
 from .claimed_workspace import DirectoryWorkspace
 from .claims import Claim, Claims, Key
 from .directory_files import DirectoryFiles
+from .disk_room import DiskRoom
 from .layout import MAX_COUNT, NO_TENANT, Claimed, Layout, Record, in_use
 from .replica import Holding, Replica
 from .store import StoredWorkspace, Workspace, WorkspaceStore
@@ -62,30 +63,35 @@ class DirectoryStore(WorkspaceStore):
         retention: float = 86400.0,
         max_size: int = 0,
         limits: CheckpointLimits | None = None,
+        kept_free: int = 0,
         replica: Callable[[Layout], Replica] | None = None,
     ) -> None:
         self.checkpoints = DirectoryCheckpoints(data_dir / CHECKPOINTS, limits)
+        self.room = DiskRoom(data_dir, kept_free)
         self.layout = Layout(data_dir)
         self.retention = retention
         self._max_size = max_size
         self._claims = Claims()
         self._tasks: set[asyncio.Task[None]] = set()
         self._reaper: SupervisedTask | None = None
+        self._watching: SupervisedTask | None = None
         self._meter = UsageMeter()
         self._replica = None if replica is None else replica(self.layout)
         self._holdings: dict[Key, Holding] = {}
         self._problems: list[str] = []
         has = None if self._replica is None else self._replica.has
         self.files = DirectoryFiles(
-            Visits(self.layout, self._claims, self.put_away, self._hold, has)
+            Visits(self.layout, self._claims, self.put_away, self._hold, has), self.room
         )
 
     def start(self, supervisor: Supervisor) -> None:
+        self._watching = supervisor.start("room on the disk", self.room.run)
         self._reaper = supervisor.start("workspace reaper", self._keep_reaping)
 
     async def stop(self) -> None:
-        if self._reaper is not None:
-            await self._reaper.stop()
+        for task in (self._reaper, self._watching):
+            if task is not None:
+                await task.stop()
         if self._tasks:
             await asyncio.wait(self._tasks)
 

@@ -15,6 +15,7 @@ from ..backends.base import Limits, Usage
 
 _SLACK = 64 * 1024**2
 _SLACK_FILES = 1000
+_NEARLY_FULL = "the broker's disk is nearly full"
 _UNMEASURED_S = 10.0
 """A workspace that could not be measured completely for so long counts as far over its limit."""
 
@@ -45,6 +46,8 @@ class Quota:
 
     size: int
     files: int
+    is_of_disk: bool = False
+    """The size is not the limit of the workspace: the broker's disk is nearly full."""
 
     @classmethod
     def of(cls, limits: Limits) -> Quota:
@@ -53,6 +56,10 @@ class Quota:
     def lowered_to(self, size: int | None) -> Quota:
         """This quota with at most so many bytes; None for no other limit."""
         return self if size is None else Quota(min(self.size, size), self.files)
+
+    def held_at(self, usage: Usage) -> Quota:
+        """This quota while the disk is nearly full: no growth beyond the usage."""
+        return Quota(min(self.size, usage.size), self.files, is_of_disk=usage.size < self.size)
 
     def raised_to(self, usage: Usage) -> Quota:
         """The larger of this quota and the present usage."""
@@ -79,6 +86,8 @@ class Quota:
 
     def complaint(self, usage: Usage) -> str | None:
         """The message for a workspace over its limit, with advice; None if it is within."""
+        if usage.size > self.size and self.is_of_disk:
+            return f"{_NEARLY_FULL}: the workspace must not grow; delete files below /data"
         if usage.size > self.size:
             held, limit = _text(usage.size), _text(self.size)
         elif usage.files > self.files:
@@ -89,6 +98,8 @@ class Quota:
 
     def refusal(self, usage: Usage, more: Usage) -> str | None:
         """The message for an upload of `more` that exceeds the limit; None if it fits."""
+        if usage.size + more.size > self.size and self.is_of_disk:
+            return f"{_NEARLY_FULL}: try again when there is room"
         if usage.size + more.size > self.size:
             held, limit, asked = _text(usage.size), _text(self.size), _text(more.size)
         elif usage.files + more.files > self.files:

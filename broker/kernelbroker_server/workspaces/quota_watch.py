@@ -17,6 +17,7 @@ from kernelbroker.protocol.errors import TooLarge
 from kernelbroker.protocol.events import Result
 
 from ..backends.base import Usage
+from .disk_room import DiskRoom
 from .quota import Quota, QuotaAction, QuotaState
 
 logger = logging.getLogger(__name__)
@@ -56,6 +57,7 @@ class QuotaWatch:
         initial: the usage when the session begins.
         usage: counts bytes, and inodes up to a bound; returns None while no sandbox has the files.
         grace: seconds that an interrupted cell has to stop writing.
+        room: of the disk. While it is short, the workspace may not grow.
 
     Attributes:
         listeners: called with an action and its reason when the quota is exceeded: the session and its
@@ -71,8 +73,10 @@ class QuotaWatch:
         *,
         usage: Callable[[int], Awaitable[Usage | None]],
         grace: float,
+        room: DiskRoom,
     ) -> None:
-        self._quota = quota
+        self._template_quota = self._quota = quota
+        self._room = room
         self._state = QuotaState(quota, initial, grace)
         self._measure = usage
         self.listeners: set[Callable[[QuotaAction, str], None]] = set()
@@ -94,8 +98,15 @@ class QuotaWatch:
 
     def change(self, quota: Quota) -> None:
         """Set another quota: the session has moved to another template."""
-        self._quota = quota
-        self._state.change(quota)
+        self._template_quota = quota
+        self._on_room()
+
+    def _on_room(self) -> None:
+        """There is room on the disk again, or no more."""
+        quota = self._template_quota
+        self._quota = quota.held_at(self.usage) if self._room.is_short else quota
+        self._state.change(self._quota)
+        self.look_soon()
 
     @property
     def usage(self) -> Usage:
@@ -179,9 +190,14 @@ class QuotaWatch:
 
     async def run(self) -> None:
         """Measure periodically until cancelled."""
-        while True:
-            await self._pause()
-            await self._look()
+        self._room.listeners.add(self._on_room)
+        try:
+            self._on_room()
+            while True:
+                await self._pause()
+                await self._look()
+        finally:
+            self._room.listeners.discard(self._on_room)
 
     async def _look(self) -> None:
         """Measure the workspace, and tell the session what to do."""
@@ -237,7 +253,7 @@ class QuotaWatch:
         if self._asked:
             return self._rest_until
         seconds = _BUSY_S if self._running else _IDLE_S
-        if self._state.is_urgent:
+        if self._state.is_urgent or (self._running and self._room.is_short):
             seconds = _CLOSE_S
         return max(self._paused_at + seconds, self._rest_until)
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from ..backends.base import Sandbox, Usage
 from ..supervisor import Supervisor
 from .checkpoint_store import CheckpointStore
+from .disk_room import DiskRoom
 from .stored_files import StoredFiles
 
 
@@ -104,10 +105,12 @@ class WorkspaceStore(ABC):
     Attributes:
         checkpoints: the store of checkpoints, which have copies of workspaces.
         files: the files of workspaces that no session has.
+        room: of the disk that has the workspaces.
     """
 
     checkpoints: CheckpointStore
     files: StoredFiles
+    room: DiskRoom
 
     @abstractmethod
     def start(self, supervisor: Supervisor) -> None:

@@ -1,0 +1,101 @@
+"""The disk of the workspaces: sandboxes leave room on it, and the broker has a reserve."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from kernelbroker_server.workspaces import disk_room
+from kernelbroker_server.workspaces.disk_room import RESERVE, Disk, DiskRoom, kept_of
+
+from tests.support.waiting import until
+
+MIB = 2**20
+
+
+class FakeDisk:
+    def __init__(self, free: int, total: int = 1000 * MIB) -> None:
+        self.free, self.total = free, total
+
+    def look(self, directory: Path) -> Disk:
+        reserve = directory / RESERVE
+        return Disk(self.total, self.free - (reserve.stat().st_size if reserve.exists() else 0))
+
+
+@contextlib.asynccontextmanager
+async def watched(directory: Path, disk: FakeDisk, kept: int) -> AsyncIterator[DiskRoom]:
+    room = DiskRoom(directory, kept, look=disk.look)
+    task = asyncio.create_task(room.run())
+    try:
+        yield room
+    finally:
+        task.cancel()
+        await asyncio.wait([task])
+
+
+@pytest.fixture(autouse=True)
+def _fast(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(disk_room, "_OFTEN_S", 0.01)
+    monkeypatch.setattr(disk_room, "_SELDOM_S", 0.01)
+
+
+async def test_it_tells_when_room_is_short_and_when_there_is_room(tmp_path: Path) -> None:
+    """Listeners hear each change once; there is room again only when clearly more is free."""
+    disk, told = FakeDisk(500 * MIB), []
+    async with watched(tmp_path, disk, 40 * MIB) as room:
+        room.listeners.add(lambda: told.append(room.is_short))
+        await until((tmp_path / RESERVE).exists, "the reserve")
+        assert (tmp_path / RESERVE).stat().st_size == 5 * MIB
+        disk.free = 44 * MIB
+        await until(lambda: room.is_short, "too little room")
+        disk.free = 48 * MIB  # of which the reserve takes 5
+        await asyncio.sleep(0.1)
+        assert room.is_short
+        disk.free = 100 * MIB
+        await until(lambda: not room.is_short, "room again")
+    assert told == [True, False]
+
+
+async def test_the_reserve_is_given_up_when_the_disk_is_full(tmp_path: Path) -> None:
+    """It takes space until nearly nothing is left, and again when there is room."""
+    disk = FakeDisk(500 * MIB)
+    async with watched(tmp_path, disk, 40 * MIB) as room:
+        await until((tmp_path / RESERVE).exists, "the reserve")
+        disk.free = 6 * MIB
+        await until(lambda: not (tmp_path / RESERVE).exists(), "its removal")
+        await until(lambda: room.is_short, "too little room")
+        await asyncio.sleep(0.1)
+        assert not (tmp_path / RESERVE).exists()
+        disk.free = 400 * MIB
+        await until((tmp_path / RESERVE).exists, "the reserve again")
+
+
+async def test_a_disk_that_is_not_there_is_short_of_nothing(tmp_path: Path) -> None:
+    """A directory that cannot be looked at does not end the watch."""
+    directory = tmp_path / "data"
+    room = DiskRoom(directory, 1)
+    task = asyncio.create_task(room.run())
+    await asyncio.sleep(0.05)
+    assert not (task.done() or room.is_short)
+    directory.mkdir()
+    await until((directory / RESERVE).exists, "the reserve")
+    task.cancel()
+    await asyncio.wait([task])
+
+
+@pytest.mark.parametrize(
+    ("total", "kept", "expected"),
+    [(1000 * MIB, 512 * MIB, 50 * MIB), (10**12, 512 * MIB, 512 * MIB)],
+)
+def test_a_small_disk_keeps_less(total: int, kept: int, expected: int) -> None:
+    assert kept_of(Disk(total, 0), kept) == expected
+
+
+async def test_nothing_is_watched_without_a_reserve(tmp_path: Path) -> None:
+    disk = FakeDisk(0)
+    async with watched(tmp_path, disk, 0) as room:
+        await asyncio.sleep(0.05)
+        assert not (room.is_short or (tmp_path / RESERVE).exists())
