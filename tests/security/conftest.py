@@ -63,7 +63,7 @@ class Inside:
     def verdicts(self, code: str) -> list[Any]:
         """Run a cell. Returns its `verdict` as a list; `ended` if the cell ended the sandbox."""
         result = self.session.run(code, result_var="verdict")
-        if result.kernel_restarted:
+        if result.kernel_restarted and not result.success:
             self.prepare()
             return ["ended"]
         assert result.success, result.error_detail

@@ -87,7 +87,8 @@ def test_processes_end_with_the_sandbox(kind: str, world: World) -> None:
         )
         assert str(session.run(count).text).strip() == "1"
         session.restart()
-        assert str(session.run(count).text).strip() == "0"
+        result = session.run(count)
+        assert (str(result.text).splitlines()[0], result.kernel_restarted) == ("0", True)
 
 
 @pytest.mark.parametrize("kind", [*BACKENDS, LOCAL_FORK], indirect=True, scope="session")

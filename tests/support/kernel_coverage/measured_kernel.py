@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
+import sys
 import threading
 import time
+from typing import Any
 
 import coverage
 
@@ -15,6 +18,9 @@ _measurement = coverage.Coverage(
     config_file=False,
     source_pkgs=["kernelbroker_kernel"],
 )
+_run_forever = asyncio.BaseEventLoop.run_forever
+_saved_by = 0
+"""The process whose thread saves what was measured."""
 
 
 def _save() -> None:
@@ -25,10 +31,22 @@ def _save() -> None:
             _measurement.save()
 
 
-def _save_in_background() -> None:
-    threading.Thread(target=_save, daemon=True).start()
+def _save_from_now_on() -> None:
+    global _saved_by
+    if _saved_by != os.getpid():
+        _saved_by = os.getpid()
+        threading.Thread(target=_save, daemon=True).start()
+
+
+def _run_and_save(loop: Any) -> None:
+    _save_from_now_on()
+    _run_forever(loop)
 
 
 _measurement.start()
-_save_in_background()
-os.register_at_fork(after_in_child=_save_in_background)
+if "kernelbroker_kernel.fork_server" in sys.orig_argv:
+    # Who has threads must not fork, and cannot enter namespaces: its children have that behind them here.
+    asyncio.BaseEventLoop.run_forever = _run_and_save  # type: ignore[method-assign]
+else:
+    _save_from_now_on()
+    os.register_at_fork(after_in_child=_save_from_now_on)
