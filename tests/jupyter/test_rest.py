@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import uuid
 from urllib.error import HTTPError
+from urllib.parse import urlencode
 from urllib.request import Request, urlopen
 
 import kernelbroker
@@ -47,6 +49,75 @@ async def test_kernels(broker: BrokerProcess) -> None:
     assert status == 404 and error["message"] and error["reason"] is None
     status, error = await call(broker, "POST", f"{API}/kernels", {"name": "nonsense"})
     assert status == 404 and "python3" in error["message"]
+
+
+async def test_a_client_chooses_the_id(broker: BrokerProcess) -> None:
+    """A kernel has the id that its client asks for, or is the one that has it. Other forms are refused."""
+    chosen = str(uuid.uuid4())
+    asked = {"name": "python3", "kernel_id": chosen}
+    for _ in range(2):
+        assert (await call(broker, "POST", f"{API}/kernels", asked))[1]["id"] == chosen
+    path = f"{API}/kernels/{chosen}"
+    assert (await call(broker, "DELETE", path))[0] == 204
+    assert (await call(broker, "POST", f"{API}/kernels", asked))[1]["id"] == chosen, (
+        "it can be used again"
+    )
+    assert (await call(broker, "DELETE", path))[0] == 204
+    for wrong in ("mine", "../../x", "a-b-c-d-e f", "1-2-3-4-" + "5" * 60):
+        status, error = await call(broker, "POST", f"{API}/kernels", {"kernel_id": wrong})
+        assert status == 400 and "five groups" in error["message"]
+
+
+async def test_the_words_of_jupyter_servers(broker: BrokerProcess) -> None:
+    """Clients compare these: the message of an unknown kernel, the policy of answers, the default's name."""
+    unknown = "111-111-111-111-111"
+    for method in ("GET", "DELETE"):
+        status, error = await call(broker, method, f"{API}/kernels/{unknown}")
+        assert (status, error["message"]) == (404, f"Kernel does not exist: {unknown}")
+    request = Request(
+        f"{broker.url}{API}/kernels", headers={"Authorization": f"token {broker.token}"}
+    )
+    with await asyncio.to_thread(urlopen, request) as response:
+        assert response.headers["Content-Security-Policy"] == (
+            "frame-ancestors 'self'; report-uri /jupyter/api/security/csp-report; default-src 'none'"
+        )
+    kernel = (await call(broker, "POST", f"{API}/kernels", {"name": "python"}))[1]
+    assert kernel["name"] == "python3"
+    assert (await call(broker, "DELETE", f"{API}/kernels/{kernel['id']}"))[0] == 204
+
+
+async def test_older_clients_name_a_notebook(broker: BrokerProcess) -> None:
+    """`notebook` has its path, in a new session and in a change; a kernel that has ended is replaced."""
+    asked = {"notebook": {"path": "old/a.ipynb"}, "kernel": {"name": "python", "id": "foo"}}
+    status, made = await call(broker, "POST", f"{API}/sessions", asked)
+    assert (status, made["path"], made["type"]) == (201, "old/a.ipynb", "notebook")
+    path = f"{API}/sessions/{made['id']}"
+    changed = (await call(broker, "PATCH", path, {"notebook": {"path": "b.ipynb"}}))[1]
+    assert (changed["path"], changed["notebook"]["path"]) == ("b.ipynb", "b.ipynb")
+    assert (await call(broker, "PATCH", path, {"kernel": {"id": "foo"}}))[0] == 404
+    assert (await call(broker, "DELETE", path))[0] == 204
+
+
+async def test_paths_of_a_kernel_are_resolved(
+    broker: BrokerProcess, session: kernelbroker.Session
+) -> None:
+    """A path as the kernel shows it leads to its file; what is not there, or outside, does not."""
+    await session.files.write("more/hello.py", "1")
+    kernel = await kernel_of(broker, session.session_id)
+
+    async def resolved(path: str, kernel: str = kernel) -> object:
+        query = urlencode({"path": path, "kernel": kernel})
+        return (await call(broker, "GET", f"{API}/resolvePath?{query}"))[1]
+
+    found = {"resolved": [{"scope": "kernel", "path": "/data/more/hello.py"}]}
+    assert await resolved("more/hello.py") == await resolved("/data/more/hello.py") == found
+    for path in ("hello.py", "../etc/passwd", "/etc/passwd"):
+        assert await resolved(path) == {"resolved": []}
+    unknown = await resolved("more/hello.py", "1-1-1-1-1")
+    assert unknown == {
+        "resolved": [],
+        "unresolved": [{"scope": "kernel", "reason": "Kernel 1-1-1-1-1 could not be found"}],
+    }
 
 
 async def test_sessions_of_notebooks(broker: BrokerProcess, session: kernelbroker.Session) -> None:

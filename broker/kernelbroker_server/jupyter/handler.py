@@ -15,6 +15,10 @@ _STATUS = {401: 403, 410: 404}
 """Jupyter's servers refuse a wrong token with 403, and do not know a kernel that has ended."""
 
 
+_POLICY = "frame-ancestors 'self'; report-uri /jupyter/api/security/csp-report; default-src 'none'"
+"""As Jupyter's servers have it: an answer is no page."""
+
+
 class JupyterHandler(Authenticated):
     """A request of a Jupyter client. Its token is in a header, the query, or the path.
 
@@ -60,6 +64,10 @@ class JupyterHandler(Authenticated):
 
 class JupyterApiHandler(JupyterHandler, ApiHandler):
     """A REST call of a Jupyter client."""
+
+    def set_default_headers(self) -> None:
+        super().set_default_headers()
+        self.set_header("Content-Security-Policy", _POLICY)
 
 
 class UnknownJupyterPath(JupyterApiHandler):

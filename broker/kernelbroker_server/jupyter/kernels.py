@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-import uuid
+import contextlib
 
 import msgspec
+from kernelbroker.protocol.errors import BadRequest, NotFound, SessionGone
 from kernelbroker.protocol.messages import SessionOptions
+from kernelbroker_kernel.contract import WORKSPACE
 
 from ..api.disconnect import Disconnectable
 from ..api.other_brokers import items_elsewhere
-from ..service.kernels import attached_id
+from ..service import files
+from ..service.kernels import attached_id, new_kernel_id
 from . import models
 from .handler import JupyterApiHandler
 
@@ -19,6 +22,7 @@ class NewKernel(msgspec.Struct):
 
     name: str | None = None
     env: dict[str, str] = {}
+    kernel_id: str | None = None
 
 
 class Kernels(Disconnectable, JupyterApiHandler):
@@ -37,7 +41,7 @@ class Kernels(Disconnectable, JupyterApiHandler):
             self.reply(kernel, 201)
             return
         options = SessionOptions(
-            session_id=str(uuid.uuid4()),
+            session_id=new_kernel_id(asked.kernel_id),
             template=models.template_of(asked.name, self.tenant.pools),
             env=asked.env,
         )
@@ -45,6 +49,26 @@ class Kernels(Disconnectable, JupyterApiHandler):
             session, _ = await self.tenant.sessions.open(options)
             self.set_header("Location", f"/jupyter/api/kernels/{session.id}")
             self.reply(models.kernel(session, self.links), 201)
+
+
+class ResolvePath(JupyterApiHandler):
+    """Where a path that a kernel shows is, such as one in a traceback. The server has no other files."""
+
+    async def get(self, **_path: str) -> None:
+        path, asked = self.get_query_argument("path"), self.get_query_argument("kernel", "")
+        answer: dict[str, list[dict[str, str]]] = {"resolved": []}
+        try:
+            session = await self.tenant.kernels.find(asked) if asked else None
+        except (NotFound, SessionGone):
+            session = None
+            reason = f"Kernel {asked} could not be found"
+            answer["unresolved"] = [{"scope": "kernel", "reason": reason}]
+        if session is not None:
+            inside = path.removeprefix(f"{WORKSPACE}/")
+            with contextlib.suppress(NotFound, BadRequest):
+                await files.list_(session, inside, recursive=False)
+                answer["resolved"].append({"scope": "kernel", "path": f"{WORKSPACE}/{inside}"})
+        self.reply(answer)
 
 
 class OneKernel(JupyterApiHandler):

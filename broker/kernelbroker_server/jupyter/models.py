@@ -62,8 +62,9 @@ def spec_of(template: str) -> str:
 
 def template_of(spec: str | None, templates: Iterable[str]) -> str:
     """Return the template of a kernelspec; of the default one if None. Raises NotFound."""
-    name = _DEFAULT_TEMPLATE if spec in (None, "", DEFAULT_SPEC) else str(spec)
     known = list(templates)
+    is_default = not spec or spec == DEFAULT_SPEC or (spec == "python" and spec not in known)
+    name = _DEFAULT_TEMPLATE if is_default else str(spec)
     if name not in known:
         names = ", ".join(sorted(map(spec_of, known)))
         raise NotFound(f"there is no kernel {name!r}; there are: {names}")

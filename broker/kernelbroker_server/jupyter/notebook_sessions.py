@@ -9,7 +9,7 @@ import uuid
 from collections.abc import Sequence
 
 import msgspec
-from kernelbroker.protocol.errors import NotFound
+from kernelbroker.protocol.errors import NotFound, SessionGone
 from kernelbroker.protocol.messages import SessionOptions
 
 from ..api.disconnect import Disconnectable
@@ -27,6 +27,13 @@ class KernelChoice(msgspec.Struct):
     name: str | None = None
 
 
+class Notebook(msgspec.Struct):
+    """Where older clients have path and name."""
+
+    path: str | None = None
+    name: str | None = None
+
+
 class NewSession(msgspec.Struct):
     """The body of a request for a session, or to change one."""
 
@@ -34,6 +41,12 @@ class NewSession(msgspec.Struct):
     name: str | None = None
     type: str | None = None
     kernel: KernelChoice | None = None
+    notebook: Notebook | None = None
+
+    def __post_init__(self) -> None:
+        if self.notebook is not None:
+            self.path = self.path or self.notebook.path
+            self.name = self.name or self.notebook.name
 
 
 class SessionsHandler(JupyterApiHandler):
@@ -45,14 +58,19 @@ class SessionsHandler(JupyterApiHandler):
             for found in models.notebook_sessions(session):
                 if found.id == name:
                     return found, session
-        raise NotFound(f"there is no session {name}")
+        raise NotFound(f"Session not found: session_id={name!r}")
 
     async def choose(self, kernel: KernelChoice | None, path: Sequence[NotebookSession]) -> Session:
         """Return the session that is this kernel, or a new one. Raises as `Sessions.open`, NotFound."""
         named = models.attachable(self.tenant.sessions.list())
         session = None if kernel is None else named.get(kernel.name or "")
         if kernel is not None and kernel.id is not None:
-            session = await self.tenant.kernels.find(kernel.id)
+            try:
+                session = await self.tenant.kernels.find(kernel.id)
+            except (NotFound, SessionGone):
+                if not path:
+                    raise
+                # As Jupyter's servers: a new notebook gets a new kernel in place of one that has ended.
         if session is not None:
             await self.store(session, [*models.notebook_sessions(session), *path])
             return session

@@ -8,7 +8,7 @@ from ..api.routes import Route
 from ..supervisor import Supervisor
 from .channels import Channels
 from .handler import UnknownJupyterPath
-from .kernels import InterruptKernel, Kernels, OneKernel, RestartKernel
+from .kernels import InterruptKernel, Kernels, OneKernel, ResolvePath, RestartKernel
 from .link import KernelLinks
 from .notebook_sessions import NotebookSessions, OneNotebookSession
 from .path_tokens import PathTokens
@@ -28,6 +28,7 @@ _PATHS: list[tuple[str, type[RequestHandler]]] = [
     (f"{_KERNEL}/interrupt", InterruptKernel),
     (f"{_KERNEL}/restart", RestartKernel),
     (f"{_KERNEL}/channels", Channels),
+    ("/api/resolvePath", ResolvePath),
     ("/api/sessions", NotebookSessions),
     (r"/api/sessions/(?P<session_id>[A-Za-z0-9-]{1,64})", OneNotebookSession),
     ("/api/contents", Contents),

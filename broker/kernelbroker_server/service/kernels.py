@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 from kernelbroker.protocol.codec import decode_as, encode
-from kernelbroker.protocol.errors import BadRequest, ProtocolError, Unavailable
+from kernelbroker.protocol.errors import BadRequest, NotFound, ProtocolError, Unavailable
 from kernelbroker.protocol.events import Result
 from kernelbroker.protocol.messages import ExecutionRequest
 from kernelbroker_kernel.contract import METADATA_KEY
@@ -25,6 +25,7 @@ from .sessions import Sessions
 
 _KERNEL_ID = re.compile(r"\w+-\w+-\w+-\w+-\w+", re.ASCII)
 """The ids that Jupyter's servers accept in a path."""
+_LONGEST_ID = 64
 _NAMESPACE = uuid.UUID("7b0f2f3e-3f0a-5c8e-9a55-6b3c1f1f6c1d")
 
 
@@ -57,6 +58,22 @@ def kernel_id(session_id: str) -> str:
     return str(uuid.uuid5(_NAMESPACE, session_id))
 
 
+def new_kernel_id(asked: str | None) -> str:
+    """Return the id of a new kernel: the one that the client has chosen, else a random one.
+
+    Raises:
+        BadRequest: it is no id that Jupyter's servers accept.
+    """
+    if asked is None:
+        return str(uuid.uuid4())
+    if not _KERNEL_ID.fullmatch(asked) or len(asked) > _LONGEST_ID:
+        raise BadRequest(
+            "kernel_id must be five groups of letters and digits with '-' between them, such as a UUID, of "
+            f"at most {_LONGEST_ID} characters"
+        )
+    return asked
+
+
 def attached_id(session_id: str) -> str:
     """Return the id of a session as a kernel that a client has attached to, and not started.
 
@@ -86,7 +103,10 @@ class Kernels:
         for session in self._sessions.list():
             if name in (session.id, kernel_id(session.id), attached_id(session.id)):
                 return session
-        return await self._sessions.resolve(name)
+        try:
+            return await self._sessions.resolve(name)
+        except NotFound:
+            raise NotFound(f"Kernel does not exist: {name}") from None  # Jupyter's words
 
     async def shut_down(self, name: str) -> None:
         """Close the session that is this kernel, unless another client has opened it.
