@@ -169,10 +169,18 @@ async def test_deep_agents_backend(client: kernelbroker.Broker) -> None:
         backend = KernelBrokerSandbox(client, session)
         assert backend.id == "deep"
         ran = await backend.aexecute("echo out; echo err >&2; exit 3")
-        assert (ran.exit_code, ran.truncated) == (3, False)
-        assert "out" in ran.output and "err" in ran.output
+        assert (ran.exit_code, ran.truncated, ran.output) == (3, False, "out\nerr\n")
+        ran = await backend.aexecute("ls /nothing")
+        assert (ran.exit_code, ran.output.count("\n")) == (2, 1), "no line but that of the program"
+        ran = await backend.aexecute("echo begun; sleep 60", timeout=1)
+        assert (ran.exit_code, ran.output.splitlines()[0]) == (124, "begun")
+        assert "longer than 1 s" in ran.output and "KeyboardInterrupt" not in ran.output
         files = [("/data/a.txt", b"one\ntwo\n"), ("/tmp/b.bin", b"\0\1")]
         assert [each.error for each in await backend.aupload_files(files)] == [None, None]
+        (refused,) = await backend.aupload_files([("relative.txt", b"1")])
+        assert refused.error == "invalid_path"
+        (refused,) = await backend.adownload_files(["a.txt"])
+        assert refused.error == "invalid_path"
         found = await backend.adownload_files(["/data/a.txt", "/tmp/b.bin", "/data/c", "/tmp/d"])
         assert [each.content for each in found] == [b"one\ntwo\n", b"\0\1", None, None]
         assert [each.error for each in found][2:] == ["file_not_found"] * 2

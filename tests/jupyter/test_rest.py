@@ -69,7 +69,7 @@ async def test_a_client_chooses_the_id(broker: BrokerProcess) -> None:
 
 
 async def test_the_words_of_jupyter_servers(broker: BrokerProcess) -> None:
-    """Clients compare these: the message of an unknown kernel, the policy of answers, the default's name."""
+    """Clients compare these: the message of an unknown kernel, the policy of answers, the default name."""
     unknown = "111-111-111-111-111"
     for method in ("GET", "DELETE"):
         status, error = await call(broker, method, f"{API}/kernels/{unknown}")

@@ -13,9 +13,13 @@ from deepagents.backends.protocol import (
 from deepagents.backends.sandbox import BaseSandbox
 
 from ..client import Broker
-from ..protocol.errors import BadRequest, Conflict, KernelBrokerError, NotFound
+from ..protocol.errors import BadRequest, Conflict, ConnectionLost, KernelBrokerError, NotFound
+from ..protocol.events import Result, Stderr, Stdout
 from ..session import Session
 from .sessions import opened, run_sync, session_id_of
+
+_TIMED_OUT = 124
+"""The exit status of a command that ran too long, as that of timeout(1)."""
 
 
 class KernelBrokerSandbox(BaseSandbox):
@@ -35,7 +39,7 @@ class KernelBrokerSandbox(BaseSandbox):
         return self._id
 
     def execute(self, command: str, *, timeout: int | None = None) -> ExecuteResponse:
-        """Run a shell command in /data."""
+        """Run a shell command in /data. The output is that of the command; 124 says that it timed out."""
         return run_sync(self._execute(command, timeout))
 
     def upload_files(self, files: list[tuple[str, bytes]]) -> list[FileUploadResponse]:
@@ -45,12 +49,15 @@ class KernelBrokerSandbox(BaseSandbox):
         return run_sync(self._download(paths))
 
     async def _execute(self, command: str, timeout: float | None) -> ExecuteResponse:
+        output = ""
         async with opened(self._broker, self._id) as session:
-            result = await session.run(command, language="shell", timeout=timeout or None)
-        output = result.stdout + result.stderr
-        if result.exit_code is None and result.error:  # interrupted, or the kernel died
-            output += result.error
-        return ExecuteResponse(output, result.exit_code, result.truncated is not None)
+            async for event in session.stream(command, language="shell", timeout=timeout or None):
+                match event:
+                    case Stdout(content=text) | Stderr(content=text):
+                        output += text
+                    case Result() as result:
+                        return _response(output, result)
+        raise ConnectionLost("the stream of the command has ended without a result")
 
     async def _upload(self, files: list[tuple[str, bytes]]) -> list[FileUploadResponse]:
         answers = []
@@ -74,8 +81,21 @@ class KernelBrokerSandbox(BaseSandbox):
         return answers
 
 
+def _response(output: str, result: Result) -> ExecuteResponse:
+    """What the program printed, without the kernel's line about its status."""
+    detail, code = result.error_detail, result.exit_code
+    if detail is not None:
+        told = "\n".join(detail.traceback)
+        output = output.removesuffix(f"{told}\n").removesuffix(told)
+        if code is None:  # interrupted, or the kernel died
+            code = _TIMED_OUT if detail.cause == "timeout" else None
+            output += result.error or ""
+    return ExecuteResponse(output, code, result.truncated is not None)
+
+
 async def _write(session: Session, path: str, content: bytes) -> None:
     """Write a file. Transfers reach only /data: for other places a file there is moved."""
+    _expect_absolute(path)
     if (inside := _in_workspace(path)) is not None:
         await session.files.write(inside, content)
         return
@@ -91,6 +111,7 @@ async def _write(session: Session, path: str, content: bytes) -> None:
 
 
 async def _read(session: Session, path: str) -> bytes:
+    _expect_absolute(path)
     if (inside := _in_workspace(path)) is not None:
         return await session.files.read(inside)
     passing = f".transfer-{uuid4().hex}"
@@ -110,9 +131,12 @@ async def _shell(session: Session, command: str, path: str) -> None:
 
 def _in_workspace(path: str) -> str | None:
     """The path relative to /data, or None if it is elsewhere."""
-    if path.startswith("/data/"):
-        return path.removeprefix("/data/").lstrip("/")
-    return None if path.startswith("/") else path
+    return path.removeprefix("/data/").lstrip("/") if path.startswith("/data/") else None
+
+
+def _expect_absolute(path: str) -> None:
+    if not path.startswith("/"):
+        raise BadRequest(f"{path}: the path must be absolute")
 
 
 def _error(error: KernelBrokerError) -> str:
