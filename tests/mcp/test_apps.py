@@ -118,6 +118,7 @@ async def test_the_page_is_a_resource_of_its_tools(api: McpApi) -> None:
     assert EXTENSION in hello["capabilities"]["extensions"]
     (resource,) = (await api.post("resources/list", {}))["result"]["resources"]
     assert (resource["uri"], resource["mimeType"]) == (PAGE, MIME_TYPE)
+    assert (await api.post("resources/templates/list", {}))["result"]["resourceTemplates"] == []
     (content,) = (await api.post("resources/read", {"uri": PAGE}))["result"]["contents"]
     assert content["mimeType"] == MIME_TYPE
     html = content["text"]
@@ -131,6 +132,7 @@ async def test_a_client_of_an_older_revision_reads_the_page(api: McpApi) -> None
     """Resources are served in both eras."""
     async with api.client("legacy") as client:
         (resource,) = (await client.list_resources()).resources
+        assert (await client.list_resource_templates()).resource_templates == []
         (content,) = (await client.read_resource(resource.uri)).contents
         assert content.mime_type == MIME_TYPE
 

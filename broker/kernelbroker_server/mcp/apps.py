@@ -15,6 +15,7 @@ from mcp.shared.exceptions import MCPError
 from mcp_types import (
     INVALID_PARAMS,
     ListResourcesResult,
+    ListResourceTemplatesResult,
     PaginatedRequestParams,
     ReadResourceRequestParams,
     ReadResourceResult,
@@ -52,6 +53,11 @@ def add_page(server: Server[Any]) -> None:
     ) -> ListResourcesResult:
         return ListResourcesResult(resources=[page])
 
+    async def no_templates(
+        _ctx: ServerRequestContext[Any, Any], _params: PaginatedRequestParams
+    ) -> ListResourceTemplatesResult:
+        return ListResourceTemplatesResult(resource_templates=[])
+
     async def read(
         _ctx: ServerRequestContext[Any, Any], params: ReadResourceRequestParams
     ) -> ReadResourceResult:
@@ -62,4 +68,6 @@ def add_page(server: Server[Any]) -> None:
 
     server.extensions[EXTENSION] = {}
     server.add_request_handler("resources/list", PaginatedRequestParams, list_)
+    # Clients ask every server for them that has resources.
+    server.add_request_handler("resources/templates/list", PaginatedRequestParams, no_templates)
     server.add_request_handler("resources/read", ReadResourceRequestParams, read)

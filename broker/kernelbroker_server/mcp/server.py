@@ -42,6 +42,7 @@ _CACHED: tuple[CacheableMethod, ...] = (
     "tools/list",
     "server/discover",
     "resources/list",
+    "resources/templates/list",
     "resources/read",
 )
 _LIST_TTL_MS = 300_000
