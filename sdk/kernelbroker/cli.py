@@ -208,7 +208,7 @@ def parser() -> argparse.ArgumentParser:
     )
     serving.add_argument(
         "--tools",
-        choices=("all", "code", "analysis", "project"),
+        choices=("all", "code", "analysis", "project", "browser"),
         default="all",
         help="the set of tools; default: all that the broker has",
     )

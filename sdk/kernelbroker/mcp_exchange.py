@@ -13,6 +13,8 @@ from .protocol.errors import ConnectionLost
 
 Message: TypeAlias = dict[str, Any]
 
+_INTERNAL_ERROR = -32603
+"""The code of JSON-RPC."""
 VERSION_KEY = "io.modelcontextprotocol/protocolVersion"
 _NAMED_BY = {
     "tools/call": "name",
@@ -70,10 +72,7 @@ class Exchange:
                 return
             answer = await request.read_all(_MAX_EVENT_BYTES)
             if answer:
-                try:
-                    yield json.loads(answer)
-                except ValueError as exc:
-                    raise ConnectionLost(f"the broker's answer {self.status} is not JSON") from exc
+                yield _message_of(answer, self.status)
 
     def _headers(self) -> dict[str, str]:
         headers = {
@@ -94,6 +93,20 @@ class Exchange:
         if connection_id is not None:
             headers["Mcp-Session-Id"] = connection_id
         return headers
+
+
+def _message_of(answer: bytes, status: int) -> Message:
+    """A message of JSON-RPC. An answer in another form, such as one of HTTP, is an error for the client."""
+    try:
+        found = json.loads(answer)
+    except ValueError as exc:
+        raise ConnectionLost(f"the broker's answer {status} is not JSON") from exc
+    if isinstance(found, dict) and "jsonrpc" in found:
+        return found
+    error = found.get("error") if isinstance(found, dict) else None
+    text = error.get("message") if isinstance(error, dict) else None
+    told = text if isinstance(text, str) else f"the broker has answered with status {status}"
+    return {"jsonrpc": "2.0", "error": {"code": _INTERNAL_ERROR, "message": told}}
 
 
 def version_of(message: Message) -> str | None:

@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from kernelbroker import mcp_exchange
+from kernelbroker_server.mcp.tool_sets import TOOL_SETS
 from mcp import StdioServerParameters
 from mcp.client.client import Client
 from mcp_types import CallToolResult
@@ -139,6 +141,41 @@ async def test_without_roots_there_are_no_local_files(era: Era, api: McpApi) -> 
         assert "upload_file" not in {tool.name for tool in (await client.list_tools()).tools}
         with pytest.raises(Exception, match="there is no tool 'upload_file'"):
             await client.call_tool("upload_file", {"local_path": "/etc/passwd"})
+
+
+@pytest.mark.parametrize("chosen", ["code", "analysis"])
+async def test_each_set_of_tools_can_be_chosen(api: McpApi, chosen: str) -> None:
+    """The tools are those of the set, with those that copy files if the set has files."""
+    async with stdio(api, "2026-07-28", "--tools", chosen) as client:
+        listed = {tool.name for tool in (await client.list_tools()).tools}
+    own = {tool.name for tool in TOOL_SETS[chosen]}
+    assert listed and listed - own <= {"upload_file", "download_file"}
+
+
+@pytest.mark.parametrize("era", ERAS)
+async def test_a_set_that_the_broker_has_not_is_an_error(api: McpApi, era: Era) -> None:
+    """What the broker refuses by HTTP is an error of the protocol, so that no client waits for ever."""
+    async with asyncio.timeout(20):
+        with pytest.raises(Exception, match="no path /mcp/browser"):
+            async with stdio(api, era, "--tools", "browser") as client:
+                await client.list_tools()
+
+
+@pytest.mark.parametrize(
+    ("answer", "told"),
+    [
+        (b'{"error": {"code": "unauthorized", "message": "who?"}, "id": 1}', "who?"),
+        (b'{"error": "upstream"}', "status 502"),
+        (b'"busy"', "status 502"),
+        (b"[]", "status 502"),
+        (b'{"error": {"message": 7}}', "status 502"),
+    ],
+)
+def test_an_answer_of_http_becomes_an_error(answer: bytes, told: str) -> None:
+    """Whatever a broker or a proxy answers, the client gets JSON-RPC."""
+    message = mcp_exchange._message_of(answer, 502)
+    assert message["jsonrpc"] == "2.0" and message["error"]["code"] == -32603
+    assert told in message["error"]["message"]
 
 
 async def test_a_set_of_tools_can_be_chosen(api: McpApi) -> None:
