@@ -47,8 +47,8 @@ async def test_it_tells_when_room_is_short_and_when_there_is_room(tmp_path: Path
     disk, told = FakeDisk(500 * MIB), []
     async with watched(tmp_path, disk, 40 * MIB) as room:
         room.listeners.add(lambda: told.append(room.is_short))
-        await until((tmp_path / RESERVE).exists, "the reserve")
-        assert (tmp_path / RESERVE).stat().st_size == 5 * MIB
+        reserve = tmp_path / RESERVE
+        await until(lambda: reserve.exists() and reserve.stat().st_size == 5 * MIB, "the reserve")
         disk.free = 44 * MIB
         await until(lambda: room.is_short, "too little room")
         disk.free = 48 * MIB  # of which the reserve takes 5

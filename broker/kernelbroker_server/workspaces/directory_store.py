@@ -92,6 +92,7 @@ class DirectoryStore(WorkspaceStore):
         for task in (self._reaper, self._watching):
             if task is not None:
                 await task.stop()
+        await asyncio.to_thread(self.room.give_up)
         if self._tasks:
             await asyncio.wait(self._tasks)
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import threading
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -71,6 +72,14 @@ class DiskRoom:
         self._kept = kept
         self._look = look
         self._reserve = directory / RESERVE
+        self._lock = threading.Lock()  # a look in a thread may outlive the task that has begun it
+        self._is_over = False
+
+    def give_up(self) -> None:
+        """Remove the reserve, for good: the broker ends."""
+        with self._lock, suppress(OSError):
+            self._is_over = True
+            self._reserve.unlink()
 
     async def run(self) -> None:
         """Look from time to time, until cancelled."""
@@ -89,14 +98,15 @@ class DiskRoom:
         disk = self._look(self._directory)
         kept = kept_of(disk, self._kept)
         size = min(_RESERVE_BYTES, kept // _RESERVE_SHARE)
-        if disk.free < size // 2:
-            with suppress(FileNotFoundError):
-                self._reserve.unlink()
-                logger.error(
-                    "the disk of %s is full: the broker's reserve is used now", self._directory
-                )
-        elif disk.free > kept + size and not self._reserve.exists():
-            self._make_reserve(size)
+        with self._lock:
+            if disk.free < size // 2:
+                with suppress(FileNotFoundError):
+                    self._reserve.unlink()
+                    logger.error(
+                        "the disk of %s is full: the broker's reserve is used now", self._directory
+                    )
+            elif disk.free > kept + size and not (self._is_over or self._reserve.exists()):
+                self._make_reserve(size)
         return disk
 
     def _make_reserve(self, size: int) -> None:

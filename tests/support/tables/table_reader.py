@@ -51,7 +51,10 @@ def name_of(frame: Any, place: int) -> str | None:
         return None
     if not isinstance(label, str | int):
         return None
-    return str(label).encode("utf-8", "backslashreplace").decode()[:100]
+    try:
+        return str(label).encode("utf-8", "backslashreplace").decode()[:100]
+    except ValueError:  # more digits than Python writes
+        return None
 
 
 def preview(facts: dict[str, Any], expression: str) -> dict[str, Any]:
