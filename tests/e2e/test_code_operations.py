@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import json
 import subprocess
@@ -9,6 +10,7 @@ import tarfile
 import tempfile
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import kernelbroker
 import pytest
@@ -355,6 +357,84 @@ async def test_a_risky_operation_is_confirmed() -> None:
             with pytest.raises(kernelbroker.ConfirmationRequired) as asked:
                 await code.build(risky)
             assert (await code.build(risky, confirm=asked.value.confirmation)).success
+
+
+async def test_git_stays_in_the_project(opened: kernelbroker.Session) -> None:
+    """Neither a patch nor the project's own configuration leads git elsewhere, or to other files."""
+    code = await with_files(opened, {"a.txt": "one\n"})
+    for name in ("/etc/x", "/data/project/a.txt", "/a.txt"):
+        for head in (f"--- /dev/null\n+++ {name}\n", f"--- {name}\n+++ {name}\t2026\n"):
+            with pytest.raises(kernelbroker.SandboxSecurityError, match="from the project's root"):
+                await code.apply_patch(f"{head}@@ -0,0 +1 @@\n+hi\n")
+    new = "--- /dev/null\n+++ b/new.diff\n@@ -0,0 +1,3 @@\n+--- /etc/x\n++++ /etc/x\n+@@ -1 +1 @@\n"
+    assert (await code.apply_patch(new)).result["files"] == ["new.diff"], "it is text of a file"
+    assert (await code.run("git init -q . && git config core.worktree /etc")).success
+    status = (await code.git_status()).result
+    assert {each["path"] for each in status["files"]} == {"a.txt", "new.diff"}
+    assert (await code.git_commit("first")).result["files"] == ["a.txt", "new.diff"]
+    assert (await code.apply_patch("--- a/a.txt\n+++ b/a.txt\n@@ -1 +1 @@\n-one\n+two\n")).success
+    assert "+two" in (await code.git_diff()).result["diff"]
+
+
+async def test_texts_of_other_forms_are_searched(
+    opened: kernelbroker.Session, tmp_path: Path
+) -> None:
+    """A line may end with CRLF, and a text may be Latin-1: what is read is what is found."""
+    (tmp_path / "crlf.txt").write_bytes(b"one\r\nneedle here\r\nthree\r\n")
+    (tmp_path / "latin.py").write_bytes("# caf\xe9\nx = 'caf\xe9'\n".encode("latin-1"))
+    (tmp_path / "utf.py").write_text("y = 'caf\xe9'\n")
+    (tmp_path / "utf16.txt").write_text("caf\xe9\n", encoding="utf-16")
+    code = opened.code
+    await code.upload(tmp_path)
+
+    async def found(pattern: str, **options: Any) -> list[tuple[str, int, str]]:
+        answer = await code.search(pattern, **options)
+        return [(each["path"], each["line"], each["text"]) for each in answer.result["matches"]]
+
+    assert await found("needle here$") == [("crlf.txt", 2, "needle here")]
+    everywhere = [("latin.py", 1, "# caf\xe9"), ("latin.py", 2, "x = 'caf\xe9'")]
+    everywhere += [("utf.py", 1, "y = 'caf\xe9'"), ("utf16.txt", 1, "caf\xe9")]
+    assert await found("caf\xe9") == await found("caf\xe9", regex=False) == everywhere
+    assert await found("caf\xe9", max=2) == everywhere[:2]
+    assert (await found("x = "))[0] == everywhere[1]
+    assert await found("Ã") == [], "the bytes of one encoding are no text of another"
+
+
+async def test_a_part_of_a_large_file_is_read(opened: kernelbroker.Session, tmp_path: Path) -> None:
+    """A file that is too large to be edited is read in parts, each with what a small file's have."""
+    text = "".join(f"line {number}\n" for number in range(1, 2_000_001)) + "the end"
+    (tmp_path / "large.txt").write_text(text)
+    code = opened.code
+    await code.upload(tmp_path)
+    with pytest.raises(kernelbroker.SandboxResourceError, match="read a part by `start`"):
+        await code.read("large.txt")
+    part = (await code.read("large.txt", 1_999_999, 2_000_005)).result
+    assert part["content"].splitlines() == [
+        "1999999\tline 1999999",
+        "2000000\tline 2000000",
+        "2000001\tthe end",
+    ]
+    assert (part["start"], part["end"], part["total_lines"]) == (1_999_999, 2_000_001, 2_000_001)
+    assert (part["size"], part["truncated"], part["encoding"]) == (len(text), False, "utf-8")
+    assert part["sha256"] == hashlib.sha256(text.encode()).hexdigest()
+    assert (await code.read("large.txt", 2_000_000, numbers=False)).result["content"] == (
+        "line 2000000\nthe end"
+    )
+    many = (await code.read("large.txt", 5)).result
+    assert (many["end"], many["truncated"]) == (2004, True)
+
+
+async def test_all_links_that_lead_out_are_named(
+    opened: kernelbroker.Session, tmp_path: Path
+) -> None:
+    """Whoever uploads a project learns at once which links to remove."""
+    (tmp_path / "inside").symlink_to("a.txt")
+    (tmp_path / "password").symlink_to("/etc/passwd")
+    (tmp_path / "above").symlink_to("../../x")
+    with pytest.raises(kernelbroker.BadRequest, match="the links lead out") as refused:
+        await opened.code.upload(tmp_path)
+    assert "above" in str(refused.value) and "password" in str(refused.value)
+    assert "inside" not in str(refused.value)
 
 
 async def test_a_text_is_read_as_it_is(opened: kernelbroker.Session) -> None:

@@ -18,6 +18,8 @@ from . import project
 MAX_ENTRIES = 200_000
 MAX_BYTES = 8 * 1024**3
 """Of all files together; the workspace's quota may be less."""
+_NAMED_LINKS = 20
+"""Of those that lead out of the project."""
 _CHUNK_BYTES = 1024**2
 
 
@@ -99,10 +101,14 @@ def _extract(tar: tarfile.TarFile, scratch: str) -> tuple[int, int]:
                 upload.close()
             files += 1
         elif entry.issym():
-            _check_link(shown, names, entry.linkname)
             links.append((names, entry.linkname))
         else:
             raise Refused("security", f"{shown}: a project has files, directories and links only")
+    if outside := ["/".join(names) for names, linkname in links if _leads_out(names, linkname)]:
+        shown = ", ".join(project.shown(name)[:200] for name in outside[:_NAMED_LINKS])
+        more = f" and {len(outside) - _NAMED_LINKS:,} more" if len(outside) > _NAMED_LINKS else ""
+        verb = "link leads" if len(outside) == 1 else "links lead"
+        raise Refused("security", f"{shown}{more}: the {verb} out of the project")
     for names, linkname in links:  # at the end, so that nothing is written through them
         path = Path(environment.WORKSPACE, scratch, *names)
         workspace.make_directory([scratch, *names[:-1]])
@@ -110,7 +116,6 @@ def _extract(tar: tarfile.TarFile, scratch: str) -> tuple[int, int]:
     return files, size
 
 
-def _check_link(shown: str, names: list[str], linkname: str) -> None:
+def _leads_out(names: list[str], linkname: str) -> bool:
     leads = posixpath.normpath(posixpath.join("/".join(names[:-1]), linkname))
-    if linkname.startswith("/") or leads == ".." or leads.startswith("../"):
-        raise Refused("security", f"{shown}: the link leads out of the project")
+    return linkname.startswith("/") or leads == ".." or leads.startswith("../")

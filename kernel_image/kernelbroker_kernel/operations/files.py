@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import codecs
+import contextlib
 import errno
 import hashlib
 import os
 import stat
+from collections.abc import Iterable, Iterator
 from fnmatch import fnmatchcase
 from itertools import islice
-from typing import Any
+from typing import Any, BinaryIO
 
 from .. import workspace
 from ..errors import Refused, refusing
@@ -18,11 +20,14 @@ from .differences import nearest, unified
 
 MAX_FILE_BYTES = 16 * 1024**2
 """Of a file that is read or edited."""
+MAX_PARTLY_BYTES = 1024**3
+"""Of a file of which a part is read."""
 MAX_LINES = 2_000
 MAX_CHARS = 256 * 1024
 """Of one answer."""
 MAX_ENTRIES = 5_000
 _LINE_CHARS = 4_000
+_PIECE_BYTES = 64 * 1024
 _CR = "\r"
 _BOMS = (
     (codecs.BOM_UTF8, "utf-8-sig"),
@@ -37,8 +42,15 @@ def read(
     """The lines of a text from `start` to `end` (from 1, both included), with their numbers.
 
     Without `numbers` they are as in the file, also the end of the last one. A binary is told as such,
-    without content. `sha256` is the base of an edit.
+    without content. `sha256` is the base of an edit. Of a file that is too large to be edited, a part can
+    be read.
     """
+    first = 1 if start is None else start
+    if first < 1 or (end is not None and end < first):
+        raise Refused("bad_request", "start and end are line numbers from 1 on, and start <= end")
+    with _opened(path) as (file, status):
+        if status.st_size > MAX_FILE_BYTES and not (start is None and end is None):
+            return _read_part(path, file, first, end, numbers)
     data, _ = _content(path)
     result: dict[str, Any] = {
         "path": path,
@@ -53,19 +65,8 @@ def read(
     lines = text.split("\n")  # and nothing else ends a line, as for ripgrep and git
     if not lines[-1]:
         lines.pop()
-    first = 1 if start is None else start
     last = len(lines) if end is None else min(end, len(lines))
-    if first < 1 or (end is not None and end < first):
-        raise Refused("bad_request", "start and end are line numbers from 1 on, and start <= end")
-    shown, room = [], MAX_CHARS
-    for number in range(first, min(last, first + MAX_LINES - 1) + 1):
-        line = lines[number - 1]
-        cut = " [cut]" if len(line) > _LINE_CHARS else ""
-        numbered = f"{number:6d}\t{line[:_LINE_CHARS].removesuffix(_CR)}{cut}" if numbers else line
-        room -= len(numbered) + 1
-        if room < 0:
-            break
-        shown.append(numbered)
+    shown = _shown(lines[first - 1 : min(last, first + MAX_LINES - 1)], first, numbers)
     until = first + len(shown) - 1
     if not numbers and shown and (until < len(lines) or text.endswith("\n")):
         shown.append("")
@@ -75,6 +76,66 @@ def read(
         "start": first,
         "end": until,
         "total_lines": len(lines),
+        "truncated": until < last,
+    }
+
+
+def _shown(lines: Iterable[str], first: int, numbers: bool) -> list[str]:
+    """The lines of an answer, as many as it has room for."""
+    shown, room = [], MAX_CHARS
+    for number, line in enumerate(lines, first):
+        cut = " [cut]" if len(line) > _LINE_CHARS else ""
+        numbered = f"{number:6d}\t{line[:_LINE_CHARS].removesuffix(_CR)}{cut}" if numbers else line
+        room -= len(numbered) + 1
+        if room < 0:
+            break
+        shown.append(numbered)
+    return shown
+
+
+def _read_part(
+    path: str, file: BinaryIO, first: int, end: int | None, numbers: bool
+) -> dict[str, Any]:
+    """A part of a large file, which is read once and never held as a whole."""
+    size, digest, number, is_within = 0, hashlib.sha256(), 0, False
+    wanted: list[bytearray] = []
+    stop = first + MAX_LINES if end is None else min(end + 1, first + MAX_LINES)
+    is_binary = False
+    while piece := file.readline(_PIECE_BYTES):  # a part of a line, if that is long
+        size += len(piece)
+        if size > MAX_PARTLY_BYTES:
+            raise _too_large(path, os.fstat(file.fileno()).st_size, MAX_PARTLY_BYTES)
+        digest.update(piece)
+        is_binary |= b"\0" in piece
+        if not is_within:
+            number += 1
+        if first <= number < stop:
+            if not is_within:
+                wanted.append(bytearray())
+            if len(wanted[-1]) <= 4 * MAX_CHARS:
+                wanted[-1] += piece
+        is_within = not piece.endswith(b"\n")
+    result = {"path": path, "size": size, "sha256": digest.hexdigest(), "encoding": None}
+    if is_binary:
+        return result | {"binary": True, "content": None}
+    decoded = _decode(b"".join(wanted))
+    assert decoded is not None, "it has no zero bytes"
+    text, encoding = decoded
+    lines = text.split("\n")
+    if not lines[-1]:
+        lines.pop()
+    shown = _shown(lines, first, numbers)
+    until = first + len(shown) - 1
+    if not numbers and shown and (until < number or text.endswith("\n")):
+        shown.append("")
+    last = number if end is None else min(end, number)
+    return result | {
+        "binary": False,
+        "encoding": encoding,
+        "content": "\n".join(shown),
+        "start": first,
+        "end": until,
+        "total_lines": number,
         "truncated": until < last,
     }
 
@@ -207,8 +268,9 @@ def _lines_of(text: str, old: str) -> Any:
         yield text.count("\n", 0, position) + 1
 
 
-def _content(path: str) -> tuple[bytes, int]:
-    """The content and the mode of a file. Raises Refused."""
+@contextlib.contextmanager
+def _opened(path: str) -> Iterator[tuple[BinaryIO, os.stat_result]]:
+    """A file of the project. Raises Refused."""
     project.root()
     names = project.names(path)
     with refusing(path):
@@ -219,13 +281,22 @@ def _content(path: str) -> tuple[bytes, int]:
                 raise Refused("security", f"{path}: links are not followed") from error
             raise
         with os.fdopen(descriptor, "rb") as file:
-            status = os.fstat(file.fileno())
-            if status.st_size > MAX_FILE_BYTES:
-                raise Refused(
-                    "too_large",
-                    f"{path}: {status.st_size:,} bytes; at most {MAX_FILE_BYTES:,} are read: search it",
-                )
-            return file.read(MAX_FILE_BYTES), stat.S_IMODE(status.st_mode)
+            yield file, os.fstat(file.fileno())
+
+
+def _content(path: str) -> tuple[bytes, int]:
+    """The content and the mode of a file. Raises Refused."""
+    with _opened(path) as (file, status):
+        if status.st_size > MAX_FILE_BYTES:
+            raise _too_large(path, status.st_size, MAX_FILE_BYTES)
+        return file.read(MAX_FILE_BYTES), stat.S_IMODE(status.st_mode)
+
+
+def _too_large(path: str, size: int, most: int) -> Refused:
+    how = (
+        "read a part by `start` and `end`, or search it" if most == MAX_FILE_BYTES else "search it"
+    )
+    return Refused("too_large", f"{path}: {size:,} bytes; at most {most:,} are read: {how}")
 
 
 def _decode(data: bytes) -> tuple[str, str] | None:

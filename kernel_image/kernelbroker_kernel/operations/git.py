@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from ..errors import Refused
@@ -44,6 +45,10 @@ ENV = {
 }
 _LOOKING = ["--no-ext-diff", "--no-textconv", "--ignore-submodules=all", "--no-color"]
 _NAME = re.compile(r"(?!-)(?!.*(?:\.\.|@\{|//|\.lock$))[\w./+-]{1,200}")
+_ABSOLUTE = re.compile(
+    rb"^(?:---|\+\+\+) (?!/dev/null)(/[^\t\n]*)(?=[^\n]*\n(?:\+\+\+ |@@ ))", re.MULTILINE
+)
+"""A head of a patch that names a file from the root of the file system; git would cut its first part."""
 _AUTHOR = {"NAME": "kernelbroker", "EMAIL": "kernelbroker@localhost"}
 
 
@@ -173,7 +178,10 @@ def apply_patch(diff: str) -> dict[str, Any]:
         raise Refused("bad_request", "the diff is empty")
     data += b"" if data.endswith(b"\n") else b"\n"
     argv = ["git", *options([]), "apply", "--whitespace=nowarn"]
-    env = {**ENV, "GIT_CEILING_DIRECTORIES": str(root.parent)}
+    if (absolute := _ABSOLUTE.search(data)) is not None:
+        shown = programs.text(absolute[1])[:200]
+        raise Refused("security", f"{shown}: a patch names files from the project's root")
+    env = {**ENV, **_place(root)}
     listed = programs.run([*argv, "--numstat", "-z", "-"], root, env=env, data=data)
     if listed.status:
         raise Refused("bad_request", f"this is no patch: {listed.stderr.strip()[:1000]}")
@@ -212,7 +220,7 @@ def ended(
         Refused: it failed, or the project is no repository.
     """
     root = project.root()
-    environment = {**ENV, "GIT_CEILING_DIRECTORIES": str(root.parent), **(env or {})}
+    environment = {**ENV, **_place(root), **(env or {})}
     filters = programs.run(
         [
             "git",
@@ -258,6 +266,11 @@ def options(configured: list[str], settings: Mapping[str, str] | None = None) ->
         "--no-pager",
         *(part for name, value in chosen.items() for part in ("-c", f"{name}={value}")),
     ]
+
+
+def _place(root: Path) -> dict[str, str]:
+    """Variables that keep git in the project, whatever its configuration names as the working tree."""
+    return {"GIT_CEILING_DIRECTORIES": str(root.parent), "GIT_WORK_TREE": str(root)}
 
 
 def branch_name(name: str) -> str:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import base64
 import json
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from ..errors import Refused
@@ -23,7 +25,7 @@ def search(
     max: int = 200,
 ) -> dict[str, Any]:
     """Lines that match, with their files and numbers. Files that git ignores are left out, and so is
-    `.git`."""
+    `.git`. Text is UTF-8, and Latin-1 where it is not; a line ends with LF or CRLF."""
     if not pattern:
         raise Refused("bad_request", "the pattern is empty")
     if not 0 <= context <= _MAX_CONTEXT or not 1 <= max <= MAX_MATCHES:
@@ -32,9 +34,24 @@ def search(
         )
     root, place = project.root(), project.inside(path)
     argv = ["rg", "--json", "--no-config", "--hidden", "--sort=path", f"--context={context}"]
-    argv += ["--no-messages", "--glob=!.git", "--max-filesize=64M"]
+    argv += ["--no-messages", "--glob=!.git", "--max-filesize=64M", "--crlf"]
     argv += [] if glob is None else [f"--glob={glob}"]
     argv += [] if regex else ["--fixed-strings"]
+    argv += ["-e", pattern, "--", str(place.relative_to(root))]
+    matches, truncated = _matches(argv, root, context, max)
+    if not pattern.isascii():
+        latin = [argv[0], "--encoding=latin1", *argv[1:]]
+        others, cut = _matches(latin, root, context, max)
+        matches += _of_latin_1(others, root, {each["path"] for each in matches})
+        matches.sort(key=lambda each: (each["path"], each["line"]))
+        truncated |= cut or len(matches) > max
+    return {"matches": matches[:max], "truncated": truncated}
+
+
+def _matches(
+    argv: list[str], root: Path, context: int, max: int
+) -> tuple[list[dict[str, Any]], bool]:
+    """What ripgrep finds, and whether that is not all. Raises Refused."""
     found = 0
 
     def enough(piece: bytes) -> bool:
@@ -42,8 +59,7 @@ def search(
         found += piece.count(b'"type":"match"')
         return found > max * 2 + 100
 
-    target = str(place.relative_to(root))
-    ended = programs.run([*argv, "-e", pattern, "--", target], root, enough=enough)
+    ended = programs.run(argv, root, enough=enough)
     if ended.status == 2 and not ended.stdout:
         raise Refused("bad_request", f"ripgrep: {ended.stderr.strip()[:1000] or 'invalid pattern'}")
     matches: list[dict[str, Any]] = []
@@ -61,7 +77,7 @@ def search(
             continue
         entry = {
             "line": data["line_number"],
-            "text": _text(data["lines"]).rstrip("\n")[:_TEXT_CHARS],
+            "text": _text(data["lines"]).rstrip("\r\n")[:_TEXT_CHARS],
         }
         if kind == "context":
             if (
@@ -81,7 +97,30 @@ def search(
             {"path": _path(data), **entry, "columns": columns, "before": earlier, "after": []}
         )
         before = []
-    return {"matches": matches, "truncated": truncated}
+    return matches, truncated
+
+
+def _of_latin_1(
+    matches: list[dict[str, Any]], root: Path, known: set[str]
+) -> Iterator[dict[str, Any]]:
+    """Those in files that are not UTF-8, and in which nothing was found as such."""
+    is_latin: dict[str, bool] = dict.fromkeys(known, False)
+    for match in matches:
+        if (path := match["path"]) not in is_latin:
+            try:
+                is_latin[path] = not _is_utf_8((root / path).read_bytes())
+            except OSError:
+                is_latin[path] = False
+        if is_latin[path]:
+            yield match
+
+
+def _is_utf_8(data: bytes) -> bool:
+    try:
+        data.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def _follows(match: dict[str, Any], entry: dict[str, Any], context: int) -> bool:
@@ -89,11 +128,11 @@ def _follows(match: dict[str, Any], entry: dict[str, Any], context: int) -> bool
 
 
 def _path(data: dict[str, Any]) -> str:
-    return _text(data["path"]).removeprefix("./")
+    return _text(data["path"], "utf-8").removeprefix("./")
 
 
-def _text(value: dict[str, str]) -> str:
+def _text(value: dict[str, str], encoding: str = "latin-1") -> str:
     """A text of ripgrep, which sends base64 for what is not UTF-8."""
     if "text" in value:
         return value["text"]
-    return base64.b64decode(value["bytes"]).decode(errors="backslashreplace")
+    return base64.b64decode(value["bytes"]).decode(encoding, errors="backslashreplace")
