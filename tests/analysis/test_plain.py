@@ -128,6 +128,86 @@ def test_texts_are_read(tmp_path: Path, name: str, content: str, rows: list[Any]
     assert table.to_dict("records") == rows
 
 
+ENCODED = {
+    "cp1252": "stadt;betrag\nM\xfcnchen;5\nK\xf6ln;6\n",
+    "gb18030": "姓名,分数\n张三,90\n",
+    "gbk": "部门,姓名\n市场部,李小明\n研发部,王芳\n",
+    "big5": "城市,金額\n臺北,10\n高雄,20\n",
+    "cp932": "都市,金額\n東京,10\nカタカナ,30\n",
+    "euc_jp": "都市,金額\n東京,10\nひらがな,40\n",
+    "euc_kr": "도시,금액\n서울,10\n부산,20\n",
+    "cp1251": "город,сумма\nМосква,10\nКазань,20\n",
+    "cp1250": "miasto,kwota\nŁódź,10\nKraków,20\n",
+    "utf-16-le": "city,amount\nOslo,5\n",
+    "utf-16-be": "city,amount\nOslo,5\n",
+    "utf-16": "城市,金额\n北京,10\n",
+    "utf-8-sig": "city,amount\nZürich,5\n",
+}
+FRENCH = "ville,montant\nOrl\xe9ans,5\nBesan\xe7on,7\n\xc0 c\xf4t\xe9,3\n"
+
+
+@pytest.mark.parametrize("encoding", ENCODED)
+def test_a_text_in_any_encoding_is_read(tmp_path: Path, encoding: str) -> None:
+    """The text is right, and the encoding that was taken is told."""
+    (tmp_path / "a.csv").write_bytes(ENCODED[encoding].encode(encoding))
+    text, name = harness._kb_text(tmp_path / "a.csv")
+    assert text == ENCODED[encoding]
+    ((_, table),) = harness._kb_read(str(tmp_path / "a.csv"))
+    assert table.attrs["read"]["encoding"] == name
+    assert table.attrs["read"]["header_line"] == 1 and len(table.columns) == 2
+
+
+def test_western_text_is_not_taken_for_another(tmp_path: Path) -> None:
+    """Texts of Western Europe, also short ones, are neither Chinese nor Eastern European."""
+    for text in (FRENCH, "a\xf1o,ni\xf1o\n2024,Mu\xf1oz\n", "x,y\n5 \u20ac,\xfcber\n"):
+        (tmp_path / "a.csv").write_bytes(text.encode("cp1252"))
+        assert harness._kb_text(tmp_path / "a.csv") == (text, "cp1252")
+
+
+def test_what_is_no_text_is_refused(tmp_path: Path) -> None:
+    """The message shows what was seen, and says what to do."""
+    (tmp_path / "a.csv").write_bytes(b"a,b\n\x81\xff\xfe\x80\x90,\x01\x02\x8f\xfd\n")
+    with pytest.raises(harness._KbError, match=r"cannot be told.*x81.*Save it as UTF-8"):
+        harness._kb_text(tmp_path / "a.csv")
+
+
+@pytest.mark.parametrize(
+    ("content", "rows", "read"),
+    [
+        ("x;y\n1;2,5\n3;4,25\n", [{"x": 1, "y": 2.5}, {"x": 3, "y": 4.25}], {"decimal": ","}),
+        ("n|v\na,b|1\nc|2\n", [{"n": "a,b", "v": 1}, {"n": "c", "v": 2}], {"separator": "|"}),
+        ("a;b\n1.234,50;x\n12,00;y\n", [{"a": 1234.5, "b": "x"}, {"a": 12.0, "b": "y"}], {}),
+        (
+            "Report of May\n\nx,y\n1,2\n3,4\n",
+            [{"x": 1, "y": 2}, {"x": 3, "y": 4}],
+            {"header_line": 3},
+        ),
+        ("\nx,y\n1,2\n", [{"x": 1, "y": 2}], {"header_line": 2}),
+        ("one\n1\n2\n", [{"one": 1}, {"one": 2}], {"separator": ","}),
+        ('t,n\n"a;b;c",1\n"d;e;f",2\n', [{"t": "a;b;c", "n": 1}, {"t": "d;e;f", "n": 2}], {}),
+        ('n;v\nx;"1,234"\ny;"5,678"\n', [{"n": "x", "v": "1,234"}, {"n": "y", "v": "5,678"}], {}),
+    ],
+)
+def test_forms_of_separated_values(
+    tmp_path: Path, content: str, rows: list[Any], read: dict[str, Any]
+) -> None:
+    """Separators, lines above the header and decimal commas are found, and told."""
+    (tmp_path / "a.csv").write_text(content)
+    ((_, table),) = harness._kb_read(str(tmp_path / "a.csv"))
+    assert table.to_dict("records") == rows
+    assert read.items() <= table.attrs["read"].items()
+
+
+def test_a_workbook_by_its_name_alone(tmp_path: Path) -> None:
+    """What is no workbook is read as what it is, or refused."""
+    (tmp_path / "text.xls").write_text("x;y\n1;2\n")
+    ((_, found),) = harness._kb_read(str(tmp_path / "text.xls"))
+    assert found.to_dict("records") == [{"x": 1, "y": 2}]
+    (tmp_path / "page.xls").write_text("<html><table><tr><td>1</td></tr></table></html>")
+    with pytest.raises(harness._KbError, match="is HTML, whatever its name says"):
+        harness._kb_read(str(tmp_path / "page.xls"))
+
+
 async def test_models_are_functions_or_coroutine_functions() -> None:
     """The code of the last block is taken, else the whole answer."""
 

@@ -54,6 +54,38 @@ async def tools(session: kernelbroker.Session) -> AnalysisTools:
     return AnalysisTools(session)
 
 
+BOOK = """
+import pandas as pd
+with pd.ExcelWriter("uploads/book.xlsx") as writer:
+    pd.DataFrame().to_excel(writer, sheet_name="Cover")
+    pd.DataFrame({"x": [1, 2], "y": [3, 4]}).to_excel(writer, sheet_name="Data", startrow=2, index=False)
+    writer.sheets["Data"]["A1"] = "Sales of May"
+"""
+
+
+async def test_how_a_file_was_read_is_told(
+    tools: AnalysisTools, session: kernelbroker.Session
+) -> None:
+    """Encoding, separator, decimal comma, header and sheet are found, and stand in the answer."""
+    german = "Umsatz Mai\nstadt;betrag\nM\xfcnchen;1.234,50\nK\xf6ln;12,00\n"
+    await session.files.write("uploads/german.csv", german.encode("cp1252"))
+    code = "def analyze(df):\n    return df\n"
+    answer = await tools.analyze_data("uploads/german.csv", "custom", code=code)
+    assert answer["data"] == [
+        {"stadt": "M\xfcnchen", "betrag": 1234.5},
+        {"stadt": "K\xf6ln", "betrag": 12.0},
+    ]
+    (read,) = answer["inputs"]
+    assert read["name"].endswith("uploads/german.csv")
+    told = {"encoding": "cp1252", "separator": ";", "header_line": 2, "decimal": ","}
+    assert told.items() <= read.items()
+    assert (await session.run(BOOK)).success
+    answer = await tools.analyze_data("uploads/book.xlsx", "custom", code=code)
+    assert answer["data"] == [{"x": 1, "y": 3}, {"x": 2, "y": 4}], answer
+    (read,) = answer["inputs"]
+    assert (read["sheet"], read["header_line"]) == ("Data", 3)
+
+
 async def test_frame(tools: AnalysisTools, session: kernelbroker.Session) -> None:
     """A frame is described with its shape, columns, preview and data; `result` stays in the session."""
     answer = await tools.analyze_data("uploads/sales.csv", "custom", code=FRAME)

@@ -72,6 +72,8 @@ class AnalysisOutput(Output):
     dataframe: Frame | None = None
     data: Any = None
     """The rows of the result, at most 500, or its value."""
+    inputs: list[dict[str, Any]] | None = None
+    """How each table was read: encoding, separator, line of the header, sheet."""
     error: str | None = None
 
 
@@ -80,6 +82,7 @@ class OperationOutput(Output):
     execution_time: str
     output: str
     output_path: str | None = None
+    inputs: list[dict[str, Any]] | None = None
     error: str | None = None
 
 

@@ -47,6 +47,7 @@ def of_analysis(session_id: str, inputs: Inputs, ran: Ran, language: Language) -
         "execution_time": duration(inputs.seconds + ran.seconds),
         "output": ran.output,
         "error": ran.error,
+        "inputs": _inputs(inputs),
     }
     if frame := report.get("frame"):
         shape = languages.shape(frame["rows"], frame["width"], language)
@@ -77,11 +78,17 @@ def of_operation(session_id: str, inputs: Inputs, ran: Ran, output_path: str) ->
             "success": ran.error is None,
             "output": ran.output,
             "output_path": output_path if ran.error is None else None,
+            "inputs": _inputs(inputs),
             "execution_time": duration(inputs.seconds + ran.seconds),
             "error": ran.error,
         },
         ran.result.images,
     )
+
+
+def _inputs(inputs: Inputs) -> list[dict[str, Any]] | None:
+    """How each table was read, where that had to be found out."""
+    return [{"name": each.name, **each.read} for each in inputs.tables if each.read] or None
 
 
 def duration(seconds: float) -> str:

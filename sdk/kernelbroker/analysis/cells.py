@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 import warnings
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache
 from hashlib import sha256
 from importlib.resources import files
@@ -35,7 +35,11 @@ class Runner(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A table of the inputs: its name, size, columns with their dtypes, and first rows as records."""
+    """A table of the inputs: its name, size, columns with their dtypes, and first rows as records.
+
+    Attributes:
+        read: how the file was read: `encoding`, `separator`, `header_line` (from 1), `decimal`, `sheet`.
+    """
 
     name: str
     rows: int
@@ -43,6 +47,7 @@ class Table:
     columns: list[str]
     dtypes: list[str]
     head: list[dict[str, Any]]
+    read: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -57,47 +57,173 @@ def _kb_path(path: str) -> Any:
     raise _KbError(f"there is no file {path}. {file.parent} has: {', '.join(beside) or 'nothing'}")
 
 
-def _kb_text(file: Any) -> str:
-    """A file's text in UTF-8, UTF-16 with a mark, or GBK."""
+def _kb_text(file: Any) -> Any:
+    """A file's text, and its encoding: by its mark, UTF-8, or what it most likely is."""
     data = file.read_bytes()
-    encodings = ["utf-16"] if data[:2] in (b"\xff\xfe", b"\xfe\xff") else ["utf-8-sig", "gb18030"]
-    for encoding in encodings:
-        try:
-            return str(data.decode(encoding))
-        except UnicodeDecodeError:
-            continue
-    raise _KbError(f"the text of {file} is neither UTF-8 nor GBK")
+    marks = ((b"\xef\xbb\xbf", "utf-8-sig"), (b"\xff\xfe", "utf-16"), (b"\xfe\xff", "utf-16"))
+    encoding = next((name for mark, name in marks if data.startswith(mark)), "utf-8")
+    zeros = data[:4096].count(0)
+    if encoding == "utf-8" and zeros > len(data[:4096]) // 5:
+        # UTF-16 without a mark: every other byte of a Western text is 0.
+        encoding = "utf-16-be" if data[:4096:2].count(0) > zeros // 2 else "utf-16-le"
+    try:
+        return data.decode(encoding), encoding
+    except UnicodeDecodeError:
+        pass
+    name = _kb_encoding(data)
+    try:
+        if name is not None:
+            return data.decode(name), name
+    except UnicodeDecodeError:
+        pass
+    first = next(line for line in data.splitlines() if not line.isascii())[:60]
+    raise _KbError(
+        f"the encoding of {file} cannot be told. Its first line with other characters is {first!r}"
+        + (f", and it is not {name} throughout" if name else "")
+        + ". Save it as UTF-8"
+    )
+
+
+def _kb_encoding(data: bytes) -> Any:
+    """The likely encoding of a text that is not UTF-8, by the characters that it would have; else None."""
+    import re
+
+    from charset_normalizer import from_bytes
+
+    sample = b"\n".join([line for line in data.splitlines() if not line.isascii()])[:65536]
+    sample = sample[: sample.rfind(b"\n")] if len(sample) == 65536 and b"\n" in sample else sample
+    names = ["gb18030", "big5", "cp932", "euc_jp", "euc_kr", "cp1252", "cp1250", "cp1251", "koi8_r"]
+    best = from_bytes(sample, cp_isolation=names).best()
+    if best is None or best.chaos > 0.2:
+        return None
+    text = str(best)
+    if best.encoding in ("euc_kr", "big5", "euc_jp") and _kb_decodes(sample, "gb18030"):
+        # Short texts fit several. Korean has no Chinese characters, and Japanese has kana.
+        is_korean = not any("\u4e00" <= each <= "\u9fff" for each in text)
+        has_kana = any("\u3040" <= each <= "\u30ff" for each in text)
+        plain = bytes(each for each in sample if each > 127)
+        is_gb2312 = all(each >= 0xA1 for each in plain) and _kb_decodes(sample, "gb2312")
+        wanted = {"euc_kr": is_korean, "euc_jp": has_kana, "big5": not is_gb2312}[best.encoding]
+        return best.encoding if wanted else "gb18030"
+    if best.encoding == "cp1250" and _kb_decodes(sample, "cp1252"):
+        # Both are letters for most bytes; some letters of the one are signs of the other, within a word.
+        odd = r"[\u00a3\u00a5\u00bc\u00be](?=[a-z])|(?<=[a-z])\u0178"
+        odd += r"|(?<=[A-Za-z])[\u00b3\u00b9\u00bf\u00af\u00bc\u00be]"
+        return "cp1250" if re.search(odd, sample.decode("cp1252")) else "cp1252"
+    return best.encoding
+
+
+def _kb_decodes(data: bytes, encoding: str) -> bool:
+    try:
+        data.decode(encoding)
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def _kb_read(path: str) -> Any:
-    """The tables of a file, each with its name: `path`, or `path#sheet` for a workbook."""
-    import io
+    """The tables of a file, each with its name: `path`, or `path#sheet` for a workbook.
 
-    import pandas
-
+    `attrs["read"]` of a table says what was taken: encoding, separator, header and sheet.
+    """
     path, _, wanted = path.partition("#")
     file = _kb_path(path)
     suffix = file.suffix.lower()
+    with file.open("rb") as opened:
+        head = opened.read(4096)
+    is_workbook = head.startswith((b"PK\x03\x04", b"\xd0\xcf\x11\xe0"))
+    if suffix in (".xlsx", ".xlsm", ".xls") and not is_workbook:
+        if b"<html" in head.lower() or b"<table" in head.lower():
+            raise _KbError(f"{path} is HTML, whatever its name says: save it as .xlsx or CSV")
+        suffix = ".csv"
     if suffix in (".xlsx", ".xlsm", ".xls"):
-        sheets = pandas.read_excel(file, sheet_name=None)
-        if wanted and wanted not in sheets:
-            raise _KbError(f"{path} has no sheet {wanted!r}; it has: {', '.join(sheets)}")
-        names = [wanted] if wanted else list(sheets)
-        return [(path if len(sheets) == 1 else f"{path}#{name}", sheets[name]) for name in names]
+        return _kb_workbook(path, file, wanted)
     if suffix in (".parquet", ".pq"):
+        import pandas
+
         return [(path, pandas.read_parquet(file))]
-    if suffix in (".json", ".jsonl", ".ndjson"):
-        return [(path, _kb_json(_kb_text(file), is_lines=suffix != ".json"))]
-    if suffix not in (".csv", ".tsv", ".tab", ".txt"):
+    if suffix not in (".json", ".jsonl", ".ndjson", ".csv", ".tsv", ".tab", ".txt"):
         raise _KbError(f"{path} is no CSV, TSV, Excel, Parquet or JSON file by its name")
-    text = _kb_text(file)
-    head = text.partition("\n")[0]
-    separator = "," if suffix == ".csv" and "," in head else max("\t,;", key=head.count)
-    if suffix in (".tsv", ".tab"):
-        separator = "\t"
-    if not head.strip():
-        raise _KbError(f"{path} is empty, or its first line is: it must name the columns")
-    return [(path, pandas.read_csv(io.StringIO(text), sep=separator))]
+    text, encoding = _kb_text(file)
+    if suffix in (".json", ".jsonl", ".ndjson"):
+        table = _kb_json(text, is_lines=suffix != ".json")
+        table.attrs["read"] = {"encoding": encoding}
+        return [(path, table)]
+    return [(path, _kb_separated(path, text, encoding, "\t" if suffix in (".tsv", ".tab") else ""))]
+
+
+def _kb_separated(path: str, text: str, encoding: str, separator: str) -> Any:
+    """The table of a text with separated values. Lines above its header, such as a title, are left out."""
+    import csv
+    import io
+    from collections import Counter
+    from itertools import islice
+
+    import pandas
+
+    if not text.strip():
+        raise _KbError(f"{path} is empty: a line must name the columns")
+    tried = {}
+    for each in [separator] if separator else [",", ";", "\t", "|"]:
+        rows = csv.reader(io.StringIO(text, newline=""), delimiter=each)
+        lines, last = [], 0
+        for row in islice(rows, 100):
+            lines.append((last, len(row) if any(cell.strip() for cell in row) else 0))
+            last = rows.line_num
+        widths = Counter(width for _, width in lines if width > 1)
+        width, count = widths.most_common(1)[0] if widths else (1, 0)
+        tried[each] = (count / max(1, sum(1 for _, width in lines if width)), width, lines)
+    separator = max(tried, key=lambda each: (round(tried[each][0], 1), tried[each][1]))
+    share, width, lines = tried[separator]
+    header = next((line for line, found in lines if found == width), None) if share >= 0.5 else None
+    if header is None:  # one column, or rows of many widths
+        header = next(line for line, found in lines if found)
+    table = pandas.read_csv(io.StringIO(text), sep=separator, skiprows=header)
+    decimal = "."
+    for name in table.columns:
+        if (numbers := _kb_decimal_commas(table[name])) is not None:
+            table[name], decimal = numbers, ","
+    table.attrs["read"] = {"encoding": encoding, "separator": separator, "header_line": header + 1}
+    table.attrs["read"] |= {"decimal": ","} if decimal == "," else {}
+    return table
+
+
+def _kb_decimal_commas(column: Any) -> Any:
+    """The numbers of a column of texts such as 1.234,50; None if it has others."""
+    import re
+
+    import pandas
+
+    if not isinstance(column, pandas.Series) or pandas.api.types.is_numeric_dtype(column):
+        return None
+    texts = column.dropna().astype(str).str.strip()
+    is_number = texts.str.fullmatch(r"[-+]?(?:\d{1,3}(?:\.\d{3})+|\d+)(?:,\d+)?")
+    # 1,234 alone may be a thousand.
+    is_clear = texts.map(lambda each: bool(re.search(r"\.\d{3},|,(?!\d{3}$)\d+$", each)))
+    if texts.empty or not is_number.all() or not is_clear.any():
+        return None
+    plain = column.astype(str).str.strip().str.replace(".", "", regex=False)
+    return pandas.to_numeric(plain.str.replace(",", ".", regex=False), errors="coerce")
+
+
+def _kb_workbook(path: str, file: Any, wanted: str) -> Any:
+    """The sheets of a workbook that have something in them, or the one that is wanted."""
+    import pandas
+
+    sheets = pandas.read_excel(file, sheet_name=None, header=None)
+    if wanted and wanted not in sheets:
+        raise _KbError(f"{path} has no sheet {wanted!r}; it has: {', '.join(sheets)}")
+    full = [name for name, sheet in sheets.items() if not sheet.empty]
+    names = [wanted] if wanted else full or list(sheets)
+    tables = []
+    for name in names:
+        filled = sheets[name].head(50).notna().sum(axis=1)
+        width = int(filled.max()) if len(filled) else 0
+        header = next((row for row, cells in enumerate(filled) if cells * 2 > width), 0)
+        table = pandas.read_excel(file, sheet_name=name, header=header)
+        table.attrs["read"] = {"sheet": name, "header_line": header + 1}
+        tables.append((path if len(names) == 1 and len(sheets) == 1 else f"{path}#{name}", table))
+    return tables
 
 
 def _kb_json(text: str, *, is_lines: bool) -> Any:
@@ -133,7 +259,10 @@ def _kb_load(key: str, paths: Any, frames: Any) -> Any:
     except Exception as exc:
         return {"error": f"{', '.join(paths)} cannot be read: {type(exc).__name__}: {exc}"}
     frames[key] = tables
-    return {"tables": [{"name": name, **_kb_facts(table)} for name, table in tables.items()]}
+    described = [{"name": name, **_kb_facts(table)} for name, table in tables.items()]
+    for table in tables:
+        table.attrs.pop("read", None)  # else results would have it
+    return {"tables": described}
 
 
 def _kb_facts(table: Any) -> Any:
@@ -144,6 +273,7 @@ def _kb_facts(table: Any) -> Any:
         "width": len(table.columns),
         "columns": columns,
         "dtypes": dtypes,
+        "read": dict(table.attrs.get("read") or {}),
         "head": _kb_records(table.iloc[:, :200], 5, 100_000),
     }
 
