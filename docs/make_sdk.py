@@ -28,8 +28,8 @@ _INTRODUCTION = """# SDK reference
 *Made from the SDK by `make docs`; do not edit.*
 
 `pip install .` in a checkout installs the SDK, `pip install '.[pandas]'` what whole tables need, and
-`pip install '.[risk]'` what `assess` needs for shell and JavaScript. No package index has it yet; `make
-release` builds its wheel for other machines.
+`pip install '.[risk]'` what `assess` needs for shell and JavaScript. No package index has it yet: on other
+machines `pip install kernelbroker --find-links http://BROKER:8720/docs/wheels/` takes it from a broker.
 
 In the examples `pathlib` is imported, `broker` is a `kernelbroker.Broker`, and `session` is one of its
 sessions:

@@ -6,6 +6,7 @@ was built with, by their digests. No page can send a request to another origin.
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import hashlib
 import re
@@ -17,7 +18,8 @@ from kernelbroker.protocol.errors import NotFound
 
 from ..api.base import Service
 from ..api.routes import Route
-from ..api.static_files import StaticFiles, StaticHandler
+from ..api.static_files import File, StaticFiles, StaticHandler
+from . import sdk_wheel
 
 _HASHED = re.compile(r"\.[0-9a-f]{8}\.min\.(js|css)$")
 """The end of names that change with the content."""
@@ -108,10 +110,32 @@ class Documentation(StaticHandler):
         self.finish(_MISSING.format(first_page))
 
 
+class Wheels(StaticHandler):
+    """The SDK for `pip install`, where no index has it: a page that lists the file, and the file."""
+
+    def initialize(self, service: Service, site: Site) -> None:  # type: ignore[override] # noqa: ARG002
+        super().initialize(service)
+
+    async def get(self, name: str) -> None:
+        own = sdk_wheel.file_name()
+        if name == "":
+            page = f'<!doctype html><title>Wheels</title><a href="{own}">{own}</a>\n'.encode()
+            kind = "text/html; charset=utf-8"
+        elif name == own:
+            page, kind = await asyncio.to_thread(sdk_wheel.wheel), "application/octet-stream"
+        else:
+            raise NotFound(f"there is no wheel {name[:100]!r}; there is {own}")
+        etag = hashlib.sha256(page).hexdigest()[:20]
+        self.send_file(File(kind, page, None, etag), _FILE_POLICY, changes=True)
+
+    head = get
+
+
 def documentation_routes(directory: Path) -> Sequence[Route]:
     """The paths of the documentation, with their handlers and the handlers' options."""
     options = {"site": Site(directory)}
     return [
         ("/docs", ToFirstPage, options),
+        (r"/docs/wheels/(?P<name>[^/]*)", Wheels, options),
         (r"/docs/(?P<path>.*)", Documentation, options),
     ]
