@@ -317,7 +317,8 @@ def test_it_can_be_turned_off(tmp_path: Path) -> None:
         }
         for docs in (True, False)
     ]
-    assert paths[0] - paths[1] == {"/docs", r"/docs/(?P<path>.*)"}
+    wheels = r"/docs/wheels/(?P<name>[^/]*)"
+    assert paths[0] - paths[1] == {"/docs", wheels, r"/docs/(?P<path>.*)"}
 
 
 def test_a_package_without_a_site_says_so(tmp_path: Path) -> None:
