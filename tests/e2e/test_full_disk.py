@@ -50,8 +50,9 @@ def broker(disk: Path) -> Iterator[BrokerProcess]:
         yield broker.start()
         ids = broker.broker_ids()
         assert (broker.stop(), broker.remains(ids)) == (0, [])
-        (complaint,) = [line for line in broker.complaints() if "ERROR" in line]
-        assert "reserve" in complaint
+        # Whether the disk became quite full depends on how fast it was written to.
+        errors = [line for line in broker.complaints() if "ERROR" in line]
+        assert all("reserve" in line for line in errors), errors
     finally:
         broker.kill()
 

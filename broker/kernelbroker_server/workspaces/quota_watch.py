@@ -99,13 +99,12 @@ class QuotaWatch:
     def change(self, quota: Quota) -> None:
         """Set another quota: the session has moved to another template."""
         self._template_quota = quota
-        self._on_room()
+        self._quota = quota.held_at(self.usage) if self._room.is_short else quota
+        self._state.change(self._quota)
 
     def _on_room(self) -> None:
         """There is room on the disk again, or no more."""
-        quota = self._template_quota
-        self._quota = quota.held_at(self.usage) if self._room.is_short else quota
-        self._state.change(self._quota)
+        self.change(self._template_quota)
         self.look_soon()
 
     @property
@@ -192,7 +191,7 @@ class QuotaWatch:
         """Measure periodically until cancelled."""
         self._room.listeners.add(self._on_room)
         try:
-            self._on_room()
+            self.change(self._template_quota)  # there may be no room from the beginning
             while True:
                 await self._pause()
                 await self._look()
