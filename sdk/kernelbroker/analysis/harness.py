@@ -8,6 +8,8 @@ from typing import Any
 
 _KB_ROWS = 500
 _KB_BYTES = 3_000_000
+_KB_HEAD = 200_000
+"""Characters of a text by which its form is judged."""
 
 
 class _KbError(Exception):
@@ -86,12 +88,17 @@ def _kb_text(file: Any) -> Any:
 
 def _kb_encoding(data: bytes) -> Any:
     """The likely encoding of a text that is not UTF-8, by the characters that it would have; else None."""
+    import io
     import re
 
     from charset_normalizer import from_bytes
 
-    sample = b"\n".join([line for line in data.splitlines() if not line.isascii()])[:65536]
-    sample = sample[: sample.rfind(b"\n")] if len(sample) == 65536 and b"\n" in sample else sample
+    sample = b""
+    for line in io.BytesIO(data):
+        if not line.isascii():
+            sample += line
+        if len(sample) > 65536:
+            break
     names = ["gb18030", "big5", "cp932", "euc_jp", "euc_kr", "cp1252", "cp1250", "cp1251", "koi8_r"]
     best = from_bytes(sample, cp_isolation=names).best()
     if best is None or best.chaos > 0.2:
@@ -163,9 +170,10 @@ def _kb_separated(path: str, text: str, encoding: str, separator: str) -> Any:
 
     if not text.strip():
         raise _KbError(f"{path} is empty: a line must name the columns")
+    head = text if len(text) < _KB_HEAD else text[: text.rfind("\n", 0, _KB_HEAD) + 1] or text
     tried = {}
     for each in [separator] if separator else [",", ";", "\t", "|"]:
-        rows = csv.reader(io.StringIO(text, newline=""), delimiter=each)
+        rows = csv.reader(io.StringIO(head, newline=""), delimiter=each)
         lines, last = [], 0
         for row in islice(rows, 100):
             lines.append((last, len(row) if any(cell.strip() for cell in row) else 0))
