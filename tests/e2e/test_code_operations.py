@@ -424,6 +424,25 @@ async def test_a_part_of_a_large_file_is_read(opened: kernelbroker.Session, tmp_
     assert (many["end"], many["truncated"]) == (2004, True)
 
 
+async def test_long_lines_of_a_large_file(opened: kernelbroker.Session, tmp_path: Path) -> None:
+    """A line is cut where the answer has no room for it; the lines behind it keep their numbers."""
+    long = "é" * 10_000_000
+    (tmp_path / "long.txt").write_text(f"\ufeff{long}\nshort\r\n{long}")
+    code = opened.code
+    await code.upload(tmp_path)
+    part = (await code.read("long.txt", 1, 3)).result
+    first, second, third = part["content"].split("\n")
+    assert first == f"     1\t{'é' * 4000} [cut]" and third == f"     3\t{'é' * 4000} [cut]"
+    assert second == "     2\tshort"
+    assert (part["encoding"], part["total_lines"], part["truncated"]) == ("utf-8-sig", 3, False)
+    assert (await code.read("long.txt", 2, 2, numbers=False)).result["content"] == "short\r\n"
+    cut = (await code.read("long.txt", 1, 2, numbers=False)).result
+    assert (cut["content"], cut["truncated"]) == ("", True)
+    (tmp_path / "zeros.bin").write_bytes(bytes(20 * 2**20))
+    await code.upload(tmp_path, replace=True)
+    assert (await code.read("zeros.bin", 1, 2)).result["binary"] is True
+
+
 async def test_all_links_that_lead_out_are_named(
     opened: kernelbroker.Session, tmp_path: Path
 ) -> None:

@@ -51,7 +51,7 @@ def read(
     with _opened(path) as (file, status):
         if status.st_size > MAX_FILE_BYTES and not (start is None and end is None):
             return _read_part(path, file, first, end, numbers)
-    data, _ = _content(path)
+    data, _ = content_of(path)
     result: dict[str, Any] = {
         "path": path,
         "size": len(data),
@@ -97,36 +97,36 @@ def _read_part(
     path: str, file: BinaryIO, first: int, end: int | None, numbers: bool
 ) -> dict[str, Any]:
     """A part of a large file, which is read once and never held as a whole."""
-    size, digest, number, is_within = 0, hashlib.sha256(), 0, False
-    wanted: list[bytearray] = []
+    size, digest, number, last_kept = 0, hashlib.sha256(), 0, 0
+    mark, is_binary, is_within, ends_line = b"", False, False, False
     stop = first + MAX_LINES if end is None else min(end + 1, first + MAX_LINES)
-    is_binary = False
+    # Of what an answer has no room for, no more is kept than tells that.
+    most = 4 * (_LINE_CHARS if numbers else MAX_CHARS) + 4
+    wanted: list[bytearray] = []
     while piece := file.readline(_PIECE_BYTES):  # a part of a line, if that is long
-        size += len(piece)
-        if size > MAX_PARTLY_BYTES:
+        mark, size = mark or piece[:3], size + len(piece)
+        if size > MAX_PARTLY_BYTES or mark.startswith((b"\xff\xfe", b"\xfe\xff")):
             raise _too_large(path, os.fstat(file.fileno()).st_size, MAX_PARTLY_BYTES)
         digest.update(piece)
         is_binary |= b"\0" in piece
-        if not is_within:
-            number += 1
+        number += not is_within
         if first <= number < stop:
-            if not is_within:
+            if not is_within and (numbers or sum(map(len, wanted)) < most):
                 wanted.append(bytearray())
-            if len(wanted[-1]) <= 4 * MAX_CHARS:
-                wanted[-1] += piece
+                last_kept = number
+            if last_kept == number and len(wanted[-1]) < most:
+                wanted[-1] += piece[:most]
+                ends_line = piece.endswith(b"\n")
         is_within = not piece.endswith(b"\n")
     result = {"path": path, "size": size, "sha256": digest.hexdigest(), "encoding": None}
     if is_binary:
         return result | {"binary": True, "content": None}
-    decoded = _decode(b"".join(wanted))
-    assert decoded is not None, "it has no zero bytes"
-    text, encoding = decoded
-    lines = text.split("\n")
-    if not lines[-1]:
-        lines.pop()
+    lines, encoding = _decoded_lines(wanted, most)
+    if first == 1 and mark == codecs.BOM_UTF8:
+        lines[0], encoding = lines[0].removeprefix("\ufeff"), "utf-8-sig"
     shown = _shown(lines, first, numbers)
     until = first + len(shown) - 1
-    if not numbers and shown and (until < number or text.endswith("\n")):
+    if not numbers and shown and (until < number or ends_line):
         shown.append("")
     last = number if end is None else min(end, number)
     return result | {
@@ -138,6 +138,18 @@ def _read_part(
         "total_lines": number,
         "truncated": until < last,
     }
+
+
+def _decoded_lines(lines: Iterable[bytearray], most: int) -> tuple[list[str], str]:
+    """Lines of bytes as text, without their ends, and the encoding. One of `most` bytes may be cut."""
+    bare = [bytes(line[:-1] if line.endswith(b"\n") else line) for line in lines]
+    try:
+        # Only a character at the end of a cut line may be incomplete.
+        return [
+            codecs.utf_8_decode(line, "strict", len(line) < most - 1)[0] for line in bare
+        ], "utf-8"
+    except UnicodeDecodeError:
+        return [line.decode("latin-1") for line in bare], "latin-1"
 
 
 def list_(path: str = ".", glob: str | None = None, depth: int = 1) -> dict[str, Any]:
@@ -194,7 +206,7 @@ def edit(
     project.root()
     before, mode = b"", None
     try:
-        before, mode = _content(path)
+        before, mode = content_of(path)
     except Refused as refused:
         if refused.code != "not_found" or content is None or base is not None:
             raise
@@ -225,7 +237,7 @@ def edit(
             if mode is not None:
                 upload.set_mode(mode)
             upload.write(data)
-            if base is not None and _digest(_content(path)[0]) != base:
+            if base is not None and _digest(content_of(path)[0]) != base:
                 raise Refused("stale", f"{path}: it has changed since it was read; read it again")
             upload.commit()
         finally:
@@ -284,7 +296,7 @@ def _opened(path: str) -> Iterator[tuple[BinaryIO, os.stat_result]]:
             yield file, os.fstat(file.fileno())
 
 
-def _content(path: str) -> tuple[bytes, int]:
+def content_of(path: str) -> tuple[bytes, int]:
     """The content and the mode of a file. Raises Refused."""
     with _opened(path) as (file, status):
         if status.st_size > MAX_FILE_BYTES:

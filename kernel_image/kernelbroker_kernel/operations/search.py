@@ -10,6 +10,7 @@ from typing import Any
 
 from ..errors import Refused
 from . import programs, project
+from .files import content_of
 
 MAX_MATCHES = 2_000
 _TEXT_CHARS = 500
@@ -42,7 +43,7 @@ def search(
     if not pattern.isascii():
         latin = [argv[0], "--encoding=latin1", *argv[1:]]
         others, cut = _matches(latin, root, context, max)
-        matches += _of_latin_1(others, root, {each["path"] for each in matches})
+        matches += _of_latin_1(others, {each["path"] for each in matches})
         matches.sort(key=lambda each: (each["path"], each["line"]))
         truncated |= cut or len(matches) > max
     return {"matches": matches[:max], "truncated": truncated}
@@ -100,16 +101,14 @@ def _matches(
     return matches, truncated
 
 
-def _of_latin_1(
-    matches: list[dict[str, Any]], root: Path, known: set[str]
-) -> Iterator[dict[str, Any]]:
+def _of_latin_1(matches: list[dict[str, Any]], known: set[str]) -> Iterator[dict[str, Any]]:
     """Those in files that are not UTF-8, and in which nothing was found as such."""
     is_latin: dict[str, bool] = dict.fromkeys(known, False)
     for match in matches:
         if (path := match["path"]) not in is_latin:
             try:
-                is_latin[path] = not _is_utf_8((root / path).read_bytes())
-            except OSError:
+                is_latin[path] = not _is_utf_8(content_of(path)[0])
+            except Refused:  # it is not there any more, or too large
                 is_latin[path] = False
         if is_latin[path]:
             yield match
