@@ -87,8 +87,8 @@ async def test_the_words_of_jupyter_servers(broker: BrokerProcess) -> None:
 
 
 async def test_older_clients_name_a_notebook(broker: BrokerProcess) -> None:
-    """`notebook` has its path, in a new session and in a change; a kernel that has ended is replaced."""
-    asked = {"notebook": {"path": "old/a.ipynb"}, "kernel": {"name": "python", "id": "foo"}}
+    """`notebook` has its path, in a new session and in a change."""
+    asked = {"notebook": {"path": "old/a.ipynb"}, "kernel": {"name": "python"}}
     status, made = await call(broker, "POST", f"{API}/sessions", asked)
     assert (status, made["path"], made["type"]) == (201, "old/a.ipynb", "notebook")
     path = f"{API}/sessions/{made['id']}"

@@ -9,7 +9,7 @@ import uuid
 from collections.abc import Sequence
 
 import msgspec
-from kernelbroker.protocol.errors import NotFound, SessionGone
+from kernelbroker.protocol.errors import NotFound
 from kernelbroker.protocol.messages import SessionOptions
 
 from ..api.disconnect import Disconnectable
@@ -65,12 +65,7 @@ class SessionsHandler(JupyterApiHandler):
         named = models.attachable(self.tenant.sessions.list())
         session = None if kernel is None else named.get(kernel.name or "")
         if kernel is not None and kernel.id is not None:
-            try:
-                session = await self.tenant.kernels.find(kernel.id)
-            except (NotFound, SessionGone):
-                if not path:
-                    raise
-                # As Jupyter's servers: a new notebook gets a new kernel in place of one that has ended.
+            session = await self.tenant.kernels.find(kernel.id)
         if session is not None:
             await self.store(session, [*models.notebook_sessions(session), *path])
             return session
