@@ -29,7 +29,7 @@ _INTRODUCTION = """# SDK reference
 
 `pip install .` in a checkout installs the SDK, `pip install '.[pandas]'` what whole tables need, and
 `pip install '.[risk]'` what `assess` needs for shell and JavaScript. No package index has it yet: on other
-machines `pip install kernelbroker --find-links http://BROKER:8720/docs/wheels/` takes it from a broker.
+machines `pip install http://BROKER:8720/docs/wheels/kernelbroker-1.0.0-py3-none-any.whl` takes it from a broker.
 
 In the examples `pathlib` is imported, `broker` is a `kernelbroker.Broker`, and `session` is one of its
 sessions:

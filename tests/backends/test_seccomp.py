@@ -6,7 +6,6 @@ import ctypes
 import errno
 import platform
 import struct
-from ctypes import util
 
 import pytest
 from kernelbroker_server.backends import seccomp
@@ -142,7 +141,7 @@ def numbers_of(audit: int) -> dict[str, int]:
     return {name.decode(): number for number, name in found.items() if name is not None}
 
 
-@pytest.mark.skipif(util.find_library("seccomp") is None, reason="no libseccomp")
+@requires("libseccomp")
 @pytest.mark.parametrize(("column", "audit"), [(0, X86_64), (1, AARCH64)])
 def test_the_numbers_are_those_of_libseccomp(column: int, audit: int) -> None:
     """Each call that libseccomp knows has its number; none is in the table under another name."""

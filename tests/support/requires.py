@@ -19,6 +19,7 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from ctypes.util import find_library
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
@@ -207,6 +208,10 @@ NEEDS = {
     "low ports": Need(_low_ports, "run as root"),
     "x86_64": Need(_x86_64, "run on such a machine"),
     "git": Need(_programs("git"), "apt-get install git"),
+    "libseccomp": Need(
+        lambda: None if find_library("seccomp") else "there is no libseccomp",
+        "apt-get install libseccomp2",
+    ),
     "openssl": Need(_programs("openssl"), "apt-get install openssl"),
     "ip": Need(_programs("ip"), "apt-get install iproute2"),
     "npm": Need(_programs("npm", "node"), "apt-get install npm"),

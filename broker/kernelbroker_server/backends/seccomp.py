@@ -1,8 +1,8 @@
 """The seccomp filter of a jail: the system calls that it may make. Does no I/O.
 
-It allows what the default profile of Docker allows to a container without capabilities, and refuses all
-other calls with EPERM: those that load code into the kernel, read other processes, create namespaces,
-mount file systems, set clocks or place memory, and those that are used mostly by exploits. `clone3` fails
+It is a list of allowed calls, after the default profile of Docker. All other calls fail with EPERM: those
+that load code into the kernel, trace or read other processes, create namespaces, mount file systems, set
+clocks or place memory, and those that are used mostly by exploits. `clone3` fails
 with ENOSYS, since a filter cannot read its flags in memory; the C library then uses `clone`. Calls that are
 newer than the list fail with ENOSYS as well, so that the C library does without them. A call of another
 architecture kills the process, since its number means a different call there.

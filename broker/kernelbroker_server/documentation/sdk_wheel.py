@@ -17,7 +17,7 @@ from importlib.resources import files
 from pathlib import Path
 
 NAME = "kernelbroker"
-_METADATA = ("entry_points.txt", "top_level.txt", "licenses/LICENSE")
+_METADATA = ("METADATA", "entry_points.txt", "top_level.txt", "licenses/LICENSE")
 _WHEEL = "Wheel-Version: 1.0\nGenerator: kernelbroker\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
 _MADE_AT = (1980, 1, 1, 0, 0, 0)  # so that the same package makes the same wheel
 
@@ -43,7 +43,6 @@ def wheel() -> bytes:
 
         for name, path in _sources():
             add(name, path.read_bytes())
-        add(f"{information}/METADATA", str(installed.metadata).encode())
         for name in _METADATA:
             if (text := installed.read_text(name)) is not None:
                 add(f"{information}/{name}", text.encode())

@@ -49,14 +49,14 @@ class KernelBrokerSandbox(BaseSandbox):
         return run_sync(self._download(paths))
 
     async def _execute(self, command: str, timeout: float | None) -> ExecuteResponse:
-        output = ""
+        pieces: list[str] = []
         async with opened(self._broker, self._id) as session:
             async for event in session.stream(command, language="shell", timeout=timeout or None):
                 match event:
                     case Stdout(content=text) | Stderr(content=text):
-                        output += text
+                        pieces.append(text)
                     case Result() as result:
-                        return _response(output, result)
+                        return _response("".join(pieces), result)
         raise ConnectionLost("the stream of the command has ended without a result")
 
     async def _upload(self, files: list[tuple[str, bytes]]) -> list[FileUploadResponse]:
