@@ -28,8 +28,9 @@ _INTRODUCTION = """# SDK reference
 *Made from the SDK by `make docs`; do not edit.*
 
 `pip install .` in a checkout installs the SDK, `pip install '.[pandas]'` what whole tables need, and
-`pip install '.[risk]'` what `assess` needs for shell and JavaScript. No package index has it yet: on other
-machines `pip install http://BROKER:8720/docs/wheels/kernelbroker-1.0.0-py3-none-any.whl` takes it from a broker.
+`pip install '.[risk]'` what `assess` needs for shell and JavaScript. No package index has it yet. On other
+machines, install it from a broker:
+`pip install http://BROKER:8720/docs/wheels/kernelbroker-1.0.0-py3-none-any.whl`.
 
 In the examples `pathlib` is imported, `broker` is a `kernelbroker.Broker`, and `session` is one of its
 sessions:
