@@ -52,7 +52,7 @@ class Kernels(Disconnectable, JupyterApiHandler):
 
 
 class ResolvePath(JupyterApiHandler):
-    """Where a path that a kernel shows is, such as one in a traceback. The server has no other files."""
+    """Resolves a path that a kernel shows, for example in a traceback, to a file of its session."""
 
     async def get(self, **_path: str) -> None:
         path, asked = self.get_query_argument("path"), self.get_query_argument("kernel", "")

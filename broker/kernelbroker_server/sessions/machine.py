@@ -120,7 +120,7 @@ class SessionMachine(MachineSteps):
     def restart(self) -> list[Effect]:
         """Replace the kernel: variables are lost, files are kept. `AnswerRestarts` follows.
 
-        The next result says that they are lost, since who reads it need not be who asked for the restart.
+        The next result reports it, because another client may have asked for the restart.
         A restart during a replacement is answered when that replacement ends. Raises SessionGone.
         """
         self.expect_open()

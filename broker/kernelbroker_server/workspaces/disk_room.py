@@ -1,8 +1,8 @@
 """Keeps room for the broker on the disk of the workspaces, whatever sandboxes write.
 
-While less is free than what is kept, no workspace may grow: `quota_watch.py` enforces it as a quota. A file
-without content takes further space, until the disk is so full that launches and results would be lost: then
-it is removed, and made again when there is room.
+While less space is free than what is kept, no workspace may grow. `quota_watch.py` enforces this as a quota.
+A preallocated file reserves further space. It is removed when the disk is so full that launches and results
+would fail, and made again when there is room.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _RESERVE_BYTES, _RESERVE_SHARE = 32 * 2**20, 8
 _MORE_SHARE = 10
 """There is room again when one part in this many more is free."""
 _FASTEST = 4 * 2**30
-"""Bytes a second that sandboxes may write: it says when to look again."""
+"""Bytes per second that sandboxes are assumed to write at most. It sets the time until the next look."""
 _OFTEN_S, _SELDOM_S = 0.1, 2.0
 
 

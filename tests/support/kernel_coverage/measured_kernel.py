@@ -45,7 +45,8 @@ def _run_and_save(loop: Any) -> None:
 
 _measurement.start()
 if "kernelbroker_kernel.fork_server" in sys.orig_argv:
-    # Who has threads must not fork, and cannot enter namespaces: its children have that behind them here.
+    # A process with threads must not fork and cannot enter namespaces. A child of the fork server runs its
+    # event loop only after it has done both.
     asyncio.BaseEventLoop.run_forever = _run_and_save  # type: ignore[method-assign]
 else:
     _save_from_now_on()
