@@ -1,6 +1,6 @@
 """Keeps room for the broker on the disk of the workspaces, whatever sandboxes write.
 
-While less space is free than what is kept, no workspace may grow. `quota_watch.py` enforces this as a quota.
+While less space is free than what is kept, no workspace may grow. `quota_watch.py` enforces this quota.
 A preallocated file reserves further space. It is removed when the disk is so full that launches and results
 would fail, and made again when there is room.
 """
@@ -27,7 +27,7 @@ _RESERVE_BYTES, _RESERVE_SHARE = 32 * 2**20, 8
 _MORE_SHARE = 10
 """There is room again when one part in this many more is free."""
 _FASTEST = 4 * 2**30
-"""Bytes per second that sandboxes are assumed to write at most. It sets the time until the next look."""
+"""The most bytes per second that sandboxes are assumed to write. It sets the time until the next look."""
 _OFTEN_S, _SELDOM_S = 0.1, 2.0
 
 

@@ -102,7 +102,7 @@ def _matches(
 
 
 def _of_latin_1(matches: list[dict[str, Any]], known: set[str]) -> Iterator[dict[str, Any]]:
-    """Return the matches in files that are not UTF-8, except in `known` files, which have matches already."""
+    """Return the matches in files that are not UTF-8, except in `known` ones, which have some already."""
     is_latin: dict[str, bool] = dict.fromkeys(known, False)
     for match in matches:
         if (path := match["path"]) not in is_latin:
