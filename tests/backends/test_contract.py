@@ -739,12 +739,12 @@ async def test_a_missing_module_is_named(kind: str) -> None:
 # Cancellation, stop, and what a dead broker leaves
 
 
-async def launched_when_free(backend: Backend) -> Sandbox:
+async def launched_when_free(backend: Backend, name: str = "one") -> Sandbox:
     """The name is free again only when nothing is left. A cluster collects a Pod's Secret later."""
     async with asyncio.timeout(DEADLINE_S):
         while True:
             with contextlib.suppress(LaunchError):
-                return await backend.launch("one", SandboxSpec())
+                return await backend.launch(name, SandboxSpec())
             await asyncio.sleep(0.01)
 
 
@@ -753,15 +753,16 @@ async def test_cancelled_at_every_await(kind: str, verb: str) -> None:
     """A cancelled launch leaves nothing behind; a cancelled removal still completes."""
     async with running(kind) as backend:
         for step in range(1, 20) if kind != "kubernetes" else (1, 3, 9, 1000):
+            name = f"try-{step}"
             if verb == "launch":
-                cancelled = await cancelled_at(backend.launch("one", SandboxSpec()), step)
+                cancelled = await cancelled_at(backend.launch(name, SandboxSpec()), step)
             else:
-                sandbox = await launched_when_free(backend)
+                sandbox = await backend.launch(name, SandboxSpec())
                 cancelled = await cancelled_at(backend.remove(sandbox), step)
             if not cancelled:
                 assert step > 1
                 return
-            again = await launched_when_free(backend)
+            again = await launched_when_free(backend, name)
             assert await ask(again, "result = os.listdir('/data')") == []
             await backend.remove(again)
     raise AssertionError("it never came to its end")

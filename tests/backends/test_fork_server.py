@@ -6,12 +6,9 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import json
 import os
 import signal
 import socket
-import subprocess
-import sys
 import tempfile
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -28,6 +25,7 @@ from kernelbroker_server.backends.sandbox_layout import GATEWAY_COMMAND
 from kernelbroker_server.kernels.requests import execute_request
 from kernelbroker_server.pool.warm_sandbox import WarmSandbox, discard, launch, run_silently
 
+from tests.support.nobody import run_as_nobody
 from tests.support.requires import requires
 
 from .brokers import other_broker
@@ -437,21 +435,7 @@ asyncio.run(main())
 @requires("root")
 async def test_ordinary_user() -> None:
     """A broker that is not root forks into jails without capabilities, with uid 1000."""
-    root = Path(__file__).parents[2]
-    paths = [root, root / "broker", root / "kernel_image", root / "sdk"]
-    site = next(p for p in sys.path if p.endswith("site-packages"))  # for the probes' pytest
-    done = await asyncio.create_subprocess_exec(
-        "/usr/bin/python3",
-        *("-c", ORDINARY),
-        env={"PYTHONPATH": ":".join(map(str, [*paths, site])), "PATH": "/usr/bin:/bin"},
-        cwd="/tmp",
-        user=65534,
-        group=65534,
-        extra_groups=[],
-        stdout=subprocess.PIPE,
-    )
-    output, _ = await done.communicate()
-    status, forks, writes, unshare, memory, forked = json.loads(output)
+    status, forks, writes, unshare, memory, forked = await run_as_nobody(ORDINARY)
     assert forked
     assert "Uid:\t1000\t1000\t1000\t1000" in status
     assert [line.split()[1] for line in status.splitlines() if line[:3] == "Cap"] == ["0" * 16] * 5

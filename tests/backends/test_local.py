@@ -39,6 +39,7 @@ from kernelbroker_server.backends.sandbox_layout import GATEWAY_COMMAND, python_
 from kernelbroker_server.kernels.endpoint import UnixEndpoint
 from kernelbroker_server.supervisor import Supervisor
 
+from tests.support.nobody import run_as_nobody
 from tests.support.requires import KERNEL_PYTHON, requires
 from tests.support.waiting import cancelled_at
 
@@ -535,21 +536,7 @@ async def main():
 
 asyncio.run(main())
 """
-    root = Path(__file__).parents[2]
-    paths = [root, root / "broker", root / "kernel_image", root / "sdk"]
-    site = next(p for p in sys.path if p.endswith("site-packages"))  # for the probes' pytest
-    done = await asyncio.create_subprocess_exec(
-        "/usr/bin/python3",
-        *("-c", script),
-        env={"PYTHONPATH": ":".join(map(str, [*paths, site])), "PATH": "/usr/bin:/bin"},
-        cwd="/tmp",
-        user=65534,
-        group=65534,
-        extra_groups=[],
-        stdout=subprocess.PIPE,
-    )
-    output, _ = await done.communicate()
-    status, forked, writes, isolation = json.loads(output)
+    status, forked, writes, isolation = await run_as_nobody(script)
     assert "Uid:\t1000\t1000\t1000\t1000" in status
     assert [line.split()[1] for line in status.splitlines() if line[:3] == "Cap"] == ["0" * 16] * 5
     assert "NoNewPrivs:\t1" in status

@@ -27,7 +27,14 @@ import pytest
 from kernelbroker_server.backends import procfs
 
 from tests.backends.probes import assert_no_pods, containers_of
-from tests.support.requires import IMAGE, KERNEL_PYTHON, KUBECONFIG, gvisor_runtime, requires
+from tests.support.requires import (
+    IMAGE,
+    KERNEL_PYTHON,
+    KUBECONFIG,
+    gvisor_runtime,
+    require,
+    requires,
+)
 
 ROOT = Path(__file__).parents[2]
 DEADLINE_S = 60.0
@@ -137,7 +144,13 @@ class BrokerProcess:
         )
 
     def start(self, *options: str) -> BrokerProcess:
-        """Start it with these options, and wait until clients can find it."""
+        """Start it with these options, and wait until clients can find it.
+
+        Skips the test that runs on a machine without jails, if the broker must have them.
+        """
+        local = self._settings.get("BACKEND", "local") == "local"
+        if local and self._settings.get("LOCAL__REQUIRE_ISOLATION") is None:
+            require("bubblewrap", "the kernels' environment")
         self.runtime_file.unlink(missing_ok=True)
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(

@@ -11,11 +11,11 @@ import kernelbroker
 import pytest
 from kernelbroker_server.workspaces.disk_room import RESERVE
 
-from tests.e2e.support import BrokerProcess, call, until
+from tests.e2e.support import BrokerProcess, call, until, whole_system
 from tests.support.requires import requires
 from tests.support.results import cause_of
 
-pytestmark = [pytest.mark.sandbox, requires("root")]
+pytestmark = [*whole_system, requires("root")]
 
 DISK_MIB = 400
 FILL = """
@@ -57,8 +57,12 @@ def broker(disk: Path) -> Iterator[BrokerProcess]:
         broker.kill()
 
 
-async def test_others_go_on(broker: BrokerProcess, disk: Path) -> None:
-    """Launches, results, files and the store have room; who wrote is told; with room, all goes on."""
+@pytest.mark.parametrize("seen", ["early", "late"])
+async def test_others_go_on(broker: BrokerProcess, disk: Path, seen: str) -> None:
+    """Launches, results, files and the store have room; who wrote is told; with room, all goes on.
+
+    A broker that looks late finds the disk full to the last byte.
+    """
     reserve = disk / "data" / RESERVE
     await until(reserve.exists)
     async with (

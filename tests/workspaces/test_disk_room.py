@@ -48,10 +48,10 @@ async def test_it_tells_when_room_is_short_and_when_there_is_room(tmp_path: Path
     async with watched(tmp_path, disk, 40 * MIB) as room:
         room.listeners.add(lambda: told.append(room.is_short))
         reserve = tmp_path / RESERVE
-        await until(lambda: reserve.exists() and reserve.stat().st_size == 5 * MIB, "the reserve")
+        await until(lambda: reserve.exists() and reserve.stat().st_size == 20 * MIB, "the reserve")
         disk.free = 44 * MIB
         await until(lambda: room.is_short, "too little room")
-        disk.free = 48 * MIB  # of which the reserve takes 5
+        disk.free = 62 * MIB  # of which the reserve takes 20
         await asyncio.sleep(0.1)
         assert room.is_short
         disk.free = 100 * MIB

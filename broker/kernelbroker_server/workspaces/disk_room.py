@@ -22,8 +22,8 @@ RESERVE = ".reserve"
 """The name of the file."""
 _LARGEST_SHARE = 20
 """Of a small disk at most one part in this many is kept."""
-_RESERVE_BYTES, _RESERVE_SHARE = 32 * 2**20, 8
-"""The size of the file; at most one part in so many of what is kept."""
+_RESERVE_BYTES, _RESERVE_SHARE = 32 * 2**20, 2
+"""The size of the file; at most one part in so many of what is kept. SQLite's log alone takes 4 MiB."""
 _MORE_SHARE = 10
 """There is room again when one part in this many more is free."""
 _FASTEST = 4 * 2**30
