@@ -50,7 +50,7 @@ from .results import ExecutionResult
 from .session import OnDisconnect, Session
 from .session_follower import follow
 from .session_requests import SessionRequests
-from .websocket import Timeouts
+from .websocket import RECONNECT_TIMEOUT, Timeouts
 
 Project: TypeAlias = str | ProjectOptions | os.PathLike[str]
 
@@ -66,6 +66,8 @@ def connect(
     timeout: float = 30.0,
     *,
     open_timeout: float = OPEN_TIMEOUT,
+    reconnect_timeout: float = RECONNECT_TIMEOUT,
+    retries: int = 0,
     ssl: SSLContext | None = None,
 ) -> Broker:
     """Return a client of the broker at `url`, or of the broker that this user runs on this machine.
@@ -79,12 +81,17 @@ def connect(
         timeout: seconds to wait for a connection or an answer; not for cells.
         open_timeout: seconds to wait for a session to open or restart. The broker first waits for a
             free sandbox (its `acquire_timeout`), and then refuses with `Unavailable`.
+        reconnect_timeout: seconds to wait for a broker that is away, such as while it restarts, when a
+            session has lost its connection; then the session ends with `ConnectionLost`.
+        retries: how often to send a request again, after growing pauses, that no broker has begun: none
+            could be reached, or it answered that it is `Unavailable`.
         ssl: TLS settings for an `https` URL; by default Python's own.
 
     Raises:
         ConnectionFailed: the URL is invalid, or other users may have written the runtime file.
     """
-    return Broker(discovery.find(url, token, ssl=ssl), Timeouts(timeout, open_timeout))
+    address = discovery.find(url, token, ssl=ssl, retries=retries)
+    return Broker(address, Timeouts(timeout, open_timeout, reconnect_timeout))
 
 
 class Broker:
@@ -488,8 +495,9 @@ class Broker:
         await call(self._address, "DELETE", path, self._timeouts.answer)
 
     async def close(self) -> None:
-        """Close all open sessions of this client."""
+        """Close all open sessions of this client, and its idle connections."""
         await asyncio.gather(*(session.close() for session in self._sessions))
+        self._address.connections.close()
 
     async def __aenter__(self) -> Broker:
         return self

@@ -21,6 +21,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from .http_connections import HTTPConnections
 from .protocol import runtime_file as runtime
 from .protocol.errors import ConnectionFailed, Unauthorized
 
@@ -43,6 +44,8 @@ class Address:
 
     Attributes:
         file: the runtime file that the token comes from, or None.
+        retries: how often a request is sent again that no broker has begun.
+        connections: those that are kept between requests.
     """
 
     url: str
@@ -51,6 +54,11 @@ class Address:
     token_source: str = "nowhere"
     ssl: SSLContext | None = field(default=None, repr=False, compare=False)
     file: Path | None = field(default=None, repr=False, compare=False)
+    retries: int = field(default=0, repr=False, compare=False)
+    connections: HTTPConnections = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        self.connections = HTTPConnections(self.url, self.ssl_context)
 
     @property
     def is_tls(self) -> bool:
@@ -114,11 +122,13 @@ def find(
     token: str | None = None,
     environ: Mapping[str, str] = os.environ,
     ssl: SSLContext | None = None,
+    retries: int = 0,
 ) -> Address:
     """Return the broker's address, in the order that the module describes.
 
     Args:
         ssl: TLS settings for an `https` address; Python's defaults if not given.
+        retries: how often a request is sent again that no broker has begun.
 
     Raises:
         ConnectionFailed: the URL is not one of http or https, `ssl` was given for http, or another user
@@ -143,7 +153,7 @@ def find(
         raise ConnectionFailed(f"{url!r} (from {source}) is not a URL like {runtime.DEFAULT_URL}")
     if ssl is not None and not url.startswith("https:"):
         raise ConnectionFailed(f"{url!r} (from {source}) is not https, so `ssl` has no effect")
-    return Address(url, token, source, token_source, ssl, file)
+    return Address(url, token, source, token_source, ssl, file, retries)
 
 
 @cache

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import chain, repeat
 from random import SystemRandom
 
 from msgspec import structs
@@ -36,8 +38,11 @@ from .protocol.messages import (
     SessionInfo,
 )
 
-RETRY_DELAYS = (0.0, 0.1, 0.3, 1.0, 2.0, *[4.0] * 18)
-"""Seconds before each try to connect again, jittered: a minute, for which sandboxes wait for a broker."""
+RETRY_DELAYS = (0.0, 0.1, 0.3, 1.0, 2.0)
+FURTHER_DELAYS: Iterable[float] = repeat(4.0)
+"""Seconds before each try to connect again, jittered."""
+RECONNECT_TIMEOUT = 60.0
+"""Sandboxes wait as long for a broker."""
 MAX_MESSAGE = 32 * 2**20
 PING_INTERVAL = 20.0
 CLOSE_TIMEOUT = 2.0
@@ -52,10 +57,12 @@ class Timeouts:
     Attributes:
         answer: for a connection, or an answer to a request.
         opening: for a session. The broker waits for a free sandbox before it refuses.
+        reconnecting: for a broker that is away, until a session's lost connection is given up.
     """
 
     answer: float
     opening: float
+    reconnecting: float = RECONNECT_TIMEOUT
 
 
 async def connect_session(
@@ -90,7 +97,7 @@ async def connect_session(
             open_timeout=timeouts.answer,
             ping_interval=PING_INTERVAL,
             close_timeout=CLOSE_TIMEOUT,
-            proxy=None,
+            proxy=address.connections.proxy,
             ssl=address.ssl_context() if address.is_tls else None,
         )
     except InvalidStatus as exc:
@@ -146,9 +153,13 @@ async def reconnect_session(
         ConnectionLost: it could not be reached.
         RequestError: the broker refused.
     """
+    loop = asyncio.get_running_loop()
     problem: KernelBrokerError | None = None
-    for delay in RETRY_DELAYS:
+    given_up = loop.time() + timeouts.reconnecting
+    for delay in chain(RETRY_DELAYS, FURTHER_DELAYS):
         await asyncio.sleep(delay * SystemRandom().uniform(0.5, 1.0))
+        if loop.time() >= given_up:
+            break
         try:
             return await connect_session(address, request, timeouts, None, known)
         except (ConnectionFailed, Unavailable) as exc:

@@ -19,7 +19,7 @@ _EARLY_BYTES = 600
 class CuttingProxy:
     """
     Attributes:
-        target: the port that it relays to.
+        targets: the ports that it relays to, each in turn; one where nobody listens is passed over.
         cuts: the share of connections that are cut.
         reach: bytes after which a connection is cut, on average.
         pauses: the share of pieces behind which a slow client pauses.
@@ -27,7 +27,8 @@ class CuttingProxy:
     """
 
     def __init__(self, rng: random.Random, faults: Counter[str]) -> None:
-        self.target = 0
+        self.targets: list[int] = []
+        self._turn = 0
         self.cuts = 0.0
         self.reach = 3_000
         self.pauses = 0.0
@@ -66,14 +67,7 @@ class CuttingProxy:
         self._links.discard(task)
 
     async def _relay(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        sock = socket.socket()
-        sock.setblocking(False)
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _SMALL_BUFFER)
-        try:
-            await asyncio.get_running_loop().sock_connect(sock, ("127.0.0.1", self.target))
-        except OSError:
-            sock.close()
-            raise
+        sock = await self._connected()
         from_broker, to_broker = await asyncio.open_connection(sock=sock, limit=_SMALL_BUFFER)
         budget = [self._budget(), self._budget() if self._rng.random() < 0.3 else None]
         ways = {
@@ -87,6 +81,25 @@ class CuttingProxy:
                 way.cancel()
             await asyncio.gather(*ways, return_exceptions=True)
             to_broker.transport.abort()
+
+    async def _connected(self) -> socket.socket:
+        loop = asyncio.get_running_loop()
+        for _ in self.targets:
+            self._turn += 1
+            port = self.targets[self._turn % len(self.targets)]
+            sock = socket.socket()
+            sock.setblocking(False)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _SMALL_BUFFER)
+            try:
+                await loop.sock_connect(sock, ("127.0.0.1", port))
+            except OSError:
+                sock.close()
+            except BaseException:
+                sock.close()
+                raise
+            else:
+                return sock
+        raise OSError("no broker accepts connections")
 
     def _budget(self) -> int | None:
         if self._rng.random() >= self.cuts:

@@ -30,8 +30,10 @@ from tests.chaos.cutting_proxy import CuttingProxy
 from tests.chaos.victim import TOKEN, Victim
 from tests.chaos.workload import RAN, Verdict, Worker
 from tests.support.engines import OwnDocker
+from tests.support.postgres import postgres_server
 from tests.support.requires import IMAGE
 
+KINDS = ("local", "docker", "own-docker", "cluster")
 WORKERS = 6
 CALM_AFTER_S = 6.0
 """Connections are no longer cut after this time of a round."""
@@ -72,8 +74,17 @@ class Report:
 
 
 class Chaos:
-    def __init__(self, victim: Victim, proxy: CuttingProxy, rng: random.Random, report: Report):
-        self.victim = victim
+    """
+    Attributes:
+        victims: the brokers.
+        victim: the one that the next fault hits.
+    """
+
+    def __init__(
+        self, victims: list[Victim], proxy: CuttingProxy, rng: random.Random, report: Report
+    ):
+        self.victims = victims
+        self.victim = victims[0]
         self.proxy = proxy
         self.rng = rng
         self.report = report
@@ -85,12 +96,17 @@ class Chaos:
     def connect(self) -> kernelbroker.Broker:
         return kernelbroker.connect(self.proxy.url, TOKEN, open_timeout=120)
 
+    def aim(self) -> None:
+        """Clients reach the brokers that run, each in turn."""
+        self.proxy.targets = [victim.port for victim in self.victims]
+
     async def round(self) -> None:
         """One round. Raises TimeoutError if a cell has no result."""
         begun = [len(worker.cells) for worker in self.workers]
         self.proxy.cuts = self.rng.choice([0.0, 0.8, 0.95])
         self.proxy.reach = self.rng.choice([1_000, 3_000, 10_000])
         self.proxy.pauses = self.rng.choice([0.0, 0.0, 0.05])
+        self.victim = self.rng.choice(self.victims)
         faults = self.faults()
         fault = self.rng.choices(list(faults), [weight for weight, _ in faults.values()])[0]
         # An event that is longer than any connection lasts would never arrive.
@@ -142,12 +158,13 @@ class Chaos:
             "no further fault": (6, self._nothing),
             "broker killed": (1, self._kill_broker),
             "broker stopped": (0.5, self._stop_broker),
-            "broker taken over": (0.5, self._take_over),
             "broker frozen": (2, self._freeze),
             "sandbox process killed": (2, self._kill_process),
             "disk full": (1, self._fill_disk),
             "clock jumped": (2, self._jump),
         }
+        if len(self.victims) == 1:
+            found["broker taken over"] = (0.5, self._take_over)
         if self.victim.kind == "docker":
             found["container killed"] = (2, self._kill_container)
         if self.victim.engine is not None:
@@ -173,7 +190,7 @@ class Chaos:
 
     async def _start_broker(self) -> None:
         await asyncio.to_thread(self.victim.start)
-        self.proxy.target = self.victim.port
+        self.aim()
 
     async def _freeze(self) -> bool:
         self.victim.freeze()
@@ -216,7 +233,8 @@ async def run(
     """Run rounds until the time is over.
 
     Args:
-        backend: `local`, `docker`, or `own-docker`: with an engine that is restarted, too.
+        backend: `local`, `docker`, or `own-docker`: with an engine that is restarted, too; or `cluster`:
+            three brokers on one PostgreSQL.
     """
     rng, report = random.Random(seed), Report(seed, backend)
     with (
@@ -225,14 +243,13 @@ async def run(
         mock.patch.object(execution_handle, "_FIRST_DELAY", 0.01),
         mock.patch.object(websocket, "RETRY_DELAYS", _RETRY_DELAYS),
     ):
-        engine = await asyncio.to_thread(_own_engine, cleanup) if backend == "own-docker" else None
-        kind = "local" if backend == "local" else "docker"
-        victim = Victim(Path(directory), kind, engine)
+        victims = await asyncio.to_thread(_victims, Path(directory), backend, cleanup)
         try:
-            await asyncio.to_thread(victim.start)
+            for victim in victims:
+                await asyncio.to_thread(victim.start)
             async with CuttingProxy(rng, report.faults).serving() as proxy:
-                proxy.target = victim.port
-                chaos = Chaos(victim, proxy, rng, report)
+                chaos = Chaos(victims, proxy, rng, report)
+                chaos.aim()
                 begun = time.monotonic()
                 while (
                     time.monotonic() < begun + seconds and report.faults.total() < max_faults
@@ -242,13 +259,24 @@ async def run(
                     if report.rounds % 50 == 0:
                         say(str(report))
                 await chaos.count_runs()
-            await asyncio.to_thread(victim.stop, signal.SIGINT)  # which leaves no sandbox
+            for victim in victims:  # which leave no sandbox
+                await asyncio.to_thread(victim.stop, signal.SIGINT)
         except BaseException:
-            say(victim.log.read_text(errors="replace")[-5000:])
+            for victim in victims:
+                say(victim.log.read_text(errors="replace")[-5000:])
             raise
         finally:
-            await asyncio.to_thread(victim.kill)
+            for victim in victims:
+                await asyncio.to_thread(victim.kill)
     return report
+
+
+def _victims(directory: Path, backend: str, cleanup: contextlib.ExitStack) -> list[Victim]:
+    if backend == "cluster":
+        database = cleanup.enter_context(postgres_server()).new_database()
+        return Victim.cluster(directory, database, 3)
+    engine = _own_engine(cleanup) if backend == "own-docker" else None
+    return [Victim(directory, "local" if backend == "local" else "docker", engine)]
 
 
 def _own_engine(cleanup: contextlib.ExitStack) -> OwnDocker:
@@ -266,7 +294,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=600)
     parser.add_argument("--faults", type=float, default=float("inf"), help="end after so many")
     parser.add_argument("--seed", type=int, default=random.randrange(10**6))
-    parser.add_argument("--backend", default="local", choices=("local", "docker", "own-docker"))
+    parser.add_argument("--backend", default="local", choices=KINDS)
     args = parser.parse_args()
 
     def say(text: str) -> None:

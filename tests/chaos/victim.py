@@ -38,9 +38,12 @@ class Victim(BrokerProcess):
 
     Args:
         engine: the container engine, if it is one that may be stopped.
+        settings: further ones, by the names of their environment variables.
     """
 
-    def __init__(self, directory: Path, kind: str, engine: OwnEngine | None = None) -> None:
+    def __init__(
+        self, directory: Path, kind: str, engine: OwnEngine | None = None, **settings: object
+    ) -> None:
         self._ahead = directory / "ahead"
         self._ahead.write_bytes(struct.pack("d", 0.0))
         code = directory / "code"
@@ -49,7 +52,7 @@ class Victim(BrokerProcess):
         self.kind = kind
         self.engine = engine
         self._host = None if engine is None else engine.host
-        settings: dict[str, object] = {
+        own: dict[str, object] = {
             "SHUTDOWN": "adopt",
             "TOKEN": TOKEN,
             "BACKEND": kind,
@@ -59,8 +62,8 @@ class Victim(BrokerProcess):
             "SESSIONS__RESULT_RETENTION": _RETENTION_S,
         }
         if engine is not None:
-            settings["DOCKER__HOST"] = engine.host
-        super().__init__(directory, ["env", f"PYTHONPATH={code}"], **settings)
+            own["DOCKER__HOST"] = engine.host
+        super().__init__(directory, ["env", f"PYTHONPATH={code}"], **(own | settings))
 
     @property
     def port(self) -> int:
@@ -123,6 +126,26 @@ class Victim(BrokerProcess):
         assert self.engine is not None
         self.engine.stop()
         self.engine.start()
+
+    @classmethod
+    def cluster(cls, directory: Path, database: str, number: int) -> list[Victim]:
+        """So many brokers of one machine, which share the database and their sandboxes' directories."""
+        found = []
+        for place in range(number):
+            own = directory / f"broker{place}"
+            own.mkdir()
+            shared = {
+                "STORE": database,
+                "CLUSTER__SECRET": "the-secret-of-all-brokers",
+                "CLUSTER__LEASE": 2,
+                "STATE_DIR": own / "state",
+                "LOCAL__DATA_DIR": directory / "data",
+                "LOCAL__RUN_DIR": directory / "run",
+            }
+            broker = cls(own, "local", None, **shared)
+            broker.data_dir, broker.run_dir = directory / "data", directory / "run"
+            found.append(broker)
+        return found
 
     def _in_containers(self) -> set[int]:
         found: set[int] = set()

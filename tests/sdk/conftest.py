@@ -152,6 +152,7 @@ def connected(broker, monkeypatch: pytest.MonkeyPatch) -> ProxiedBroker:
     monkeypatch.setenv("KERNELBROKER_URL", broker.url)
     monkeypatch.setenv("KERNELBROKER_TOKEN", TOKEN)
     monkeypatch.setattr("kernelbroker.websocket.RETRY_DELAYS", (0.0,) * 3)
+    monkeypatch.setattr("kernelbroker.websocket.FURTHER_DELAYS", ())
     return broker
 
 

@@ -17,22 +17,37 @@ from tests.support.requires import require
 from tests.support.waiting import until
 
 
-async def test_requests_that_wait_hold_nobody_up(silent: str) -> None:
-    """However many wait, others go on, and so does what the caller runs in threads."""
-    async with kernelbroker.connect(silent, "t", timeout=30) as client:
-        waiting = [asyncio.create_task(client.health()) for _ in range(60)]
-        await until(
-            lambda: (
-                sum(each.name.startswith("kernelbroker-http") for each in threading.enumerate())
-                >= 60
-            )
-        )
+async def test_requests_that_wait_hold_no_thread(silent_server: Silent) -> None:
+    """However many wait for an answer, there is no thread for each of them, and others go on."""
+    before = threading.active_count()
+    async with kernelbroker.connect(silent_server.url, "t", timeout=30) as client:
+        waiting = [asyncio.create_task(client.health()) for _ in range(200)]
+        await until(lambda: silent_server.heads == 200)
+        assert threading.active_count() - before < 20
         async with asyncio.timeout(2):
             assert await asyncio.to_thread(lambda: 5) == 5
         for each in waiting:
             each.cancel()
         async with asyncio.timeout(5):
             await asyncio.wait(waiting)
+
+
+async def test_results_that_are_waited_for_hold_no_thread(connected, scripts) -> None:
+    """Nor do the events of executions, and all of them arrive."""
+    before = threading.active_count()
+    connected.cells["c"] = scripts.forever
+    connected.cells["d"] = scripts.printing(*(f"{number}\n" for number in range(100)))
+    async with kernelbroker.connect() as broker, broker.session() as session:
+        first = await session.submit("c")
+        later = [await session.submit("d") for _ in range(40)]
+        waiting = [asyncio.create_task(handle.result()) for handle in later]
+        await asyncio.sleep(0.5)
+        assert not any(task.done() for task in waiting)
+        assert threading.active_count() - before < 20
+        assert (await broker.health())["status"] == "ok"
+        await first.interrupt()
+        expected = "".join(f"{number}\n" for number in range(100))
+        assert [result.stdout for result in await asyncio.gather(*waiting)] == [expected] * 40
 
 
 async def test_objects_say_what_they_are(silent: str) -> None:
@@ -42,20 +57,40 @@ async def test_objects_say_what_they_are(silent: str) -> None:
         assert repr(client.session("a b")) == f"<kernelbroker.Session 'a b', not open, at {silent}>"
 
 
+class Silent:
+    """A server that accepts requests and never answers.
+
+    Attributes:
+        heads: of requests that have arrived.
+    """
+
+    def __init__(self) -> None:
+        self.heads = 0
+        self.url = ""
+
+
 @pytest.fixture
-async def silent() -> AsyncIterator[str]:
-    """The address of a server that accepts requests and never answers."""
+async def silent_server() -> AsyncIterator[Silent]:
     connected: list[asyncio.StreamWriter] = []
+    silent = Silent()
 
-    async def serve(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         connected.append(writer)
+        await reader.readuntil(b"\r\n\r\n")
+        silent.heads += 1
 
-    server = await asyncio.start_server(serve, "127.0.0.1", 0)
-    yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    server = await asyncio.start_server(serve, "127.0.0.1", 0, backlog=500)
+    silent.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    yield silent
     for writer in connected:
         writer.close()
     server.close()
     await server.wait_closed()
+
+
+@pytest.fixture
+def silent(silent_server: Silent) -> str:
+    return silent_server.url
 
 
 def workers() -> set[threading.Thread]:

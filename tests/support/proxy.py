@@ -35,7 +35,8 @@ class Link:
     def abort(self) -> None:
         for writer in (self.client, self.broker):
             if writer is not None:
-                writer.transport.abort()
+                with suppress(AttributeError):  # a transport that has been closed
+                    writer.transport.abort()
 
 
 class Proxy:
@@ -156,8 +157,10 @@ class Proxy:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _SMALL_BUFFER)
         await asyncio.get_running_loop().sock_connect(sock, ("127.0.0.1", self.broker_port))
         from_broker, link.broker = await asyncio.open_connection(sock=sock, limit=_SMALL_BUFFER)
-        link.broker.write(head)
         is_websocket = b"upgrade: websocket" in head.lower()
+        if not is_websocket:  # so that each request is recorded, and can be broken
+            head = head.removesuffix(b"\r\n") + b"Connection: close\r\n\r\n"
+        link.broker.write(head)
         upwards = self._operations if is_websocket else self._bytes_up
         downwards = self._messages if is_websocket else self._bytes_down
         both = {
@@ -180,6 +183,8 @@ class Proxy:
     async def _bytes_down(self, reader: asyncio.StreamReader, link: Link) -> None:
         while data := await reader.read(65536):
             await self._to_client(link, data)
+        link.client.close()
+        await link.client.wait_closed()
 
     async def _operations(self, reader: asyncio.StreamReader, link: Link) -> None:
         assert link.broker is not None

@@ -26,6 +26,7 @@ from ..protocol.messages import (
 from ..protocol.operations import CodeOperationResponse
 from ..results import ExecutionResult
 from ..session import OnDisconnect
+from ..websocket import RECONNECT_TIMEOUT
 from .execution_handle import ExecutionHandle
 from .session import Session
 
@@ -36,10 +37,20 @@ def connect(
     timeout: float = 30.0,
     *,
     open_timeout: float = OPEN_TIMEOUT,
+    reconnect_timeout: float = RECONNECT_TIMEOUT,
+    retries: int = 0,
     ssl: SSLContext | None = None,
 ) -> Broker:
     """See `kernelbroker.connect`. It starts a thread, which `with` or `close` ends."""
-    broker = client.connect(url, token, timeout, open_timeout=open_timeout, ssl=ssl)
+    broker = client.connect(
+        url,
+        token,
+        timeout,
+        open_timeout=open_timeout,
+        reconnect_timeout=reconnect_timeout,
+        retries=retries,
+        ssl=ssl,
+    )
     return Broker(broker, LoopThread())
 
 
