@@ -23,7 +23,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help setup environments run demo images image kernel-image code-image agent-images browser-image broker-image dind-image bundle \
-  test test-all test-fast coverage check docs public-api protos console bench lock clean node release
+  test test-all test-fast attack coverage check docs public-api protos console bench lock clean node release
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 20
@@ -87,6 +87,9 @@ test-all: environments ## All tests, as CI: also crashes, attacks, each engine, 
 
 test-fast: environments ## The tests that start no sandbox and take no seconds, in a minute or two
 	@$(PYTEST) -m "not sandbox and not slow" $(TESTS)
+
+attack: environments ## All attempts to break out of sandboxes, in jails, containers and gVisor: which held (needs an engine)
+	@$(BROKER)/bin/python -m tests.security.attack --timeout 300
 
 coverage: environments ## The share of the lines of SDK, broker and the sandboxes' package that the tests run (TESTS), in all processes and jails
 	@rm -f .coverage .coverage.*

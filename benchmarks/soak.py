@@ -1,18 +1,26 @@
-"""Opens many sessions one after the other and compares the broker's memory, descriptors and threads.
+"""Opens many sessions and compares the broker's memory, descriptors, threads, processes and directories.
 
-The state is read after a tenth of the sessions, when all caches are filled, and at the end.
+Two clients open one session after the other, run a cell that prints and writes a file, and close it. What
+there is of the broker is counted after a tenth of the sessions, when all caches are filled, and at the end.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import os
 import sys
 from pathlib import Path
 
+import kernelbroker
+from kernelbroker_server.backends import procfs
 from kernelbroker_side import running_broker, until_warm
 
-WARM = 2
+WARM, CLIENTS = 2, 2
+CELL = "print(1); open('file', 'w').write('x')"
+SETTLING_S = 5.0
+ALLOWED = 2
+"""More descriptors, threads, processes or directories than that would be a leak."""
 KIB_PER_SESSION = 20.0
 """More would fill a gibibyte in 50,000 sessions."""
 
@@ -28,7 +36,7 @@ def broker_pid() -> int:
 
 
 def state(pid: int) -> dict[str, int]:
-    """Return the resident memory in KiB, the open descriptors and the threads of a process."""
+    """Return what there is of a broker: KiB of resident memory, and numbers."""
     status = dict(
         line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines()
     )
@@ -37,32 +45,46 @@ def state(pid: int) -> dict[str, int]:
         "memory, KiB": int(status["VmRSS"].split()[0]),
         "descriptors": descriptors,
         "threads": int(status["Threads"]),
+        "processes": len(procfs.family(procfs.processes(), pid)),
+        "directories": sum(1 for _, names, _ in os.walk(data_dir(pid)) for _ in names),
     }
+
+
+def data_dir(pid: int) -> str:
+    """Return the directory of the broker's sandboxes."""
+    variables = Path(f"/proc/{pid}/environ").read_text().split("\0")
+    name = "KERNELBROKER_LOCAL__DATA_DIR="
+    return next(each for each in variables if each.startswith(name)).removeprefix(name)
+
+
+async def open_sessions(broker: kernelbroker.Broker, count: int) -> None:
+    for _ in range(count):
+        async with broker.session() as session:
+            (await session.run(CELL)).raise_for_error()
 
 
 async def measure(sessions: int) -> tuple[dict[str, int], dict[str, int]]:
     async with running_broker(warm=WARM) as broker:
-        before: dict[str, int] = {}
-        for number in range(sessions):
-            async with broker.session() as session:
-                (await session.run("print(1)")).raise_for_error()
-            if number == sessions // 10:
-                await until_warm(broker, WARM)
-                before = state(broker_pid())
-        await until_warm(broker, WARM)
-        return before, state(broker_pid())
+        found = []
+        for part in (sessions // 10, sessions - sessions // 10):
+            await asyncio.gather(*(open_sessions(broker, part // CLIENTS) for _ in range(CLIENTS)))
+            await until_warm(broker, WARM)
+            await asyncio.sleep(SETTLING_S)  # what is removed beside the sessions' end
+            found.append(state(broker_pid()))
+        return found[0], found[1]
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--sessions", type=int, default=2000)
+    parser.add_argument("--sessions", type=int, default=5000)
     sessions = parser.parse_args().sessions
     before, after = asyncio.run(measure(sessions))
     for name, value in after.items():
         print(f"{name:<16}{before[name]:>10}{value:>10}")
     grown = (after["memory, KiB"] - before["memory, KiB"]) / (sessions * 0.9)
     print(f"{grown:.1f} KiB a session, at most {KIB_PER_SESSION:g}")
-    return int(grown > KIB_PER_SESSION or after["descriptors"] > before["descriptors"] + 2)
+    more = {name: after[name] - before[name] for name in after if name != "memory, KiB"}
+    return int(grown > KIB_PER_SESSION or max(more.values()) > ALLOWED)
 
 
 if __name__ == "__main__":
