@@ -25,6 +25,9 @@ class McpSettings(_Section):
     `module:function`, a function of a prompt. If not set, an older client's own model is asked, if lent."""
     task_after: float = Field(default=5, gt=0)
     """A call that runs longer becomes a task, for clients that support tasks."""
+    unnamed_idle_timeout: float = Field(default=300, gt=0)
+    """After how many seconds without a call a session closes that a call has opened without asking for one,
+    and that no other call has used. Afterwards it is `sessions.idle_timeout`."""
     allowed_hosts: tuple[str, ...] = ()
     """Host names that requests may name, in addition to those of the loopback and `host`. If it is empty
     and the broker listens on other addresses than loopback, all names are allowed."""

@@ -178,6 +178,21 @@ async def test_comms_with_buffers(broker: BrokerProcess, session: kernelbroker.S
         assert (await kernel.until("comm_msg"))["buffers"] == [b"\xe9\x00"]
 
 
+@pytest.mark.parametrize("channel", ["shell", "control"])
+async def test_a_busy_kernel_is_no_dead_one(
+    kernel: KernelClient, session: kernelbroker.Session, channel: str
+) -> None:
+    """What a kernel is, is answered at once, also while a cell runs; then the kernel is still busy."""
+    idle = await kernel.ask("kernel_info_request", {}, channel=channel)
+    assert idle["language_info"]["name"] == "python"
+    running = await session.submit("import time; time.sleep(30)")
+    await kernel.until("execute_input")
+    async with asyncio.timeout(5):
+        assert await kernel.ask("kernel_info_request", {}, channel=channel) == idle
+    await kernel.until("status", execution_state="busy")
+    await running.interrupt()
+
+
 async def test_debugging(kernel: KernelClient) -> None:
     """A debugger sets a breakpoint, looks at a variable where the cell stops, and lets it go on."""
     info = await kernel.ask("kernel_info_request", {})

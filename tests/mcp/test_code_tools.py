@@ -66,7 +66,7 @@ async def test_a_cell_is_run_and_its_session_named(
     assert [result.structured_content[name] for name in data] == ["hello\n", "", 0, "subprocess"]
     assert text_of(result).startswith("hello\n")
     session = api.world.registry.get(session_of(result))
-    assert session.options.metadata == {"opened_by": "mcp"}
+    assert session.options.metadata == {"opened_by": "mcp", "used_once": True}
     assert [each.origin for each in session.executions.values()] == [("mcp", "default")]
 
 
@@ -92,6 +92,31 @@ async def test_the_last_session_of_a_connection_is_replaced_when_it_has_ended(
         closed = await client.call_tool("close_session", {"session_id": first})
         assert closed.structured_content == {"session_id": first, "closed": True}
         assert session_of(await run(client, "2")) != first
+
+
+async def test_what_single_calls_leave_closes_soon(era: Era, api: McpApi) -> None:
+    """A session that was opened unasked lives for long only if a second call uses it."""
+
+    async def seen(session_id: str) -> tuple[float, dict[str, Any]]:
+        answer = await api.api.ask("GET", f"/api/v1/sessions/{session_id}")
+        return answer.json["idle_timeout"], answer.json["metadata"]
+
+    usual = 1800.0
+    async with api.client(era) as client:
+        first = session_of(await run(client, "1"))
+        assert await seen(first) == (300.0, {"opened_by": "mcp", "used_once": True})
+    async with api.client(era) as client:  # another connection, which names it
+        await run(client, "2", session_id=first)
+        assert await seen(first) == (usual, {"opened_by": "mcp"})
+        named = await client.call_tool("create_session", {"name": "asked-for"})
+        assert await seen(named.structured_content["session_id"]) == (usual, {"opened_by": "mcp"})
+    async with api.client(era) as client:
+        second = session_of(await run(client, "1"))
+        again = session_of(await run(client, "2"))
+        # A connection of the older revisions goes on with its last session.
+        assert (again == second) == (era == "legacy")
+        expected = usual if era == "legacy" else 300.0
+        assert (await seen(again))[0] == expected
 
 
 @pytest.mark.parametrize("session_id", ["unknown", "closed", "../x"])

@@ -235,6 +235,8 @@ class Gateway:
         header, metadata, content = (json.loads(parts[i]) for i in (1, 3, 4))
         if header["msg_type"] == "input_reply" and self._running is not None:
             self._running.answers.put_nowait(content["value"])
+        if (header["msg_type"], header["session"]) == ("kernel_info_request", "broker-internal"):
+            self.send(frame("shell", "kernel_info_reply", header["msg_id"], {"status": "ok"}))
         if header["msg_type"] == "execute_request":
             cell = Cell(self, header["msg_id"], content, metadata)
             self.cells.append(cell)

@@ -20,6 +20,7 @@ from kernelbroker.protocol.events import Result
 
 from ..kernels.framing import (
     BROKER_SESSION,
+    CONTENT_PART,
     INTERNAL_SESSION,
     Incoming,
     Outgoing,
@@ -42,6 +43,7 @@ _MAX_PARKED = 32
 _NUDGE_SESSION = "broker-nudge"
 _CHANNELS = ("shell", "control", "stdin")
 _SKIPPED = "Aborted"
+_INFO, _INFO_REPLY = "kernel_info_request", "kernel_info_reply"
 
 
 class KernelLink:
@@ -136,6 +138,9 @@ class KernelLink:
             if header.msg_type == "shutdown_request":
                 await self._shut_down(client, message)
                 return
+            if header.msg_type == _INFO and (info := await self._kernels.info(self.session)):
+                self._tell_info(client, message, info)
+                return
             if (message.channel, header.msg_type) != ("shell", EXECUTE):
                 await self._kernels.send(self.session, message.frame)
                 return
@@ -171,6 +176,17 @@ class KernelLink:
             message.channel, "shutdown_reply", reply, session=self._kernel_session, parent=parent
         )
         client.push(answer)
+
+    def _tell_info(self, client: Client, message: ClientMessage, info: bytes) -> None:
+        """Answer in place of the kernel, which may be busy: clients take one that waits for dead."""
+        session, parent = self._kernel_session, message.raw_header
+        self._publish(status("busy", session, parent))
+        parts = split_frame(made(message.channel, _INFO_REPLY, {}, session=session, parent=parent))
+        parts[CONTENT_PART] = info
+        client.push(self._masked(join_parts(parts)))
+        self._publish(status("idle", session, parent))
+        if self.session.is_running:
+            self._publish(status("busy", session))
 
     def _ended(self, client: Client, message: ClientMessage, result: Result) -> None:
         """Reply to a cell that has ended, if the kernel has not."""
@@ -260,7 +276,7 @@ class KernelLink:
 
     async def _revive(self) -> None:
         """Have a fresh kernel, and let it show that it is there."""
-        request = encode_frame(Outgoing("shell", "kernel_info_request", {}), _NUDGE_SESSION)
+        request = encode_frame(Outgoing("shell", _INFO, {}), _NUDGE_SESSION)
         try:
             await self._kernels.send(self.session, request)
         except RequestError:

@@ -25,6 +25,7 @@ logger = logging.getLogger(__name__)
 _YIELD_MESSAGES = 64
 _YIELD_BYTES = 1024**2
 """After so many messages or bytes the reader lets other tasks run."""
+_MAX_INFO_BYTES = 65_536
 _ACKNOWLEDGED_MESSAGES = 1000
 _ACKNOWLEDGED_BYTES = 1024**2
 """After so many messages or bytes the gateway may forget what it has sent. It holds eight times as many."""
@@ -82,6 +83,7 @@ class KernelChannel:
         sent: the number of messages that the kernel was sent, also by earlier brokers.
         received: the number of the latest message that was received.
         exit_status: how the kernel has ended, as a shell gives it; None if the gateway did not tell.
+        info: the content of the answer to `ask_info`, None before it has come.
         on_acknowledge: called before the gateway forgets messages. Returns the number of the latest one
             that it may forget.
         on_all_sent: awaited when the kernel has ended and all its messages were received, which the gateway
@@ -108,6 +110,7 @@ class KernelChannel:
         self.sent = sent
         self.received = received
         self.exit_status: int | None = None
+        self.info: bytes | None = None
         self.on_acknowledge: Callable[[], int] | None = None
         self.on_all_sent: Callable[[], Awaitable[bool]] | None = None
         self._websocket = websocket
@@ -198,6 +201,20 @@ class KernelChannel:
             await self._websocket.send(frame)
         except (WebSocketException, OSError) as exc:
             raise ChannelClosed(f"the gateway closed the channel: {exc}") from exc
+
+    async def ask_info(self) -> None:
+        """Ask a kernel that nobody uses yet what it is, for later, when it may be busy. Never raises."""
+        request = Outgoing("shell", "kernel_info_request", {}, internal=True)
+
+        def keep(message: Incoming) -> None:
+            if message.header.msg_type == "kernel_info_reply":
+                if len(message.content) <= _MAX_INFO_BYTES:
+                    self.info = message.content
+                subscription.close("it was answered")
+
+        subscription = self.subscribe(keep, [request.msg_id])
+        with suppress(ChannelClosed):
+            await self.send(request)
 
     async def send_soon(
         self,

@@ -19,14 +19,17 @@ from mcp_types import (
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from ..service import browsing
+from ..service.sessions import SessionChange
 from ..service.tenant_service import TenantService
 from ..sessions.session import Session
 from ..sessions.store import Entry, EventStore
 from ..telemetry.origin import set_origin
 from .endpoint import TENANT_KEY, USER_KEY
 
-OPENED_BY = {"opened_by": "mcp"}
+OPENED_BY: dict[str, Any] = {"opened_by": "mcp"}
 """In the metadata of sessions that tools open."""
+_ONE_CALL = {"used_once": True}
+"""In it as well while only the call that has opened a session without a name has used it."""
 _REMEMBERED_S = 86_400.0
 _KIND = "mcp"
 _LEVELS = ("debug", "info", "notice", "warning", "error", "critical", "alert", "emergency")
@@ -41,12 +44,15 @@ class Options:
         language: of what analyses say.
         model: writes code for analyses without code.
         task_ttl: seconds for which the result of a task can be read, at least.
+        unnamed_idle_timeout: that of a session that only one call has used, which did not ask for one. Some
+            clients make a connection for each call, and leave a session with each.
     """
 
     task_after: float = 5.0
     task_ttl: float = 86_400.0
     language: Literal["auto", "en", "zh"] = "auto"
     model: Callable[[str], Any] | None = None
+    unnamed_idle_timeout: float = 300.0
 
 
 class ConnectionMemory:
@@ -123,12 +129,21 @@ class Call:
             if browser and found is not None and not browsing.has_browser(found):
                 found = None
         if found is None:
-            options = SessionOptions(metadata=OPENED_BY)
+            options = SessionOptions(metadata=OPENED_BY | _ONE_CALL)
             if browser:
                 options.template = sessions.browser_template()
             found, _ = await sessions.open(options)
+            usual = found.idle_timeout
+            await self._live(found, min(usual, self.options.unnamed_idle_timeout), _ONE_CALL)
+        elif found.options.metadata == OPENED_BY | _ONE_CALL:
+            limits = found.limits
+            await self._live(found, min(limits.idle_timeout, limits.max_lifetime), {})
         self.use(found)
         return found
+
+    async def _live(self, session: Session, idle_timeout: float, note: dict[str, bool]) -> None:
+        change = SessionChange(idle_timeout=idle_timeout, metadata=OPENED_BY | note)
+        await self.tenant.sessions.change(session.id, change)
 
     def use(self, session: Session) -> None:
         """Make this the session of the call, and the connection's last one."""

@@ -41,6 +41,7 @@ def make_surface(
             settings.sessions.result_retention,
             settings.mcp.language,
             model,
+            settings.mcp.unnamed_idle_timeout,
         ),
         hosts=allowed_hosts(
             settings.host, on_loopback=settings.on_loopback, named=settings.mcp.allowed_hosts

@@ -84,6 +84,7 @@ async def launch(
                 why = f"{end.detail}: {end.last_line}" if end.last_line else end.detail
                 raise LaunchError(f"the sandbox ended at once: {why}")
         warm = WarmSandbox(sandbox, gateway, opening.result())
+        await warm.channel.ask_info()
         await run_silently(warm, "pass", {})
         sandbox.remember(kernel_id=warm.channel.kernel_id)
         return warm

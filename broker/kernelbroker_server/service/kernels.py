@@ -147,6 +147,17 @@ class Kernels:
             except ChannelClosed as exc:
                 raise Unavailable(f"{exc}; try again", retry_after=1) from exc
 
+    async def info(self, session: Session) -> bytes | None:
+        """Return the content of a `kernel_info_reply`, if the kernel need not be asked. Wakes the session.
+
+        Raises:
+            SessionGone, TooManyRequests, Unavailable
+        """
+        async with session.borrow():
+            with contextlib.suppress(ChannelClosed):
+                return session.feed.channel.info
+        return None
+
     async def obey_shutdown(self, session: Session, frame: bytes) -> bool:
         """Do what a `shutdown_request` asks for: close the session soon, as `leave`, or restart its kernel.
 

@@ -117,6 +117,7 @@ class ContextLease(Lease):
             gateway = session_warm.gateway
             try:
                 channel = await gateway.start_kernel(_START_S, self._kernel_id)
+                await channel.ask_info()
                 warm = ContextSandbox(session_warm.sandbox, gateway, channel)
                 env = {**self._options.env, **self._options.secrets}
                 await self._deliver(warm, {"env": env, "cwd": self._options.cwd})
