@@ -42,6 +42,7 @@ images, in `/usr/share/doc` for packages of Debian, and in `console/static/licen
 |---|---|
 | acorn, the parser of JavaScript (`kernelbroker-kernel`) | MIT |
 | Droid Sans Fallback, a font (`kernelbroker-kernel`) | Apache-2.0 |
+| a part of NanumGothic, and of Noto Sans Devanagari, fonts (`kernelbroker-kernel`) | OFL-1.1 |
 | the messages of E2B's envd (`kernelbroker-server`) | MIT |
 | the console's packages (`kernelbroker-server`) | [below](#the-console) |
 

@@ -49,10 +49,14 @@ answered by one message of `INTERNAL_CELL_MIME`::
 The cell that applies the session's settings, right after the lease, has::
 
     {"configure": {"env": {name: value}, "cwd": str | null,
-     "layout": {"directories": [str], "files": {path: text}} | null}}
+     "layout": {"directories": [str], "files": {path: text}} | null,
+     "limits": {"cpus": number | null, "memory": int | null}}}    what the session's limits lower
 """
 
 from __future__ import annotations
+
+CPUS_VARIABLE, MEMORY_VARIABLE = "KERNELBROKER_CPUS", "KERNELBROKER_MEMORY"
+"""The environment variables that have the limits of a sandbox: a number of processors, and bytes."""
 
 METADATA_KEY = "kernelbroker"
 """Of the options of a request. The reply to a user's cell has its summary there: ``{"execution_time":

@@ -12,7 +12,7 @@ from os.path import normpath
 from pathlib import Path
 from typing import Any
 
-from . import contract
+from . import contract, machine
 
 WORKSPACE = environ.get("KERNELBROKER_WORKSPACE", contract.WORKSPACE)
 """Sandboxes without a jail have the workspace at another path."""
@@ -23,7 +23,8 @@ at_start: Mapping[str, str] = environ
 
 def configure(settings: Any) -> None:
     """Set what belongs to the session: ``{"env": {name: text}, "cwd": path | null,
-    "layout": {"directories": [path], "files": {path: text}} | null}``.
+    "layout": {"directories": [path], "files": {path: text}} | null,
+    "limits": {"cpus": number | null, "memory": bytes | null}}``.
 
     Directories of the workspace are created if they do not exist, and so are the files of the layout.
 
@@ -38,6 +39,8 @@ def configure(settings: Any) -> None:
         raise ValueError("'env' must be an object of names and texts")
     if cwd is not None and not isinstance(cwd, str):
         raise ValueError("'cwd' must be a path or null")
+    limits = settings.get("limits") or {}
+    machine.change(limits.get("cpus"), limits.get("memory"))
     if layout is not None:
         _make_layout(layout["directories"], layout["files"])
     for name, value in (env or {}).items():

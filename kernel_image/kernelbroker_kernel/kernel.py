@@ -28,7 +28,7 @@ from ipykernel.zmqshell import ZMQInteractiveShell
 from jupyter_client.jsonutil import json_clean, json_default
 from traitlets import List, Type, Unicode
 
-from . import charts, early_imports, fonts, last_words, package_path
+from . import charts, early_imports, fonts, last_words, machine, package_path
 from .compat import named_like, streams
 from .compat.figures import show_those_of_agg, show_those_of_pillow
 from .compat.kernel import BoundedErrorKernel, BoundedErrorShell, PromptKernelApp
@@ -292,6 +292,7 @@ class KernelApp(PromptKernelApp):
         charts.install(shell)
         super().init_code()
         rehearse()
+        machine.tell_limits()
 
 
 def import_all(imports: Iterable[str]) -> None:

@@ -98,6 +98,12 @@ def make_directory(names: list[str]) -> None:
         pass
 
 
+def open_directory(names: list[str], *, make: bool = False) -> int:
+    """Return a descriptor of a directory, to open entries relative to it. Raises OSError."""
+    with _directory(names, make=make) as descriptor:
+        return os.dup(descriptor)
+
+
 def move(names: list[str], target: list[str]) -> None:
     """Rename, after making the parents of `target`. An existing file is replaced."""
     with _parent(names) as (parent, name):

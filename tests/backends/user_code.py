@@ -325,19 +325,22 @@ CELLS: dict[str, tuple[str, Any]] = {
         get_ipython().run_line_magic("cd", "-q /data")""",
         ["3\n", "/tmp"],
     ),
-    "a font for Chinese": (
+    "fonts for all scripts": (
         """
         import warnings
         from matplotlib import font_manager, pyplot
         figure, axes = pyplot.subplots()
-        axes.set_title("销售额 売上")
+        axes.set_title("销售额 売上 매출 뷁 बिक्री")
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             figure.canvas.draw()
         pyplot.close(figure)
-        found = font_manager.findfont(font_manager.FontProperties(family="SimHei")).rpartition("/")[2]
+        found = [
+            font_manager.findfont(font_manager.FontProperties(family=name)).rpartition("/")[2]
+            for name in ("SimHei", "Malgun Gothic", "Mangal")
+        ]
         verdict = [[str(each.message) for each in caught], found]""",
-        [[], "DroidSansFallbackFull.ttf"],
+        [[], ["DroidSansFallbackFull.ttf", "Hangul.ttf", "NotoSansDevanagari-Regular.ttf"]],
     ),
 }
 """A cell by its name, and its value."""

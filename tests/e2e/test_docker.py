@@ -127,6 +127,16 @@ async def test_tables_and_packages(client: Client) -> None:
     assert imported["result"]["return_value"] == "1.0", imported
 
 
+async def test_locales(client: Client) -> None:
+    """Numbers and dates can be formatted for these languages."""
+    code = """
+import locale
+found = [locale.setlocale(locale.LC_ALL, name) and locale.format_string("%.1f", 1.5)
+         for name in ("en_US.UTF-8", "zh_CN.UTF-8", "de_DE.UTF-8")]"""
+    result = (await client.run(code, result_var="found"))["result"]
+    assert result["return_value"] == ["1.5", "1.5", "1,5"], result["error"]
+
+
 async def test_javascript_and_prepared_files(client: Client) -> None:
     """A container has Node.js, files that were there before it, a layout, and the session's own limit."""
     await client.call("PUT", "/api/v1/workspaces/prepared", {"layout": "agent"})

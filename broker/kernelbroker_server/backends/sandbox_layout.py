@@ -5,7 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from kernelbroker_kernel.contract import GATEWAY_MODULE, PROJECT, PROXY_PORT
+from kernelbroker_kernel.contract import (
+    CPUS_VARIABLE,
+    GATEWAY_MODULE,
+    MEMORY_VARIABLE,
+    PROJECT,
+    PROXY_PORT,
+)
 
 from .base import Limits, Network, SandboxSpec
 
@@ -89,6 +95,8 @@ def environment(
         "OPENBLAS_NUM_THREADS": threads,
         "MKL_NUM_THREADS": threads,
         "KERNELBROKER_WORKSPACE": str(workspace),
+        CPUS_VARIABLE: f"{spec.limits.cpus:g}",
+        MEMORY_VARIABLE: str(spec.limits.memory),
         **({} if spec.wheels is None else {"KERNELBROKER_WHEELS": str(wheels)}),
         **_pip(spec, wheels),
         **(_PROXY if spec.uses_proxy and spec.network is not Network.OPEN else {}),

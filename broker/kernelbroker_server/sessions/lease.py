@@ -315,6 +315,9 @@ class Lease:
         while applied is not self._options.limits:
             applied = self._options.limits
             await change_limits(warm, self.isolation, applied, applied)
+            if applied.cpus or applied.memory:
+                told = {"cpus": applied.cpus, "memory": applied.memory}
+                await self._deliver(warm, {"limits": told})
 
     async def change_limits(self, limits: SandboxLimits) -> None:
         """Change the limits of the session. Raises BadRequest, Unavailable; they are as before then."""

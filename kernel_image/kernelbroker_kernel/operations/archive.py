@@ -6,7 +6,7 @@ import os
 import posixpath
 import shutil
 import tarfile
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 from secrets import token_hex
 from typing import Any
@@ -21,6 +21,7 @@ MAX_BYTES = 8 * 1024**3
 _NAMED_LINKS = 20
 """Of those that lead out of the project."""
 _CHUNK_BYTES = 1024**2
+_NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def unpack(archive: str, replace: bool = False) -> dict[str, Any]:
@@ -44,8 +45,11 @@ def unpack(archive: str, replace: bool = False) -> dict[str, Any]:
         workspace.make_directory([scratch])
         with refusing(archive), os.fdopen(workspace.open_file(names), "rb") as file:
             try:
-                with tarfile.open(fileobj=file, mode="r|*") as tar:
-                    files, size = _extract(tar, scratch)
+                with (
+                    tarfile.open(fileobj=file, mode="r|*") as tar,
+                    closing(_Files(scratch)) as made,
+                ):
+                    files, size = _extract(tar, scratch, made)
             except (tarfile.TarError, EOFError, ValueError, UnicodeError) as error:
                 raise Refused("bad_request", f"this is no complete tar archive: {error}") from error
             except OSError as error:
@@ -69,10 +73,39 @@ def unpack(archive: str, replace: bool = False) -> dict[str, Any]:
                 pass
 
 
-def _extract(tar: tarfile.TarFile, scratch: str) -> tuple[int, int]:
+class _Files:
+    """Makes files below a directory that nobody else knows. It keeps the last one's directory open."""
+
+    def __init__(self, root: str) -> None:
+        self._root = root
+        self._names: list[str] | None = None
+        self._parent = -1
+
+    def make(self, names: list[str], mode: int) -> int:
+        """Return the descriptor of a new file, which takes the place of an earlier one. Raises OSError."""
+        if names[:-1] != self._names:
+            self.close()
+            self._parent = workspace.open_directory([self._root, *names[:-1]], make=True)
+            self._names = names[:-1]
+        try:
+            found = os.open(names[-1], _NEW_FILE, 0o600, dir_fd=self._parent)
+        except FileExistsError:  # an archive may have a name twice
+            os.unlink(names[-1], dir_fd=self._parent)
+            found = os.open(names[-1], _NEW_FILE, 0o600, dir_fd=self._parent)
+        os.fchmod(found, mode)
+        return found
+
+    def close(self) -> None:
+        if self._parent >= 0:
+            os.close(self._parent)
+            self._parent, self._names = -1, None
+
+
+def _extract(tar: tarfile.TarFile, scratch: str, made: _Files) -> tuple[int, int]:
     links: list[tuple[list[str], str]] = []
     files = size = 0
     for number, entry in enumerate(tar):
+        tar.members.clear()  # type: ignore[attr-defined]  # it remembers all of them
         if number >= MAX_ENTRIES:
             raise Refused("too_large", f"the archive has more than {MAX_ENTRIES:,} entries")
         shown = project.shown(entry.name)[:200]
@@ -91,14 +124,9 @@ def _extract(tar: tarfile.TarFile, scratch: str) -> tuple[int, int]:
                 )
             content = tar.extractfile(entry)
             assert content is not None, "it is a regular file"
-            upload = workspace.Upload([scratch, *names])
-            try:
-                upload.set_mode(0o755 if entry.mode & 0o100 else 0o644)
+            with os.fdopen(made.make(names, 0o755 if entry.mode & 0o100 else 0o644), "wb") as file:
                 while piece := content.read(_CHUNK_BYTES):
-                    upload.write(piece)
-                upload.commit()
-            finally:
-                upload.close()
+                    file.write(piece)
             files += 1
         elif entry.issym():
             links.append((names, entry.linkname))
