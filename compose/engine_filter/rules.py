@@ -16,7 +16,7 @@ from pathlib import PurePosixPath
 from typing import Any, TypeAlias
 from urllib.parse import parse_qsl, urlencode
 
-from kernelbroker_kernel.contract import HOME_OF_E2B, PROJECT, WORKSPACE
+from kernelbroker_kernel.contract import PROJECT, WORKSPACE, WORKSPACE_PATHS
 from kernelbroker_server.backends.container_options import (
     HANDOVER,
     LABEL_BROKER,
@@ -31,7 +31,7 @@ Check: TypeAlias = Callable[[Any], bool]
 
 BROKER_ID = "[0-9a-f]{8}"
 SANDBOX_ID = "[a-z0-9][a-z0-9-]{0,40}"
-_PROJECTS = (f"{WORKSPACE}/{PROJECT}", f"{HOME_OF_E2B}/{PROJECT}")
+_PROJECTS = tuple(f"{path}/{PROJECT}" for path in WORKSPACE_PATHS)
 NAME = f"kernelbroker-{BROKER_ID}-{SANDBOX_ID}"
 
 
@@ -125,7 +125,7 @@ class Policy:
             "RestartPolicy": _is({"Name": "no"}),
             "LogConfig": _is({"Type": "json-file", "Config": {"max-size": "64k", "max-file": "1"}}),
             "ReadonlyRootfs": _is(True),
-            "Mounts": lambda value: isinstance(value, list) and len(value) <= 9,
+            "Mounts": lambda value: isinstance(value, list) and len(value) <= 12,
             "Tmpfs": lambda value: (
                 isinstance(value, dict)
                 and value.keys() == {str(TMP), str(HOME), *SEALED}
@@ -160,7 +160,7 @@ class Policy:
         workspace = f"{re.escape(str(self.data_dir))}/{BROKER_ID}/sandboxes/{SANDBOX_ID}/workspace"
         sockets = f"{re.escape(str(self.run_dir))}/{BROKER_ID}/{SANDBOX_ID}"
         handover, egress_socket = f"{sockets}\\.give", f"{sockets}\\.out"
-        if target in (WORKSPACE, HOME_OF_E2B) and not read_only:
+        if target in WORKSPACE_PATHS and not read_only:
             allowed = bool(re.fullmatch(workspace, source, re.ASCII))
         elif target == str(HANDOVER) and read_only:
             allowed = bool(re.fullmatch(handover, source, re.ASCII))
@@ -169,7 +169,7 @@ class Policy:
         elif target in _PROJECTS:
             allowed = self._is_project(source, read_only)
         else:
-            shared = target in (f"{WORKSPACE}/shared", f"{HOME_OF_E2B}/shared", str(WHEELS))
+            shared = target in (*(f"{path}/shared" for path in WORKSPACE_PATHS), str(WHEELS))
             allowed = shared and read_only and source in self.shared
         if not allowed:
             raise Refused("a mount is not one of a sandbox")

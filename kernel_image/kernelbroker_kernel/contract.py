@@ -106,6 +106,8 @@ STREAM_CHUNK_CHARS = 256 * 1024
 WORKSPACE = "/data"
 HOME_OF_E2B = "/home/user"
 """The workspace once more, where programs written for E2B expect it."""
+WORKSPACE_PATHS = (WORKSPACE, HOME_OF_E2B, "/workspace")
+"""Everywhere that the workspace is mounted. Links would do for cells, but not for all programs."""
 PROJECT = "project"
 """Directory of the workspace with the project that operations work on. It may be mounted there."""
 PACKAGES = ".packages"

@@ -66,9 +66,11 @@ def test_only_the_workspace_is_writable() -> None:
     assert [(mount["Source"], mount["Target"], mount["ReadOnly"]) for mount in mounts] == [
         ("/data/one", "/data", False),
         ("/data/one", "/home/user", False),
+        ("/data/one", "/workspace", False),
         ("/run/one.give", "/run/kernelbroker.handover", True),
         ("/srv/shared", "/data/shared", True),
         ("/srv/shared", "/home/user/shared", True),
+        ("/srv/shared", "/workspace/shared", True),
         ("/srv/wheels", "/opt/wheels", True),
     ]
 
@@ -81,6 +83,7 @@ def test_options_over_tcp() -> None:
     assert [mount["Target"] for mount in asked["HostConfig"]["Mounts"]] == [
         "/data",
         "/home/user",
+        "/workspace",
     ]
     assert "KG_AUTH_TOKEN=secret" in asked["Env"]
     assert "secret" not in " ".join(asked["Entrypoint"])
@@ -90,7 +93,7 @@ def test_options_of_an_allow_list() -> None:
     """With an allow list there is a read-only proxy socket with its variables, but no network."""
     asked = options(SandboxSpec(network=Network.ALLOWLIST), egress_socket=Path("/run/one.out"))
     assert (asked["HostConfig"]["NetworkMode"], asked["NetworkDisabled"]) == ("none", True)
-    mount = asked["HostConfig"]["Mounts"][3]
+    mount = asked["HostConfig"]["Mounts"][4]
     assert (mount["Source"], mount["Target"]) == ("/run/one.out", "/run/kernelbroker.egress")
     assert mount["ReadOnly"] is True
     assert asked["Entrypoint"][-2:] == ["--egress", "/run/kernelbroker.egress"]

@@ -266,7 +266,7 @@ result = [os.getuid(), [name for _, name in socket.if_nameindex()],
         user, interfaces, status, directories, sizes = await ask(sandbox, source)
         assert (user, interfaces) == (1000, ["lo"])
         assert status == ["0" * 16, "0" * 16, "1", "2"]
-        expected = {"/data", "/dev/shm", "/home/sandbox", "/home/user", "/tmp"}
+        expected = {"/data", "/dev/shm", "/home/sandbox", "/home/user", "/tmp", "/workspace"}
         assert set(directories) - {"/dev/mqueue"} == expected
         assert sizes == [8 << 20] * 2
         podman.cli("kill", container_of(sandbox, podman.host))

@@ -13,7 +13,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kernelbroker_kernel.contract import ALONE_S, HOME_OF_E2B, PROJECT, TOKEN_VARIABLE, WORKSPACE
+from kernelbroker_kernel.contract import (
+    ALONE_S,
+    PROJECT,
+    TOKEN_VARIABLE,
+    WORKSPACE,
+    WORKSPACE_PATHS,
+)
 
 from .base import CPU_PERIOD_US, LaunchError, Limits, SandboxSpec
 from .host_project import HostProject
@@ -149,17 +155,17 @@ def container_options(
 
 def _files(spec: SandboxSpec, placement: ContainerPlacement) -> dict[str, Any]:
     size = spec.limits.tmp_size
-    mounts = [_bind(placement.workspace, path) for path in (WORKSPACE, HOME_OF_E2B)]
+    mounts = [_bind(placement.workspace, path) for path in WORKSPACE_PATHS]
     if isinstance(placement.transport, SocketTransport):
         # Connecting needs no write access, and code inside cannot put another file here.
         mounts.append(_bind(placement.transport.handover, str(HANDOVER), read_only=True))
     if placement.egress_socket is not None:
         mounts.append(_bind(placement.egress_socket, str(EGRESS_SOCKET), read_only=True))
     if spec.shared_data is not None:
-        for path in (WORKSPACE, HOME_OF_E2B):
+        for path in WORKSPACE_PATHS:
             mounts.append(_bind(spec.shared_data, f"{path}/shared", read_only=True))
     if (project := spec.project) is not None:
-        for path in (WORKSPACE, HOME_OF_E2B):
+        for path in WORKSPACE_PATHS:
             mount = _bind(project.path, f"{path}/{PROJECT}", read_only=project.read_only)
             mounts.append(
                 {**mount, "BindOptions": {"NonRecursive": True, "Propagation": "rprivate"}}

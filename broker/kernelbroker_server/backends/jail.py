@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from kernelbroker_kernel.contract import HOME_OF_E2B, PROJECT, WORKSPACE
+from kernelbroker_kernel.contract import PROJECT, WORKSPACE, WORKSPACE_PATHS
 
 from .base import Limits, SandboxSpec
 from .host import Host
@@ -243,8 +243,8 @@ def _python(host: Host) -> list[str]:
 
 
 def _workspace(workspace: Path, shared_data: Path | None) -> list[str]:
-    args = ["--symlink", WORKSPACE, "/workspace"]
-    for path in (WORKSPACE, HOME_OF_E2B):
+    args = []
+    for path in WORKSPACE_PATHS:
         args += ["--bind", str(workspace), path]
         if shared_data is not None:
             args += ["--ro-bind", str(shared_data), f"{path}/{SHARED.name}"]
@@ -253,11 +253,7 @@ def _workspace(workspace: Path, shared_data: Path | None) -> list[str]:
 
 def _project(source: Path, project: HostProject) -> list[str]:
     how = "--ro-bind" if project.read_only else "--bind"
-    return [
-        each
-        for path in (WORKSPACE, HOME_OF_E2B)
-        for each in (how, str(source), f"{path}/{PROJECT}")
-    ]
+    return [each for path in WORKSPACE_PATHS for each in (how, str(source), f"{path}/{PROJECT}")]
 
 
 def _checkpoint(paths: CheckpointPaths) -> list[str]:

@@ -11,10 +11,10 @@ from typing import Any
 from kernelbroker_kernel.contract import (
     ALONE_S,
     HANDOVER,
-    HOME_OF_E2B,
     POD_ENTRY_MODULE,
     PROJECT,
     WORKSPACE,
+    WORKSPACE_PATHS,
 )
 
 from .base import LaunchError, Network, SandboxSpec
@@ -229,14 +229,14 @@ def _volumes(
     ]
     mounts: list[dict[str, Any]] = [
         {"name": "secret", "mountPath": str(SECRET), "readOnly": True},
-        *({"name": "data", "mountPath": path} for path in (WORKSPACE, HOME_OF_E2B)),
+        *({"name": "data", "mountPath": path} for path in WORKSPACE_PATHS),
     ]
     for volume, path in (("tmp", TMP), ("home", HOME), ("shm", "/dev/shm")):
         size = str(spec.limits.tmp_size)
         volumes.append({"name": volume, "emptyDir": {"medium": "Memory", "sizeLimit": size}})
         mounts.append({"name": volume, "mountPath": str(path)})
     wanted = {
-        "shared": (spec.shared_data, [f"{path}/shared" for path in (WORKSPACE, HOME_OF_E2B)]),
+        "shared": (spec.shared_data, [f"{path}/shared" for path in WORKSPACE_PATHS]),
         "wheels": (spec.wheels, [str(WHEELS)]),
     }
     for volume, (directory, paths) in wanted.items():
@@ -256,7 +256,7 @@ def _volumes(
     if (project := spec.project) is not None:
         claim, sub_path = _claim_of(project.path, settings)
         volumes.append({"name": "project", "persistentVolumeClaim": {"claimName": claim}})
-        for path in (WORKSPACE, HOME_OF_E2B):
+        for path in WORKSPACE_PATHS:
             mount = {
                 "name": "project",
                 "mountPath": f"{path}/{PROJECT}",

@@ -11,9 +11,8 @@ import posixpath
 from typing import NamedTuple
 
 from kernelbroker.protocol.errors import BadRequest
-from kernelbroker_kernel.contract import HOME_OF_E2B, WORKSPACE
+from kernelbroker_kernel.contract import HOME_OF_E2B, WORKSPACE_PATHS
 
-_ROOTS = (HOME_OF_E2B, WORKSPACE, "/workspace")
 _USERS = frozenset({"", "user", "sandbox"})
 
 
@@ -50,7 +49,7 @@ def place_of(path: str) -> Place:
         path = f".{path[1:]}"
     absolute = posixpath.normpath(posixpath.join(HOME_OF_E2B, path))
     absolute = f"/{absolute.lstrip('/')}"  # normpath keeps two leading slashes
-    for root in _ROOTS:
+    for root in WORKSPACE_PATHS:
         if absolute == root or absolute.startswith(f"{root}/"):
             return Place(absolute[len(root) + 1 :], system=False, root=root)
     return Place(absolute[1:], system=True, root="/")
