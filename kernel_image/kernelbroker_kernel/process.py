@@ -22,6 +22,7 @@ from .contract import HOME_OF_E2B
 from .descriptors import chunks, wait_until_ready
 from .errors import Refused
 from .frames import frame
+from .process_family import end_family
 from .process_watcher import Watcher
 
 KEPT_BYTES = 256 * 1024
@@ -210,9 +211,16 @@ class Process:
     async def signal(self, number: int) -> None:
         """Send a signal to the process and its children. Wait for the end of one that is killed.
 
+        With a terminal that is killed, all ends that was started in it: a shell gives each job a group.
+
         Raises:
             Refused: it has ended.
         """
+        if number == signal.SIGKILL and self.command.size is not None:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_KILLED_S):
+                    while not end_family(self.pid):
+                        await asyncio.sleep(0.01)
         self._signal(number)
         if number == signal.SIGKILL:
             with suppress(TimeoutError):

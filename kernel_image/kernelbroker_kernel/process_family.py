@@ -11,18 +11,22 @@ _ROUNDS = 10
 """How often new processes are looked for; a process may fork while the others are ended."""
 
 
-def end_family(leader: int) -> None:
+def end_family(leader: int) -> bool:
     """End the descendants of a process, and all processes of its session, but not itself.
 
     A process that has left both is not found: it ends with the sandbox.
+
+    Returns:
+        whether none is left.
     """
     for _ in range(_ROUNDS):
         found = _family(leader)
         if not found:
-            return
+            return True
         for pid in found:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
+    return False
 
 
 def _family(leader: int) -> set[int]:

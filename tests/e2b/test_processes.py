@@ -109,6 +109,33 @@ def test_terminals_are_used(e2b: E2bClients) -> None:
     assert (code, killed) == (5, [True, False])
 
 
+def test_a_terminal_ends_with_its_jobs(e2b: E2bClients) -> None:
+    """When a killed terminal is answered, nothing runs that was started in it, in whatever group."""
+    running, left = e2b.python("""
+        import time
+        from e2b_code_interpreter import PtySize, Sandbox
+        COUNT = (
+            "import pathlib\\n"
+            "found = 0\\n"
+            "for path in pathlib.Path('/proc').glob('[0-9]*/cmdline'):\\n"
+            "    try:\\n"
+            "        found += path.read_bytes().startswith(b'sleep\\\\x0077')\\n"
+            "    except OSError:\\n"
+            "        pass\\n"
+            "found"
+        )
+        with Sandbox.create() as sandbox:
+            terminal = sandbox.pty.create(PtySize(rows=20, cols=70))
+            sandbox.pty.send_stdin(terminal.pid, b"sleep 771 & sleep 772 & sleep 773\\n")
+            end = time.time() + 30
+            while (running := int(sandbox.run_code(COUNT).text)) < 3 and time.time() < end:
+                time.sleep(0.05)
+            sandbox.pty.kill(terminal.pid)
+            report(running, int(sandbox.run_code(COUNT).text))
+    """)
+    assert (running, left) == (3, 0)
+
+
 def test_commands_do_not_block_cells(e2b: E2bClients) -> None:
     """A hundred commands run while a cell does, and output of any size arrives completely."""
     answers, size, cell = e2b.python("""
