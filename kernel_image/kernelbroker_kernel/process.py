@@ -219,7 +219,7 @@ class Process:
         if number == signal.SIGKILL and self.command.size is not None:
             with suppress(TimeoutError):
                 async with asyncio.timeout(_KILLED_S):
-                    while not end_family(self.pid):
+                    while not end_family(self.pid):  # noqa: ASYNC110
                         await asyncio.sleep(0.01)
         self._signal(number)
         if number == signal.SIGKILL:
