@@ -17,6 +17,7 @@ from typing import Any
 from IPython.core.formatters import BaseFormatter
 from traitlets import ObjectName, Unicode
 
+from . import e2b_forms
 from .contract import CHART_MIME
 from .hooks import request_options
 from .time_limit import TimeIsUp, time_limit
@@ -43,7 +44,7 @@ class ChartFormatter(BaseFormatter):
             return None
         if not request_options(self.shell):  # another client, which expects a stock kernel
             return None
-        return chart_of(value)
+        return chart_of(value) or (_unknown(value) if e2b_forms.is_asked_for() else None)
 
 
 def install(shell: Any) -> None:
@@ -79,6 +80,12 @@ def chart_of(figure: Any) -> dict[str, Any] | None:
     if data is None or not _is_known(data):
         return None
     return data if len(json.dumps(data)) <= MAX_BYTES else None
+
+
+def _unknown(figure: Any) -> dict[str, Any]:
+    """What E2B's clients expect of a figure that shows no chart which the library knows."""
+    titles = [axes.get_title() for axes in figure.axes]
+    return {"type": _UNKNOWN, "title": next(filter(None, titles), None), "elements": []}
 
 
 def _points(figure: Any) -> int:

@@ -58,6 +58,9 @@ from __future__ import annotations
 CPUS_VARIABLE, MEMORY_VARIABLE = "KERNELBROKER_CPUS", "KERNELBROKER_MEMORY"
 """The environment variables that have the limits of a sandbox: a number of processors, and bytes."""
 
+E2B_DATA_MIME = "e2b/data"
+"""The columns of a table, in sessions of E2B's clients."""
+
 METADATA_KEY = "kernelbroker"
 """Of the options of a request. The reply to a user's cell has its summary there: ``{"execution_time":
 seconds, "variables": [Variable], "variables_dropped": int, "files": [FileChange], "files_truncated": bool,

@@ -35,7 +35,15 @@ for (const event of ["uncaughtException", "unhandledRejection"]) {
 function parser() {
   try {
     const { parse } = require("./vendor/acorn.js");
-    return (code) => parse(code, { ecmaVersion: "latest", allowAwaitOutsideFunction: true });
+    const options = { ecmaVersion: "latest", allowAwaitOutsideFunction: true };
+    return (code) => {
+      try {
+        return parse(code, options);
+      } catch (error) {
+        if (!/\bimport\b/.test(code)) throw error;
+        return parse(code, { ...options, sourceType: "module" });
+      }
+    };
   } catch {
     return null;
   }
@@ -55,9 +63,10 @@ for (const [name, property] of Object.entries(Object.getOwnPropertyDescriptors(g
   }
 }
 
-// Change the code in two ways. `let`, `const` and `class` become `var`, so that another cell can declare
-// the same names again, also if this one fails before it assigns a value. And the code calls `__ended`
-// at its end, since the REPL does not tell a thrown null from success.
+// Change the code in three ways. `let`, `const` and `class` become `var`, so that another cell can declare
+// the same names again, also if this one fails before it assigns a value. `import … from` becomes a call of
+// `import`, since only files can have the statement. And the code calls `__ended` at its end, since the REPL
+// does not tell a thrown null from success.
 function prepareCell(code) {
   if (/^\s*\{/.test(code)) {
     try {
@@ -68,7 +77,9 @@ function prepareCell(code) {
   const edits = [];
   const { body } = parse(code);
   for (const node of body) {
-    if (node.type === "ClassDeclaration") {
+    if (node.type === "ImportDeclaration") {
+      edits.push([node.start, node.end, importCall(node)]);
+    } else if (node.type === "ClassDeclaration") {
       edits.push([node.start, node.start, `var ${node.id.name} = `], [node.end, node.end, ";"]);
     } else if (node.type === "VariableDeclaration" && node.kind !== "var") {
       edits.push([node.start, node.start + node.kind.length, "var".padEnd(node.kind.length)]);
@@ -87,6 +98,17 @@ function prepareCell(code) {
   edits.reverse(); // from the end, so that earlier positions stay valid
   for (const [start, end, text] of edits) code = code.slice(0, start) + text + code.slice(end);
   return code;
+}
+
+function importCall({ source, specifiers }) {
+  const module = `(await import(${source.raw}))`;
+  if (specifiers.length === 0) return `${module};`;
+  const assigned = specifiers.map(({ type, local, imported }) => {
+    if (type === "ImportNamespaceSpecifier") return `${local.name} = ${module}`;
+    const name = type === "ImportDefaultSpecifier" ? '"default"' : imported.raw ?? `"${imported.name}"`;
+    return `${local.name} = ${module}[${name}]`;
+  });
+  return `var ${assigned.join(", ")};`;
 }
 
 function run(code) {

@@ -126,6 +126,33 @@ def test_pictures_and_tables_come_as_results(e2b: E2bClients) -> None:
     assert "markdown" in shown[0][0]
 
 
+def test_values_come_as_data(e2b: E2bClients) -> None:
+    """A table has its columns, a list and a dictionary are JSON, and a picture of Pillow is a PNG."""
+    table, values, large, picture, chart, known = e2b.python("""
+        from e2b_code_interpreter import Sandbox
+        with Sandbox.create() as sandbox:
+            run = lambda code: sandbox.run_code(code).results[0]
+            table = run("import pandas as pd; pd.DataFrame({'a': [1, None], 'd': "
+                        "pd.to_datetime(['2024-01-02', None]), 3: ['x', 'y']})").data
+            values = [run(code).json for code in
+                      ("{'a': [1, 2.5, None]}", "[1, 'x']", "{'x': {1}}", "(1, 2)", "'text'")]
+            large = run("list(range(10**6))").json
+            picture = run("from PIL import Image; Image.new('RGB', (3, 3))").png
+            chart = sandbox.run_code("import matplotlib.pyplot as plt; plt.imshow([[1, 2]]); "
+                                     "plt.title('T'); plt.show()").results[0].chart
+            known = run("import os; [os.environ[each] for each in "
+                        "('E2B_SANDBOX', 'E2B_SANDBOX_ID', 'E2B_TEMPLATE_ID')]").json
+            report(table, values, large, picture[:8], [chart.type.value, chart.title],
+                   [known[0], known[1] == sandbox.sandbox_id, known[2]])
+    """)
+    assert table == {"a": [1.0, None], "d": ["2024-01-02T00:00:00", None], "3": ["x", "y"]}
+    assert values == [{"a": [1, 2.5, None]}, [1, "x"], {"x": "{1}"}, None, None]
+    assert large is None
+    assert picture == "iVBORw0K"
+    assert chart == ["unknown", "T"]
+    assert known == ["true", True, "code-interpreter-v1"]
+
+
 def test_a_cell_that_takes_too_long(e2b: E2bClients) -> None:
     """At the client's timeout its error comes, the cell is interrupted, and the next one runs."""
     error, text = e2b.python("""

@@ -100,6 +100,13 @@ async def test_names_can_be_declared_again(
         ("'text'", "'text'"),
         ("null", "null"),
         ("(await import('os')).platform()", "'linux'"),
+        ("import os from 'os'\nos.platform()", "'linux'"),
+        ("import * as os from 'node:os'; import 'fs'; os.platform()", "'linux'"),
+        (
+            "import fs, { existsSync as exists, readFileSync } from 'fs'\n"
+            "[fs.existsSync, exists('/'), typeof readFileSync].slice(1)",
+            "[ true, 'function' ]",
+        ),
     ],
 )
 async def test_the_last_value_is_shown(

@@ -13,6 +13,7 @@ from kernelbroker.protocol.codec import encode
 from kernelbroker.protocol.errors import BadRequest
 from kernelbroker.protocol.events import Display, Event, Image, Result, Started, Stderr, Stdout
 from kernelbroker.protocol.messages import ExecutionRequest
+from kernelbroker_kernel.contract import E2B_DATA_MIME
 
 from ..api.disconnect import Disconnectable
 from ..service.target import Target
@@ -34,6 +35,7 @@ _FORMS = {
     "text/latex": "latex",
     "application/json": "json",
     "application/javascript": "javascript",
+    E2B_DATA_MIME: "data",
 }
 """The names that E2B's `Result` has for MIME types. All other types are `extra`."""
 

@@ -141,10 +141,16 @@ class Sandboxes(SandboxesHandler):
         template, checkpoint = await self._template(body.template_id)
         network.check(self.tenant.pools[template].spec, body.allow_internet_access, body.network)
         home = self._home(template)
+        sandbox_id = new_sandbox_id()
+        known = {
+            "E2B_SANDBOX": "true",
+            "E2B_SANDBOX_ID": sandbox_id,
+            "E2B_TEMPLATE_ID": body.template_id,
+        }
         return SessionOptions(
-            session_id=new_sandbox_id(),
+            session_id=sandbox_id,
             template=template,
-            env={**home, **body.env_vars},
+            env={**home, **known, **body.env_vars},
             cwd=home.get("HOME"),
             metadata=dict(body.metadata),
             idle_timeout=limit,
