@@ -102,7 +102,7 @@ class SandboxSettings(_Section):
     workspace_size: ByteSize = _size(
         1 * _GIB, "Disk space for a session's files. A cell that writes more is ended."
     )
-    workspace_files: int = Field(default=100_000, gt=0)
+    workspace_files: int = Field(default=250_000, gt=0)
     """How many files and directories a session may have."""
     forges: tuple[str, ...] = ()
     """Hosts of [[code.forges]] that sessions clone from and push to; `*` for all of them."""

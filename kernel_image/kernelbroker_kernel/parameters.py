@@ -12,6 +12,7 @@ _KINDS: dict[str, tuple[str, Callable[[Any], bool]]] = {
     "str": ("a text", lambda value: isinstance(value, str)),
     "int": ("a whole number", lambda value: type(value) is int and abs(value) < 2**31),
     "bool": ("true or false", lambda value: isinstance(value, bool)),
+    "str | bool": ("a text, or true or false", lambda value: isinstance(value, str | bool)),
     "float": ("a number", lambda value: type(value) in (int, float)),
     "list[str]": (
         "a list of texts",
@@ -29,7 +30,7 @@ def checked(function: Callable[..., Any], parameters: dict[str, Any]) -> dict[st
             raise Refused(
                 "bad_request", f"there is no parameter {name[:100]!r}; there are: {known}"
             )
-        kind, _, optional = str(expected[name].annotation).partition(" | ")
+        kind, optional, _ = str(expected[name].annotation).partition(" | None")
         if value is None and optional:
             continue
         what, is_valid = _KINDS[kind]

@@ -91,9 +91,13 @@ class Browser:
         return await self.execute("click", selector=selector, timeout=timeout, confirm=confirm)
 
     async def fill(
-        self, selector: str, value: str, timeout: float | None = None, confirm: str | None = None
+        self,
+        selector: str,
+        value: str | bool,
+        timeout: float | None = None,
+        confirm: str | None = None,
     ) -> BrowserPage:
-        """Fill in a field; choose an option by its value or label; set a checkbox by "true" or "false".
+        """Fill in a field; choose an option by its value or label; set a checkbox by true or false.
 
         The broker stores no value. Raises as `navigate`.
         """

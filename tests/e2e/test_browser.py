@@ -6,6 +6,7 @@ import asyncio
 import base64
 import json
 import tempfile
+import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ pytestmark = [*whole_system, requires("chromium")]
 
 TEMPLATES = {
     "web": {"profile": "browser", "pool": {"min_size": 0, "max_size": 3}},
+    "small": {"profile": "browser", "memory": "900MiB", "pool": {"min_size": 0}},
     "careful": {"profile": "browser", "policy": "confirm", "pool": {"min_size": 0}},
 }
 
@@ -176,6 +178,98 @@ async def test_a_page_opens_after_one_that_could_not(session: kernelbroker.Sessi
             await session.browser.navigate("http://127.0.0.1:4444/")
         opened = await session.browser.navigate(f"{SITE}/next")
         assert opened.title == "Next"
+
+
+@pytest.mark.parametrize(
+    ("action", "given"),
+    [
+        ("navigate", {"url": f"{SITE}/hangs"}),
+        ("click", {"selector": "#nowhere"}),
+        ("click", {"selector": "#covered"}),
+        ("fill", {"selector": "#covered", "value": "x"}),
+        ("evaluate", {"script": "while (true) {}"}),
+        ("download", {"url": f"{SITE}/hangs"}),
+    ],
+)
+async def test_an_answer_comes_in_time(
+    session: kernelbroker.Session, action: str, given: dict[str, str]
+) -> None:
+    """Whatever hangs, an action takes as long as its timeout, and the next one works."""
+    browser = session.browser
+    await browser.navigate(f"{SITE}/next")
+    covered = "<input id=covered disabled style='pointer-events: none'>"
+    await browser.evaluate(f"document.body.innerHTML = {covered!r}")
+    began = time.monotonic()
+    with pytest.raises(BrowserError):
+        await getattr(browser, action)(**given, timeout=1.5)
+    assert time.monotonic() - began < 2.5
+    assert (await browser.navigate(f"{SITE}/next")).title == "Next"
+
+
+async def test_elements_in_frames_are_found(session: kernelbroker.Session) -> None:
+    """What a frame shows is read, and its fields are filled in, as a person would."""
+    browser = session.browser
+    await browser.navigate(f"{SITE}/next")
+    await browser.evaluate("document.body.innerHTML = '<p>Above</p><iframe src=\"/\"></iframe>'")
+    await browser.fill("#name", "Grace")
+    text = await browser.text()
+    assert "Above" in text and "# An order" in text and 'value="Grace"' in text
+    assert text.index("Above") < text.index(f"[frame {SITE}/]") < text.index("# An order")
+    await browser.click("text=Send")
+    assert "Grace" in await browser.text()
+    assert (await browser.evaluate("location.pathname")) == "/next"
+
+
+@pytest.mark.parametrize("style", ["", "display: none", "opacity: 0; width: 0; position: absolute"])
+async def test_a_checkbox_is_set(session: kernelbroker.Session, style: str) -> None:
+    """By a text or a truth value, also one that is hidden behind a picture of its own."""
+    browser = session.browser
+    await browser.navigate(f"{SITE}/next")
+    box = f"<label><input id=box type=checkbox style='{style}'>Agree</label>"
+    await browser.evaluate(f"document.body.innerHTML = {box!r}")
+    for value, expected in [
+        (True, True),
+        ("true", True),
+        (False, False),
+        ("on", True),
+        ("no", False),
+    ]:
+        await browser.fill("#box", value)
+        assert await browser.evaluate("document.querySelector('#box').checked") is expected
+
+
+async def test_a_download_needs_no_window(client: kernelbroker.Broker) -> None:
+    """With as many windows as there may be, files are still downloaded."""
+    async with client.session(template="web") as session:
+        assert (await session.run(SERVER)).success
+        browser = session.browser
+        await browser.navigate(f"{SITE}/next")
+        for _ in range(9):
+            await browser.evaluate("{ window.open('/next') }")
+        page = await browser.navigate(f"{SITE}/")
+        assert len(page.windows) == 8
+        path = await browser.download(f"{SITE}/data.csv")
+        assert await session.files.read(path) == b"a,b\n1,2\n"
+        again = await browser.navigate(f"{SITE}/next")
+        assert (again.title, len(again.windows)) == ("Next", 8)
+
+
+@pytest.mark.parametrize("times", [1, 2])
+async def test_a_page_without_memory(client: kernelbroker.Broker, times: int) -> None:
+    """After a page has taken all memory, the next one opens and stays."""
+    hog = "const held = []; while (true) held.push(new Uint8Array(1 << 24).fill(1))"
+    async with client.session(template="small") as session:
+        assert (await session.run(SERVER)).success
+        browser = session.browser
+        for _ in range(times):
+            await browser.navigate(f"{SITE}/")
+            with pytest.raises(BrowserError) as caught:
+                await browser.evaluate(hog, timeout=60)
+            assert caught.value.code in ("crashed", "failed"), caught.value
+            page = await browser.navigate(f"{SITE}/next")
+            assert page.title == "Next"
+            await asyncio.sleep(1)
+            assert await browser.evaluate("document.title") == "Next"
 
 
 async def test_an_interrupt_ends_an_action(session: kernelbroker.Session) -> None:

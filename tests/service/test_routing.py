@@ -197,6 +197,7 @@ async def test_a_cell_that_needs_isolation_moves_the_session(machines: Machines)
         assert (first.sandbox, first.template, first.moved) == ("subprocess", "default", None)
         (sandbox,) = machines.by_name["default"].live.values()
         (sandbox.workspace / "notes").write_text("kept")
+        sandbox.gateway.processes = [{"pid": pid, "cmd": "sleep"} for pid in (7, 8)]
 
         moved = await result_of(submit(session, FILES))
         assert (moved.sandbox, moved.template, moved.isolation) == (
@@ -204,7 +205,8 @@ async def test_a_cell_that_needs_isolation_moves_the_session(machines: Machines)
         )  # fmt: skip
         assert moved.moved is not None
         assert (moved.moved.from_, moved.moved.to) == ("default", "guarded")
-        assert [each.name for each in moved.moved.left] == ["f", "<thread>"]
+        assert [each.name for each in moved.moved.left] == ["f", "<thread>"] + ["<process>"] * 2
+        assert "process 8, sleep" in moved.moved.left[-1].reason
         assert (machines.saved, machines.loaded) == (["default"], ["guarded"])
         (sandbox,) = machines.by_name["guarded"].live.values()
         assert (sandbox.workspace / "notes").read_text() == "kept"

@@ -19,7 +19,7 @@ class Limits:
     open_files: int = 1024
     workspace_size: int = 1024**3
     """Of all files together, enforced by the sessions. It is also a limit of a single file."""
-    workspace_files: int = 100_000
+    workspace_files: int = 250_000
     """Files and directories in the workspace."""
     file_size: int | None = None
     """Of a single file, if less than `workspace_size`."""

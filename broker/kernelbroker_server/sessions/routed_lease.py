@@ -6,13 +6,17 @@ left is told in the next result.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import secrets
 from collections.abc import Sequence
 
-from kernelbroker.protocol.errors import RequestError
+import msgspec
+from kernelbroker.protocol.codec import decode_as
+from kernelbroker.protocol.errors import ProtocolError, RequestError
 from kernelbroker.protocol.events import Moved, Result
 from kernelbroker.protocol.messages import MissingVariable, SessionOptions
+from kernelbroker_kernel.contract import PROCESSES_PATH
 
 from ..kernels.channel import ChannelClosed
 from ..kernels.transfer import TransferFailed
@@ -32,7 +36,38 @@ logger = logging.getLogger(__name__)
 
 _MOVING = ".moving-"
 """The beginning of the names of checkpoints for a move. No client can name them."""
+_LIST_S, _LIST_BYTES = 5.0, 4 * 1024**2
 _LOST_SANDBOX = MissingVariable(name="<all>", reason="the sandbox had ended before")
+
+
+class _Process(msgspec.Struct):
+    pid: int
+    cmd: str
+
+
+class _Processes(msgspec.Struct):
+    processes: list[_Process]
+
+
+async def _processes(warm: WarmSandbox) -> list[MissingVariable]:
+    """What clients have started beside the kernel, and what ends with its sandbox. Never raises."""
+    try:
+        async with (
+            asyncio.timeout(_LIST_S),
+            await warm.gateway.request("GET", PROCESSES_PATH) as answered,
+        ):
+            await answered.answer()
+            if answered.status != 200:
+                return []
+            listed = decode_as(await answered.body(_LIST_BYTES), _Processes).processes
+    except (ChannelClosed, TransferFailed, ProtocolError, TimeoutError, OSError) as exc:
+        logger.info("the processes of a sandbox could not be listed: %s", exc)
+        return []
+    ended = "ended with the sandbox that the session left"
+    return [
+        MissingVariable(name="<process>", reason=f"process {each.pid}, {each.cmd[:100]}, {ended}")
+        for each in listed
+    ]
 
 
 class RoutedLease(Lease):
@@ -67,6 +102,8 @@ class RoutedLease(Lease):
         self._from: Pool | None = None
         """Where the session was before a move that no result has told."""
         self._left: list[MissingVariable] = []
+        self._ended: list[MissingVariable] = []
+        """Processes; several have the same name."""
 
     def prepare(self, place: Place | None, *, is_empty: bool) -> bool:
         if place is None or not self._routes.must_move(self.pool, place):
@@ -88,6 +125,7 @@ class RoutedLease(Lease):
         warm = self._warm
         assert warm is not None, "there is something to leave"
         try:
+            self._ended.extend(await _processes(warm))
             try:
                 configured = [*self._options.env, *self._options.secrets]
                 missing: Sequence[MissingVariable] = await save(
@@ -115,10 +153,12 @@ class RoutedLease(Lease):
             # What was not saved cannot be loaded either, and is named by both.
             left = {each.name: each for each in (*self.not_restored, *self._left)}
             result.moved = Moved(
-                from_=self._from.spec.template, to=spec.template, left=list(left.values())
+                from_=self._from.spec.template,
+                to=spec.template,
+                left=[*left.values(), *self._ended],
             )
             self._from = None
-            self._left = []
+            self._left, self._ended = [], []
 
     def _go_to(self, pool: Pool) -> None:
         self._from = self._from or self.pool

@@ -42,8 +42,8 @@ def click(selector: str, timeout: float = 10) -> dict[str, Any]:
     return _ask("click", selector=selector, timeout=timeout)
 
 
-def fill(selector: str, value: str, timeout: float = 10) -> dict[str, Any]:
-    """Fill in a field; choose an option by its value or label; set a checkbox by "true" or "false"."""
+def fill(selector: str, value: str | bool, timeout: float = 10) -> dict[str, Any]:
+    """Fill in a field; choose an option by its value or label; set a checkbox by true or false."""
     return _ask("fill", selector=selector, value=value, timeout=timeout)
 
 

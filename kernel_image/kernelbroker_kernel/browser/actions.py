@@ -1,4 +1,4 @@
-"""What the browser can do, by name. Each action gets Chromium, its timeout in ms, and its parameters."""
+"""What the browser can do, by name. Each action gets Chromium, its deadline, and its parameters."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from playwright.async_api import Error, Page, Request, TimeoutError
+from playwright.async_api import Error, Frame, Page, Request, TimeoutError
 
 from .. import environment, workspace
 from ..errors import Refused
 from .chromium import Chromium
+from .deadline import Deadline
 from .downloads import free_path, move, write
 
 SCHEMES = ("http", "https", "file", "about", "data")
@@ -29,67 +30,92 @@ _ERROR_PAGE_MS = 1_000
 """How long the browser may take to show that a page could not be opened."""
 _ENDS = ("framenavigated", "download", "requestfailed", "close")
 """What the request for a page leads to."""
+_LOOK_MS = 50
+"""Between two looks for an element."""
+_MAX_FRAMES = 20
 _TRUE = ("true", "on", "yes", "1", "checked")
 
 
-async def navigate(chromium: Chromium, timeout: float, url: str) -> dict[str, Any]:
+async def navigate(chromium: Chromium, deadline: Deadline, url: str) -> dict[str, Any]:
     """Open a page in the current window."""
     response = None
     try:
         response = await chromium.page.goto(
-            _address(url), timeout=timeout, wait_until="domcontentloaded"
+            _address(url), timeout=deadline.ms, wait_until="domcontentloaded"
         )
     except Error as error:
         if "Download is starting" not in str(error) and "ERR_ABORTED" not in str(error):
             if "net::ERR_" in str(error):  # its page of errors would interrupt what is opened next
                 with suppress(TimeoutError):
                     await chromium.page.wait_for_url(
-                        "chrome-error:**", wait_until="commit", timeout=_ERROR_PAGE_MS
+                        "chrome-error:**",
+                        wait_until="commit",
+                        timeout=min(_ERROR_PAGE_MS, deadline.ms),
                     )
             raise
         await asyncio.sleep(_SETTLE_S)
         await chromium.saved()
         return {"status": None}
-    loaded = await _loaded(chromium.page)
+    loaded = await _loaded(chromium.page, deadline)
     return {"status": response and response.status, "loaded": loaded}
 
 
-async def click(chromium: Chromium, timeout: float, selector: str) -> dict[str, Any]:
+async def click(chromium: Chromium, deadline: Deadline, selector: str) -> dict[str, Any]:
     """Click an element."""
-    await _found(chromium.page, selector, timeout)
-    async with _settling(chromium):
-        await chromium.page.click(selector, timeout=timeout)
+    frame = await _found(chromium.page, selector, deadline)
+    async with _settling(chromium, deadline):
+        await frame.click(selector, timeout=deadline.ms)
     return {}
 
 
-async def fill(chromium: Chromium, timeout: float, selector: str, value: str) -> dict[str, Any]:
+async def fill(
+    chromium: Chromium, deadline: Deadline, selector: str, value: str | bool
+) -> dict[str, Any]:
     """Fill in a field, choose an option, or set a checkbox."""
-    page = chromium.page
-    await _found(page, selector, timeout)
-    kind = await page.eval_on_selector(
+    frame = await _found(chromium.page, selector, deadline)
+    kind = await frame.eval_on_selector(
         selector, "e => e.tagName === 'SELECT' ? 'select' : (e.type || '').toLowerCase()"
     )
+    text = value if isinstance(value, str) else str(value).lower()
     if kind == "select":
         try:
-            await page.select_option(selector, value, timeout=timeout)
+            await frame.select_option(selector, text, timeout=deadline.ms)
         except TimeoutError as error:
             raise Refused("not_found", f"{selector[:200]} has no such option") from error
     elif kind in ("checkbox", "radio"):
-        await page.set_checked(selector, value.strip().lower() in _TRUE, timeout=timeout)
+        await _check(frame, selector, deadline, wanted=text.strip().lower() in _TRUE)
     else:
-        await page.fill(selector, value, timeout=timeout)
+        await frame.fill(selector, text, timeout=deadline.ms)
     return {"kind": kind}
 
 
-async def text(chromium: Chromium, timeout: float) -> dict[str, Any]:  # noqa: ARG001
-    """The readable text with links and fields, and the links by themselves."""
-    found: dict[str, Any] = await chromium.page.evaluate(_READING)
+async def _check(frame: Frame, selector: str, deadline: Deadline, *, wanted: bool) -> None:
+    """Set a checkbox. One that a page hides behind a label of its own is clicked as its label would be."""
+    if await frame.is_visible(selector):
+        await frame.set_checked(selector, wanted, timeout=deadline.ms)
+    elif await frame.is_checked(selector, timeout=deadline.ms) != wanted:
+        await frame.eval_on_selector(selector, "e => e.click()")
+        if await frame.is_checked(selector, timeout=deadline.ms) != wanted:
+            raise Refused("failed", f"{selector[:200]} is hidden, and cannot be set")
+
+
+async def text(chromium: Chromium, deadline: Deadline) -> dict[str, Any]:  # noqa: ARG001
+    """The readable text with links and fields, and the links by themselves; then that of its frames."""
+    page = chromium.page
+    found: dict[str, Any] = await page.evaluate(_READING)
+    for frame in page.frames[1:_MAX_FRAMES]:
+        with suppress(Error):  # it has gone, or is not loaded yet
+            within = await frame.evaluate(_READING)
+            if within["text"] and not found["truncated"]:
+                found["text"] += f"\n\n[frame {frame.url[:200]}]\n{within['text']}"
+                found["links"] += within["links"]
+                found["truncated"] = within["truncated"]
     return found
 
 
-async def evaluate(chromium: Chromium, timeout: float, script: str) -> dict[str, Any]:  # noqa: ARG001
+async def evaluate(chromium: Chromium, deadline: Deadline, script: str) -> dict[str, Any]:
     """The value of JavaScript in the page."""
-    async with _settling(chromium):
+    async with _settling(chromium, deadline):
         value = await chromium.page.evaluate(script)
     try:
         size = len(json.dumps(value, default=str))
@@ -102,17 +128,17 @@ async def evaluate(chromium: Chromium, timeout: float, script: str) -> dict[str,
 
 async def screenshot(
     chromium: Chromium,
-    timeout: float,
+    deadline: Deadline,
     url: str | None = None,
     full_page: bool = False,  # noqa: ARG001
 ) -> dict[str, Any]:
     """Open the address, if there is one. The picture itself is taken of every action."""
-    return {} if url is None else await navigate(chromium, timeout, url)
+    return {} if url is None else await navigate(chromium, deadline, url)
 
 
 async def download(
     chromium: Chromium,
-    timeout: float,
+    deadline: Deadline,
     url: str | None = None,
     selector: str | None = None,
     path: str | None = None,
@@ -122,12 +148,12 @@ async def download(
         raise Refused("bad_request", "give the url of the file, or the selector of what to click")
     target = None if path is None else _target(path)
     if url is not None:
-        saved = await _fetched(chromium, timeout, _address(url))
+        saved = await _fetched(chromium, deadline, _address(url))
     else:
         assert selector is not None
-        await _found(chromium.page, selector, timeout)
+        frame = await _found(chromium.page, selector, deadline)
         coming = chromium.next_download()
-        await chromium.page.click(selector, timeout=timeout)
+        await frame.click(selector, timeout=deadline.ms)
         saved = await coming
     if "error" in saved:
         raise Refused("failed", f"the download failed: {saved['error']}")
@@ -137,12 +163,12 @@ async def download(
     return saved
 
 
-async def connect(chromium: Chromium, timeout: float) -> dict[str, Any]:  # noqa: ARG001
+async def connect(chromium: Chromium, deadline: Deadline) -> dict[str, Any]:  # noqa: ARG001
     """The address of Chromium's protocol, for cells."""
     return {"endpoint": chromium.endpoint, "window": chromium.windows.index(chromium.page)}
 
 
-async def close(chromium: Chromium, timeout: float) -> dict[str, Any]:  # noqa: ARG001
+async def close(chromium: Chromium, deadline: Deadline) -> dict[str, Any]:  # noqa: ARG001
     """The process ends the browser, and itself."""
     return {}
 
@@ -153,14 +179,13 @@ ACTIONS: dict[str, Callable[..., Awaitable[dict[str, Any]]]] = {
 }
 
 
-async def _fetched(chromium: Chromium, timeout: float, url: str) -> dict[str, Any]:
+async def _fetched(chromium: Chromium, deadline: Deadline, url: str) -> dict[str, Any]:
     """Save what an address sends, in a window of its own: as a download, or what it would show."""
-    before = chromium.page
-    page = await chromium.context.new_page()
+    page = await chromium.page_beside()
     coming = chromium.next_download()
     try:
         try:
-            response = await page.goto(url, timeout=timeout, wait_until="commit")
+            response = await page.goto(url, timeout=deadline.ms, wait_until="commit")
         except Error as error:
             if "Download is starting" not in str(error) and "ERR_ABORTED" not in str(error):
                 raise
@@ -175,7 +200,6 @@ async def _fetched(chromium: Chromium, timeout: float, url: str) -> dict[str, An
         return {"url": url, "path": shown, "size": len(content)}
     finally:
         coming.cancel()
-        chromium.page = before
         await page.close()
 
 
@@ -198,16 +222,28 @@ def _address(url: str) -> str:
     return f"{'http' if is_here else 'https'}://{url}"
 
 
-async def _found(page: Page, selector: str, timeout: float) -> None:
-    """Wait for an element. Raises Refused if there is none."""
-    try:
-        await page.wait_for_selector(selector, state="attached", timeout=timeout)
-    except TimeoutError as error:
-        raise Refused("not_found", f"the page has no element {selector[:200]!r}") from error
+async def _found(page: Page, selector: str, deadline: Deadline) -> Frame:
+    """Wait for an element; returns the frame that has it, which is the page itself if it has one.
+
+    Raises:
+        Refused: there is none.
+    """
+    while True:
+        for frame in page.frames[:_MAX_FRAMES]:
+            try:
+                if await frame.query_selector(selector) is not None:
+                    return frame
+            except Error as error:
+                is_loading = "context was destroyed" in str(error) or "detached" in str(error)
+                if frame is page.main_frame and not is_loading:
+                    raise
+        if deadline.ms <= _LOOK_MS:
+            raise Refused("not_found", f"the page has no element {selector[:200]!r}")
+        await asyncio.sleep(_LOOK_MS / 1000)
 
 
 @asynccontextmanager
-async def _settling(chromium: Chromium) -> AsyncIterator[None]:
+async def _settling(chromium: Chromium, deadline: Deadline) -> AsyncIterator[None]:
     """After the block, wait for what it has begun: a page, a window, a download."""
     page, has_begun, has_come = chromium.page, asyncio.Event(), asyncio.Event()
 
@@ -226,21 +262,21 @@ async def _settling(chromium: Chromium) -> AsyncIterator[None]:
         await asyncio.sleep(_SETTLE_S)
         if has_begun.is_set():
             with suppress(BuiltinTimeoutError):
-                async with asyncio.timeout(_LOAD_MS / 1000):
+                async with asyncio.timeout(min(_LOAD_MS, deadline.ms) / 1000):
                     await has_come.wait()
     finally:
         page.remove_listener("request", on_request)
         for event in _ENDS:
             page.remove_listener(event, on_end)
     await chromium.windows_came()
-    await _loaded(chromium.page)
+    await _loaded(chromium.page, deadline)
     await chromium.saved()
 
 
-async def _loaded(page: Page) -> bool:
+async def _loaded(page: Page, deadline: Deadline) -> bool:
     """Whether all of the page has come, after a while."""
     try:
-        await page.wait_for_load_state("load", timeout=_LOAD_MS)
+        await page.wait_for_load_state("load", timeout=min(_LOAD_MS, deadline.ms))
     except Error:
         return False
     return True

@@ -81,6 +81,8 @@ class Chromium:
         self._awaited: asyncio.Future[dict[str, Any]] | None = None
         self._coming = 0
         self._none_coming = asyncio.Event()
+        self._own = 0
+        """Windows that `page_beside` opens, and that have not come yet."""
         self._sessions: dict[Page, CDPSession] = {}
         """To stop pages that hang: one that is opened only then gets no answer."""
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -124,7 +126,7 @@ class Chromium:
         if self.page_crashed or self.page.is_closed():
             self.restarted = self.restarted or self.page_crashed
             broken, self.page_crashed = self.page, False
-            self.page = await self._context.new_page()
+            self.page = await self.page_beside()
             if not broken.is_closed():
                 self._later(broken.close())
 
@@ -152,7 +154,7 @@ class Chromium:
             return
         try:
             async with asyncio.timeout(_RESPONSE_S):
-                self.page = await self._context.new_page()
+                self.page = await self.page_beside()
             self._later(page.close())
         except (Error, TimeoutError):
             self._lost()
@@ -185,6 +187,11 @@ class Chromium:
             async with asyncio.timeout(_RESPONSE_S):
                 return (await page.title())[:MAX_TEXT]
         return ""
+
+    async def page_beside(self) -> Page:
+        """Open a window of our own: it does not become the current one, nor count as one of the session."""
+        self._own += 1
+        return await self.context.new_page()
 
     def next_download(self) -> asyncio.Future[dict[str, Any]]:
         """What `downloads.save` returns for the next one, which `state` does not tell of then."""
@@ -257,7 +264,7 @@ class Chromium:
     def _lost(self) -> None:
         """The browser has ended."""
         if self._context is not None:
-            self._context = None
+            self._context, self._own = None, 0
             self._sessions.clear()
             self.restarted = True
 
@@ -267,6 +274,10 @@ class Chromium:
         self._none_coming.clear()
 
     def _on_page(self, page: Page) -> None:
+        if self._own:
+            self._own -= 1
+            self._watch(page)
+            return
         self._coming = max(0, self._coming - 1)
         if not self._coming:
             self._none_coming.set()

@@ -23,10 +23,11 @@ from ..parameters import checked
 from ..surrogates import well_formed
 from .actions import ACTIONS
 from .chromium import Chromium
+from .deadline import Deadline
 from .screenshots import picture_of
 
 DEFAULT_S, MOST_S = 30.0, 600.0
-_SLACK_S = 2.0
+_SLACK_S = 0.2
 """Playwright's own timeout comes first; its message is better."""
 _MAX_REQUEST = 4 * 1024**2
 _MAX_MESSAGE = 1000
@@ -38,6 +39,8 @@ class Server:
         self._chromium.restarted = had_crashed
         self._turn = asyncio.Lock()
         self._ended = asyncio.Event()
+        self._hangs = False
+        """The last action took too long. The window is made usable when that was answered."""
 
     async def serve(self, path: str) -> None:
         """Serve until the action `close`."""
@@ -61,9 +64,12 @@ class Server:
                         await work
                     await self._chromium.revive()
                     return
-            writer.write(json.dumps(well_formed(work.result())).encode() + b"\n")
-            with suppress(OSError):
-                await writer.drain()
+                writer.write(json.dumps(well_formed(work.result())).encode() + b"\n")
+                with suppress(OSError):
+                    await writer.drain()
+                if self._hangs:
+                    self._hangs = False
+                    await self._chromium.revive()
             if request["name"] == "close":
                 self._ended.set()
         except (ValueError, OSError):  # no request
@@ -77,9 +83,8 @@ class Server:
             if (action := ACTIONS.get(name)) is None:
                 raise Refused("bad_request", f"there is no action {name[:100]!r}")
             timeout = _seconds(parameters.pop("timeout", None))
-            carry_out = partial(action, self._chromium, timeout * 1000)
-            checked(carry_out, parameters)
-            result = await self._carried_out(name, partial(carry_out, **parameters), timeout)
+            checked(partial(action, self._chromium, None), parameters)
+            result = await self._carried_out(name, partial(action, **parameters), timeout)
         except Refused as refused:
             message = refused.message[:_MAX_MESSAGE]
             return {"refused": {"code": refused.code, "message": message}}
@@ -92,7 +97,7 @@ class Server:
         return {key: value for key, value in answer.items() if value is not None}
 
     async def _carried_out(
-        self, name: str, carry_out: Callable[[], Awaitable[dict[str, Any]]], timeout: float
+        self, name: str, carry_out: Callable[..., Awaitable[dict[str, Any]]], timeout: float
     ) -> dict[str, Any]:
         chromium = self._chromium
         if name == "close":
@@ -100,10 +105,10 @@ class Server:
         await chromium.ready()
         try:
             async with asyncio.timeout(timeout + _SLACK_S):
-                result = await carry_out()
+                result = await carry_out(chromium, Deadline(timeout))
                 return result | await chromium.state()
         except (BuiltinTimeoutError, TimeoutError) as error:
-            await chromium.revive()
+            self._hangs = True
             raise Refused(
                 "timeout", f"{name} took longer than {timeout:g} s: {_first_line(error)}"
             ) from error

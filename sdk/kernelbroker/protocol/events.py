@@ -210,7 +210,7 @@ class Moved(msgspec.Struct, kw_only=True):
     Attributes:
         from_: the template that it left; `from` in JSON.
         to: the template where it runs now.
-        left: the variables that could not be taken along.
+        left: the variables that could not be taken along, and the processes that ended (`<process>`).
     """
 
     from_: str = msgspec.field(name="from")

@@ -27,7 +27,11 @@ class Browser:
         return self._thread.call(self._async.click(selector, timeout, confirm))
 
     def fill(
-        self, selector: str, value: str, timeout: float | None = None, confirm: str | None = None
+        self,
+        selector: str,
+        value: str | bool,
+        timeout: float | None = None,
+        confirm: str | None = None,
     ) -> BrowserPage:
         return self._thread.call(self._async.fill(selector, value, timeout, confirm))
 
