@@ -245,7 +245,7 @@ async def test_a_download_needs_no_window(client: kernelbroker.Broker) -> None:
         browser = session.browser
         await browser.navigate(f"{SITE}/next")
         for _ in range(9):
-            await browser.evaluate("{ window.open('/next') }")
+            await browser.evaluate("window.open('/next') && null")
         page = await browser.navigate(f"{SITE}/")
         assert len(page.windows) == 8
         path = await browser.download(f"{SITE}/data.csv")

@@ -103,6 +103,7 @@ async def test_sandboxes_die_with_a_killed_broker(
 ) -> None:
     """Sandboxes die with a killed broker; the next one with the same directories removes the rest."""
     monkeypatch.setattr(websocket, "RETRY_DELAYS", (0.0, 0.1))  # nobody will answer
+    monkeypatch.setattr(websocket, "FURTHER_DELAYS", ())
     dead_ids = broker.broker_ids()
 
     async def warm() -> bool:
