@@ -89,6 +89,20 @@ async def test_an_agent_runs_and_reads_in_turns(
         await workspace.read_file("out.txt")
 
 
+async def test_reads_while_the_session_closes(
+    client: kernelbroker.Broker, workspace: AgentWorkspace
+) -> None:
+    """Whoever reads a file while its session is closed gets the file, from wherever it is then."""
+    content = b"x" * 100_000
+    await workspace.write_file("large", content)
+    for _ in range(10):
+        async with client.session(workspace="mine") as session:
+            assert (await session.run("1")).success
+            reads = [asyncio.create_task(workspace.read_file("large")) for _ in range(6)]
+            await asyncio.sleep(0)
+        assert await asyncio.gather(*reads) == [content] * 6
+
+
 async def test_garbage_is_refused(client: kernelbroker.Broker, workspace: AgentWorkspace) -> None:
     """Names and paths out of the workspace, links of user code, and files that do not fit are refused."""
     for name in ("", "..", ".hidden", "a/b", "x" * 65):

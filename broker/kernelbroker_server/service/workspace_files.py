@@ -7,6 +7,7 @@ goes to where the files are then.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import re
 from collections.abc import (
     AsyncGenerator,
@@ -39,6 +40,7 @@ from .files import Download
 T = TypeVar("T")
 
 _RANGE = re.compile(r"bytes=(\d{0,18})-(\d{0,18})")
+_BEGUN_BYTES = 1024**2
 _TRIES = 3
 """How often a call follows the files from session to store and back."""
 
@@ -107,7 +109,12 @@ class WorkspaceFiles:
         async with AsyncExitStack() as stack:
 
             async def in_session(session: Session) -> Download:
-                return await stack.enter_async_context(files.read(session, path, part=part))
+                async with AsyncExitStack() as attempt:
+                    reading = files.read(session, path, part=part)
+                    download = await _begun(await attempt.enter_async_context(reading))
+                    stack.push_async_exit(attempt.pop_all())
+                    return download
+                raise AssertionError
 
             async def in_store() -> Download:
                 progress = stack.enter_context(self.operation("download", name, path))
@@ -199,6 +206,28 @@ class _StoredBody:
             yield chunk
         if self._progress.size < self._size:
             raise Unavailable("the file became shorter while it was read; try again")
+
+
+class _BegunBody:
+    """The content of a file whose first pieces have come."""
+
+    def __init__(self, first: list[bytes], rest: AsyncGenerator[bytes, None]) -> None:
+        self._first, self._rest = first, rest
+
+    async def chunks(self) -> AsyncGenerator[bytes, None]:
+        for chunk in self._first:
+            yield chunk
+        async with contextlib.aclosing(self._rest):
+            async for chunk in self._rest:
+                yield chunk
+
+
+async def _begun(download: Download) -> Download:
+    """A download of which so much has come: before that, it can be asked for elsewhere."""
+    rest, first = download.body.chunks(), list[bytes]()
+    while sum(map(len, first)) < min(_BEGUN_BYTES, download.size):
+        first.append(await anext(rest))
+    return dataclasses.replace(download, body=_BegunBody(first, rest))
 
 
 def _download(file: ReadableFile, part: str | None, progress: Progress) -> Download:

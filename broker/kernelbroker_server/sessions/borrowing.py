@@ -56,7 +56,8 @@ async def borrowed(
     async with borrowed_sandbox(runner, changes=changes) as warm:
         try:
             yield warm.gateway
-        except TransferFailed as exc:  # the sandbox died meanwhile
+        except TransferFailed as exc:  # the sandbox died meanwhile, or the session was closed
+            runner.machine.expect_open()
             raise Unavailable(f"{exc}; {_TRY_AGAIN}", retry_after=1) from exc
         if changes and lease.alive is not warm:
             raise Unavailable("the sandbox was replaced meanwhile; try again", retry_after=1)
