@@ -67,6 +67,30 @@ def test_a_killed_sandbox_is_gone(e2b: E2bClients) -> None:
     assert info[0] == "SandboxNotFoundException"
 
 
+def test_what_runs_in_a_sandbox_that_is_killed(e2b: E2bClients) -> None:
+    """A cell and a command end with E2B's own errors, in its own words."""
+    errors = e2b.python("""
+        import threading, time
+        from e2b_code_interpreter import Sandbox
+        found = []
+        for work in (
+            lambda sandbox: sandbox.run_code("import time; print(1, flush=True); time.sleep(60)"),
+            lambda sandbox: sandbox.commands.run("sleep 60"),
+        ):
+            sandbox = Sandbox.create()
+            sandbox.run_code("1")
+            threading.Timer(1.5, sandbox.kill).start()
+            try:
+                found.append(repr(work(sandbox)))
+            except Exception as error:
+                found.append([type(error).__name__, str(error)])
+        report(*found)
+    """)
+    for name, text in errors:
+        assert name in ("TimeoutException", "SandboxNotRunningException"), errors
+        assert ("sandbox" in text.lower() and "running" in text.lower()) or "killed" in text, errors
+
+
 def test_contexts_have_their_own_variables(e2b: E2bClients) -> None:
     """Contexts are listed, have their own variables, language and directory, and end and restart alone."""
     made, seen, listed, restarted, removed = e2b.python("""

@@ -10,14 +10,15 @@ from typing import Any, TypeVar
 
 import msgspec
 from kernelbroker.protocol.codec import encode
-from kernelbroker.protocol.errors import BadRequest
+from kernelbroker.protocol.errors import BadRequest, RequestError
 from kernelbroker.protocol.events import Display, Event, Image, Result, Started, Stderr, Stdout
 from kernelbroker.protocol.messages import ExecutionRequest
 from kernelbroker_kernel.contract import E2B_DATA_MIME
 
-from ..api.disconnect import Disconnectable
+from ..api.disconnect import ClientDisconnected, Disconnectable
 from ..service.target import Target
 from ..sessions.contexts import language_of
+from ..sessions.session import Session
 from ..sessions.store import ExecutionLog
 from .contexts import ContextCall
 
@@ -74,12 +75,12 @@ class Execute(Disconnectable, ContextCall):
                 request, target, may_shorten=True
             ) as submitted:
                 try:
-                    await self._answer(submitted.log)
+                    await self._answer(submitted.log, session)
                 finally:
                     if self.gone:
                         submitted.interrupt()
 
-    async def _answer(self, log: ExecutionLog) -> None:
+    async def _answer(self, log: ExecutionLog, session: Session) -> None:
         self.set_header("Content-Type", "application/json")
         self.set_header("Cache-Control", "no-store")
         self.set_header("X-Accel-Buffering", "no")  # otherwise nginx buffers the answer
@@ -89,6 +90,11 @@ class Execute(Disconnectable, ContextCall):
         shows_values = log.request.language != "python"
         async with contextlib.aclosing(_with_pauses(log.follow(0), KEEPALIVE_S)) as events:
             async for stored in events:
+                if stored is not None and isinstance(stored.event, Result) and _is_closed(session):
+                    # As E2B's proxy does it: their clients then say that the sandbox was killed.
+                    connection.stream.close()
+                    self.gone = True
+                    raise ClientDisconnected
                 if stored is None:
                     lines: list[dict[str, Any]] = [{"type": "keepalive"}]
                 else:
@@ -97,6 +103,14 @@ class Execute(Disconnectable, ContextCall):
                     self.write(encode(line) + b"\n")
                 if lines:
                     await self.flush()
+
+
+def _is_closed(session: Session) -> bool:
+    try:
+        session.expect_open()
+    except RequestError:
+        return True
+    return False
 
 
 def lines_of(event: Event, *, shows_values: bool = False) -> list[dict[str, Any]]:
