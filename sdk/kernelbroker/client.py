@@ -83,8 +83,8 @@ def connect(
             free sandbox (its `acquire_timeout`), and then refuses with `Unavailable`.
         reconnect_timeout: seconds to wait for a broker that is away, such as while it restarts, when a
             session has lost its connection; then the session ends with `ConnectionLost`.
-        retries: how often to send a request again, after growing pauses, that no broker has begun: none
-            could be reached, or it answered that it is `Unavailable`.
+        retries: how often to send a request again, after growing pauses: one that has reached no broker,
+            and one that only reads, replaces or deletes, and was refused as `Unavailable`.
         ssl: TLS settings for an `https` URL; by default Python's own.
 
     Raises:

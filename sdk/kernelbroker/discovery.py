@@ -44,7 +44,7 @@ class Address:
 
     Attributes:
         file: the runtime file that the token comes from, or None.
-        retries: how often a request is sent again that no broker has begun.
+        retries: how often a request is sent again, see `http_request.call`.
         connections: those that are kept between requests.
     """
 
@@ -128,7 +128,7 @@ def find(
 
     Args:
         ssl: TLS settings for an `https` address; Python's defaults if not given.
-        retries: how often a request is sent again that no broker has begun.
+        retries: how often a request is sent again, see `http_request.call`.
 
     Raises:
         ConnectionFailed: the URL is not one of http or https, `ssl` was given for http, or another user

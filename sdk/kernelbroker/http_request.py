@@ -55,7 +55,8 @@ async def call(
 ) -> Any:
     """Send a request and return the JSON of the answer; None if the answer has no body.
 
-    What no broker has begun is sent again, `address.retries` times.
+    What has reached no broker, or what may be done twice and was refused as `Unavailable`, is sent again,
+    `address.retries` times.
 
     Args:
         timeout: seconds to wait for the connection, and then for each part of the answer.
@@ -88,8 +89,8 @@ async def call(
                 raise address.unreachable(exc) from exc
             new = True  # the broker has closed the idle connection
         except (ConnectionFailed, Unavailable) as exc:
-            may_have_begun = request.is_sent and isinstance(exc, ConnectionFailed)
-            if not left or may_have_begun:
+            was_refused = isinstance(exc, Unavailable) and method in _REPEATABLE
+            if not left or not (was_refused or not request.is_sent):
                 raise
             await asyncio.sleep(pause * SystemRandom().uniform(0.5, 1.0))
             left, pause = left - 1, min(2 * pause, _LONGEST_PAUSE_S)
@@ -237,7 +238,6 @@ class HTTPRequest:
             RequestError: the broker refused the request, unless `may_refuse`.
             ConnectionLost: no answer came.
         """
-
         try:
             if self._is_chunked and not self.was_answered_early:
                 with suppress(ConnectionError):

@@ -10,7 +10,6 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 
 import kernelbroker
-import msgspec
 import pytest
 from kernelbroker import http_connections, sync
 from kernelbroker.http_connections import HTTPConnections
@@ -191,13 +190,19 @@ async def test_what_was_refused_is_sent_again(server: Server, retries: int, call
     async with kernelbroker.connect(server.url, "t", retries=retries) as client:
         if retries < 2:
             with pytest.raises(kernelbroker.Unavailable, match="No room"):
-                await client.assess("1")
+                await client.health()
         else:
-            with pytest.raises(
-                msgspec.ValidationError, match="missing required field"
-            ):  # it is no assessment
-                await client.assess("1")
+            assert await client.health() == {"status": "ok"}
     assert len(server.requests) == calls
+
+
+async def test_what_may_have_begun_is_not(server: Server) -> None:
+    """A request that is no repetition of itself is sent once, also if it was refused."""
+    server.statuses = [503]
+    async with kernelbroker.connect(server.url, "t", retries=3) as client:
+        with pytest.raises(kernelbroker.Unavailable, match="No room"):
+            await client.assess("1")
+    assert len(server.requests) == 1
 
 
 async def test_a_broker_that_starts_is_waited_for(server: Server, make_server: Callable) -> None:
