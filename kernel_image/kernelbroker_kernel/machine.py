@@ -8,9 +8,9 @@ that a cell starts, and `os.sched_getaffinity`, still see the host.
 from __future__ import annotations
 
 import contextlib
+import importlib
 import math
 import os
-import sys
 from functools import wraps
 from typing import Any
 
@@ -37,9 +37,10 @@ def tell_limits() -> None:
     for name in ("cpu_count", "process_cpu_count"):
         if hasattr(os, name):
             setattr(os, name, _lower(getattr(os, name)))
-    if (psutil := sys.modules.get("psutil")) is not None:  # of ipykernel
-        psutil.cpu_count = _lower(psutil.cpu_count)  # type: ignore[attr-defined]
-        psutil.virtual_memory = _in_sandbox(psutil)  # type: ignore[attr-defined]
+    with contextlib.suppress(ImportError):
+        psutil: Any = importlib.import_module("psutil")
+        psutil.cpu_count = _lower(psutil.cpu_count)
+        psutil.virtual_memory = _in_sandbox(psutil)
 
 
 def change(cpus: float | None, memory: int | None) -> None:
