@@ -27,8 +27,12 @@ async def follow(
 ) -> AsyncGenerator[Event, None]:
     """Yield the events of the session `info` until it ends. See `Broker.follow`."""
     request = Open(session_id=info.session_id, template=info.template)
+    # What ends after this is followed, also if it has ended when the connection is there.
+    ended_before = {
+        each.execution_id for each in await requests.executions() if each.state == "done"
+    }
+    follower = _Follower(requests, ended_before)
     websocket, _ = await connect_session(address, request, timeouts, None, info)
-    follower = _Follower(requests)
     ended, losses = False, 0
     try:
         while not ended:
@@ -51,24 +55,24 @@ async def follow(
 
 
 class _Follower:
-    """What was seen of each execution. An event can come twice: `resume` overlaps with what comes."""
+    """What was seen of each execution. An event can come twice: `resume` overlaps with what comes.
 
-    def __init__(self, requests: SessionRequests) -> None:
+    Args:
+        ended_before: executions that are not followed.
+    """
+
+    def __init__(self, requests: SessionRequests, ended_before: set[str]) -> None:
         self._requests = requests
         self._seen: OrderedDict[str, int] = OrderedDict()
         """The last `seq` of each execution."""
         self._running: set[str] = set()
-        self._known: set[str] | None = None
-        """Executions that had ended before; None at first."""
+        self._ended_before = ended_before
 
     async def resume(self, websocket: ClientConnection) -> None:
         """Ask for what a new connection does not send: events of executions that were accepted before."""
-        listed = await self._requests.executions()
-        if self._known is None:
-            self._known = {each.execution_id for each in listed if each.state == "done"}
-        for each in listed:
+        for each in await self._requests.executions():
             name = each.execution_id
-            if name not in self._known and (name not in self._seen or name in self._running):
+            if name not in self._ended_before and (name not in self._seen or name in self._running):
                 resume = Resume(execution_id=name, after=self._seen.get(name, 0))
                 await websocket.send(encode(resume), text=True)
 

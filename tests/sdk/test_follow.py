@@ -6,7 +6,7 @@ import asyncio
 
 import kernelbroker
 import pytest
-from kernelbroker import events
+from kernelbroker import events, session_follower
 from kernelbroker.protocol.messages import Open
 
 from tests.sdk.test_cli import start
@@ -74,6 +74,28 @@ async def test_lost_connections_leave_nothing_out(connected, scripts):
         await following.aclose()
         await connected.end("s")
     assert list(lines.values()) == [[f"{i}\n" for i in range(30)]] * 3
+
+
+async def test_what_ends_before_the_connection_is_there(connected, scripts, monkeypatch):
+    """An execution that runs and ends while the follower connects is followed, too."""
+    connected.cells["c"] = scripts.printing("1")
+    connect, ran = session_follower.connect_session, []
+
+    async def late(*args):
+        url = f"http://127.0.0.1:{connected.api.port}"
+        async with kernelbroker.connect(url) as other, await other.attach("s") as same:
+            ran.append((await same.run("c")).execution_id)
+        return await connect(*args)
+
+    monkeypatch.setattr(session_follower, "connect_session", late)
+    async with kernelbroker.connect() as broker, broker.session("s", keep=True) as session:
+        await session.run("c")
+        following = broker.follow("s")
+        async with asyncio.timeout(DEADLINE_S):
+            got = [await anext(following) for _ in range(3)]
+        await following.aclose()
+        await connected.end("s")
+    assert {event.execution_id for event in got} == {*ran}
 
 
 async def test_refusals(connected):
