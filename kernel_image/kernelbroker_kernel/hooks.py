@@ -19,7 +19,7 @@ from typing import Any
 from IPython.core.error import InputRejected
 from IPython.core.getipython import get_ipython
 
-from . import environment, package_path, variables
+from . import e2b_forms, environment, package_path, variables
 from .cell_output import CellOutput
 from .changed_files import WorkspaceChanges
 from .compat.kernel import failed_while_showing
@@ -56,7 +56,10 @@ def configure() -> None:
 
     Raises ValueError or OSError, which the broker gets in the reply.
     """
-    environment.configure(request_options(get_ipython()).get("configure"))
+    shell = get_ipython()
+    environment.configure(request_options(shell).get("configure"))
+    if e2b_forms.is_asked_for():
+        e2b_forms.install(shell)
 
 
 def request_options(shell: Any) -> dict[str, Any]:

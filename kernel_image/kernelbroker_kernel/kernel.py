@@ -28,7 +28,7 @@ from ipykernel.zmqshell import ZMQInteractiveShell
 from jupyter_client.jsonutil import json_clean, json_default
 from traitlets import List, Type, Unicode
 
-from . import charts, e2b_forms, early_imports, fonts, last_words, machine, package_path
+from . import charts, early_imports, fonts, last_words, machine, package_path
 from .compat import named_like, streams
 from .compat.figures import show_those_of_agg, show_those_of_pillow
 from .compat.kernel import BoundedErrorKernel, BoundedErrorShell, PromptKernelApp
@@ -290,7 +290,6 @@ class KernelApp(PromptKernelApp):
         warnings.filterwarnings("ignore", "To exit: use")
         package_path.add_to_path()
         charts.install(shell)
-        e2b_forms.install(shell)
         super().init_code()
         rehearse()
         machine.tell_limits()
