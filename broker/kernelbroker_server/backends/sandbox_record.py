@@ -17,6 +17,7 @@ from .base import LaunchError, SandboxSpec
 
 _NAME = "record.json"
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+_WORKSPACE_FILES = 100_000
 
 
 class ProcessId(msgspec.Struct, frozen=True):
@@ -98,7 +99,9 @@ def digest(spec: SandboxSpec, *launched_by: str) -> str:
     Args:
         launched_by: settings of the backend on which a launch depends.
     """
-    texts = [_text(spec), *map(repr, launched_by)]
+    # The broker alone enforces this limit: it makes no other sandbox. 0.1.0 had it here, with its default.
+    limits = dataclasses.replace(spec.limits, workspace_files=_WORKSPACE_FILES)
+    texts = [_text(dataclasses.replace(spec, limits=limits)), *map(repr, launched_by)]
     comma = "," if len(texts) == 1 else ""  # as in the representation of a tuple, which 0.1.0 used
     return hashlib.sha256(f"({', '.join(texts)}{comma})".encode()).hexdigest()
 
