@@ -326,7 +326,7 @@ async def test_a_cell_that_goes_on_can_be_used(broker: BrokerProcess) -> None:
         assert (await slow.run("print(1)")).stdout == "1\n"
 
 
-@on("local-fork", "docker")
+@on("local-fork")
 async def test_a_kernel_waits_for_the_next_broker(broker: BrokerProcess) -> None:
     """What nobody reads is held back, not kept in memory. All of it arrives, within the output's limit."""
     async with kernelbroker.connect(broker.url, broker.token) as client:
@@ -442,7 +442,7 @@ def running_in(broker: BrokerProcess, kind: str) -> list[object]:
         return [each["Names"] for each in api.containers(filters={"label": label})]
 
 
-@pytest.mark.parametrize("kind", ["local", ON_DOCKER])
+@pytest.mark.parametrize("kind", [pytest.param("local", marks=pytest.mark.long), ON_DOCKER])
 async def test_sandboxes_end_by_themselves_when_nobody_adopts_them(kind: str) -> None:
     """After the grace none runs. The next broker removes the rest, and keeps the files."""
     with tempfile.TemporaryDirectory(prefix="kb-") as directory:

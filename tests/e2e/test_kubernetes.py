@@ -120,7 +120,7 @@ async def test_a_session_in_a_pod(broker: BrokerProcess, client: kernelbroker.Br
         assert (await session.run("print(open('in.txt').read())")).stdout == "from outside\n"
 
 
-@pytest.mark.parametrize("how", ["deleted", "evicted"])
+@pytest.mark.parametrize("how", ["deleted", pytest.param("evicted", marks=pytest.mark.long)])
 async def test_the_pod_goes_in_the_middle_of_a_cell(
     client: kernelbroker.Broker, namespace: Namespace, how: str
 ) -> None:
