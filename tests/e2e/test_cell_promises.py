@@ -100,7 +100,7 @@ async def displays_are_updated(session: kernelbroker.Session) -> None:
 async def installs_work_or_fail(session: kernelbroker.Session) -> None:
     began = time.monotonic()
     result = await session.run("%pip install no-such-thing")
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < 30  # pip itself would try for longer
     assert "network" in result.text
 
 
@@ -176,7 +176,8 @@ async def recursion_is_quick(session: kernelbroker.Session) -> None:
     began = time.monotonic()
     result = await session.run("def f(): return f()\nf()")
     assert result.error is not None and result.error.startswith("RecursionError")
-    assert time.monotonic() - began < 10 and len(result.text) < 5_000
+    assert time.monotonic() - began < 30  # on a busy machine; a second on a quiet one
+    assert len(result.text) < 5_000
 
 
 @promise
