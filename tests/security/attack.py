@@ -58,7 +58,7 @@ class Count:
     @property
     def status(self) -> int:
         not_tried = any(self.unsent[kind] or not self.made[kind] for kind in ALWAYS)
-        return int(bool(self.holes) or not_tried)
+        return int(any(self.holes.values()) or not_tried)
 
 
 def main() -> int:
