@@ -96,6 +96,8 @@ class Worker:
                 await way(cell)
             except kernelbroker.KernelBrokerError as exc:
                 self.told[type(exc).__name__] += 1
+                if not cell.execution_id:
+                    cell.refused = f"{type(exc).__name__}: {exc}"
                 await self.drop()
                 if cell.execution_id and not cell.seen:
                     await self._ask_again(cell, str(exc))
