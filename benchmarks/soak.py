@@ -1,7 +1,8 @@
 """Opens many sessions and compares the broker's memory, descriptors, threads, processes and directories.
 
-Two clients open one session after the other, run a cell that prints and writes a file, and close it. What
-there is of the broker is counted after a tenth of the sessions, when all caches are filled, and at the end.
+Two clients open one session after the other, run a cell that prints and writes a file, and close it; its
+files are not kept. What there is of the broker is counted after a tenth of the sessions, when all caches are
+filled, and at the end; each time when the pool, which grows with the load, is as small again as it began.
 """
 
 from __future__ import annotations
@@ -14,11 +15,12 @@ from pathlib import Path
 
 import kernelbroker
 from kernelbroker_server.backends import procfs
-from kernelbroker_side import running_broker, until_warm
+from kernelbroker_side import running_broker
 
 WARM, CLIENTS = 2, 2
 CELL = "print(1); open('file', 'w').write('x')"
-SETTLING_S = 5.0
+QUIET_S = 300.0
+"""A pool that has grown gives up one sandbox in ten seconds."""
 ALLOWED = 2
 """More descriptors, threads, processes or directories than that would be a leak."""
 KIB_PER_SESSION = 20.0
@@ -59,17 +61,26 @@ def data_dir(pid: int) -> str:
 
 async def open_sessions(broker: kernelbroker.Broker, count: int) -> None:
     for _ in range(count):
-        async with broker.session() as session:
+        async with broker.session(workspace_retention=0) as session:
             (await session.run(CELL)).raise_for_error()
 
 
+async def until_quiet(broker: kernelbroker.Broker) -> None:
+    """Wait until the pool holds as many sandboxes as at first, all of them free."""
+    async with asyncio.timeout(QUIET_S):
+        while True:
+            status = await broker.pool_status()
+            if status["total_containers"] == status["idle_containers"] == WARM:
+                return
+            await asyncio.sleep(1)
+
+
 async def measure(sessions: int) -> tuple[dict[str, int], dict[str, int]]:
-    async with running_broker(warm=WARM) as broker:
+    async with running_broker(warm=WARM, KERNELBROKER_POOL__MAX_SIZE="16") as broker:
         found = []
         for part in (sessions // 10, sessions - sessions // 10):
             await asyncio.gather(*(open_sessions(broker, part // CLIENTS) for _ in range(CLIENTS)))
-            await until_warm(broker, WARM)
-            await asyncio.sleep(SETTLING_S)  # what is removed beside the sessions' end
+            await until_quiet(broker)
             found.append(state(broker_pid()))
         return found[0], found[1]
 
