@@ -1,8 +1,8 @@
 """Opens many sessions and compares the broker's memory, descriptors, threads, processes and directories.
 
 Two clients open one session after the other, run a cell that prints and writes a file, and close it; its
-files are not kept. What there is of the broker is counted after a tenth of the sessions, when all caches are
-filled, and at the end; each time when the pool, which grows with the load, is as small again as it began.
+files are not kept. What there is of the broker is counted after a tenth of the sessions, when all caches
+are filled, and at the end; each time when the pool, which grows with the load, is as small as at first.
 """
 
 from __future__ import annotations
