@@ -70,18 +70,17 @@ def test_a_killed_sandbox_is_gone(e2b: E2bClients) -> None:
 def test_what_runs_in_a_sandbox_that_is_killed(e2b: E2bClients) -> None:
     """A cell and a command end with E2B's own errors, in its own words."""
     errors = e2b.python("""
-        import threading, time
         from e2b_code_interpreter import Sandbox
         found = []
-        for work in (
-            lambda sandbox: sandbox.run_code("import time; print(1, flush=True); time.sleep(60)"),
-            lambda sandbox: sandbox.commands.run("sleep 60"),
-        ):
+        for name in ("cell", "command"):
             sandbox = Sandbox.create()
-            sandbox.run_code("1")
-            threading.Timer(1.5, sandbox.kill).start()
+            kill = lambda _: sandbox.kill()  # as soon as it runs
             try:
-                found.append(repr(work(sandbox)))
+                if name == "cell":
+                    code = "import time; print(1, flush=True); time.sleep(60)"
+                    found.append(repr(sandbox.run_code(code, on_stdout=kill)))
+                else:
+                    found.append(repr(sandbox.commands.run("echo 1; sleep 60", on_stdout=kill)))
             except Exception as error:
                 found.append([type(error).__name__, str(error)])
         report(*found)

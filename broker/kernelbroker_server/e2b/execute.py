@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import msgspec
 from kernelbroker.protocol.codec import encode
-from kernelbroker.protocol.errors import BadRequest, RequestError
+from kernelbroker.protocol.errors import BadRequest, SessionGone, Unavailable
 from kernelbroker.protocol.events import Display, Event, Image, Result, Started, Stderr, Stdout
 from kernelbroker.protocol.messages import ExecutionRequest
 from kernelbroker_kernel.contract import E2B_DATA_MIME
@@ -90,7 +90,7 @@ class Execute(Disconnectable, ContextCall):
         shows_values = log.request.language != "python"
         async with contextlib.aclosing(_with_pauses(log.follow(0), KEEPALIVE_S)) as events:
             async for stored in events:
-                if stored is not None and isinstance(stored.event, Result) and _is_closed(session):
+                if stored is not None and _was_killed(session, stored.event):
                     # As E2B's proxy does it: their clients then say that the sandbox was killed.
                     connection.stream.close()
                     self.gone = True
@@ -105,11 +105,16 @@ class Execute(Disconnectable, ContextCall):
                     await self.flush()
 
 
-def _is_closed(session: Session) -> bool:
+def _was_killed(session: Session, event: Event) -> bool:
+    """Whether a cell has ended since its sandbox was killed."""
+    if not isinstance(event, Result) or event.success:
+        return False
     try:
         session.expect_open()
-    except RequestError:
+    except SessionGone:
         return True
+    except Unavailable:  # the next broker has it
+        pass
     return False
 
 

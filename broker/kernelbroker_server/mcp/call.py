@@ -28,8 +28,8 @@ from .endpoint import TENANT_KEY, USER_KEY
 
 OPENED_BY: dict[str, Any] = {"opened_by": "mcp"}
 """In the metadata of sessions that tools open."""
-_ONE_CALL = {"used_once": True}
-"""In it as well while only the call that has opened a session without a name has used it."""
+_USED_ONCE = "used_once"
+"""Also there while nothing has used a session but the call that had to open one."""
 _REMEMBERED_S = 86_400.0
 _KIND = "mcp"
 _LEVELS = ("debug", "info", "notice", "warning", "error", "critical", "alert", "emergency")
@@ -128,22 +128,22 @@ class Call:
                 found = await sessions.resolve(last)
             if browser and found is not None and not browsing.has_browser(found):
                 found = None
+        limits = self.tenant.registry.limits
+        usual = min(limits.idle_timeout, limits.max_lifetime)
         if found is None:
-            options = SessionOptions(metadata=OPENED_BY | _ONE_CALL)
+            options = SessionOptions(
+                metadata=OPENED_BY | {_USED_ONCE: True},
+                idle_timeout=min(usual, self.options.unnamed_idle_timeout),
+            )
             if browser:
                 options.template = sessions.browser_template()
             found, _ = await sessions.open(options)
-            usual = found.idle_timeout
-            await self._live(found, min(usual, self.options.unnamed_idle_timeout), _ONE_CALL)
-        elif found.options.metadata == OPENED_BY | _ONE_CALL:
-            limits = found.limits
-            await self._live(found, min(limits.idle_timeout, limits.max_lifetime), {})
+        elif _USED_ONCE in found.options.metadata:
+            metadata = {k: v for k, v in found.options.metadata.items() if k != _USED_ONCE}
+            change = SessionChange(idle_timeout=usual, metadata=metadata)
+            await sessions.change(found.id, change)
         self.use(found)
         return found
-
-    async def _live(self, session: Session, idle_timeout: float, note: dict[str, bool]) -> None:
-        change = SessionChange(idle_timeout=idle_timeout, metadata=OPENED_BY | note)
-        await self.tenant.sessions.change(session.id, change)
 
     def use(self, session: Session) -> None:
         """Make this the session of the call, and the connection's last one."""

@@ -17,7 +17,7 @@ from collections.abc import (
     Callable,
     Iterator,
 )
-from contextlib import AsyncExitStack
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from typing import TypeVar
 
 from kernelbroker.protocol.errors import NotFound, SessionGone, Unavailable
@@ -109,12 +109,8 @@ class WorkspaceFiles:
         async with AsyncExitStack() as stack:
 
             async def in_session(session: Session) -> Download:
-                async with AsyncExitStack() as attempt:
-                    reading = files.read(session, path, part=part)
-                    download = await _begun(await attempt.enter_async_context(reading))
-                    stack.push_async_exit(attempt.pop_all())
-                    return download
-                raise AssertionError
+                reading = _begun(files.read(session, path, part=part))
+                return await stack.enter_async_context(reading)
 
             async def in_store() -> Download:
                 progress = stack.enter_context(self.operation("download", name, path))
@@ -208,6 +204,16 @@ class _StoredBody:
             raise Unavailable("the file became shorter while it was read; try again")
 
 
+@contextlib.asynccontextmanager
+async def _begun(reading: AbstractAsyncContextManager[Download]) -> AsyncIterator[Download]:
+    """A download whose beginning has come: until then, it can be asked for elsewhere."""
+    async with reading as download:
+        rest, first = download.body.chunks(), list[bytes]()
+        while sum(map(len, first)) < min(_BEGUN_BYTES, download.size):
+            first.append(await anext(rest))
+        yield dataclasses.replace(download, body=_BegunBody(first, rest))
+
+
 class _BegunBody:
     """The content of a file whose first pieces have come."""
 
@@ -220,14 +226,6 @@ class _BegunBody:
         async with contextlib.aclosing(self._rest):
             async for chunk in self._rest:
                 yield chunk
-
-
-async def _begun(download: Download) -> Download:
-    """A download of which so much has come: before that, it can be asked for elsewhere."""
-    rest, first = download.body.chunks(), list[bytes]()
-    while sum(map(len, first)) < min(_BEGUN_BYTES, download.size):
-        first.append(await anext(rest))
-    return dataclasses.replace(download, body=_BegunBody(first, rest))
 
 
 def _download(file: ReadableFile, part: str | None, progress: Progress) -> Download:

@@ -32,7 +32,9 @@ _ENDS = ("framenavigated", "download", "requestfailed", "close")
 """What the request for a page leads to."""
 _LOOK_MS = 50
 """Between two looks for an element."""
-_MAX_FRAMES = 20
+_MAX_FRAMES, _FRAME_S = 20, 1.0
+_MAX_TEXT, _MAX_LINKS = 20_000, 100
+"""As in reading.js, of the page and its frames together."""
 _TRUE = ("true", "on", "yes", "1", "checked")
 
 
@@ -104,12 +106,16 @@ async def text(chromium: Chromium, deadline: Deadline) -> dict[str, Any]:  # noq
     page = chromium.page
     found: dict[str, Any] = await page.evaluate(_READING)
     for frame in page.frames[1:_MAX_FRAMES]:
-        with suppress(Error):  # it has gone, or is not loaded yet
-            within = await frame.evaluate(_READING)
-            if within["text"] and not found["truncated"]:
-                found["text"] += f"\n\n[frame {frame.url[:200]}]\n{within['text']}"
-                found["links"] += within["links"]
-                found["truncated"] = within["truncated"]
+        if found["truncated"]:
+            break
+        with suppress(Error, BuiltinTimeoutError):  # it has gone, is not loaded yet, or hangs
+            async with asyncio.timeout(_FRAME_S):
+                within = await frame.evaluate(_READING)
+            if within["text"]:
+                text = f"{found['text']}\n\n[frame {frame.url[:200]}]\n{within['text']}"
+                found["text"] = text[:_MAX_TEXT]
+                found["links"] = (found["links"] + within["links"])[:_MAX_LINKS]
+                found["truncated"] = within["truncated"] or len(text) > _MAX_TEXT
     return found
 
 
