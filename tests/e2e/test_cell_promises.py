@@ -176,7 +176,7 @@ async def recursion_is_quick(session: kernelbroker.Session) -> None:
     began = time.monotonic()
     result = await session.run("def f(): return f()\nf()")
     assert result.error is not None and result.error.startswith("RecursionError")
-    assert time.monotonic() - began < 30  # on a busy machine; a second on a quiet one
+    assert time.monotonic() - began < 30
     assert len(result.text) < 5_000
 
 
