@@ -419,3 +419,22 @@ async def test_least_recently_used_workspaces_are_removed_over_max_size(
         async with asyncio.timeout(DEADLINE_S):
             session = await w.open(workspace="b")
         assert (workspace_of(backend, session) / "file").stat().st_size == 100_000
+
+
+@pytest.mark.parametrize("is_given_up", [True, False])
+async def test_another_broker_puts_a_workspace_away(tmp_path: Path, is_given_up: bool) -> None:
+    """It does so after it has told that the session is closed: its next user waits for a moment."""
+    stores = [DirectoryStore(tmp_path), DirectoryStore(tmp_path)]
+    had = await stores[0].claim("t", "before", name="w", timeout=DEADLINE_S)
+    claiming = asyncio.create_task(stores[1].claim("t", "next", name="w", timeout=DEADLINE_S))
+    await asyncio.sleep(0.2)
+    assert not claiming.done()
+    if is_given_up:
+        had.release()
+        (await claiming).release()
+    else:
+        with pytest.raises(Conflict, match="in use by session before"):
+            await claiming
+        had.release()
+    for store in stores:
+        await store.stop()

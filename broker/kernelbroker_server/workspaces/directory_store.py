@@ -38,6 +38,8 @@ logger = logging.getLogger(__name__)
 
 CHECKPOINTS = ".checkpoints"
 _REAP_S = 30.0
+_ENDING_S, _LOOK_S = 2.0, 0.05
+"""How long another broker may need to put a workspace away whose session has ended."""
 _RELEASE_S = 30.0
 """Timeout for a workspace whose session is ending."""
 
@@ -122,10 +124,11 @@ class DirectoryStore(WorkspaceStore):
             return DirectoryWorkspace(self.layout, claim, record, None, self.release)
         claiming = asyncio.ensure_future(
             asyncio.to_thread(
-                WorkspaceDirectory.claim,
+                _claimed,
                 self.layout,
                 record,
                 None if sandbox is None else sandbox.workspace,
+                min(timeout, _ENDING_S),
             )
         )
         try:
@@ -361,3 +364,17 @@ class DirectoryStore(WorkspaceStore):
     def _own(self, task: asyncio.Task[None]) -> None:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+
+def _claimed(
+    layout: Layout, record: Record, workspace: Path | None, patience: float
+) -> WorkspaceDirectory:
+    """Claim a workspace. Raises Claimed if another broker has it for longer than `patience`; OSError."""
+    end = time.monotonic() + patience
+    while True:
+        try:
+            return WorkspaceDirectory.claim(layout, record, workspace)
+        except Claimed:
+            if time.monotonic() >= end:
+                raise
+        time.sleep(_LOOK_S)
