@@ -73,7 +73,8 @@ def connect(
     """Return a client of the broker at `url`, or of the broker that this user runs on this machine.
 
     Nothing is sent before the first call that needs an answer. `async with` closes all sessions at its
-    end.
+    end. Proxies that the environment names (`HTTP_PROXY`, `HTTPS_PROXY`, `NO_PROXY`) are used, but none for
+    an address of this machine.
 
     Args:
         url: `http://host:port` or `https://...`; default `KERNELBROKER_URL`, then the runtime file.

@@ -106,7 +106,7 @@ class Execute(Disconnectable, ContextCall):
 
 
 def _was_killed(session: Session, event: Event) -> bool:
-    """Whether a cell has ended since its sandbox was killed."""
+    """Whether this is the end of a cell whose sandbox was killed."""
     if not isinstance(event, Result) or event.success:
         return False
     try:
