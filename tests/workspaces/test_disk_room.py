@@ -59,18 +59,32 @@ async def test_it_tells_when_room_is_short_and_when_there_is_room(tmp_path: Path
     assert told == [True, False]
 
 
-async def test_the_reserve_is_given_up_when_the_disk_is_full(tmp_path: Path) -> None:
-    """It takes space until nearly nothing is left, and again when there is room."""
-    disk = FakeDisk(500 * MIB)
+async def test_the_reserve_is_given_up_when_the_disk_is_full(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Part by part, the last when who filled the disk has been stopped; with room it is made again."""
+    monkeypatch.setattr(disk_room, "_WRITERS_S", 0.3)
+    disk, reserve = FakeDisk(500 * MIB), tmp_path / RESERVE
+
+    def held() -> int:
+        return reserve.stat().st_size if reserve.exists() else 0
+
     async with watched(tmp_path, disk, 40 * MIB) as room:
-        await until((tmp_path / RESERVE).exists, "the reserve")
-        disk.free = 6 * MIB
-        await until(lambda: not (tmp_path / RESERVE).exists(), "its removal")
+        await until(lambda: held() == 20 * MIB, "the reserve")
+        disk.free = 20 * MIB
+        await until(lambda: held() == 15 * MIB, "a part of it given up")
         await until(lambda: room.is_short, "too little room")
         await asyncio.sleep(0.1)
-        assert not (tmp_path / RESERVE).exists()
+        assert held() == 15 * MIB, "there are 5 MiB"
+        disk.free = 5 * MIB  # whoever filled the disk wrote on
+        await until(lambda: held() == 5 * MIB, "the next parts")
+        await asyncio.sleep(0.1)
+        assert held() == 5 * MIB, "it may still write"
+        await until(lambda: held() == 0, "the rest")
+        await asyncio.sleep(0.1)
+        assert held() == 0
         disk.free = 400 * MIB
-        await until((tmp_path / RESERVE).exists, "the reserve again")
+        await until(lambda: held() == 20 * MIB, "the reserve again")
 
 
 async def test_a_disk_that_is_not_there_is_short_of_nothing(tmp_path: Path) -> None:

@@ -1,8 +1,9 @@
 """Keeps room for the broker on the disk of the workspaces, whatever sandboxes write.
 
 While less space is free than what is kept, no workspace may grow. `quota_watch.py` enforces this quota.
-A preallocated file reserves further space. It is removed when the disk is so full that launches and results
-would fail, and made again when there is room.
+A preallocated file reserves further space. It is given up part by part when the disk is so full that launches
+and results would fail: whoever filled it may still write until its session has stopped it, so the last part
+waits for that. The file is made again when there is room.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import asyncio
 import logging
 import os
 import threading
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -24,11 +26,17 @@ _LARGEST_SHARE = 20
 """Of a small disk at most one part in this many is kept."""
 _RESERVE_BYTES, _RESERVE_SHARE = 32 * 2**20, 2
 """The size of the file; at most one part in so many of what is kept. SQLite's log alone takes 4 MiB."""
+_FULL_BYTES = 2**20
+"""A disk with less free is full."""
+_PARTS = 4
+"""Of the file. At each look one is given up if the disk is full."""
+_WRITERS_S = 15.0
+"""How long the last one waits: an interrupt, its grace, and the end of the sandbox."""
 _MORE_SHARE = 10
 """There is room again when one part in this many more is free."""
 _FASTEST = 4 * 2**30
 """The most bytes per second that sandboxes are assumed to write. It sets the time until the next look."""
-_OFTEN_S, _SELDOM_S = 0.1, 2.0
+_AGAIN_S, _OFTEN_S, _SELDOM_S = 0.02, 0.1, 2.0
 
 
 @dataclass(frozen=True)
@@ -74,6 +82,8 @@ class DiskRoom:
         self._reserve = directory / RESERVE
         self._lock = threading.Lock()  # a look in a thread may outlive the task that has begun it
         self._is_over = False
+        self._full_since: float | None = None
+        self._is_filling = False
 
     def give_up(self) -> None:
         """Remove the reserve, for good: the broker ends."""
@@ -89,30 +99,51 @@ class DiskRoom:
                 disk = await asyncio.to_thread(self._look_once)
                 kept = kept_of(disk, self._kept)
                 wait = min(max((disk.free - kept) / _FASTEST, _OFTEN_S), _SELDOM_S)
+                if self._is_filling:
+                    wait = _AGAIN_S
                 enough = kept + kept // _MORE_SHARE if self.is_short else kept
                 self._tell(disk.free < enough, disk)
             await asyncio.sleep(wait)
 
     def _look_once(self) -> Disk:
-        """What is free. Removes the reserve if nearly nothing is, and makes it if there is room."""
+        """What is free. Gives up the reserve if nearly nothing is, and makes it if there is room."""
         disk = self._look(self._directory)
         kept = kept_of(disk, self._kept)
-        size = min(_RESERVE_BYTES, kept // _RESERVE_SHARE)
+        size = max(min(_RESERVE_BYTES, kept // _RESERVE_SHARE), 1)
         with self._lock:
-            if disk.free < size // 2:
-                with suppress(FileNotFoundError):
-                    self._reserve.unlink()
-                    logger.error(
-                        "the disk of %s is full: the broker's reserve is used now", self._directory
-                    )
-            elif disk.free > kept + size and not (self._is_over or self._reserve.exists()):
-                self._make_reserve(size)
+            try:
+                held = self._reserve.stat().st_size
+            except FileNotFoundError:
+                held = 0
+            self._is_filling = False
+            if disk.free < min(_FULL_BYTES, size // 2):
+                self._use_reserve(held, size // _PARTS)
+            elif disk.free > kept + size - held:
+                self._full_since = None
+                if held < size and not self._is_over:
+                    self._make_reserve(size)
         return disk
+
+    def _use_reserve(self, held: int, part: int) -> None:
+        """Give up a part of it, unless the disk is only now becoming full: then it would be filled at once."""
+        now = time.monotonic()
+        self._is_filling = self._full_since is None
+        if self._full_since is None:
+            self._full_since = now
+        elif held > part:
+            os.truncate(self._reserve, held - part)
+            if held >= part * _PARTS:
+                logger.error(
+                    "the disk of %s is full: the broker's reserve is used now", self._directory
+                )
+        elif held and now - self._full_since > _WRITERS_S:
+            self._reserve.unlink()
+            logger.error("the disk of %s is full, with the broker's reserve", self._directory)
 
     def _make_reserve(self, size: int) -> None:
         descriptor = os.open(self._reserve, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
-            os.posix_fallocate(descriptor, 0, max(size, 1))
+            os.posix_fallocate(descriptor, 0, size)
         except OSError:  # the file system cannot, or has been filled meanwhile
             self._reserve.unlink()
         finally:
