@@ -92,6 +92,12 @@ NOT_ON_GVISOR = {
     "test_the_next_broker_reaps",
 }
 """What cannot be seen from inside gVisor, or does not depend on the runtime and takes long."""
+LONG_ON_KUBERNETES = {
+    "test_connections_close_when_the_gateway_fails_to_start",
+    "test_cancelled_at_every_await",
+    "test_the_next_broker_reaps",
+}
+"""What waits for Pods many times. `e2e/test_kubernetes.py` tells the main story of each."""
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -103,7 +109,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         if name not in SAME_OVER_TCP:
             kinds.append(OVER_TCP)
         if name != "test_the_socket_cannot_be_replaced":  # it has none
-            kinds.append(KUBERNETES)
+            is_long = name in LONG_ON_KUBERNETES
+            kinds.append(pytest.param("kubernetes", marks=[*KUBERNETES.marks, *[LONG] * is_long]))
         metafunc.parametrize("kind", kinds, scope="module")
 
 

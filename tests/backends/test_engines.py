@@ -243,6 +243,7 @@ async def test_a_live_restore_keeps_sandboxes(docker: OwnDocker) -> None:
 # Podman
 
 
+@pytest.mark.long
 @requires("root", "podman")
 async def test_podman_sandboxes_are_isolated(podman: OwnPodman) -> None:
     """A sandbox in Podman is as isolated as one in Docker, and leaves nothing behind."""
@@ -283,6 +284,7 @@ result = [os.getuid(), [name for _, name in socket.if_nameindex()],
         assert (await end(removed)).cause is EndCause.SANDBOX_LOST
 
 
+@pytest.mark.long
 @requires("root", "podman")
 async def test_a_kernel_under_podman(podman: OwnPodman) -> None:
     """The real gateway starts its kernel, and a kernel's death is reported with its signal."""

@@ -17,7 +17,12 @@ SEED = int(os.environ.get("KERNELBROKER_CHAOS_SEED", random.randrange(10**6)))
 pytestmark = [pytest.mark.sandbox, pytest.mark.timeout(SECONDS + 600)]
 
 
-@pytest.mark.parametrize("kind", BACKENDS)
+JAILS, CONTAINERS = BACKENDS
+
+
+@pytest.mark.parametrize(
+    "kind", [JAILS, pytest.param("docker", marks=[*CONTAINERS.marks, pytest.mark.long])]
+)
 async def test_nothing_is_lost_or_doubled(kind: str, capsys: pytest.CaptureFixture[str]) -> None:
     """Clients lose connections, brokers and sandboxes; each event comes once, and no cell runs twice."""
     report = await run(SECONDS, SEED, kind)

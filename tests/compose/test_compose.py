@@ -124,6 +124,7 @@ def deployment(broker_image: str) -> Iterator[Deployment]:
         yield deployment
 
 
+@pytest.mark.long
 @requires("compose 2")
 @requires("gvisor")
 async def test_compose_2_with_gvisor(broker_image: str) -> None:

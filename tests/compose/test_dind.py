@@ -18,7 +18,7 @@ from tests.compose.support import containers, engine_socket, healthy, run, until
 from tests.e2e.support import STORE
 from tests.support.requires import IMAGE, engine
 
-pytestmark = [*containers, *engines_are_away]
+pytestmark = [*containers, *engines_are_away, pytest.mark.long]
 
 NAME = f"kernelbroker-test-dind-{os.getpid()}"
 TOKEN = "a token of the tests"
@@ -121,10 +121,7 @@ async def test_the_container_starts_stops_and_restarts(container: Container) -> 
     await use(container.url, TOKEN)
 
 
-@pytest.mark.parametrize(
-    "program",
-    ["kernelbroker-server", pytest.param("dockerd --config-file", marks=pytest.mark.long)],
-)
+@pytest.mark.parametrize("program", ["kernelbroker-server", "dockerd --config-file"])
 async def test_one_of_two_ends(container: Container, program: str) -> None:
     """If its broker or its engine ends, the container ends with a failure; the next one cleans up."""
     os.kill(container.process(program), signal.SIGKILL)
@@ -152,7 +149,6 @@ def test_a_missing_image_is_explained(container: Container) -> None:
     assert "docker save" in container.log()
 
 
-@pytest.mark.long
 def test_the_archive_installs_it(dind_bundle: Path, prefix: Path) -> None:
     """The installer of the archive starts it, and removes all of it."""
     environ = {"DOCKER_HOST": f"unix://{engine_socket()}"}

@@ -86,7 +86,7 @@ async def warm_sandboxes(broker: BrokerProcess, number: int) -> list[str]:
     return broker.sandboxes()["directories"]
 
 
-@on("local-fork", "docker", "gvisor")
+@on("local-fork", "docker")
 async def test_a_session_and_the_pool_outlive_a_killed_broker(broker: BrokerProcess) -> None:
     """After kill -9 and a start, variables, files and history are there, and no sandbox is new."""
     async with kernelbroker.connect(broker.url, broker.token) as client:
@@ -120,7 +120,7 @@ async def test_a_session_and_the_pool_outlive_a_killed_broker(broker: BrokerProc
         assert (await restarted.run("print(open('note.txt').read())")).stdout == "kept\n"
 
 
-@on("local-fork", "docker", name="kind")
+@on("local-fork", name="kind")
 async def test_a_stop_leaves_sessions_to_the_next_broker(kind: str) -> None:
     """SIGTERM with `shutdown = "adopt"` lets cells end, and clients go on in the next broker."""
     with tempfile.TemporaryDirectory(prefix="kb-") as directory:
@@ -259,7 +259,7 @@ async def rest(stream: AsyncIterator[Event]) -> tuple[str, events.Result]:
     return text, event
 
 
-@on("local-fork", "docker")
+@on("local-fork")
 async def test_cells_go_on_after_a_kill(broker: BrokerProcess) -> None:
     """Clients see a pause: each line once and in order. What waited runs then, and nothing runs twice."""
     async with kernelbroker.connect(broker.url, broker.token) as client:
@@ -401,7 +401,7 @@ async def test_a_kernel_that_ends_about_when_its_broker_does(broker: BrokerProce
             assert result.error_detail.cause in ("kernel_died", "sandbox_lost")
 
 
-@on("local-fork", "docker")
+@on("local-fork")
 async def test_what_cannot_go_on_says_so(broker: BrokerProcess) -> None:
     """A session with secrets, also of a cell, ends with a reason; its files are kept."""
     async with kernelbroker.connect(broker.url, broker.token, timeout=5) as client:

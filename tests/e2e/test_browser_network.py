@@ -122,6 +122,7 @@ def _audit(directory: Path) -> str:
     return (directory / "audit.log").read_text()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", [ON_GVISOR])
 def test_containers_with_gvisor_have_a_browser(kind: str) -> None:
     """In containers the image has Chromium and Playwright, and the user of the code runs them."""

@@ -50,7 +50,7 @@ def broker(disk: Path) -> Iterator[BrokerProcess]:
         yield broker.start()
         ids = broker.broker_ids()
         assert (broker.stop(), broker.remains(ids)) == (0, [])
-        # Between two looks the disk may become quite full: what cannot be stored then waits for the reserve.
+        # Between two looks the disk may become full: what cannot be stored then waits for the reserve.
         errors = [line for line in broker.complaints() if "ERROR" in line]
         expected = ("reserve", "results are not stored: ", "it tries again")
         assert all(any(text in line for text in expected) for line in errors), "\n".join(errors)

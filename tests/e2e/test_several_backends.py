@@ -128,6 +128,7 @@ async def test_the_limits_of_a_profile(client: kernelbroker.Broker) -> None:
         assert late.error_detail.cause == "timeout"
 
 
+@pytest.mark.long
 async def test_sandboxes_of_both_backends_outlive_the_broker() -> None:
     """The next broker goes on with sessions in jails and in containers, with variables and files."""
     with tempfile.TemporaryDirectory(prefix="kb-") as directory:
