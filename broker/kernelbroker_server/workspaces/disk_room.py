@@ -1,9 +1,9 @@
 """Keeps room for the broker on the disk of the workspaces, whatever sandboxes write.
 
 While less space is free than what is kept, no workspace may grow. `quota_watch.py` enforces this quota.
-A preallocated file reserves further space. It is given up part by part when the disk is so full that launches
-and results would fail: whoever filled it may still write until its session has stopped it, so the last part
-waits for that. The file is made again when there is room.
+A preallocated file reserves further space. It is given up part by part when the disk is so full that
+launches and results would fail: whoever filled it may still write until its session has stopped it, so the
+last part waits for that. The file is made again when there is room.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ class DiskRoom:
         return disk
 
     def _use_reserve(self, held: int, part: int) -> None:
-        """Give up a part of it, unless the disk is only now becoming full: then it would be filled at once."""
+        """Give up a part of it, unless the disk is only now becoming full: it would be filled at once."""
         now = time.monotonic()
         self._is_filling = self._full_since is None
         if self._full_since is None:
