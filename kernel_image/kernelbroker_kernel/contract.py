@@ -121,6 +121,10 @@ FILES_PATH = "/kernelbroker/files"
 """The gateway serves the workspace's files below this path, by percent-encoded path: GET (with Range),
 PUT, DELETE (``?recursive=true``), POST ``?op=mkdir`` or ``?op=move&to=PATH``. An error is
 ``{"code", "message"}``."""
+METADATA_HEADER = "X-Kernelbroker-Metadata"
+"""Of a PUT: texts by key, as a JSON object in ASCII, that are kept with the file."""
+METADATA_PREFIX = "user.e2b."
+"""Of the names of extended attributes that hold a file's metadata, as E2B's daemon has them."""
 ENTRIES_PATH = "/kernelbroker/entries"
 """GET below this path (``?recursive=true``) lists: ``{"entries": [{"path", "kind", "size", "modified_at"}],
 "truncated": bool}``, at most MAX_LIST_BYTES."""
@@ -129,9 +133,9 @@ SYSTEM_FILES_PATH = "/kernelbroker/system-files"
 """As FILES_PATH, for the absolute paths of the sandbox's own file system, without their leading slash."""
 DETAILS_PATH = "/kernelbroker/details"
 """GET below this path (``?depth=N``, ``?system=true``) describes an entry, or with a depth those below it:
-``{"entries": [{"path", "kind", "size", "modified_at", "mode", "target"}], "truncated": bool}``, at most
-MAX_LIST_BYTES. `mode` is that of stat(2). `target` is where a link leads, otherwise null. A link's `kind`
-is that of the entry to which it leads, or "symlink" if it leads nowhere. `modified_at` is in seconds
+``{"entries": [{"path", "kind", "size", "modified_at", "mode", "target", "metadata"}], "truncated": bool}``,
+at most MAX_LIST_BYTES. `mode` is that of stat(2). `target` is where a link leads, otherwise null. A link's
+`kind` is that of the entry to which it leads, or "symlink" if it leads nowhere. `modified_at` is in seconds
 since the epoch."""
 WATCH_PATH = "/kernelbroker/watch"
 """GET below this path (``?recursive=true``, ``?system=true``) streams frames: ``w`` once the directory is

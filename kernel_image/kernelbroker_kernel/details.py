@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TypedDict
 
 from . import environment
+from .contract import METADATA_PREFIX
 from .workspace import MAX_ENTRIES, MAX_LISTED_CHARS
 
 _KINDS = {stat.S_IFREG: "file", stat.S_IFDIR: "directory"}
@@ -22,6 +23,7 @@ class Detail(TypedDict):
     modified_at: float
     mode: int
     target: str | None
+    metadata: dict[str, str]
 
 
 class Details:
@@ -81,6 +83,18 @@ class Details:
                 "modified_at": status.st_mtime,
                 "mode": status.st_mode,
                 "target": target,
+                "metadata": _metadata(path) if kind == "file" else {},
             }
         )
         return True
+
+
+def _metadata(path: str) -> dict[str, str]:
+    """The texts that are kept with a file, by key."""
+    found = {}
+    with suppress(OSError):  # removed meanwhile, not readable, or a file system without attributes
+        for name in os.listxattr(path):
+            if name.startswith(METADATA_PREFIX):
+                value = os.getxattr(path, name).decode(errors="replace")
+                found[name.removeprefix(METADATA_PREFIX)] = value
+    return found

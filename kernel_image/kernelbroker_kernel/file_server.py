@@ -19,7 +19,13 @@ from tornado.iostream import StreamClosedError
 from tornado.web import RequestHandler, stream_request_body
 
 from . import details, workspace
-from .contract import DETAILS_PATH, ENTRIES_PATH, FILES_PATH, SYSTEM_FILES_PATH
+from .contract import (
+    DETAILS_PATH,
+    ENTRIES_PATH,
+    FILES_PATH,
+    METADATA_HEADER,
+    SYSTEM_FILES_PATH,
+)
 from .errors import Refused, refusing
 
 CHUNK_BYTES = 1024**2
@@ -161,6 +167,8 @@ class File(Handler):
         if self.failure is not None:
             raise self.failure
         assert self.upload is not None, "made in `prepare`"
+        if metadata := self.request.headers.get(METADATA_HEADER):
+            self.upload.set_metadata(json.loads(metadata))
         with self.refusing(path):
             self.upload.commit()
         self.set_status(204)

@@ -109,50 +109,75 @@ class Notify:
         self._is_recursive = False
         self._uploads: dict[int, str] = {}
         """The temporary name of an upload that is being renamed, by the number of the rename."""
+        self._found: set[str] = set()
+        """In new directories, whose creation has been told and may be reported once more."""
 
     def add(self, folder: str, *, recursive: bool) -> None:
         """Watch a directory, by its path below the root. Raises OSError."""
         self._is_recursive = recursive
-        path = self._root / folder
-        number = self._inotify.add(path, _ALL)
-        self._folders[number] = folder
+        self._folders[self._inotify.add(self._root / folder, _ALL)] = folder
         if recursive:
-            with suppress(OSError), os.scandir(path) as entries:
-                for entry in entries:
-                    if entry.is_dir(follow_symlinks=False):
-                        self._add_below(f"{folder}/{entry.name}".lstrip("/"))
+            for _ in self._add_below(folder):
+                pass
 
-    def _add_below(self, folder: str) -> None:
+    def _add_below(self, folder: str) -> Iterator[tuple[str, bool]]:
+        """Watch the directories below one. Yields each entry's path, and whether it is a file."""
+        with suppress(OSError), os.scandir(self._root / folder) as entries:
+            for entry in entries:
+                path = f"{folder}/{entry.name}".lstrip("/")
+                yield path, entry.is_file(follow_symlinks=False)
+                if entry.is_dir(follow_symlinks=False):
+                    yield from self._add_new(path)
+
+    def _add_new(self, folder: str) -> Iterator[tuple[str, bool]]:
         if len(self._folders) < MAX_DIRECTORIES:
             with suppress(OSError):  # removed meanwhile
-                self.add(folder, recursive=True)
+                self._folders[self._inotify.add(self._root / folder, _ALL)] = folder
+                yield from self._add_below(folder)
 
     def read(self) -> Iterator[dict[str, str]]:
         """The changes that have been reported."""
+        told, self._found = self._found, set()
         for number, mask, cookie, name in self._inotify.read():
             folder = self._folders.get(number, "")
             if mask & IGNORED:
                 self._folders.pop(number, None)
                 continue
             path = f"{folder}/{name}".strip("/")
-            if self._is_recursive and mask & ISDIR and mask & (CREATE | MOVED_TO):
-                self._add_below(path)
             if _NAMELESS.fullmatch(name) or name.startswith(workspace.UPLOAD_PREFIX):
                 if mask & MOVED_FROM:
                     self._uploads = {cookie: name}
                 continue
             if mask & MOVED_TO and (upload := self._uploads.pop(cookie, None)) is not None:
-                if not upload.endswith(workspace.REPLACES_SUFFIX):
-                    yield {"path": path, "type": "create"}
-                yield {"path": path, "type": "write"}
+                if upload.endswith(workspace.REPLACES_SUFFIX):
+                    yield {"path": path, "type": "write"}
+                elif path not in told:
+                    yield from _new_file(path)
+                continue
+            if path in told and mask & (CREATE | MOVED_TO):
+                told.discard(path)
                 continue
             for flag, kind in _TYPES.items():
                 # A watched directory reports its own end to the watch of its parent as well.
                 if mask & flag and (name or flag == ATTRIB):
                     yield {"path": path, "type": kind}
+            if self._is_recursive and mask & ISDIR and mask & (CREATE | MOVED_TO):
+                # What has been made in it before it is watched is not reported.
+                for below, is_file in self._add_new(path):
+                    self._found.add(below)
+                    if is_file:
+                        yield from _new_file(below)
+                    else:
+                        yield {"path": below, "type": "create"}
 
     def close(self) -> None:
         self._inotify.close()
+
+
+def _new_file(path: str) -> Iterator[dict[str, str]]:
+    """The changes by which a complete file is told, in the order of E2B's daemon."""
+    for kind in ("create", "chmod", "write"):
+        yield {"path": path, "type": kind}
 
 
 ROUTES = [(f"{WATCH_PATH}/(.*)", Watch)]

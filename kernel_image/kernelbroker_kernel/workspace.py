@@ -20,6 +20,7 @@ from secrets import token_hex
 from typing import TypedDict
 
 from . import environment
+from .contract import METADATA_PREFIX
 from .errors import Refused
 
 MAX_PATH_BYTES = 4096
@@ -142,6 +143,16 @@ class Upload:
     def set_mode(self, mode: int) -> None:
         """Set its permissions, such as those of the file that it replaces."""
         os.fchmod(self._descriptor, mode & 0o777)
+
+    def set_metadata(self, metadata: dict[str, str]) -> None:
+        """Keep texts by key with the file. Raises Refused."""
+        try:
+            for key, value in metadata.items():
+                os.setxattr(self._descriptor, f"{METADATA_PREFIX}{key}", value.encode())
+        except OSError as error:  # too long for the file system, or it has none
+            raise Refused(
+                "bad_request", f"{self._name}: its metadata cannot be kept: {error.strerror}"
+            ) from error
 
     def commit(self) -> None:
         """Give the file its name."""

@@ -108,7 +108,11 @@ def test_contexts_have_their_own_variables(e2b: E2bClients) -> None:
                 sandbox.run_code("x", context=other).text,
             ]
             ids = [each.id for each in sandbox.list_code_contexts()]
-            listed = ids[1:] == [each.id for each in (other, script, shell)]
+            listed = ids[2:] == [each.id for each in (other, script, shell)]
+            first = sandbox.list_code_contexts()[1]
+            sandbox.run_code("let y = 4", language="javascript")
+            first = [first.language, sandbox.run_code("y", context=first).text,
+                     kind_of(sandbox.restart_code_context, first)]
             sandbox.restart_code_context(other)
             restarted = [sandbox.run_code("x", context=other).error.name, sandbox.run_code("x").text]
             sandbox.remove_code_context(other)
@@ -117,15 +121,17 @@ def test_contexts_have_their_own_variables(e2b: E2bClients) -> None:
                 kind_of(sandbox.create_code_context, language="cobol"),
                 len(sandbox.list_code_contexts()),
             ]
-            report(made, seen, [listed, ids[0]], restarted, removed)
+            report(made, seen, [listed, ids[0], first], restarted, removed)
     """)
     assert made == [["python", "/tmp"], ["javascript", "/home/user"], ["bash", "/home/user"]]
     assert seen == ["/tmp", "3", "/home/user\n", "1", "2"]
-    assert listed == [True, "default"]
+    assert listed[:2] == [True, "default"]
+    assert listed[2][:2] == ["javascript", "4"]
+    assert "part of context default" in listed[2][2][1]
     assert restarted == ["NameError", "1"]
     assert removed[0][0] == "NotFoundException"
     assert removed[1][0] == "SandboxException" and "cobol" in removed[1][1]
-    assert removed[2] == 3
+    assert removed[2] == 4
 
 
 def test_pictures_and_tables_come_as_results(e2b: E2bClients) -> None:

@@ -51,6 +51,31 @@ def test_files_are_written_read_and_described(e2b: E2bClients) -> None:
     ]
 
 
+def test_files_have_metadata(e2b: E2bClients) -> None:
+    """Texts that are sent with a file stay with it, in both forms of an upload, until it is replaced."""
+    written, seen, moved, replaced, by_cell, errors = e2b.python("""
+        from e2b_code_interpreter import Sandbox
+        with Sandbox.create() as sandbox:
+            files, metadata = sandbox.files, {"Author": "me", "purpose": "a test"}
+            written = [files.write("a", "1", metadata=metadata).metadata,
+                       files.write("b", "1", metadata=metadata, use_octet_stream=True).metadata,
+                       files.write("plain", "1").metadata]
+            seen = [files.get_info(name).metadata for name in ("a", "b", "plain")]
+            seen += [entry.metadata for entry in files.list("/home/user")][:2]
+            moved = files.rename("a", "c").metadata
+            replaced = [files.write("c", "2").metadata, files.get_info("c").metadata]
+            sandbox.run_code("import os; os.setxattr('c', 'user.e2b.author', b'a cell')")
+            by_cell = files.get_info("c").metadata
+            large = kind_of(files.write, "d", "x", metadata={"key": "x" * 60_000})
+            report(written, seen, moved, replaced, by_cell, [large, files.exists("d")])
+    """)
+    metadata = {"author": "me", "purpose": "a test"}
+    assert written == [metadata, metadata, None]
+    assert seen == [metadata, metadata, None, metadata, metadata]
+    assert (moved, replaced, by_cell) == (metadata, [None, None], {"author": "a cell"})
+    assert errors[0] is not None and errors[1] is False, errors
+
+
 def test_directories_are_made_moved_and_removed(e2b: E2bClients) -> None:
     """`make_dir` says whether it made something; what is moved or removed is gone; errors are E2B's."""
     made, moved, gone, errors = e2b.python("""
@@ -93,9 +118,12 @@ def test_other_directories_are_those_of_the_sandbox(e2b: E2bClients) -> None:
             files.remove("/tmp/deep")
             read.append(files.exists("/tmp/deep"))
             sandbox.run_code("import os; os.symlink('/tmp', 'way'); os.symlink('gone', 'broken')")
+            sandbox.run_code("os.symlink('a/file', 'near'); os.mkdir('a'); open('a/file', 'w').close()")
+            near = files.get_info("near").symlink_target
             info = files.get_info("way")
             report(
-                read, files.read("/etc/hosts").splitlines()[0], [info.type.value, info.symlink_target],
+                read, files.read("/etc/hosts").splitlines()[0],
+                [info.type.value, info.symlink_target, near],
                 [
                     kind_of(files.write, "/etc/hosts", "x"), kind_of(files.read, "/etc/shadow"),
                     kind_of(files.read, "/proc/self/environ"), kind_of(files.read, "way/../../etc/x"),
@@ -106,7 +134,7 @@ def test_other_directories_are_those_of_the_sandbox(e2b: E2bClients) -> None:
     """)
     assert read == ["tmp", "tmp", False]
     assert "localhost" in hosts
-    assert link == ["symlink", "/tmp"]
+    assert link == ["symlink", "/tmp", "/home/user/a/file"]
     assert {kind for kind, _ in errors} <= {"InvalidArgumentException", "FileNotFoundException"}
     assert all(errors)
     assert "/etc/hosts: it is read-only" in errors[0][1] and "/tmp can be written" in errors[0][1]
@@ -147,7 +175,7 @@ def test_urls_are_signed(e2b: E2bClients) -> None:
 
 def test_changes_of_a_directory_are_watched(e2b: E2bClients) -> None:
     """The synchronous client polls for changes; the asynchronous one gets them as they happen."""
-    polled, streamed, errors = e2b.python("""
+    polled, streamed, errors, counts = e2b.python("""
         import asyncio, time
         from e2b_code_interpreter import AsyncSandbox, Sandbox
         def until(done):
@@ -167,7 +195,20 @@ def test_changes_of_a_directory_are_watched(e2b: E2bClients) -> None:
         got = []
         until(lambda: got.extend([e.name, e.type.value] for e in watch.get_new_events()) or
               ["deep/g", "remove"] in got)
+        watch.get_new_events()
+        counts = []
+        for write in (
+            lambda: files.write("w/new", "1"), lambda: files.write("w/new", "2"),
+            lambda: files.make_dir("w/many/at/once"), lambda: files.write("w/more/at/once", "3"),
+            lambda: files.write("w/more/at/once", "4"), lambda: files.rename("w/new", "w/other"),
+        ):
+            write()
+            counts.append([[e.name, e.type.value] for e in watch.get_new_events()])
         watch.stop()
+        networks = files.watch_dir("w", include_entry=True, allow_network_mounts=True)
+        files.write("w/described", "four")
+        counts.append([e.entry and e.entry.size for e in networks.get_new_events()])
+        networks.stop()
         errors = [kind_of(watch.get_new_events), kind_of(files.watch_dir, "no"),
                   kind_of(files.watch_dir, "w/h")]
         async def main():
@@ -186,7 +227,7 @@ def test_changes_of_a_directory_are_watched(e2b: E2bClients) -> None:
             return seen
         seen = asyncio.run(main())
         sandbox.kill()
-        report(got, seen, errors)
+        report(got, seen, errors, counts)
     """)
     assert polled[0] == ["deep/old", "write"], "it was there, and is written"
     assert ["f", "create"] in polled and ["deep/g", "create"] in polled
@@ -194,6 +235,19 @@ def test_changes_of_a_directory_are_watched(e2b: E2bClients) -> None:
         ["f", "rename"] in polled and ["h", "create"] in polled and ["deep/g", "remove"] in polled
     )
     assert streamed[0] == ["live", "create"]
+    # They are there when the write has been answered.
+    assert counts == [
+        [["new", "create"], ["new", "chmod"], ["new", "write"]],
+        [["new", "write"]],
+        [["many", "create"], ["many/at", "create"], ["many/at/once", "create"]],
+        [
+            *(["more", "create"], ["more/at", "create"]),
+            *[["more/at/once", kind] for kind in ("create", "chmod", "write")],
+        ],
+        [["more/at/once", "write"]],
+        [["new", "rename"], ["other", "create"]],
+        [4, 4, 4],
+    ]
     assert [kind for kind, _ in errors] == [
         *("SandboxException", "FileNotFoundException", "InvalidArgumentException"),
     ]

@@ -107,12 +107,13 @@ def test_a_confirmation_works_once() -> None:
     ],
 )
 def test_a_confirmation_is_for_one_request(asked: ExecutionRequest, scope: str) -> None:
-    """For other code, another language or another session a token is invalid, and is used up."""
+    """For other code, another language or another session a token is invalid, and is not used up."""
     desk = Policies({"default": Policy("confirm", "safe")})
     token = confirmation(desk)
     asked.confirm = token
     with pytest.raises(ConfirmationRequired):
         check(desk, asked, scope)
+    assert check(desk, request(confirm=token), "s")
     with pytest.raises(ConfirmationRequired):
         check(desk, request(confirm=token), "s")
 

@@ -19,8 +19,9 @@ ENVD_PORT = 49983
 """The environment daemon: files and processes."""
 CODE_PORT = 49999
 """The code interpreter."""
-ENVD_VERSION = "0.5.7"
-"""What clients believe of the environment daemon: with 0.5.7 they upload files as octet streams."""
+ENVD_VERSION = "0.6.4"
+"""What clients believe of the environment daemon. They offer what it can: octet streams (0.5.7),
+metadata of files (0.6.2), entries in events (0.6.3), network mounts (0.6.4)."""
 USER = "user"
 """The name of the only user of a sandbox, for E2B's programs."""
 SANDBOX_ID = r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,63}"

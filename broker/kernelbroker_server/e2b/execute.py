@@ -20,7 +20,7 @@ from ..service.target import Target
 from ..sessions.contexts import language_of
 from ..sessions.session import Session
 from ..sessions.store import ExecutionLog
-from .contexts import ContextCall
+from .contexts import JAVASCRIPT, ContextCall
 
 KEEPALIVE_S = 5.0
 """After this time without output a line is sent that clients ignore, so that the connection stays open."""
@@ -60,7 +60,8 @@ class Execute(Disconnectable, ContextCall):
         async with self.until_disconnected():
             if body.context_id is not None and body.language is not None:
                 raise BadRequest("send context_id or language, not both")
-            language = None if body.language is None else language_of(body.language)
+            name = JAVASCRIPT if body.context_id == JAVASCRIPT else body.language
+            language = None if name is None else language_of(name)
             session = await self.context(await self.session(), body.context_id)
             request = ExecutionRequest(
                 code=body.code,

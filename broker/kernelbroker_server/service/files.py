@@ -9,8 +9,9 @@ surrogates (PEP 383).
 from __future__ import annotations
 
 import contextlib
+import json
 import re
-from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 from urllib.parse import quote
@@ -30,6 +31,7 @@ from kernelbroker_kernel.contract import (
     ENTRIES_PATH,
     FILES_PATH,
     MAX_LIST_BYTES,
+    METADATA_HEADER,
     SYSTEM_FILES_PATH,
 )
 
@@ -119,6 +121,7 @@ async def write(
     length: int | None,
     *,
     system: bool = False,
+    metadata: Mapping[str, str] | None = None,
 ) -> None:
     """Create or replace a file.
 
@@ -127,14 +130,18 @@ async def write(
     Args:
         data: the content.
         length: of the content in bytes; None if unknown.
+        metadata: texts by key that are kept with the file.
 
     Raises:
+        BadRequest: the file system cannot keep the metadata, or so much.
         TooLarge: it does not fit into the workspace or on the disk.
         Other errors: as `read`.
     """
     framing = {"Transfer-Encoding": "chunked"}
     if length is not None:
         framing = {"Content-Length": str(length)}
+    if metadata:
+        framing[METADATA_HEADER] = json.dumps(dict(metadata))
     with file_operation(session, "upload", _shown(path, system)) as progress:
         async with (
             session.upload(0 if system else length or 0) as upload,

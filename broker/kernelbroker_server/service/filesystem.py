@@ -30,6 +30,7 @@ class EntryDetails(msgspec.Struct):
         modified_at: in seconds since the epoch.
         mode: as of stat(2).
         target: where a link leads; None if it is no link.
+        metadata: texts by key that are kept with a file.
     """
 
     path: str
@@ -38,6 +39,7 @@ class EntryDetails(msgspec.Struct):
     modified_at: float
     mode: int
     target: str | None = None
+    metadata: dict[str, str] = {}
 
 
 class Listing(msgspec.Struct):

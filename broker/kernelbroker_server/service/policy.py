@@ -87,16 +87,20 @@ class Confirmations:
         return token
 
     def redeem(self, token: str, bound_to: bytes) -> bool:
-        """Use up a token. Returns whether it was valid for the request with this digest."""
+        """Use up a token, if it is valid for the request with this digest. Returns whether it was."""
         # Looked up by its hash, so that the lookup's duration reveals nothing about valid tokens.
         digest = token_digest(token)
-        expected, until = self._issued.pop(digest, (b"", 0.0))
-        if self._store is not None:
+        expected, until = self._issued.get(digest, (b"", 0.0))
+        if self._store is not None and not expected:
             entry = self._store.entry(CONFIRMATION_KIND, self._tenant, digest.hex())
-            if entry is not None and not expected:  # it was issued by an earlier broker
+            if entry is not None:  # it was issued by an earlier broker
                 expected, until = entry.value, math.inf
-            self._drop(digest)
-        return hmac.compare_digest(expected, bound_to) and self._clock() < until
+        # Whoever sends it with other code by mistake can still send what was confirmed.
+        if not hmac.compare_digest(expected, bound_to) or self._clock() >= until:
+            return False
+        self._issued.pop(digest, None)
+        self._drop(digest)
+        return True
 
     def _drop(self, digest: bytes) -> None:
         if self._store is not None:

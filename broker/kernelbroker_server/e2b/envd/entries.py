@@ -37,7 +37,9 @@ def entry_info(details: EntryDetails, place: Place) -> dict[str, Any]:
         "modifiedTime": _time(details.modified_at),
     }
     if details.target is not None:
-        info |= {"symlinkTarget": details.target, "isSymlink": True}
+        info |= {"symlinkTarget": place.shown_target(details.target), "isSymlink": True}
+    if details.metadata:
+        info["metadata"] = details.metadata
     return info
 
 

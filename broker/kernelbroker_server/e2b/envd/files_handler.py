@@ -36,6 +36,8 @@ _READ_BYTES = 512 * 1024
 _DISCARDED_BYTES = 64 * 1024**2
 """Of a body that is refused. Then the connection is closed."""
 _NO_SPACE = 507
+_METADATA_HEADER = "x-metadata-"
+"""Begins the names of headers that hold the metadata of files."""
 
 
 @stream_request_body
@@ -120,12 +122,12 @@ class FilesHandler(SandboxHandler, Downloading):
             raise BadRequest(f"the body is compressed with {encoding!r}; only gzip is possible")
         length = None if encoding == "gzip" else self.body_length()
         if kind.lower().startswith("multipart/form-data"):
-            self._sink = Multipart(session, kind, self._place_of_part)
+            self._sink = Multipart(session, kind, self._place_of_part, self._metadata)
         else:
             path = self._query("path")
             if not path:
                 raise BadRequest("name the file: add ?path=PATH")
-            self._sink = OneFile(session, self._place(path), length)
+            self._sink = OneFile(session, self._place(path), length, self._metadata)
         if encoding == "gzip":
             self._sink = Unpacked(self._sink)
 
@@ -154,12 +156,25 @@ class FilesHandler(SandboxHandler, Downloading):
             self._sink.cancel()
             raise
         self.set_header("Content-Type", "application/json")
-        self.finish(encode([{"name": p.name, "type": "file", "path": p.absolute} for p in places]))
+        kept = {"metadata": self._metadata} if self._metadata else {}
+        self.finish(
+            encode([{"name": p.name, "type": "file", "path": p.absolute, **kept} for p in places])
+        )
 
     def on_connection_close(self) -> None:
         super().on_connection_close()
         if self._sink is not None:
             self._sink.cancel()
+
+    @property
+    def _metadata(self) -> dict[str, str]:
+        """What the client sends with the files, by key in small letters."""
+        headers = [(name.lower(), value) for name, value in self.request.headers.get_all()]
+        return {
+            name.removeprefix(_METADATA_HEADER): value
+            for name, value in headers
+            if name.startswith(_METADATA_HEADER)
+        }
 
     _parts = 0
 

@@ -96,7 +96,7 @@ def methods(watchers: Watchers) -> dict[str, Method]:
         }
 
     async def get_watcher_events(call: Call, request: Fields) -> Fields:
-        return {"events": watchers.events(call.session, request.get("watcher_id", ""))}
+        return {"events": await watchers.events(call.session, request.get("watcher_id", ""))}
 
     async def remove_watcher(call: Call, request: Fields) -> Fields:
         await watchers.remove(call.session, request.get("watcher_id", ""))

@@ -11,7 +11,7 @@ import posixpath
 from typing import NamedTuple
 
 from kernelbroker.protocol.errors import BadRequest
-from kernelbroker_kernel.contract import HOME_OF_E2B, WORKSPACE_PATHS
+from kernelbroker_kernel.contract import HOME_OF_E2B, WORKSPACE, WORKSPACE_PATHS
 
 _USERS = frozenset({"", "user", "sandbox"})
 
@@ -39,6 +39,11 @@ class Place(NamedTuple):
     def shown(self, path: str) -> str:
         """Return a path that the sandbox has reported, as the client named its directory."""
         return path if self.system else posixpath.join(self.root, path)
+
+    def shown_target(self, target: str) -> str:
+        """Return where a link leads, as the client named its directory."""
+        inside = target == WORKSPACE or target.startswith(f"{WORKSPACE}/")
+        return target if self.system or not inside else self.root + target.removeprefix(WORKSPACE)
 
 
 def place_of(path: str) -> Place:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import zlib
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Mapping
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from kernelbroker.protocol.errors import BadRequest, Conflict, RequestError, TooLarge
@@ -45,10 +45,18 @@ class OneFile:
 
     Args:
         length: of the body; None if unknown.
+        metadata: texts by key that are kept with the file.
     """
 
-    def __init__(self, session: Session, place: Place, length: int | None = None) -> None:
+    def __init__(
+        self,
+        session: Session,
+        place: Place,
+        length: int | None = None,
+        metadata: Mapping[str, str] | None = None,
+    ) -> None:
         self.place = place
+        self._metadata = metadata
         self._limit = limit = session.limits.max_file_bytes
         if length is not None and length > limit:
             raise _too_large(limit)
@@ -82,7 +90,12 @@ class OneFile:
         place = self.place
         async with session.streams.transfers:
             await files.write(
-                session, place.path, self._incoming(), self._length, system=place.system
+                session,
+                place.path,
+                self._incoming(),
+                self._length,
+                system=place.system,
+                metadata=self._metadata,
             )
 
     async def _put(self, data: bytes) -> None:
@@ -138,12 +151,18 @@ class Multipart:
 
     Args:
         place_of: the place of a file, by its name in the body. May raise BadRequest.
+        metadata: texts by key that are kept with each file.
     """
 
     def __init__(
-        self, session: Session, content_type: str, place_of: Callable[[str], Place]
+        self,
+        session: Session,
+        content_type: str,
+        place_of: Callable[[str], Place],
+        metadata: Mapping[str, str],
     ) -> None:
         self._session = session
+        self._metadata = metadata
         self._place_of = place_of
         self._events: list[_Event] = []
         self._disposition = _Header()
@@ -198,7 +217,7 @@ class Multipart:
         if len(self._written) >= MAX_FILES:
             raise BadRequest(f"a request has at most {MAX_FILES:,} files; send several")
         name = options.get(b"filename", b"").decode("utf-8", "surrogateescape")
-        self._current = OneFile(self._session, self._place_of(name))
+        self._current = OneFile(self._session, self._place_of(name), metadata=self._metadata)
 
     def _callbacks(self) -> MultipartCallbacks:
         def mark(kind: str) -> Callable[[], None]:

@@ -25,6 +25,8 @@ MAX_WATCHERS = 32
 """Of one session."""
 MAX_EVENTS = 10_000
 """That wait to be fetched, of one watcher."""
+_ARRIVAL_S = 0.01
+"""For events that the sandbox has sent."""
 _TYPES = {
     "create": "EVENT_TYPE_CREATE",
     "write": "EVENT_TYPE_WRITE",
@@ -36,10 +38,12 @@ _TYPES = {
 
 @dataclass(slots=True)
 class _Watcher:
+    place: Place
     events: deque[Fields] = field(default_factory=deque)
     lost: bool = False
     failure: RequestError | None = None
     task: asyncio.Task[None] | None = None
+    describing: asyncio.Lock = field(default_factory=asyncio.Lock)
 
 
 class Watchers:
@@ -70,7 +74,7 @@ class Watchers:
             raise TooManyRequests(
                 f"the session has {MAX_WATCHERS} watchers; stop one of them", retry_after=1
             )
-        watcher = _Watcher()
+        watcher = _Watcher(place)
         begun: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
         async def run() -> None:
@@ -80,7 +84,9 @@ class Watchers:
                         begun.set_result(None)
                     async for change in changes:
                         if change is not None:
-                            _keep(watcher, await event_of(session, place, change, with_entry))
+                            async with watcher.describing:
+                                event = await event_of(session, place, change, with_entry)
+                            _keep(watcher, event)
             except (RequestError, TransferFailed) as exc:
                 error = (
                     exc if isinstance(exc, RequestError) else NotFound(f"the watcher ended: {exc}")
@@ -100,9 +106,18 @@ class Watchers:
         watchers[watcher_id] = watcher
         return watcher_id
 
-    def events(self, session: Session, watcher_id: str) -> list[Fields]:
-        """Return what has happened since the last call. Raises NotFound, ConnectError."""
+    async def events(self, session: Session, watcher_id: str) -> list[Fields]:
+        """Return what has happened since the last call. Raises NotFound, ConnectError.
+
+        What a client has been answered before has happened: the sandbox tells of it before it answers
+        the next request.
+        """
         watcher = self._find(session, watcher_id)
+        with contextlib.suppress(RequestError, TransferFailed):
+            await filesystem.details(session, watcher.place.path, system=watcher.place.system)
+            await asyncio.sleep(_ARRIVAL_S)
+            async with watcher.describing:
+                pass
         if watcher.lost:
             watcher.lost = False
             watcher.events.clear()
