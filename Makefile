@@ -104,7 +104,7 @@ check: environments ## Style, types, layers, documentation, packaging
 	$(BROKER)/bin/ruff format --check .
 	$(BROKER)/bin/mypy sdk/kernelbroker broker/kernelbroker_server compose/engine_filter compose/images.py
 	$(BROKER)/bin/mypy --python-executable $(KERNEL)/bin/python kernel_image/kernelbroker_kernel
-	cd benchmarks && $(CURDIR)/$(BROKER)/bin/mypy --config-file ../pyproject.toml *.py  # each is a program beside its modules
+	cd benchmarks && $(CURDIR)/$(BROKER)/bin/mypy --config-file ../pyproject.toml *.py clients/*.py  # each is a program beside its modules
 	$(BROKER)/bin/lint-imports
 	$(BROKER)/bin/python .ci/make_protos.py --check
 	$(BROKER)/bin/python docs/build_site.py --strict
