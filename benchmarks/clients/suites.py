@@ -8,8 +8,11 @@ otherwise:
 jupyter-server     JUPYTER_SERVER_TESTS: Jupyter Server's sources. The tests of its API for kernels,
                    kernelspecs and sessions.
 e2b                E2B_TESTS: `packages/python-sdk` of e2b-dev/E2B. The tests of sandboxes.
+e2b-js             E2B_JS_TESTS: `packages/js-sdk` of e2b-dev/E2B, with its packages.
 code-interpreter   CODE_INTERPRETER_TESTS: `python` of e2b-dev/code-interpreter.
-langchain          LANGCHAIN_TESTS: a file with a test class of `langchain_tests` for `KernelBrokerSandbox`.
+code-interpreter-js  CODE_INTERPRETER_JS_TESTS: `js` of e2b-dev/code-interpreter, with its packages.
+langchain          LANGCHAIN_TESTS: a directory with a test class of `langchain_tests` for
+                   `KernelBrokerSandbox`.
 
 JUPYTER_SERVER_PYTHON, E2B_PYTHON and so on name the Python that has the suite's packages.
 """
@@ -29,7 +32,8 @@ HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
 from kernelbroker_side import running_broker  # noqa: E402
 
-COUNTED = re.compile(r"(\d+) (passed|failed|errors?|skipped|xfailed|xpassed)")
+COUNTED = re.compile(r"(\d+) (passed|failed|error|skipped|xfailed|xpassed)")
+"""In the last line of pytest, and in the line `Tests` of vitest."""
 _PORTS = '{"default": {"ports": true}}'
 
 
@@ -38,14 +42,14 @@ class Suite:
     """Tests of another project.
 
     Attributes:
-        tests: what pytest runs, relative to the checkout.
-        options: of pytest.
+        tests: what is run, relative to the checkout.
+        options: of pytest; None if vitest runs the tests.
         environ: of the tests; `{url}` and `{token}` are the broker's.
         goal: how many tests shall pass, of how many.
     """
 
     tests: tuple[str, ...]
-    options: tuple[str, ...] = ()
+    options: tuple[str, ...] | None = ()
     environ: Mapping[str, str] = field(default_factory=dict)
     goal: str = ""
 
@@ -67,7 +71,9 @@ SUITES = {
     "e2b": Suite(
         ("tests/sync/sandbox_sync", "tests/async/sandbox_async"), environ=_E2B, goal="276 of 316"
     ),
+    "e2b-js": Suite(("tests/sandbox",), None, _E2B, "218 of 291"),
     "code-interpreter": Suite(("tests",), environ=_E2B, goal="116 of 145"),
+    "code-interpreter-js": Suite(("tests",), None, _E2B, "51 of 72"),
     "langchain": Suite((".",), goal="86 of 86"),
 }
 
@@ -86,7 +92,6 @@ async def run(name: str, *, verbose: bool) -> dict[str, int]:
     """Run a suite against a fresh broker. Returns how many tests had each outcome."""
     suite, checkout = SUITES[name], checkout_of(name)
     assert checkout is not None
-    python = os.environ.get(f"{variable(name)}_PYTHON", sys.executable)
     async with running_broker(
         warm=2, KERNELBROKER_POOL__MAX_SIZE="16", KERNELBROKER_TEMPLATES=_PORTS
     ) as broker:
@@ -98,33 +103,46 @@ async def run(name: str, *, verbose: bool) -> dict[str, int]:
             "PYTHONPATH": str(HERE),
             **{key: text.format(**known) for key, text in suite.environ.items()},
         }
-        options = (
-            "-q",
-            "-rfE",
-            "-p",
-            "no:cacheprovider",
-            "--color",
-            "no",
-            "--tb",
-            "short" if verbose else "no",
-        )
         process = await asyncio.create_subprocess_exec(
-            *(python, "-m", "pytest", *options, *suite.options, *suite.tests),
-            cwd=checkout if checkout.is_dir() else checkout.parent,
+            *command(name, verbose=verbose),
+            cwd=checkout,
             env=environ,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.STDOUT,
         )
         output = (await process.communicate())[0].decode(errors="replace")
     print(output if verbose else "\n".join(failures(output)))
-    counts = {found[2].rstrip("s"): int(found[1]) for found in COUNTED.finditer(output[-400:])}
-    if not counts:
-        raise SystemExit(f"{name}: pytest ran nothing:\n{output[-2000:]}")
+    if not (counts := counted(output)):
+        raise SystemExit(f"{name}: nothing was run:\n{output[-2000:]}")
     return counts
 
 
+def command(name: str, *, verbose: bool) -> list[str]:
+    suite = SUITES[name]
+    if suite.options is None:
+        return ["npx", "--no-install", "vitest", "run", *suite.tests]
+    python = os.environ.get(f"{variable(name)}_PYTHON", sys.executable)
+    options = ["-q", "-rfE", "-p", "no:cacheprovider", "--color", "no"]
+    options += ["--tb", "short" if verbose else "no", *suite.options]
+    return [python, "-m", "pytest", *options, *suite.tests]
+
+
+def counted(output: str) -> dict[str, int]:
+    """How many tests had each outcome, as the last summary says."""
+    for line in reversed(output.splitlines()):
+        if found := {outcome: int(count) for count, outcome in COUNTED.findall(line)}:
+            return found
+        if line.lstrip().startswith("Tests "):
+            break
+    return {}
+
+
 def failures(output: str) -> list[str]:
-    return [line[:160] for line in output.splitlines() if line.startswith(("FAILED", "ERROR"))]
+    return [
+        line[:160]
+        for line in output.splitlines()
+        if line.lstrip().startswith(("FAILED", "ERROR", "FAIL "))
+    ]
 
 
 def main() -> None:

@@ -341,6 +341,11 @@ BACKENDS = [
     pytest.param("docker", marks=requires("docker")),
 ]
 """The kinds of them, as parameters of tests."""
+JAILS_FIRST = [
+    BACKENDS[0],
+    pytest.param("docker", marks=[requires("docker"), pytest.mark.long]),
+]
+"""The same, for what differs little: containers only in the whole tests."""
 LOCAL_FORK = pytest.param("local-fork", marks=requires("bubblewrap", "the kernels' environment"))
 """The local backend whose gateways are forked: for what depends on how a gateway comes into its jail."""
 KUBERNETES = pytest.param("kubernetes", marks=requires("cluster"))

@@ -14,7 +14,7 @@ from tests.support.requires import CRIU, requires
 from .launch_ways import broker
 from .observed import NAMESPACES, Observed, differences, namespaces, observe
 
-pytestmark = [*whole_system, requires("root", "criu")]
+pytestmark = [*whole_system, requires("root", "criu"), pytest.mark.long]
 
 _USER = "it has no user namespace, so the host's number of its user is seen"
 _HANDOVER = "its connections are handed over, and CRIU looks for what is known of the kernel"

@@ -104,6 +104,7 @@ async def test_the_gateway_needs_its_token() -> None:
         await gateway.close()
 
 
+@pytest.mark.long
 async def test_a_gateway_without_a_broker_ends() -> None:
     """A gateway without an open channel ends, with the reason."""
     command = (*GATEWAY_COMMAND, "--alone", "15")

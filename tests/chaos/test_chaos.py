@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from tests.backends.probes import BACKENDS
+from tests.backends.probes import JAILS_FIRST
 from tests.chaos.rounds import run
 
 SECONDS = float(os.environ.get("KERNELBROKER_CHAOS_SECONDS", "15"))
@@ -17,12 +17,7 @@ SEED = int(os.environ.get("KERNELBROKER_CHAOS_SEED", random.randrange(10**6)))
 pytestmark = [pytest.mark.sandbox, pytest.mark.timeout(SECONDS + 600)]
 
 
-JAILS, CONTAINERS = BACKENDS
-
-
-@pytest.mark.parametrize(
-    "kind", [JAILS, pytest.param("docker", marks=[*CONTAINERS.marks, pytest.mark.long])]
-)
+@pytest.mark.parametrize("kind", JAILS_FIRST)
 async def test_nothing_is_lost_or_doubled(kind: str, capsys: pytest.CaptureFixture[str]) -> None:
     """Clients lose connections, brokers and sandboxes; each event comes once, and no cell runs twice."""
     report = await run(SECONDS, SEED, kind)

@@ -74,6 +74,7 @@ async def test_a_silent_database(postgres: Server, network: Relay) -> None:
         await until(one_is_leased)
 
 
+@pytest.mark.long
 async def test_the_end_of_a_broker(postgres: Server, network: Relay) -> None:
     """A broker ends in time though its database is silent."""
     with brokers(postgres) as cluster:

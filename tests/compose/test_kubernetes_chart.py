@@ -370,6 +370,7 @@ class TestCluster:
         pytest.mark.sandbox,
         requires("root", "docker"),
         requires("the cluster's archive"),
+        pytest.mark.long,
     ]
 
     def test_a_cell_runs(self, installed: Installed) -> None:

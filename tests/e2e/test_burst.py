@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import kernelbroker
 import pytest
 
-from tests.backends.probes import BACKENDS
+from tests.backends.probes import JAILS_FIRST
 from tests.e2e.support import BrokerProcess, call, opened, running_broker, until
 
 pytestmark = pytest.mark.sandbox
@@ -19,7 +19,7 @@ BURST_S = 180.0
 """Far more than needed: the test checks that no client waits forever."""
 
 
-@pytest.fixture(params=BACKENDS)
+@pytest.fixture(params=JAILS_FIRST)
 def small(request: pytest.FixtureRequest) -> Iterator[BrokerProcess]:
     """A broker whose pool is full at five."""
     with running_broker(

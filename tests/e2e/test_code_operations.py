@@ -335,6 +335,28 @@ async def test_tests_that_hang(opened: kernelbroker.Session, framework: Framewor
     assert (await opened.run("1 + 1")).success
 
 
+@requires("control groups")
+async def test_a_run_out_of_memory() -> None:
+    """It says so, keeps what it has counted, and the session goes on; who kills itself is no such run."""
+    hog = "import os\nsize = 2**20\nkept = []\nwhile True: kept.append(os.urandom(size))\n"
+    tests = f"def test_a(): pass\ndef test_b():\n    exec({hog!r})\n"
+    with running_broker(SANDBOX__MEMORY="400MiB", POOL__MIN_SIZE=0) as broker:
+        async with (
+            kernelbroker.connect(broker.url, broker.token) as client,
+            client.session() as session,
+        ):
+            code = await with_files(session, {"test_a.py": tests, "hog.py": hog})
+            with pytest.raises(kernelbroker.SandboxResourceError, match="memory") as caught:
+                await code.run_tests(timeout=60)
+            assert caught.value.code == "out_of_memory"
+            assert (caught.value.result["passed"], caught.value.result["finished"]) == (1, False)
+            with pytest.raises(kernelbroker.SandboxResourceError, match="memory"):
+                await code.build("python hog.py", timeout=60)
+            killed = await code.run("kill -9 $$", timeout=60)
+            assert (killed.code, killed.result["exit_code"]) == ("failed", 137)
+            (await session.run("1 + 1")).raise_for_error()
+
+
 async def test_a_risky_operation_is_confirmed() -> None:
     """A policy that asks does so by ConfirmationRequired, and the token lets the operation run, once."""
     templates = {"careful": {"policy": "confirm", "pool": {"min_size": 0}}}

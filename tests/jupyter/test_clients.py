@@ -66,6 +66,7 @@ def outputs(path: Path) -> list[Any]:
     return [output for cell in nbformat.read(path, 4).cells for output in cell.outputs]
 
 
+@pytest.mark.long
 async def test_jupyter_kernel_test(broker: BrokerProcess, clients: Path) -> None:
     """The suite for kernels fails nowhere where it does not fail with ipykernel itself."""
 

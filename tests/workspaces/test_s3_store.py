@@ -234,6 +234,7 @@ async def test_a_broker_that_comes_back_has_lost_nothing(site: Site) -> None:
     assert len(site.pieces("mine")) == 1
 
 
+@pytest.mark.long
 async def test_an_outage_of_the_server_loses_nothing(
     server: S3Server, site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import tempfile
 import time
 from collections.abc import Callable
@@ -27,6 +28,7 @@ _AGENT_SHARE = 0.7
 _RESERVE_S = 60.0
 """At most this, and at most the rest of the share, is kept for what follows a coding agent."""
 _REPORT_S = 2.0
+_KILLED = 128 + signal.SIGKILL
 _MAX_REPORT = 64 * 1024**2
 
 
@@ -40,6 +42,8 @@ def run() -> None:
         )
     name, parameters = str(options.get("name")), options.get("parameters") or {}
     function = _OPERATIONS.get(name)
+
+    memory_kills = _memory_kills()
 
     def work() -> dict[str, Any]:
         if name.startswith(browsing.PREFIX):
@@ -61,8 +65,23 @@ def run() -> None:
     failed = failed or not result.get("finished", True)
     if response["success"] and failed:
         response |= {"success": False, "error": _failure(result), "code": "failed"}
+        if result.get("exit_code") == _KILLED and _memory_kills() > memory_kills:
+            error = "the program was killed, since the memory of the sandbox was used up"
+            response |= {"error": error, "code": "out_of_memory"}
     hooks.exit_code = result.get("exit_code")
     hooks.reported_names = {OPERATION_VARIABLE: response}
+
+
+def _memory_kills() -> int:
+    """How many processes the system has killed since memory was short; 0 where it does not say.
+
+    The system counts those of all sandboxes, so this alone does not tell whose they were.
+    """
+    with suppress(OSError):
+        for line in Path("/proc/vmstat").read_text().splitlines():
+            if line.startswith("oom_kill "):
+                return int(line.split()[1])
+    return 0
 
 
 class _TestsInterrupted(KeyboardInterrupt):
@@ -115,17 +134,15 @@ def _tested(target: str | None, framework: str, deadline: float | None) -> dict[
         tests.finished = status in (0, 1)
     announce()
     counts = tests.counts
-    if not any(counts.values()) and not tests.expected and status not in (0, 5):
-        raise Refused(
-            "failed", f"{found} ended with status {status} before any test; see its output"
-        )
     ended_early = status not in (0, 1) and not (found == "pytest" and status in (2, 5))
     result = {"framework": found, **counts, **tests.expected, "failures": tests.failures}
     result["exit_code"] = status
     result["finished"] = tests.finished
     if found == "pytest" and status == 5:  # no tests were collected
         result["exit_code"] = 0
-    if ended_early:
+    if not any(counts.values()) and not tests.expected and status not in (0, 5):
+        result["note"] = f"{found} ended with status {status} before any test; see its output"
+    elif ended_early:
         result["note"] = f"{found} ended with status {status}: tests may be missing"
     elif not (tests.finished or counts["failed"] or counts["errors"]):
         result["note"] = (
