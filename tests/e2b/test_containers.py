@@ -139,7 +139,7 @@ def test_contexts(e2b: E2bClients) -> None:
             report(texts, listed)
     """)
     assert texts == ["1", "2", "/tmp", "3"]
-    assert languages == ["python", "python", "javascript"]
+    assert languages == ["python", "javascript", "python", "javascript"]
 
 
 def test_pause_and_resume(e2b: E2bClients) -> None:

@@ -216,7 +216,7 @@ function Shell() {
           </div>
         </div>
       </nav>
-      <main id="main" tabIndex={-1}>
+      <main id="main" tabIndex={0}>
         <Page />
       </main>
     </div>
