@@ -352,7 +352,10 @@ async def test_a_run_out_of_memory() -> None:
             assert (caught.value.result["passed"], caught.value.result["finished"]) == (1, False)
             with pytest.raises(kernelbroker.SandboxResourceError, match="memory"):
                 await code.build("python hog.py", timeout=60)
-            killed = await code.run("kill -9 $$", timeout=60)
+            for command in ("python hog.py", "kill -9 $$"):
+                killed = await code.run(command, timeout=60)
+                assert (killed.code, killed.result["exit_code"]) == ("failed", 137)
+            killed = await code.build("kill -9 $$", timeout=60)
             assert (killed.code, killed.result["exit_code"]) == ("failed", 137)
             (await session.run("1 + 1")).raise_for_error()
 

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from kernelbroker.protocol.errors import BadRequest, Conflict, NotFound, Unavailable
@@ -419,6 +422,30 @@ async def test_least_recently_used_workspaces_are_removed_over_max_size(
         async with asyncio.timeout(DEADLINE_S):
             session = await w.open(workspace="b")
         assert (workspace_of(backend, session) / "file").stat().st_size == 100_000
+
+
+@pytest.mark.parametrize("is_for_long", [False, True])
+async def test_a_full_disk_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_for_long: bool
+) -> None:
+    """The broker gives up its reserve a moment after the disk has become full."""
+    store, claim, tries = DirectoryStore(tmp_path), WorkspaceDirectory.claim, 0
+
+    def full(*arguments: Any) -> WorkspaceDirectory:
+        nonlocal tries
+        tries += 1
+        if is_for_long or tries < 3:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return claim(*arguments)
+
+    monkeypatch.setattr(WorkspaceDirectory, "claim", full)
+    if is_for_long:
+        with pytest.raises(Unavailable, match="No space left"):
+            await store.claim("t", "s", name="w", timeout=0.3)
+        assert tries > 3
+    else:
+        (await store.claim("t", "s", name="w", timeout=DEADLINE_S)).release()
+    await store.stop()
 
 
 @pytest.mark.parametrize("is_given_up", [True, False])

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import logging
 import secrets
 import time
@@ -369,12 +370,18 @@ class DirectoryStore(WorkspaceStore):
 def _claimed(
     layout: Layout, record: Record, workspace: Path | None, patience: float
 ) -> WorkspaceDirectory:
-    """Claim a workspace. Raises Claimed if another broker has it for longer than `patience`; OSError."""
+    """Claim a workspace. On a full disk wait for the broker's reserve.
+
+    Raises:
+        Claimed: another broker has it for longer than `patience`.
+        OSError: it cannot be made.
+    """
     end = time.monotonic() + patience
     while True:
         try:
             return WorkspaceDirectory.claim(layout, record, workspace)
-        except Claimed:
-            if time.monotonic() >= end:
+        except (Claimed, OSError) as exc:
+            is_full = isinstance(exc, OSError) and exc.errno == errno.ENOSPC
+            if time.monotonic() >= end or not (is_full or isinstance(exc, Claimed)):
                 raise
         time.sleep(_LOOK_S)

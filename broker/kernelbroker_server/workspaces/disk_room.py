@@ -26,11 +26,9 @@ _LARGEST_SHARE = 20
 """Of a small disk at most one part in this many is kept."""
 _RESERVE_BYTES, _RESERVE_SHARE = 32 * 2**20, 2
 """The size of the file; at most one part in so many of what is kept. SQLite's log alone takes 4 MiB."""
-_FULL_BYTES = 2**20
-"""A disk with less free is full."""
 _PARTS = 4
-"""Of the file. At each look one is given up if the disk is full."""
-_WRITERS_S = 15.0
+"""Of the file. One is given up if less than two are free: a launch and SQLite's log fit in these."""
+_WRITERS_S = 8.0
 """How long the last one waits: an interrupt, its grace, and the end of the sandbox."""
 _MORE_SHARE = 10
 """There is room again when one part in this many more is free."""
@@ -83,7 +81,7 @@ class DiskRoom:
         self._lock = threading.Lock()  # a look in a thread may outlive the task that has begun it
         self._is_over = False
         self._full_since: float | None = None
-        self._is_filling = False
+        self._is_being_used = False
 
     def give_up(self) -> None:
         """Remove the reserve, for good: the broker ends."""
@@ -99,7 +97,7 @@ class DiskRoom:
                 disk = await asyncio.to_thread(self._look_once)
                 kept = kept_of(disk, self._kept)
                 wait = min(max((disk.free - kept) / _FASTEST, _OFTEN_S), _SELDOM_S)
-                if self._is_filling:
+                if self._is_being_used:
                     wait = _AGAIN_S
                 enough = kept + kept // _MORE_SHARE if self.is_short else kept
                 self._tell(disk.free < enough, disk)
@@ -115,9 +113,11 @@ class DiskRoom:
                 held = self._reserve.stat().st_size
             except FileNotFoundError:
                 held = 0
-            self._is_filling = False
-            if disk.free < min(_FULL_BYTES, size // 2):
-                self._use_reserve(held, size // _PARTS)
+            part = size // _PARTS
+            is_full = disk.free < 2 * part
+            self._is_being_used = is_full and held > part
+            if is_full:
+                self._use_reserve(held, part)
             elif disk.free > kept + size - held:
                 self._full_since = None
                 if held < size and not self._is_over:
@@ -125,18 +125,15 @@ class DiskRoom:
         return disk
 
     def _use_reserve(self, held: int, part: int) -> None:
-        """Give up a part of it, unless the disk is only now becoming full: it would be filled at once."""
-        now = time.monotonic()
-        self._is_filling = self._full_since is None
+        """Give up a part of it. The last one waits until whoever filled the disk must have ended."""
         if self._full_since is None:
-            self._full_since = now
-        elif held > part:
+            self._full_since = time.monotonic()
+            logger.error(
+                "the disk of %s is full: the broker's reserve is used now", self._directory
+            )
+        if held > part:
             os.truncate(self._reserve, held - part)
-            if held >= part * _PARTS:
-                logger.error(
-                    "the disk of %s is full: the broker's reserve is used now", self._directory
-                )
-        elif held and now - self._full_since > _WRITERS_S:
+        elif held and time.monotonic() - self._full_since > _WRITERS_S:
             self._reserve.unlink()
             logger.error("the disk of %s is full, with the broker's reserve", self._directory)
 

@@ -65,7 +65,9 @@ def run() -> None:
     failed = failed or not result.get("finished", True)
     if response["success"] and failed:
         response |= {"success": False, "error": _failure(result), "code": "failed"}
-        if result.get("exit_code") == _KILLED and _memory_kills() > memory_kills:
+        # Whatever ends a command, its status is the answer.
+        is_killed = name != "run" and result.get("exit_code") == _KILLED
+        if is_killed and _memory_kills() > memory_kills:
             error = "the program was killed, since the memory of the sandbox was used up"
             response |= {"error": error, "code": "out_of_memory"}
     hooks.exit_code = result.get("exit_code")
