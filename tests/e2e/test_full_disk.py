@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import tempfile
 from collections.abc import Iterator
@@ -19,7 +21,10 @@ pytestmark = [*whole_system, requires("root")]
 
 DISK_MIB = 400
 FILL = """
-import os
+import os, time
+open("begun", "w").close()
+while not os.path.exists("go"):
+    time.sleep(0.01)
 part = bytes(2**20)
 with open("large", "ab", buffering=0) as file:
     try:
@@ -78,6 +83,15 @@ async def test_others_go_on(broker: BrokerProcess, disk: Path, seen: str) -> Non
     ):
         await neighbour.run("x = 'kept'")
         filling = await hog.submit(FILL, timeout=60)
+        (begun,) = await until(lambda: [*disk.rglob("begun")])
+        if seen == "late":
+            os.kill(broker.pid, signal.SIGSTOP)
+        begun.with_name("go").touch()
+        if seen == "late":
+            try:
+                await until(lambda: os.statvfs(disk).f_bavail == 0)
+            finally:
+                os.kill(broker.pid, signal.SIGCONT)
         full = await filling.result()
         assert cause_of(full) == "quota_exceeded", full.error
         assert "disk is nearly full" in (full.error or ""), full.error
@@ -90,7 +104,8 @@ async def test_others_go_on(broker: BrokerProcess, disk: Path, seen: str) -> Non
             await neighbour.files.write("more", bytes(5 * 2**20))
         handle = await neighbour.submit("print('stored')")
         assert (await handle.result()).stdout == "stored\n"
-        await hog.files.delete("large")
+        for name in ("large", "begun", "go"):
+            await hog.files.delete(name)
 
         async def has_room() -> bool:
             write = "open('small', 'w').write('1')"
