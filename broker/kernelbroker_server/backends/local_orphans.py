@@ -34,7 +34,9 @@ class LocalOrphans:
     def __init__(self, context: LocalContext) -> None:
         self._context = context
         self._directory = context.directories.sandboxes
-        self.left = {path.name for path in self._directory.iterdir()}
+        self.left: set[str] = set()
+        with contextlib.suppress(FileNotFoundError):  # a broker that starts is just removing it
+            self.left = {path.name for path in self._directory.iterdir()}
 
     async def remove_probe(self, name: str) -> None:
         """Remove the jail of this name, in which nobody has files."""

@@ -172,10 +172,18 @@ class Cluster:
         return await Relay.open(choose, _WS_PATH, {**headers, name: value})
 
     async def _take_over(self, estate: Estate) -> None:
-        """Go on with the sessions of another broker, as far as their sandboxes are within reach."""
+        """Go on with the sessions of another broker, as far as their sandboxes are within reach.
+
+        The others end: their clients are told.
+        """
         for name, ids in estate.directories.items():
             if (backend := self._backends.by_name.get(name)) is None:
                 continue
             for broker_id in ids:
-                await backend.take(broker_id, estate.epoch)
+                try:
+                    await backend.take(broker_id, estate.epoch)
+                except OSError as error:  # a broker that starts is just removing them
+                    logger.warning(
+                        "the sandboxes of broker %s cannot be reached: %s", broker_id, error
+                    )
         await self._adoption.run(self._rescue)

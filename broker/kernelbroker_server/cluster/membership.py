@@ -46,6 +46,8 @@ class Membership:
         self._take_over = take_over
         self._taking = asyncio.Lock()
         self._wanted = asyncio.Event()
+        self._estates: list[Estate] = []
+        """Taken in the store, and not gone on with yet. If that fails it is tried again: clients wait."""
         self._lost: dict[int, asyncio.Event] = {}
         """Of brokers that somebody waits for: set when they have no lease any more."""
 
@@ -84,13 +86,20 @@ class Membership:
     async def take_lost(self) -> None:
         """Take over what can be taken over now. Raises Unavailable."""
         async with self._taking:
+            await self._go_on()
             for other in await self._brokers():
                 if self.leaving or not self._can_take(other):
                     continue
                 estate = await self._store.take(other.id)
                 if estate is not None:
                     logger.info("goes on with what the broker %d had", other.id)
-                    await self._take_over(estate)
+                    self._estates.append(estate)
+                    await self._go_on()
+
+    async def _go_on(self) -> None:
+        while self._estates:
+            await self._take_over(self._estates[0])
+            del self._estates[0]
 
     async def lost(self, broker: int) -> None:
         """Wait until a broker has no lease any more: it has ended, or can do nothing."""
