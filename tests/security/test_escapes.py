@@ -16,7 +16,7 @@ CASES = [
     pytest.param(
         *kind.values,
         attempt,
-        marks=kind.marks,
+        marks=[*kind.marks, *[pytest.mark.long] * (kind is KUBERNETES)],
         id=f"{kind.values[0]}, {attempt.group}: {attempt.name}",
     )
     for kind in (*BACKENDS, LOCAL_FORK, ON_GVISOR, KUBERNETES)
