@@ -140,7 +140,8 @@ since the epoch."""
 WATCH_PATH = "/kernelbroker/watch"
 """GET below this path (``?recursive=true``, ``?system=true``) streams frames: ``w`` once the directory is
 watched, and ``c`` for each change, ``{"path", "type"}``: `type` is create, write, remove, rename or chmod,
-and `path` is relative to the directory; ``k`` as below."""
+and `path` is relative to the directory; ``k`` as below. POST with ``?mark=TEXT`` lets each stream tell the
+changes until then, and ``m`` with ``{"mark": TEXT}``."""
 PROCESSES_PATH = "/kernelbroker/processes"
 """GET lists the processes that the broker has started: ``{"processes": [{"pid", "cmd", "args", "env",
 "cwd", "size", "tag"}]}``. POST starts one, ``{"cmd", "args", "env", "cwd", "size": {"cols", "rows"} | null,

@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import os
 import re
+import select
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import ClassVar
 
 from tornado.iostream import StreamClosedError
 
@@ -42,13 +44,21 @@ _TYPES = {
     ATTRIB: "chmod",
 }
 
+_MARKED_READS = 16
+"""At most so many before a mark, of 64 KiB: code may write without end."""
 _NAMELESS = re.compile("#[0-9]+")
 """The system's names of files that have none, such as uploads."""
 
 
 class Watch(Handler):
-    """GET ?recursive=true&system=true: the changes below a directory, until the broker hangs up."""
+    """GET ?recursive=true&system=true: the changes below a directory, until the broker hangs up.
 
+    POST ?mark=TEXT: a mark in each of these streams, behind the changes until now.
+    """
+
+    open: ClassVar[set[Watch]] = set()
+    """Those that stream changes."""
+    notify: Notify
     reading: asyncio.Event | None = None
     is_closed = False
 
@@ -70,10 +80,22 @@ class Watch(Handler):
         finally:
             notify.close()
 
+    async def post(self, _: str) -> None:
+        for watch in self.open:
+            for _round in range(_MARKED_READS):
+                if not watch.notify.has_reports():
+                    break
+                watch.write(b"".join(frame(b"c", change) for change in watch.notify.read()))
+            watch.write(frame(b"m", {"mark": self.argument("mark")}))
+            watch.flush()
+        self.reply({})
+
     async def send(self, notify: Notify) -> None:
         self.reading = ready = asyncio.Event()
         loop = asyncio.get_running_loop()
         loop.add_reader(notify.descriptor, ready.set)
+        self.notify = notify
+        self.open.add(self)
         try:
             while not self.is_closed:
                 ready.clear()
@@ -84,6 +106,7 @@ class Watch(Handler):
                 self.write(b"".join(changes) or ALIVE)
                 await self.flush()
         finally:
+            self.open.discard(self)
             loop.remove_reader(notify.descriptor)
 
     def on_connection_close(self) -> None:
@@ -169,6 +192,10 @@ class Notify:
                         yield from _new_file(below)
                     else:
                         yield {"path": below, "type": "create"}
+
+    def has_reports(self) -> bool:
+        """Whether `read` has something to read."""
+        return bool(select.select([self.descriptor], [], [], 0)[0])
 
     def close(self) -> None:
         self._inotify.close()

@@ -61,6 +61,12 @@ class Change(msgspec.Struct, frozen=True):
     type: Literal["create", "write", "remove", "rename", "chmod"]
 
 
+class Mark(msgspec.Struct, frozen=True):
+    """All changes until `mark_watches` was called with this text have come."""
+
+    mark: str
+
+
 async def details(session: Session, path: str, *, system: bool = False) -> EntryDetails:
     """Describe an entry.
 
@@ -92,10 +98,16 @@ async def _listed(session: Session, path: str, depth: int, system: bool) -> List
             raise TransferFailed("the sandbox sent an invalid list of files") from exc
 
 
+async def mark_watches(session: Session, mark: str) -> None:
+    """Have each `watch` of the session yield a `Mark` behind the changes until now. Raises as `details`."""
+    async with asked(session, "POST", WATCH_PATH, "", query=f"?mark={mark}") as answered:
+        await expect(answered, 200)
+
+
 @contextlib.asynccontextmanager
 async def watch(
     session: Session, path: str, *, recursive: bool, system: bool = False
-) -> AsyncIterator[AsyncGenerator[Change | None, None]]:
+) -> AsyncIterator[AsyncGenerator[Change | Mark | None, None]]:
     """Watch a directory. Yields its changes from now on; None if there was none for a while.
 
     Raises:
@@ -110,11 +122,17 @@ async def watch(
             yield changes
 
 
-async def _changes(answered: GatewayRequest) -> AsyncGenerator[Change | None, None]:
+async def _changes(answered: GatewayRequest) -> AsyncGenerator[Change | Mark | None, None]:
     async with contextlib.aclosing(frames(answered)) as received:
         async for kind, content in received:
             try:
-                yield decode_as(content, Change) if kind == b"c" else None
+                match kind:
+                    case b"c":
+                        yield decode_as(content, Change)
+                    case b"m":
+                        yield decode_as(content, Mark)
+                    case _:
+                        yield None
             except ProtocolError as exc:
                 raise TransferFailed("the sandbox sent an invalid frame") from exc
     raise TransferFailed("the sandbox ended")

@@ -77,10 +77,10 @@ async def _watch_dir(call: Call, request: Fields) -> AsyncGenerator[Fields, None
     async with _watched(call.session, place, recursive) as changes:
         yield {"start": {}}
         async for change in changes:
-            if change is None:
-                yield {"keepalive": {}}
-            else:
+            if isinstance(change, filesystem.Change):
                 yield {"filesystem": await event_of(call.session, place, change, with_entry)}
+            else:
+                yield {"keepalive": {}}
 
 
 def methods(watchers: Watchers) -> dict[str, Method]:
@@ -127,7 +127,7 @@ async def _entry(session: Session, place: Place) -> Fields:
 @contextlib.asynccontextmanager
 async def _watched(
     session: Session, place: Place, recursive: bool
-) -> AsyncGenerator[AsyncGenerator[filesystem.Change | None, None], None]:
+) -> AsyncGenerator[AsyncGenerator[filesystem.Change | filesystem.Mark | None, None], None]:
     try:
         async with filesystem.watch(
             session, place.path, recursive=recursive, system=place.system

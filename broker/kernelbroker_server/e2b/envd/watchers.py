@@ -14,7 +14,7 @@ from kernelbroker.protocol.errors import NotFound, RequestError, TooManyRequests
 
 from ...kernels.transfer import TransferFailed
 from ...service import filesystem
-from ...service.filesystem import Change
+from ...service.filesystem import Change, Mark
 from ...sessions.session import Session
 from .connect import ConnectError
 from .entries import entry_info
@@ -25,8 +25,8 @@ MAX_WATCHERS = 32
 """Of one session."""
 MAX_EVENTS = 10_000
 """That wait to be fetched, of one watcher."""
-_ARRIVAL_S = 0.01
-"""For events that the sandbox has sent."""
+_MARK_S = 10.0
+"""For the mark behind the changes until now. Sandboxes of an earlier version know none."""
 _TYPES = {
     "create": "EVENT_TYPE_CREATE",
     "write": "EVENT_TYPE_WRITE",
@@ -38,12 +38,12 @@ _TYPES = {
 
 @dataclass(slots=True)
 class _Watcher:
-    place: Place
     events: deque[Fields] = field(default_factory=deque)
     lost: bool = False
     failure: RequestError | None = None
     task: asyncio.Task[None] | None = None
-    describing: asyncio.Lock = field(default_factory=asyncio.Lock)
+    marks: dict[str, asyncio.Event] = field(default_factory=dict)
+    """Those that are waited for; set when they have come."""
 
 
 class Watchers:
@@ -57,7 +57,7 @@ class Watchers:
         self,
         session: Session,
         place: Place,
-        watching: AbstractAsyncContextManager[AsyncGenerator[Change | None, None]],
+        watching: AbstractAsyncContextManager[AsyncGenerator[Change | Mark | None, None]],
         *,
         with_entry: bool,
     ) -> str:
@@ -74,7 +74,7 @@ class Watchers:
             raise TooManyRequests(
                 f"the session has {MAX_WATCHERS} watchers; stop one of them", retry_after=1
             )
-        watcher = _Watcher(place)
+        watcher = _Watcher()
         begun: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
         async def run() -> None:
@@ -83,10 +83,10 @@ class Watchers:
                     if not begun.done():  # its caller was cancelled
                         begun.set_result(None)
                     async for change in changes:
-                        if change is not None:
-                            async with watcher.describing:
-                                event = await event_of(session, place, change, with_entry)
-                            _keep(watcher, event)
+                        if isinstance(change, Change):
+                            _keep(watcher, await event_of(session, place, change, with_entry))
+                        elif change is not None and (mark := watcher.marks.get(change.mark)):
+                            mark.set()
             except (RequestError, TransferFailed) as exc:
                 error = (
                     exc if isinstance(exc, RequestError) else NotFound(f"the watcher ended: {exc}")
@@ -107,17 +107,13 @@ class Watchers:
         return watcher_id
 
     async def events(self, session: Session, watcher_id: str) -> list[Fields]:
-        """Return what has happened since the last call. Raises NotFound, ConnectError.
+        """Return what has happened since the last call, with all that clients were answered before.
 
-        What a client has been answered before has happened: the sandbox tells of it before it answers
-        the next request.
+        Raises:
+            NotFound, ConnectError
         """
         watcher = self._find(session, watcher_id)
-        with contextlib.suppress(RequestError, TransferFailed):
-            await filesystem.details(session, watcher.place.path, system=watcher.place.system)
-            await asyncio.sleep(_ARRIVAL_S)
-            async with watcher.describing:
-                pass
+        await _catch_up(session, watcher)
         if watcher.lost:
             watcher.lost = False
             watcher.events.clear()
@@ -147,6 +143,22 @@ class Watchers:
         for watcher in self._of.pop(key, {}).values():
             assert watcher.task is not None
             watcher.task.cancel()
+
+
+async def _catch_up(session: Session, watcher: _Watcher) -> None:
+    """Wait until all changes until now have come, if the sandbox still tells of any."""
+    assert watcher.task is not None
+    mark, reached = secrets.token_hex(8), asyncio.Event()
+    watcher.marks[mark] = reached
+    waiting = asyncio.create_task(reached.wait())
+    try:
+        with contextlib.suppress(RequestError, TransferFailed):
+            await filesystem.mark_watches(session, mark)
+            ends = [waiting, watcher.task]
+            await asyncio.wait(ends, timeout=_MARK_S, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        waiting.cancel()
+        del watcher.marks[mark]
 
 
 def _keep(watcher: _Watcher, event: Fields) -> None:
