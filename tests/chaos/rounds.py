@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import os
 import random
 import signal
 import sys
@@ -39,6 +40,8 @@ CALM_AFTER_S = 6.0
 """Connections are no longer cut after this time of a round."""
 _RETRY_DELAYS = (0.0, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, *[2.0] * 10)
 """Of clients. Impatient ones meet more faults in the same time."""
+_LOG_CHARS = 30_000
+"""Of the log of a broker that did not end a round."""
 ROUND_S = 180.0
 """A cell that has no result after this time has none."""
 
@@ -78,6 +81,7 @@ class Chaos:
     Attributes:
         victims: the brokers.
         victim: the one that the next fault hits.
+        fault: the present one.
     """
 
     def __init__(
@@ -85,6 +89,7 @@ class Chaos:
     ):
         self.victims = victims
         self.victim = victims[0]
+        self.fault = ""
         self.proxy = proxy
         self.rng = rng
         self.report = report
@@ -109,6 +114,7 @@ class Chaos:
         self.victim = self.rng.choice(self.victims)
         faults = self.faults()
         fault = self.rng.choices(list(faults), [weight for weight, _ in faults.values()])[0]
+        self.fault = fault
         # An event that is longer than any connection lasts would never arrive.
         calming = asyncio.get_running_loop().call_later(CALM_AFTER_S, self.proxy.calm)
         try:
@@ -122,6 +128,15 @@ class Chaos:
         for worker, first in zip(self.workers, begun, strict=True):
             await self._judge(worker, first)
         self.report.rounds += 1
+
+    def unfinished(self) -> str:
+        """The cells that have no result, and what happened in this round."""
+        cells = [worker.cells[-1] for worker in self.workers if worker.cells[-1].result is None]
+        return f"the fault was: {self.fault}\n" + "\n".join(
+            f"{each.execution_id} of {each.session_id}: accepted {each.accepted}, "
+            f"{len(each.seen)} events, refused {each.refused}"
+            for each in cells
+        )
 
     async def _happen(self, name: str, work: Callable[[], Awaitable[bool]]) -> None:
         await asyncio.sleep(self.rng.uniform(0.0, 0.7))
@@ -261,14 +276,24 @@ async def run(
                 await chaos.count_runs()
             for victim in victims:  # which leave no sandbox
                 await asyncio.to_thread(victim.stop, signal.SIGINT)
-        except BaseException:
+        except BaseException as exc:
+            if isinstance(exc, TimeoutError):
+                say(chaos.unfinished())
+                await asyncio.to_thread(_ask_for_tasks, victims)
             for victim in victims:
-                say(victim.log.read_text(errors="replace")[-5000:])
+                say(f"{victim.url}:\n{victim.log.read_text(errors='replace')[-_LOG_CHARS:]}")
             raise
         finally:
             for victim in victims:
                 await asyncio.to_thread(victim.kill)
     return report
+
+
+def _ask_for_tasks(victims: list[Victim]) -> None:
+    """Have the brokers write into their logs what each of their tasks waits for."""
+    for victim in victims:
+        os.kill(victim.pid, signal.SIGUSR1)
+    time.sleep(1)
 
 
 def _victims(directory: Path, backend: str, cleanup: contextlib.ExitStack) -> list[Victim]:

@@ -21,20 +21,32 @@ from tests.support.waiting import DEADLINE_S
 TOKEN = "chaos"
 _RETENTION_S = 30 * 86400
 """Longer than the clock is moved."""
-_CLOCK = """
-import mmap, struct, time
+_STARTUP = """
+import asyncio, mmap, signal, struct, sys, time
 
 with open({path!r}, "rb") as file:
     ahead = mmap.mmap(file.fileno(), 8, access=mmap.ACCESS_READ)
 real = time.time
 time.time = lambda: real() + struct.unpack_from("d", ahead)[0]
+
+def tell(*_):
+    for task in asyncio.all_tasks():
+        waits, found = task.get_coro(), []
+        while waits is not None:
+            frame = getattr(waits, "cr_frame", None) or getattr(waits, "ag_frame", None)
+            if frame is not None:
+                found.append(f"{{frame.f_code.co_qualname}}:{{frame.f_lineno}}")
+            waits = getattr(waits, "cr_await", None) or getattr(waits, "ag_await", None)
+        print("TASK", task.get_name(), " > ".join(found), file=sys.stderr, flush=True)
+
+signal.signal(signal.SIGUSR1, tell)
 """
 
 
 class Victim(BrokerProcess):
     """A broker that is killed and started again, in one directory.
 
-    Its wall clock is read through a file, so that it can jump.
+    Its wall clock is read through a file, so that it can jump. On SIGUSR1 it logs what each task waits for.
 
     Args:
         engine: the container engine, if it is one that may be stopped.
@@ -48,7 +60,7 @@ class Victim(BrokerProcess):
         self._ahead.write_bytes(struct.pack("d", 0.0))
         code = directory / "code"
         code.mkdir()
-        (code / "sitecustomize.py").write_text(_CLOCK.format(path=str(self._ahead)))
+        (code / "sitecustomize.py").write_text(_STARTUP.format(path=str(self._ahead)))
         self.kind = kind
         self.engine = engine
         self._host = None if engine is None else engine.host
