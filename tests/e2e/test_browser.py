@@ -289,12 +289,14 @@ async def _is_running(session: kernelbroker.Session) -> bool:
 
 
 KILL = """
-import os, signal
+import os, signal, time
 from pathlib import Path
 for each in Path("/proc").glob("[0-9]*/cmdline"):
     line = each.read_bytes()
     if b"--remote-debugging-port" in line and b"--type=" not in line:
         os.kill(int(each.parent.name), signal.SIGKILL)
+        while each.exists() and each.read_bytes():  # until it has no sockets any more
+            time.sleep(0.01)
 """
 
 

@@ -61,9 +61,9 @@ class Inside:
         assert self.verdicts(self._prelude) == ["ready"]
 
     def verdicts(self, code: str) -> list[Any]:
-        """Run a cell. Returns its `verdict` as a list; `ended` if the cell ended the sandbox."""
+        """Run a cell. Returns its `verdict` as a list; `ended` if it or the last one ended the sandbox."""
         result = self.session.run(code, result_var="verdict")
-        if result.kernel_restarted and not result.success:
+        if result.kernel_restarted and code != self._prelude:
             self.prepare()
             return ["ended"]
         assert result.success, result.error_detail
