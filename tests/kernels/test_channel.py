@@ -275,23 +275,25 @@ async def test_the_reader_lets_others_run(size: int, messages: int) -> None:
     ("size", "acknowledged"), [(MIB, [1, 2, 3]), (MIB // 4, [4, 8, 12]), (10, [1024, 2048])]
 )
 async def test_messages_are_acknowledged_in_groups(size: int, acknowledged: list[int]) -> None:
-    """After 1 MiB or 1,000 messages the gateway may forget them, unless the callback says no."""
+    """After 1 MiB or 1,000 messages the gateway may forget them, or when the callback says so."""
     data = frame("iopub", "stream", "", {"name": "stdout", "text": "x" * size})
     count, asked = acknowledged[-1], []
 
     async def interrupt(_: str) -> None:
         pass
 
-    def ask(channel: KernelChannel, allowed: bool) -> int:
+    def ask(channel: KernelChannel, allowed: bool) -> None:
         asked.append(channel.received)
-        return channel.received if allowed else 0
+        if allowed:
+            channel.acknowledge(channel.received)
 
     for allowed in (None, True, False):
         websocket = Frames([data] * count)
         channel = KernelChannel("k", cast(ClientConnection, websocket), interrupt, received=100)
         if allowed is not None:
-            channel.on_acknowledge = partial(ask, channel, allowed)
+            channel.on_received = partial(ask, channel, allowed)
         await channel.closed
+        await turns(3)
         assert channel.received == 100 + count
         numbers = [100 + each for each in acknowledged]
         assert websocket.acknowledged == ([] if allowed is False else numbers)
@@ -316,10 +318,11 @@ async def test_the_last_messages_are_acknowledged_once_they_are_stored(stored: b
 
     websocket = Frames([data, data, ALL_SENT])
     channel = KernelChannel("k", cast(ClientConnection, websocket), interrupt, received=100)
-    channel.on_acknowledge = lambda: 0
+    channel.on_received = lambda: None
     if stored is not None:
         channel.on_all_sent = store
     await channel.closed
+    await turns(3)
     assert channel.received == 102
     assert websocket.acknowledged == ([] if stored is False else [102])
     assert steps == ([] if stored is None else ["storing []", "stored []"])

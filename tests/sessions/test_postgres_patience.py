@@ -8,9 +8,10 @@ import time
 import psycopg
 import pytest
 from kernelbroker.protocol.errors import Unavailable
-from kernelbroker.protocol.messages import SessionOptions
+from kernelbroker.protocol.messages import ExecutionRequest, SessionOptions
 from kernelbroker_server.sessions import postgres_store
 from kernelbroker_server.sessions.postgres_connection import connect
+from kernelbroker_server.sessions.postgres_log import PostgresLog
 from kernelbroker_server.sessions.postgres_store import PostgresStore
 from kernelbroker_server.sessions.store import SessionRecord
 
@@ -41,6 +42,25 @@ def test_a_slow_transaction(postgres: Server) -> None:
             connection.execute("SELECT pg_sleep(60)")
     with connect(url, "test", patience=10) as later:
         assert later.execute("SELECT count(*) FROM numbers").fetchone() == (0,)
+
+
+async def test_messages_are_forgotten_when_their_effect_is_committed() -> None:
+    """Also if nothing more comes of the kernel, which a gateway holds back that may forget nothing."""
+    commits, forgotten = postgres_store._Commits(asyncio.get_running_loop()), list[int]()
+
+    def record(_: object) -> bool:
+        commits.last += 1
+        return True
+
+    log = PostgresLog(1, record, commits, "e", ExecutionRequest(code="1"))
+    begun = commits.last
+    for received in (10, 20):
+        log.proceed(SessionOptions(), received, forgotten.append)
+    assert forgotten == []
+    commits.committed(begun + 1)
+    assert forgotten == [10]
+    commits.committed(1)
+    assert forgotten == [10, 20]
 
 
 async def test_a_long_search_delays_no_commit(postgres: Server) -> None:

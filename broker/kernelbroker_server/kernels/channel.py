@@ -84,8 +84,8 @@ class KernelChannel:
         received: the number of the latest message that was received.
         exit_status: how the kernel has ended, as a shell gives it; None if the gateway did not tell.
         info: the content of the answer to `ask_info`, None before it has come.
-        on_acknowledge: called before the gateway forgets messages. Returns the number of the latest one
-            that it may forget.
+        on_received: called from time to time, to store what the messages until now have led to and to
+            `acknowledge` them. Without it they are acknowledged at once.
         on_all_sent: awaited when the kernel has ended and all its messages were received, which the gateway
             keeps until they are stored. Returns whether they are.
     """
@@ -111,10 +111,11 @@ class KernelChannel:
         self.received = received
         self.exit_status: int | None = None
         self.info: bytes | None = None
-        self.on_acknowledge: Callable[[], int] | None = None
+        self.on_received: Callable[[], None] | None = None
         self.on_all_sent: Callable[[], Awaitable[bool]] | None = None
         self._websocket = websocket
         self._send_interrupt = send_interrupt
+        self._acknowledging: set[asyncio.Task[None]] = set()
         self._released = asyncio.Event()
         if not held:
             self._released.set()
@@ -272,7 +273,7 @@ class KernelChannel:
             async for frame in self._websocket:
                 if frame == ALL_SENT:
                     if self.on_all_sent is None or await self.on_all_sent():
-                        await self._acknowledge(self.received)
+                        self.acknowledge(self.received)
                     await asyncio.sleep(0)
                     continue
                 self.received += 1
@@ -284,10 +285,10 @@ class KernelChannel:
                     messages = size = 0
                     if kept >= _ACKNOWLEDGED_MESSAGES or kept_bytes >= _ACKNOWLEDGED_BYTES:
                         kept = kept_bytes = 0
-                        if self.on_acknowledge is None:
-                            await self._acknowledge(self.received)
-                        elif number := self.on_acknowledge():
-                            await self._acknowledge(number)
+                        if self.on_received is None:
+                            self.acknowledge(self.received)
+                        else:
+                            self.on_received()
                     await asyncio.sleep(0)
             reason = "the gateway closed the channel"
         except ProtocolError as exc:
@@ -303,7 +304,13 @@ class KernelChannel:
             if self._attached.is_set():
                 self._end(reason)
 
-    async def _acknowledge(self, number: int) -> None:
+    def acknowledge(self, number: int) -> None:
+        """Let the gateway forget the messages up to this number. It may wait for that."""
+        sending = asyncio.create_task(self._send_acknowledgement(number), name="acknowledgement")
+        self._acknowledging.add(sending)
+        sending.add_done_callback(self._acknowledging.discard)
+
+    async def _send_acknowledgement(self, number: int) -> None:
         # What a gateway that has ended sent last is still read.
         with suppress(WebSocketException, OSError):
             await self._websocket.send(str(number))

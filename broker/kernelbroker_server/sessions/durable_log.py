@@ -77,9 +77,11 @@ class DurableLog(MemoryLog):
         self._store(ExecutionBegun(self.number, b"" if progress is None else encode(progress)))
         return not self._is_known or (self._is_stored and not self._is_behind())
 
-    def proceed(self, progress: msgspec.Struct, received: int) -> int:
+    def proceed(
+        self, progress: msgspec.Struct, received: int, forget: Callable[[int], None]
+    ) -> None:
         self._store(ExecutionBegun(self.number, encode(progress)))
-        return received
+        forget(received)
 
     def _keep(self, stored: StoredEvent) -> None:
         event = stored.event

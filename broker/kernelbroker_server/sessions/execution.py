@@ -221,7 +221,7 @@ class Execution:
                 wake()
 
         messages = channel.subscribe(on_message)
-        channel.on_acknowledge, channel.on_all_sent = self._proceed, self._store_all
+        channel.on_received, channel.on_all_sent = self._proceed, self._store_all
         for end in (messages.closed, self._abort):
             end.add_done_callback(wake)
         try:
@@ -240,19 +240,19 @@ class Execution:
             raise
         finally:
             if not self.is_detached:  # else the next broker needs what follows
-                channel.on_acknowledge = channel.on_all_sent = None
+                channel.on_received = channel.on_all_sent = None
             messages.close("the execution has ended")
             for task in self._tasks:
                 task.cancel()
 
-    def _proceed(self) -> int:
-        """Record the progress. Returns the number of the latest message that the gateway may forget."""
+    def _proceed(self) -> None:
+        """Record the progress. When it is stored, the gateway may forget the messages until now."""
         progress, warm = self._progress, self._running_on
         if progress is None or warm is None or self.is_detached or self._pending is not None:
-            return 0
+            return
         progress.received = warm.channel.received
         progress.events = len(self.log.read()) - self._repeated
-        return self.log.proceed(progress, progress.received)
+        self.log.proceed(progress, progress.received, warm.channel.acknowledge)
 
     async def _store_all(self) -> bool:
         """Store what the messages of a kernel that has ended led to. Returns whether it is stored."""

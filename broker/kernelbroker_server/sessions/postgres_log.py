@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections import deque
 from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
+from functools import partial
 from typing import Protocol
 
 import msgspec
@@ -64,16 +64,12 @@ class PostgresLog(DurableLog):
         )
         self._commits = commits
         self._visible = 0
-        self._received: deque[tuple[int, int]] = deque()
-        """Numbers of messages whose progress was recorded, each with the number of the record."""
-        self._forgettable = 0
 
-    def proceed(self, progress: msgspec.Struct, received: int) -> int:
+    def proceed(
+        self, progress: msgspec.Struct, received: int, forget: Callable[[int], None]
+    ) -> None:
         self._store(ExecutionBegun(self.number, encode(progress)))
-        self._received.append((self._commits.last, received))
-        while self._received and self._received[0][0] <= self._commits.stored:
-            self._forgettable = self._received.popleft()[1]
-        return self._forgettable
+        self._commits.when_stored(partial(forget, received))
 
     async def stored(self) -> bool:
         return await self._commits.wait(_BEGIN_S)

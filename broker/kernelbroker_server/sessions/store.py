@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import time
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, TypeAlias
 
@@ -132,16 +132,20 @@ class ExecutionLog(ABC):
         self.state = "running"
         return True
 
-    def proceed(self, progress: msgspec.Struct, received: int) -> int:  # noqa: ARG002
+    def proceed(
+        self,
+        progress: msgspec.Struct,  # noqa: ARG002
+        received: int,
+        forget: Callable[[int], None],
+    ) -> None:
         """Record how far it has come, in place of what was recorded before.
 
         Args:
             received: the number of the latest message that was received of the kernel.
-
-        Returns:
-            the number of the latest message that the gateway may forget, since what it led to is stored.
+            forget: called with that number when what the messages up to it led to is stored, so that the
+                gateway may forget them.
         """
-        return received
+        forget(received)
 
     async def stored(self) -> bool:
         """Wait until everything so far is stored. Returns whether it is, before too long."""
