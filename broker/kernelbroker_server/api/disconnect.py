@@ -43,6 +43,12 @@ class Disconnectable(RequestHandler):
         if not self._finished:
             self.finish()
 
+    def hang_up(self) -> None:
+        """Close the connection, so that the client notices that bytes are missing."""
+        connection: Any = self.request.connection
+        if connection.stream is not None:
+            connection.stream.close()
+
     @contextlib.asynccontextmanager
     async def until_disconnected(self) -> AsyncIterator[None]:
         """Cancel the block when the client disconnects.

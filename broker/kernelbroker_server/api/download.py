@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from contextlib import aclosing
-from typing import Any
 
 from ..service.files import Body
 from .disconnect import Disconnectable
@@ -48,9 +47,3 @@ class Downloading(Disconnectable):
                 self.write(chunk)
                 async with asyncio.timeout(_CLIENT_TIMEOUT_S):
                     await self.flush()
-
-    def hang_up(self) -> None:
-        """Close the connection, so that the client notices that bytes are missing."""
-        connection: Any = self.request.connection
-        if connection.stream is not None:
-            connection.stream.close()

@@ -93,7 +93,7 @@ class Execute(Disconnectable, ContextCall):
             async for stored in events:
                 if stored is not None and _was_killed(session, stored.event):
                     # As E2B's proxy does it: their clients then say that the sandbox was killed.
-                    connection.stream.close()
+                    self.hang_up()
                     self.gone = True
                     raise ClientDisconnected
                 if stored is None:

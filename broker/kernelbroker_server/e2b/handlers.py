@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import msgspec
 from kernelbroker.protocol.codec import encode
 from kernelbroker.protocol.errors import NotFound, SessionGone, Unauthorized
 from kernelbroker.protocol.messages import ErrorBody
@@ -20,6 +21,11 @@ from .messages import DEFAULT_TIMEOUT_S
 
 _NOT_RUNNING = 502
 """What E2B answers for a sandbox that has ended. Their clients make it "the sandbox was not found"."""
+
+
+def not_found(message: str) -> str:
+    """Why a sandbox has ended, in the words by which E2B's clients know that it is not out of reach."""
+    return message if "was not found" in message else f"the sandbox was not found: {message}"
 
 
 class E2bHandler(Authenticated):
@@ -112,6 +118,11 @@ class SandboxHandler(E2bHandler):
         except (NotFound, SessionGone):
             return caller  # the request will be refused
         return replace(caller, user=session.origin.user)
+
+    def encode_error(self, status: int, body: ErrorBody) -> bytes:
+        if body.code == SessionGone.code:
+            body = msgspec.structs.replace(body, message=not_found(body.message))
+        return super().encode_error(status, body)
 
     def error_status(self, error: BaseException | None, default: int) -> int:
         return _NOT_RUNNING if isinstance(error, SessionGone) else status_of(error, default)

@@ -25,6 +25,8 @@ from kernelbroker.protocol.errors import (
     Unavailable,
 )
 
+from ..handlers import not_found
+
 Code: TypeAlias = Literal[
     "canceled",
     "invalid_argument",
@@ -95,9 +97,7 @@ def connect_error(error: BaseException) -> ConnectError:
         case ConnectError():
             return error
         case SessionGone():
-            # E2B's clients know by these words that it has ended, and is not just out of reach.
-            words = "" if "was not found" in error.message else "the sandbox was not found: "
-            return ConnectError("unavailable", f"{words}{error.message}")
+            return ConnectError("unavailable", not_found(error.message))
         case RequestError():
             return ConnectError(_CODES.get(type(error), "internal"), error.message)
         case ProtocolError():

@@ -9,7 +9,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from kernelbroker.protocol.errors import RequestError
+from kernelbroker.protocol.errors import RequestError, SessionGone
 from tornado.web import stream_request_body
 
 from ...api.disconnect import Disconnectable
@@ -222,6 +222,12 @@ class RpcHandler(SandboxHandler, Disconnectable):
             error = ConnectError("deadline_exceeded", "the call took longer than its timeout")
         elif isinstance(error, messages.InvalidMessage):
             error = ConnectError("invalid_argument", str(error))
+        if isinstance(error, SessionGone) and self._headers_written:
+            # As E2B's proxy does it: their clients then say that the sandbox was killed.
+            self.hang_up()
+            self.gone = True
+            self.finish()
+            return
         failed = connect_error(error)
         if self._headers_written or form.streaming:
             if not self._headers_written:
