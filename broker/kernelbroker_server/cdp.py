@@ -23,8 +23,8 @@ from tornado.websocket import WebSocketClientConnection, WebSocketError, websock
 
 _CONNECT_S = 10.0
 _ANSWER_S = 30.0
-_PICTURES, _PICTURE_S, _PAUSE_S = 3, 5.0, 0.1
-"""How often a picture is asked for, and after which time again."""
+_LOOKS, _LOOK_S, _PAUSE_S = 3, 5.0, 0.1
+"""How often a page is asked for its address or its picture, and after which time again."""
 _MAX_MESSAGE = 32 * 1024**2
 _MAX_HEIGHT = 12_000
 _MAX_TITLE = 500
@@ -140,7 +140,7 @@ class CdpBrowser:
     async def where(self, window: Window) -> dict[str, Any]:
         """Return the `url` and the `title` of the page. Raises CdpError."""
         asked = {"expression": "[location.href, document.title]", "returnByValue": True}
-        found = await self._send("Runtime.evaluate", asked, window.session)
+        found = await self._looked("Runtime.evaluate", asked, window)
         url, title = found["result"]["value"]
         return {"url": str(url), "title": str(title)[:_MAX_TITLE]}
 
@@ -153,15 +153,18 @@ class CdpBrowser:
             height = min(size["height"], _MAX_HEIGHT)
             clip = {"x": 0, "y": 0, "width": size["width"], "height": height, "scale": 1}
             asked |= {"clip": clip, "captureBeyondViewport": True}
-        for _ in range(_PICTURES - 1):
-            # A page that goes elsewhere meanwhile has no picture, or does not answer.
+        return base64.b64decode(
+            (await self._looked("Page.captureScreenshot", asked, window))["data"]
+        )
+
+    async def _looked(self, method: str, asked: dict[str, Any], window: Window) -> dict[str, Any]:
+        """Ask about a page, again if need be: one that goes elsewhere meanwhile refuses, or is silent."""
+        for _ in range(_LOOKS - 1):
             with contextlib.suppress(TimeoutError, CdpError):
-                async with asyncio.timeout(_PICTURE_S):
-                    answer = await self._send("Page.captureScreenshot", asked, window.session)
-                    return base64.b64decode(answer["data"])
+                async with asyncio.timeout(_LOOK_S):
+                    return await self._send(method, asked, window.session)
             await asyncio.sleep(_PAUSE_S)
-        answer = await self._send("Page.captureScreenshot", asked, window.session)
-        return base64.b64decode(answer["data"])
+        return await self._send(method, asked, window.session)
 
     async def close(self, window: Window) -> None:
         """Close the window, and forget its cookies. Never raises CdpError."""

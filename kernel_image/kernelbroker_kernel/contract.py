@@ -93,9 +93,11 @@ REPORT_CODE = "__import__('kernelbroker_kernel.report', fromlist=['run']).run()"
 LANGUAGE_CODE = "__import__('kernelbroker_kernel.languages', fromlist=['run']).run()"
 INSTALL_CODE = "__import__('kernelbroker_kernel.installs', fromlist=['run']).run()"
 OPERATION_CODE = "__import__('kernelbroker_kernel.operations.cell', fromlist=['run']).run()"
+USER_CODES = (LANGUAGE_CODE, INSTALL_CODE, OPERATION_CODE)
 INTERNAL_CELL_CODE = "__import__('kernelbroker_kernel.internal_cells', fromlist=['run']).run()"
 CONFIGURE_CODE = "__import__('kernelbroker_kernel.hooks', fromlist=['configure']).configure()"
-"""Constant code. The options are in the metadata, so that no value is ever part of a source text."""
+"""Constant code. The options are in the metadata, so that no value is ever part of a source text.
+`USER_CODES` are those of a user's cells."""
 
 MAX_MESSAGE_BYTES = 16 * 1024**2
 """The largest message that the gateway passes on. A larger one ends the broker's connection."""

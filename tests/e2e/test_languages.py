@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import kernelbroker
 import pytest
 from kernelbroker import events
@@ -79,6 +81,40 @@ async def test_a_shell_ends_with_its_programs(session: kernelbroker.Session) -> 
         assert "kernelbroker" not in result.stderr
     assert (await shell(session, "pgrep -x sleep")).exit_code == 1
     assert (await session.run("print(x + 1)")).stdout == "42\n"
+
+
+INTERRUPTED = """
+import kernelbroker_kernel.{module} as module
+class interrupt(KeyboardInterrupt):
+    def __init__(self, *_):
+        raise KeyboardInterrupt
+kept, module.{name} = module.{name}, interrupt
+"""
+
+
+@pytest.mark.parametrize(
+    ("module", "name"),
+    [
+        ("languages", "request_options"),  # before the code that expects it
+        ("languages", "Interrupted"),  # while another one is handled
+        ("operations.cell", "request_options"),
+    ],
+)
+async def test_no_frame_of_ours_is_shown(
+    session: kernelbroker.Session, module: str, name: str
+) -> None:
+    """An interrupt is shown without frames, wherever in the code of the contract it comes."""
+    await session.run(INTERRUPTED.format(module=module, name=name))
+    try:
+        if module == "languages":
+            result: Any = await shell(session, "sleep 100", timeout=1)
+        else:
+            result = await session.code.build("exit 1")
+    finally:
+        await session.run(f"module.{name} = kept")
+    assert not result.success
+    assert "KeyboardInterrupt" in result.stderr
+    assert not [word for word in ("kernelbroker", "Traceback", "handling") if word in result.stderr]
 
 
 async def test_shell_takes_any_code(session: kernelbroker.Session) -> None:

@@ -19,8 +19,9 @@ from ipykernel.kernelapp import IPKernelApp
 from ipykernel.zmqshell import ZMQInteractiveShell
 from IPython.core.error import UsageError
 
-from ..contract import METADATA_KEY
+from ..contract import METADATA_KEY, USER_CODES
 from ..error_bounds import bounded_error
+from ..errors import Interrupted
 from ..network_hint import explain
 from . import missing, overrides, warn
 from .debugger import DebuggedKernel
@@ -41,6 +42,10 @@ class BoundedErrorShell(ZMQInteractiveShell):
         if error is None:
             super().showtraceback(exc_tuple, *args, **kwargs)
             return
+        if isinstance(error, KeyboardInterrupt) and self._runs_contract_code():
+            # Wherever it came in the code of the contract, no frame is the user's.
+            error = Interrupted()
+            exc_tuple = (Interrupted, error, None)
         leave_out_own_frames(error)
         explain(error)
         self._has_shown = False
@@ -59,6 +64,11 @@ class BoundedErrorShell(ZMQInteractiveShell):
             self._showtraceback(
                 type(error), _INTERRUPTED, [f"{type(error).__name__}: {_INTERRUPTED}"]
             )
+
+    def _runs_contract_code(self) -> bool:
+        request: Any = self.get_parent()
+        content = request.get("content") if isinstance(request, dict) else None
+        return isinstance(content, dict) and content.get("code") in USER_CODES
 
     def _showtraceback(self, etype: Any, evalue: Any, stb: Any) -> None:
         self._has_shown = True
