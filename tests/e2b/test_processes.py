@@ -67,7 +67,8 @@ def test_commands_run_in_the_background(e2b: E2bClients) -> None:
             joined = late.wait().stdout
             slow = commands.run("sleep 1000 & sleep 1000", background=True)
             killed = [slow.kill(), commands.kill(slow.pid), kind_of(slow.wait)[0]]
-            left = commands.run("pgrep -c sleep || true").stdout.strip()
+            left = commands.run("for i in 1 2 3 4 5; do pgrep -c sleep || break; sleep 0.2; done")
+            left = left.stdout.split()[-1]
             report(fed, listed, joined, killed, left, [
                 kind_of(commands.connect, 99999)[0], commands.kill(99999),
                 kind_of(commands.send_stdin, 99999, "x")[0],

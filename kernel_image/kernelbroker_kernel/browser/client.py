@@ -17,6 +17,8 @@ from ..errors import Refused
 
 SOCKET = "browser.sock"
 LOG = "browser.log"
+GREETING = b"\n"
+"""The process that sends this will get the request, and has done nothing of it yet."""
 START_S = 60.0
 """For the process of the browser, not for Chromium."""
 ACTION_S = 900.0
@@ -83,12 +85,15 @@ def _connected(*, starts: bool) -> socket.socket:
 
 def _connect(path: Path) -> socket.socket | None:
     connection = socket.socket(socket.AF_UNIX)
+    connection.settimeout(START_S)
     try:
         connection.connect(str(path))
+        if connection.recv(len(GREETING)) == GREETING:
+            return connection
     except OSError:
-        connection.close()
-        return None
-    return connection
+        pass
+    connection.close()
+    return None
 
 
 def _start(path: Path, had_ended: bool) -> subprocess.Popen[bytes]:

@@ -2,6 +2,7 @@
 
 ``python -m kernelbroker_kernel.browser.server PATH``. A request is a line of JSON, ``{"name", "parameters",
 "picture"}``; the answer is one, too: ``{"result", "screenshot"?}`` or ``{"refused": {"code", "message"}}``.
+Before the request the client waits for an empty line, which a process that ends does not send.
 A client that hangs up cancels its action. The process ends with the action `close`, and with the sandbox.
 """
 
@@ -23,6 +24,7 @@ from ..parameters import checked
 from ..surrogates import well_formed
 from .actions import ACTIONS
 from .chromium import Chromium
+from .client import GREETING
 from .deadline import Deadline
 from .screenshots import picture_of
 
@@ -52,6 +54,7 @@ class Server:
     async def _converse(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         work: asyncio.Task[dict[str, Any]] | None = None
         try:
+            writer.write(GREETING)
             request = json.loads(await reader.readline())
             async with self._turn:
                 work = asyncio.create_task(self._answer(request))
