@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 
 import kernelbroker
 
+from tests.chaos.victim import Victim
 from tests.cluster.support import TOKEN
 from tests.e2e.support import BrokerProcess, call, opened, whole_system
+from tests.support.postgres import Server
 
 pytestmark = whole_system
 
@@ -83,6 +86,44 @@ async def test_a_strange_hop_is_no_hop(pair: Pair) -> None:
         other, "GET", "/api/v1/sessions/unknown", Authorization="Bearer no", **hop
     )
     assert status == 401
+
+
+async def test_clocks_that_differ(postgres: Server, tmp_path: Path) -> None:
+    """Brokers whose clocks are hours apart answer each other at once: they share the database's time."""
+    first, *_, last = Victim.cluster(tmp_path, postgres.new_database(), 3)
+    try:
+        for each in (first, last):
+            each.start()
+        first.jump(-5 * 3600)
+        last.jump(7 * 3600)
+        async with (
+            kernelbroker.connect(first.url, first.token) as one,
+            kernelbroker.connect(last.url, last.token) as other,
+            one.session("early") as early,
+            other.session("late"),
+        ):
+            for broker in (one, other):
+                async with asyncio.timeout(4):  # a broker that gets no answer waits for 5 s
+                    listed = await broker.sessions()
+                assert sorted(each.session_id for each in listed) == ["early", "late"]
+            await early.run("x = 1")
+            async with other.session("early", keep=True) as same:
+                assert (await same.run("x")).text == "1"
+    finally:
+        for each in (first, last):
+            each.kill()
+
+
+async def test_brokers_with_different_secrets(pair: Pair) -> None:
+    """Who says to be a broker and proves it wrongly is not answered by asking the others on and on."""
+    one, other = pair
+    await call(one, "POST", "/api/v1/sessions", {"session_id": "elsewhere"})
+    hop = {"X-Kernelbroker-Hop": "1.1.abc"}
+    status, found = await call(other, "GET", "/api/v1/sessions", **hop)
+    assert (status, found["sessions"]) == (200, [])
+    status, found = await call(other, "GET", "/api/v1/sessions/elsewhere", **hop)
+    assert (status, found["session_id"]) == (200, "elsewhere")
+    assert (await call(one, "DELETE", "/api/v1/sessions/elsewhere"))[0] == 204
 
 
 async def test_lists_have_the_sessions_of_all(pair: Pair) -> None:

@@ -25,6 +25,7 @@ _HOP_BY_HOP = frozenset(
 _OURS = frozenset(
     {
         *("host", "content-length", "authorization", "x-api-key", "x-access-token", "x-request-id"),
+        "x-kernelbroker-hop",
         *("e2b-traffic-access-token", "e2b-sandbox-id", "e2b-sandbox-port", "expect"),
         *("x-forwarded-for", "x-forwarded-host", "x-forwarded-proto", "forwarded"),
     }

@@ -56,7 +56,6 @@ class Cluster:
         """Args:
         held: for how long a broker that ends goes on passing requests on.
         """
-        self.hop = Hop(secret)
         self._store = store
         self._backends = backends
         self._adoption = adoption
@@ -65,6 +64,7 @@ class Cluster:
         self._url = ""
         self._held = held
         self._directory = Directory(store.url)
+        self.hop = Hop(secret, self._directory.now)
         self._usage = SharedUsage(self._directory, tenants)
         self.membership = Membership(store, self._directory, place, self._take_over)
         self.router = Router(

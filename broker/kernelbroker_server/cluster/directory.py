@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -23,6 +24,12 @@ class Directory:
         self._url = url
         self._connection: psycopg.AsyncConnection[Any] | None = None
         self._lock = asyncio.Lock()
+        self._ahead = time.time() - time.monotonic()
+        """How far the database's clock is ahead of the monotonic one, as it was seen last."""
+
+    def now(self) -> float:
+        """Return the time of the database, in seconds: all brokers have the same, whatever their clocks."""
+        return time.monotonic() + self._ahead
 
     async def close(self) -> None:
         if self._connection is not None:
@@ -32,9 +39,14 @@ class Directory:
     async def brokers(self) -> Sequence[BrokerLease]:
         """Return all brokers. Raises Unavailable."""
         rows = await self._rows(
-            f"SELECT id, url, place, state, {NOW} - until FROM brokers ORDER BY id"
+            f"SELECT id, url, place, state, {NOW} - until, {NOW} FROM brokers ORDER BY id"
         )
-        return [BrokerLease(i, url, place, LeaseState(s), over) for i, url, place, s, over in rows]
+        for *_, now in rows[-1:]:
+            self._ahead = now - time.monotonic()
+        return [
+            BrokerLease(id, url, place, LeaseState(state), over)
+            for id, url, place, state, over, _ in rows
+        ]
 
     async def owner_of_session(self, session_id: str, tenant: str | None) -> int | None:
         """Return the broker that owns an open session; None if there is none, or it is not clear which."""

@@ -1,18 +1,18 @@
 """How a broker proves to another one that a request comes from a broker.
 
 Each request that is passed on has a header with the time, the sender, and an HMAC of these, the method and
-the path.
+the path. The time is that of the database, so the clocks of the machines do not matter.
 """
 
 from __future__ import annotations
 
 import hashlib
 import hmac
-import time
+from collections.abc import Callable
 
 HOP_HEADER = "X-Kernelbroker-Hop"
 _VALID_S = 60.0
-"""How far the clocks of two brokers may be apart."""
+"""How long the header may be on its way."""
 
 
 class Hop:
@@ -20,14 +20,16 @@ class Hop:
 
     Args:
         secret: what all brokers share.
+        now: returns the time that all brokers share, in seconds.
     """
 
-    def __init__(self, secret: str) -> None:
+    def __init__(self, secret: str, now: Callable[[], float]) -> None:
         self._secret = secret.encode()
+        self._now = now
 
     def header(self, broker: int, method: str, path: str) -> str:
         """Return the value of the header."""
-        head = f"{int(time.time())}.{broker}"
+        head = f"{int(self._now())}.{broker}"
         return f"{head}.{self._mac(head, method, path)}"
 
     def is_valid(self, value: str | None, method: str, path: str) -> bool:
@@ -38,7 +40,7 @@ class Hop:
         at = head.partition(".")[0]
         if not (at.isascii() and at.isdigit() and len(at) < 15):
             return False
-        is_recent = abs(time.time() - int(at)) <= _VALID_S
+        is_recent = abs(self._now() - int(at)) <= _VALID_S
         return is_recent and hmac.compare_digest(
             mac.encode(), self._mac(head, method, path).encode()
         )

@@ -96,10 +96,12 @@ class Router:
         return _Routed(self, start, connection)
 
     def question(self, method: str, target: str, headers: HTTPHeaders) -> Question:
-        """Return what is to be decided. Removes the header of a hop that is not one."""
+        """Return what is to be decided.
+
+        A header that proves nothing is left, so that brokers with different secrets do not ask each
+        other on and on.
+        """
         hopped = self._hop.is_valid(headers.get(HOP_HEADER), method, target)
-        if not hopped and HOP_HEADER in headers:
-            del headers[HOP_HEADER]
         token = bearer_token(headers) or headers.get("X-API-Key", "")
         scheme, _, value = headers.get("Authorization", "").partition(" ")
         if not token and scheme.lower() == "token":
