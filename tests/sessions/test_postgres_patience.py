@@ -8,6 +8,7 @@ import time
 import psycopg
 import pytest
 from kernelbroker.protocol.errors import Unavailable
+from kernelbroker.protocol.events import Result, Stdout
 from kernelbroker.protocol.messages import ExecutionRequest, SessionOptions
 from kernelbroker_server.sessions import postgres_store
 from kernelbroker_server.sessions.postgres_connection import connect
@@ -61,6 +62,35 @@ async def test_messages_are_forgotten_when_their_effect_is_committed() -> None:
     assert forgotten == [10]
     commits.committed(1)
     assert forgotten == [10, 20]
+
+
+async def test_what_goes_on_elsewhere_has_no_end(postgres: Server) -> None:
+    """A broker that does not have an execution tells no end of it before it has one."""
+    url = postgres.new_database()
+    mine, other = PostgresStore(url), PostgresStore(url)
+    await mine.start()
+    await other.start()
+    try:
+        for name in ("goes on", "is closed"):
+            mine.record_session(SessionRecord(name, "t", name, SessionOptions()))
+            log = mine.create_execution(name, f"{name}-e", ExecutionRequest(code="1"))
+            log.append(Stdout(content="x"))
+        mine.end_session("is closed", "over")
+        await mine.flushed()
+        with pytest.raises(Unavailable, match="taken over"):
+            await other.past_execution("t", "goes on", "goes on-e")
+        closed = await other.past_execution("t", "is closed", "is closed-e")
+        assert closed is not None
+        assert closed.result is not None  # its session has ended without one
+        mine.executions("goes on")["goes on-e"].append(Result(success=True))
+        await mine.flushed()
+        ended = await other.past_execution("t", "goes on", "goes on-e")
+        assert ended is not None
+        assert ended.result is not None
+        assert ended.result.success
+    finally:
+        await other.stop()
+        await mine.stop()
 
 
 async def test_a_long_search_delays_no_commit(postgres: Server) -> None:

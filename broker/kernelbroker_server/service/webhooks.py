@@ -17,7 +17,7 @@ from random import SystemRandom
 
 import msgspec
 from kernelbroker.protocol.codec import decode_as, encode
-from kernelbroker.protocol.errors import TooManyRequests
+from kernelbroker.protocol.errors import TooManyRequests, Unavailable
 
 from ..sessions.ids import new_id
 from ..sessions.store import Entry, EventStore, ExecutionLog
@@ -26,6 +26,8 @@ from .webhook_sender import Outcome, WebhookSender
 
 logger = logging.getLogger(__name__)
 
+_UNKNOWN_S = 1.0
+"""Between two looks at an execution of which nobody can tell now."""
 PAUSES_S = (5.0, 30.0, 120.0, 600.0, 1800.0, 3600.0)
 """Between the attempts to deliver a message; the last one repeats."""
 _KIND = "webhook"
@@ -119,9 +121,16 @@ class Webhooks:
 
     async def _resume(self, entry: Entry) -> None:
         pending = decode_as(entry.value, _Pending)
-        log = await self._store.past_execution(
-            entry.tenant, pending.session_id, pending.execution_id
-        )
+        while True:
+            try:
+                log = await self._store.past_execution(
+                    entry.tenant, pending.session_id, pending.execution_id
+                )
+                break
+            except (
+                Unavailable
+            ):  # another broker is about to have it, or the database does not answer
+                await asyncio.sleep(_UNKNOWN_S)
         if log is None:  # it was never accepted, or its result is not kept any more
             self._store.drop_entry(_KIND, entry.tenant, entry.name)
         else:

@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from kernelbroker.protocol.codec import decode_as, encode
-from kernelbroker.protocol.errors import ProtocolError
+from kernelbroker.protocol.errors import ProtocolError, Unavailable
 from kernelbroker.protocol.events import Result
 from kernelbroker.protocol.findings import Finding
 from kernelbroker.protocol.messages import ExecutionRequest
@@ -192,13 +192,29 @@ class History:
         return list(self._readable(present, summary, "an execution"))
 
     def past_execution(
-        self, tenant: str, session_id: str, execution_id: str
+        self, tenant: str, session_id: str, execution_id: str, *, is_here: bool = False
     ) -> ExecutionLog | None:
+        """As in `EventStore`.
+
+        Args:
+            is_here: this broker has an open session with this id.
+
+        Raises:
+            Unavailable: the execution goes on at another broker, or is being taken over.
+        """
         row = self._database.execution(tenant, session_id, execution_id, self._horizon)
-        rows = [] if row is None else [row]
-        return next(
-            self._readable(rows, lambda row: self._log(execution_id, *row), "an execution"), None
-        )
+        if row is None:
+            return None
+        goes_on, *rest = row
+        is_open = bool(goes_on) and not is_here
+
+        def execution(row: Row) -> MemoryLog:
+            return self._log(execution_id, *row, is_open=is_open)
+
+        log = next(self._readable([tuple(rest)], execution, "an execution"), None)
+        if is_open and log is not None and log.result is None:
+            raise Unavailable("the execution is being taken over; ask again", retry_after=1)
+        return log
 
     def past_sessions(self, tenant: str, text: str, limit: int, before: Place | None) -> PastPage:
         rows = self._database.past_sessions(tenant, self._horizon, before)

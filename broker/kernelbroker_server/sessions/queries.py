@@ -134,10 +134,12 @@ class Queries:
         """The latest execution with this id, unless its session ended before the horizon.
 
         Returns:
-            number, request, packages, findings, accepted_at, client, user
+            whether neither it nor its session has ended; number, request, packages, findings, accepted_at,
+            client, user
         """
         rows = self._query(
-            """SELECT number, request, packages, findings, accepted_at, executions.client, executions."user"
+            """SELECT sessions.ended_at IS NULL AND executions.ended_at IS NULL,
+                number, request, packages, findings, accepted_at, executions.client, executions."user"
             FROM sessions JOIN executions ON session_key = key
             WHERE tenant = ? AND session_id = ? AND id = ?
                 AND (sessions.ended_at IS NULL OR sessions.ended_at > ?)

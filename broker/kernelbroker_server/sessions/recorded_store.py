@@ -200,8 +200,11 @@ class RecordedStore(MemoryStore):
     ) -> ExecutionLog | None:
         if (log := self._open_log(tenant, session_id, execution_id)) is not None:
             return log
+        is_here = bool(self._open_sessions(tenant, session_id))
         return await self._query(
-            lambda history: history.past_execution(tenant, session_id, execution_id)
+            lambda history: history.past_execution(
+                tenant, session_id, execution_id, is_here=is_here
+            )
         )
 
     async def session_logs(
