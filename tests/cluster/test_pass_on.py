@@ -103,12 +103,13 @@ async def test_clocks_that_differ(postgres: Server, tmp_path: Path) -> None:
             other.session("late"),
         ):
             for broker in (one, other):
-                async with asyncio.timeout(4):  # a broker that gets no answer waits for 5 s
-                    listed = await broker.sessions()
+                listed = await broker.sessions()
                 assert sorted(each.session_id for each in listed) == ["early", "late"]
             await early.run("x = 1")
             async with other.session("early", keep=True) as same:
                 assert (await same.run("x")).text == "1"
+        for each in (first, last):
+            assert "did not answer" not in each.log.read_text()
     finally:
         for each in (first, last):
             each.kill()
