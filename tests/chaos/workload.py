@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import dataclass, field
+from itertools import zip_longest
 
 import kernelbroker
 from kernelbroker import events
@@ -177,6 +178,14 @@ class Worker:
                 cell.seen.append(event)
 
 
+def first_difference(seen: list[events.Event], stored: list[events.Event]) -> str:
+    for number, (one, other) in enumerate(zip_longest(seen, stored)):
+        if one != other:
+            ends = f"; the last are {seen[-1]!r} and {stored[-1]!r}" if stored else ""
+            return f"event {number} is {one!r}, and {other!r}{ends}"
+    return "nothing"
+
+
 @dataclass
 class Verdict:
     """
@@ -216,7 +225,8 @@ class Verdict:
             if cause not in EXPLAINED:
                 self.wrong.append(f"{cell.execution_id} ended by {cause}: {result.error}")
         if result is not None and again != cell.seen:
-            self.wrong.append(f"{cell.execution_id} is stored otherwise than it was seen")
+            self.wrong.append(f"{cell.execution_id} is stored otherwise than it was seen: ")
+            self.wrong[-1] += first_difference(cell.seen, again)
         if (self.lost, self.doubled) != before:
             seqs = [event.seq for event in cell.seen]
             self.wrong.append(f"{cell.execution_id}: {seqs=}, numbers={cell.numbers}, {result=}")
