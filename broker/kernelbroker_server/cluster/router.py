@@ -120,7 +120,8 @@ class Router:
             return False
         if kind in (Kind.SESSION, Kind.NEW_SESSION):
             return self._has(question.tenant, name)
-        return kind is Kind.ANY or question.hopped
+        # What is being taken over is not here yet, though it belongs to this broker.
+        return kind is Kind.ANY or (question.hopped and not self._membership.is_taking)
 
     async def decide(self, question: Question) -> BrokerLease | None:
         """Return the broker that answers; None if it is this one.

@@ -52,7 +52,10 @@ class History:
 
     Attributes:
         unread: the rows that could not be read.
+        shares: what is open in the database may be another broker's.
     """
+
+    shares = False
 
     def __init__(
         self, database: Queries, retention: float, clock: Callable[[], float] = time.time
@@ -192,12 +195,9 @@ class History:
         return list(self._readable(present, summary, "an execution"))
 
     def past_execution(
-        self, tenant: str, session_id: str, execution_id: str, *, is_here: bool = False
+        self, tenant: str, session_id: str, execution_id: str
     ) -> ExecutionLog | None:
         """As in `EventStore`.
-
-        Args:
-            is_here: this broker has an open session with this id.
 
         Raises:
             Unavailable: the execution goes on at another broker, or is being taken over.
@@ -206,7 +206,7 @@ class History:
         if row is None:
             return None
         goes_on, *rest = row
-        is_open = bool(goes_on) and not is_here
+        is_open = bool(goes_on) and self.shares
 
         def execution(row: Row) -> MemoryLog:
             return self._log(execution_id, *row, is_open=is_open)

@@ -200,11 +200,8 @@ class RecordedStore(MemoryStore):
     ) -> ExecutionLog | None:
         if (log := self._open_log(tenant, session_id, execution_id)) is not None:
             return log
-        is_here = bool(self._open_sessions(tenant, session_id))
         return await self._query(
-            lambda history: history.past_execution(
-                tenant, session_id, execution_id, is_here=is_here
-            )
+            lambda history: history.past_execution(tenant, session_id, execution_id)
         )
 
     async def session_logs(
