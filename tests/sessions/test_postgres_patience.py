@@ -64,17 +64,6 @@ async def test_messages_are_forgotten_when_their_effect_is_committed() -> None:
     assert forgotten == [10, 20]
 
 
-async def test_what_is_not_recorded_is_not_shown() -> None:
-    """Readers see nothing that comes after the store has ended: another broker tells how it goes on."""
-    commits = postgres_store._Commits(asyncio.get_running_loop())
-    log = PostgresLog(1, lambda _: False, commits, "e", ExecutionRequest(code="1"))
-    log.append(Stdout(content="x"))
-    assert log._visible == 1  # there was no room for it; health tells
-    commits.is_over = True
-    log.append(Result(success=True))
-    assert log._visible == 1
-
-
 async def test_what_goes_on_elsewhere_has_no_end(postgres: Server) -> None:
     """A broker that does not have an execution tells no end of it before it has one."""
     url = postgres.new_database()

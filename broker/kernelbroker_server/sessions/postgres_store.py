@@ -79,13 +79,9 @@ class _Commits:
         self.loop = loop
         self.last = 0
         self.stored = 0
-        self.is_over = False
-        """Nothing is recorded any more. What still comes is known to nobody else, and nobody may see it."""
         self._callbacks: deque[tuple[int, Callable[[], None]]] = deque()
 
     def when_stored(self, callback: Callable[[], None]) -> None:
-        if self.is_over:
-            return
         if self.stored >= self.last:
             callback()
         else:
@@ -95,7 +91,7 @@ class _Commits:
         if self.stored >= self.last:
             return True
         done = asyncio.Event()
-        self._callbacks.append((self.last, done.set))
+        self.when_stored(done.set)
         try:
             async with asyncio.timeout(timeout):
                 await done.wait()
@@ -193,7 +189,7 @@ class PostgresStore(RecordedStore):
         """
         if (opened := self._open) is None:
             return
-        self._open, opened.commits.is_over = None, True
+        self._open = None
         if opened.thread.problem is None:
             await opened.commits.wait(_STOP_S)
         opened.database.hurry()
@@ -338,8 +334,6 @@ class PostgresStore(RecordedStore):
     def _end_superseded(self) -> None:
         if not self._superseded:
             self._superseded = True
-            if self._open is not None:
-                self._open.commits.is_over = True
             self._on_superseded(self.url)
 
     # History.
