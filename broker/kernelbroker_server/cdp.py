@@ -23,7 +23,7 @@ from tornado.websocket import WebSocketClientConnection, WebSocketError, websock
 
 _CONNECT_S = 10.0
 _ANSWER_S = 30.0
-_LOOKS, _LOOK_S, _PAUSE_S = 3, 5.0, 0.1
+_ATTEMPTS, _ATTEMPT_S, _PAUSE_S = 3, 5.0, 0.1
 """How often a page is asked for its address or its picture, and after which time again."""
 _MAX_MESSAGE = 32 * 1024**2
 _MAX_HEIGHT = 12_000
@@ -140,7 +140,7 @@ class CdpBrowser:
     async def where(self, window: Window) -> dict[str, Any]:
         """Return the `url` and the `title` of the page. Raises CdpError."""
         asked = {"expression": "[location.href, document.title]", "returnByValue": True}
-        found = await self._looked("Runtime.evaluate", asked, window)
+        found = await self._ask_page("Runtime.evaluate", asked, window)
         url, title = found["result"]["value"]
         return {"url": str(url), "title": str(title)[:_MAX_TITLE]}
 
@@ -154,14 +154,14 @@ class CdpBrowser:
             clip = {"x": 0, "y": 0, "width": size["width"], "height": height, "scale": 1}
             asked |= {"clip": clip, "captureBeyondViewport": True}
         return base64.b64decode(
-            (await self._looked("Page.captureScreenshot", asked, window))["data"]
+            (await self._ask_page("Page.captureScreenshot", asked, window))["data"]
         )
 
-    async def _looked(self, method: str, asked: dict[str, Any], window: Window) -> dict[str, Any]:
+    async def _ask_page(self, method: str, asked: dict[str, Any], window: Window) -> dict[str, Any]:
         """Ask about a page, again if need be: one that goes elsewhere meanwhile refuses, or is silent."""
-        for _ in range(_LOOKS - 1):
+        for _ in range(_ATTEMPTS - 1):
             with contextlib.suppress(TimeoutError, CdpError):
-                async with asyncio.timeout(_LOOK_S):
+                async with asyncio.timeout(_ATTEMPT_S):
                     return await self._send(method, asked, window.session)
             await asyncio.sleep(_PAUSE_S)
         return await self._send(method, asked, window.session)

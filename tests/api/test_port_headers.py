@@ -20,6 +20,7 @@ def sent(headers: dict[str, str], *, authorization: bool = False) -> dict[str, s
     [
         *("Authorization", "Cookie", "X-API-Key", "X-Access-Token", "E2b-Sandbox-Id"),
         *("E2B-Traffic-Access-Token", "Proxy-Authorization", "TE", "Upgrade", "X-Hop"),
+        "X-Kernelbroker-Hop",
     ],
 )
 def test_credentials_and_hops_do_not_reach_the_server(name: str) -> None:

@@ -41,8 +41,8 @@ class Directory:
         rows = await self._rows(
             f"SELECT id, url, place, state, {NOW} - until, {NOW} FROM brokers ORDER BY id"
         )
-        for *_, now in rows[-1:]:
-            self._ahead = now - time.monotonic()
+        if rows:
+            self._ahead = rows[-1][-1] - time.monotonic()
         return [
             BrokerLease(id, url, place, LeaseState(state), over)
             for id, url, place, state, over, _ in rows

@@ -58,8 +58,8 @@ class Membership:
 
     @property
     def is_taking(self) -> bool:
-        """Whether something is being taken over at this moment, or will be tried again."""
-        return self._taking.locked() or bool(self._estates)
+        """Whether something is being taken over at this moment."""
+        return self._taking.locked()
 
     async def confirm(self) -> None:
         """Wait until it is certain that no other broker has taken over what this one owns.

@@ -197,7 +197,7 @@ class History:
     def past_execution(
         self, tenant: str, session_id: str, execution_id: str
     ) -> ExecutionLog | None:
-        """As in `EventStore`.
+        """Return the execution, as `EventStore` describes.
 
         Raises:
             Unavailable: the execution goes on at another broker, or is being taken over.
