@@ -127,9 +127,7 @@ class Webhooks:
                     entry.tenant, pending.session_id, pending.execution_id
                 )
                 break
-            except (
-                Unavailable
-            ):  # another broker is about to have it, or the database does not answer
+            except Unavailable:  # nobody can tell at this moment
                 await asyncio.sleep(_UNKNOWN_S)
         if log is None:  # it was never accepted, or its result is not kept any more
             self._store.drop_entry(_KIND, entry.tenant, entry.name)
