@@ -27,7 +27,7 @@ from .webhook_sender import Outcome, WebhookSender
 logger = logging.getLogger(__name__)
 
 _UNKNOWN_S = 1.0
-"""Between two looks at an execution of which nobody can tell now."""
+"""Seconds until the store is asked again for an execution that is being taken over."""
 PAUSES_S = (5.0, 30.0, 120.0, 600.0, 1800.0, 3600.0)
 """Between the attempts to deliver a message; the last one repeats."""
 _KIND = "webhook"
